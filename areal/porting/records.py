@@ -45,6 +45,15 @@ class SubjectError(Exception):
     """The source cannot be analysed at all: unknown type, no causal model, does not build. Says what to do."""
 
 
+class ReportError(ValueError):
+    """A report that no source can be written from: where in it, and what to do."""
+
+    def __init__(self, message: str, *, where: str = "architecture report", fix: str = "") -> None:
+        super().__init__(message)
+        self.where = where
+        self.fix = fix or "analyse again with the version of areal in this repository"
+
+
 @dataclass(frozen=True)
 class ModuleCall:
     """One call of a module in a traced forward."""

@@ -1,4 +1,4 @@
-"""Expressions over config fields: what they mean for one config, how they are written as JSON, which fields they read.
+"""Expressions over config fields: what they mean for one config, their JSON, which fields they read.
 
 The records stand in `areal.porting.family`. A config here is the content of a config.json with its defaults
 filled in; a dot in a field's name reaches into an object.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ModelError
@@ -34,6 +35,7 @@ from areal.porting.family import (
     WhenEqual,
     WhenNull,
 )
+from areal.porting.records import ReportError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -196,9 +198,21 @@ def _entry(name: str, config: Mapping[str, Any], layer: int | None) -> Any:
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
-def fields_of(expression: Expression) -> set[str]:
-    """Return the names of all fields that it reads."""
-    return {name for part in walk(expression) for name in _own_fields(part)}
+def fields_of(expression: Expression) -> list[str]:
+    """Return the names of all fields that it reads, each once; of a choice, those of the usual case first."""
+    match expression:
+        case PerLayer(condition, then, otherwise):
+            found = [*fields_of(otherwise), *_condition_fields(condition), *fields_of(then)]
+        case WhenEqual(name, _, then, otherwise):
+            found = [name, *fields_of(otherwise), *fields_of(then)]
+        case _:
+            found = [*_own_fields(expression), *(name for part in _parts(expression) for name in fields_of(part))]
+    return list(dict.fromkeys(found))
+
+
+def depends_on_layer(expression: Expression) -> bool:
+    """Return whether it has different values for different layers of one model."""
+    return any(isinstance(part, PerLayer) for part in walk(expression))
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
@@ -225,12 +239,10 @@ def _parts(expression: Expression) -> tuple[Expression, ...]:
 
 def _own_fields(expression: Expression) -> tuple[str, ...]:
     match expression:
-        case Field(name) | WhenNull(name, _) | WhenEqual(name, _, _, _):
+        case Field(name) | WhenNull(name, _):
             return (name,)
         case Product(_, powers):
             return tuple(name for name, _ in powers)
-        case PerLayer(condition, _, _):
-            return tuple(_condition_fields(condition))
         case RotaryField(_, _, None):
             return (ROTARY_FIELD, *([expression.thetas] if expression.thetas else []))
         case RotaryScaled():
@@ -238,19 +250,17 @@ def _own_fields(expression: Expression) -> tuple[str, ...]:
     return ()
 
 
-def _condition_fields(condition: Condition) -> set[str]:
+def _condition_fields(condition: Condition) -> list[str]:
     match condition:
         case Not(inner):
             return _condition_fields(inner)
         case All(conditions):
-            return set().union(*map(_condition_fields, conditions))
+            return [name for each in conditions for name in _condition_fields(each)]
         case Multiple(of, _):
-            return {of} if isinstance(of, str) else set()
+            return [of] if isinstance(of, str) else []
         case First():
-            return set()
-        case Listed(name, _) | AtLeast(name) | AtMost(name) | Member(name) | Flag(name, _):
-            return {name}
-    raise AssertionError(f"no such condition: {condition!r}")
+            return []
+    return [condition.field]
 
 
 def conditions_of(expression: Expression) -> Iterator[Condition]:
@@ -303,56 +313,63 @@ def _condition_complexity(condition: Condition) -> int:
 
 # ---------------------------------------------------------------------------------------------------------------- JSON
 
-
-def to_json(expression: Expression) -> dict[str, Any]:  # noqa: PLR0911 - one case for each kind
-    """As documented at the classes in `family`."""
-    match expression:
-        case Constant(value):
-            return {"kind": "constant", "value": value}
-        case Field(name):
-            return {"kind": "field", "name": name}
-        case Product(factor, powers, integer):
-            return {"kind": "product", "factor": factor, "powers": dict(powers), "integer": integer}
-        case Sum(terms):
-            return {"kind": "sum", "terms": [to_json(term) for term in terms]}
-        case Power(factor, base, exponent):
-            return {"kind": "power", "factor": factor, "base": to_json(base), "exponent": exponent}
-        case RotaryScaled(base):
-            return {"kind": "rotary_scaled", "base": to_json(base)}
-        case WhenNull(name, otherwise):
-            return {"kind": "when_null", "field": name, "otherwise": to_json(otherwise)}
-        case WhenEqual(name, value, then, otherwise):
-            branches = {"then": to_json(then), "otherwise": to_json(otherwise)}
-            return {"kind": "when_equal", "field": name, "value": value, **branches}
-        case PerLayer(condition, then, otherwise):
-            branches = {"then": to_json(then), "otherwise": to_json(otherwise)}
-            return {"kind": "per_layer", "condition": condition_to_json(condition), **branches}
-        case RotaryField(layer_type, types, theta, extra, thetas):
-            where = None if theta is None else to_json(theta)
-            found = {"kind": "rotary", "layer_type": layer_type, "types": list(types), "theta": where}
-            return {**found, "extra": list(extra), "thetas": thetas}
-    raise AssertionError(f"no such expression: {expression!r}")
+_KINDS: Final[dict[str, type]] = {
+    "constant": Constant,
+    "field": Field,
+    "product": Product,
+    "sum": Sum,
+    "power": Power,
+    "rotary_scaled": RotaryScaled,
+    "when_null": WhenNull,
+    "when_equal": WhenEqual,
+    "per_layer": PerLayer,
+    "rotary": RotaryField,
+    "listed": Listed,
+    "at_least": AtLeast,
+    "at_most": AtMost,
+    "first": First,
+    "multiple": Multiple,
+    "member": Member,
+    "flag": Flag,
+    "not": Not,
+    "all": All,
+}
+_NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 
 
-def condition_to_json(condition: Condition) -> dict[str, Any]:  # noqa: PLR0911 - one case for each kind
-    """As documented at the classes in `family`."""
-    match condition:
-        case Listed(name, values):
-            return {"kind": "listed", "field": name, "values": list(values)}
-        case AtLeast(name):
-            return {"kind": "at_least", "field": name}
-        case AtMost(name):
-            return {"kind": "at_most", "field": name}
-        case First():
-            return {"kind": "first"}
-        case Multiple(of, shift):
-            return {"kind": "multiple", "of": of, "shift": shift}
-        case Member(name):
-            return {"kind": "member", "field": name}
-        case Flag(name, value):
-            return {"kind": "flag", "field": name, "value": value}
-        case Not(inner):
-            return {"kind": "not", "condition": condition_to_json(inner)}
-        case All(conditions):
-            return {"kind": "all", "conditions": [condition_to_json(each) for each in conditions]}
-    raise AssertionError(f"no such condition: {condition!r}")
+def to_json(part: Expression | Condition) -> dict[str, Any]:
+    """Return what the docstrings in `family` say: the kind, and the parts under their own names."""
+    found: dict[str, Any] = {"kind": _NAMES[type(part)]}
+    for name, value in vars(part).items():
+        if name == "powers":
+            found[name] = dict(value)
+        elif isinstance(value, tuple):
+            found[name] = [to_json(each) if type(each) in _NAMES else each for each in value]
+        else:
+            found[name] = to_json(value) if type(value) in _NAMES else value
+    return found
+
+
+def from_json(node: Mapping[str, Any]) -> Any:
+    """Read what `to_json` writes.
+
+    Raises ReportError for an unknown kind, and what dictionaries and numbers raise where a part is missing or is not
+    what it should be.
+    """
+    kind = _KINDS.get(node.get("kind", ""))
+    if kind is None:
+        raise ReportError(f"the analysis reports an expression of kind {node.get('kind')!r}")
+    found: dict[str, Any] = {}
+    for name in (each.name for each in fields(kind) if each.name in node):
+        value = node[name]
+        if name in ("base", "condition", "otherwise", "then", "theta"):
+            found[name] = None if value is None else from_json(value)
+        elif name in ("conditions", "terms"):
+            found[name] = tuple(map(from_json, value))
+        elif name == "powers":
+            found[name] = tuple((field, float(power)) for field, power in value.items())
+        elif name in ("exponent", "factor"):
+            found[name] = float(value)
+        else:
+            found[name] = tuple(value) if name in ("extra", "types", "values") else value
+    return kind(**found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
-from areal.porting.write.names import ReportError
+from areal.porting.records import ReportError
 from areal.porting.write.pieces import family
 
 
@@ -20,7 +20,7 @@ def main() -> int:
         answer = {"ok": True, "family": family(report, unit)}
     except ReportError as error:
         answer = {"ok": False, "error": str(error), "where": error.where, "fix": error.fix}
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, StopIteration, TypeError) as error:
+    except (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:
         answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
     sys.stdout.write(json.dumps(answer) + "\n")
     return 0 if answer["ok"] else 2

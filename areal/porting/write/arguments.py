@@ -6,25 +6,20 @@ into the arguments then.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from areal.porting.bind.expressions import SCORE_FACTOR, depends_on_layer, fields_of, walk
+from areal.porting.family import Constant, Field, PerLayer, RotaryField, Sum, WhenEqual, WhenNull
 from areal.porting.write.fields import CANONICAL, dependencies, reading
-from areal.porting.write.names import (
-    attribute_name,
-    class_name,
-    field_name,
-    literal,
-    one_line,
-    property_of,
-    tuple_literal,
-)
-from areal.porting.write.writer import SCORE_FACTOR, FieldValue, Writer, depends_on_layer, fields_of
+from areal.porting.write.names import attribute_name, class_name, field_name, literal, one_line, tuple_literal
+from areal.porting.write.words import property_of
+from areal.porting.write.writer import FieldValue, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping, Sequence
 
+    from areal.porting.family import Condition, Expression, FieldUse
     from areal.porting.write.fields import FieldPlan, FieldPlans
 
 
@@ -65,13 +60,14 @@ class DerivedValue:
 class Arguments:
     """Collects what the arguments of one family need."""
 
-    report: Mapping[str, Any]
+    architecture: str
+    slots: Mapping[str, Expression]
+    uses: Sequence[FieldUse]
     plans: FieldPlans
     properties: dict[str, DerivedValue] = field(default_factory=dict)
-    """By the JSON of their expression."""
+    """By the text of their expression: 1 is not true there."""
 
     def __post_init__(self) -> None:
-        self.slots: Mapping[str, Any] = self.report["slots"]
         self.tables = rotary_tables(self.slots.get("layer.rotary"))
         self._self = Writer(self._values("self"))
         self._args = Writer(self._values("args"))
@@ -79,10 +75,10 @@ class Arguments:
 
     def _values(self, prefix: str) -> dict[str, FieldValue]:
         values = self.plans.values(prefix)
-        rotary = f"{prefix}.{self.tables[0].attribute}" if prefix and self.tables else "rotary"
-        for use in self.report["fields"]:
-            if use["name"].startswith(_ROTARY_PART):
-                values[use["name"]] = FieldValue(f"{rotary}.partial_factor", "float")
+        rotary = f"{prefix}.{next(iter(self.tables))}" if prefix and self.tables else "rotary"
+        for use in self.uses:
+            if use.name.startswith(_ROTARY_PART):
+                values[use.name] = FieldValue(f"{rotary}.partial_factor", "float")
         for name in self._rotary_numbers():
             values[name] = FieldValue(f"{rotary}.extra[{literal(name.removeprefix(_ROTARY_PART))}]", "float")
         values[_THETA] = FieldValue(f"{rotary}.theta", "float")
@@ -93,48 +89,43 @@ class Arguments:
     # ------------------------------------------------------------------------------------------- use in model code
 
     def access(self, slot: str) -> str:
-        """How code that has `args` (and `layer`) writes the value of a slot."""
+        """Return how code that has `args` (and `layer`) writes the value of a slot."""
         node = self.slots[slot]
         attribute = CANONICAL.get(slot)
         if attribute in BASE and not depends_on_layer(node) and slot == _SLOTS.get(str(attribute)):
             return f"args.{attribute}"
         return self.write(node, slot)
 
-    def write(self, node: Mapping[str, Any], slot: str) -> str:
+    def write(self, node: Expression, slot: str) -> str:
         """Return an expression as the model's code says it; slot: what it stands for."""
-        if node["kind"] in ("constant", "field", "when_null") or self._is_short(node):
+        is_comparison = isinstance(node, WhenEqual) and {repr(node.then), repr(node.otherwise)} == {
+            repr(Constant(True)),
+            repr(Constant(False)),
+        }
+        if isinstance(node, Constant | Field | WhenNull) or is_comparison:
             text = self._args.expression(node)
-            if node["kind"] != "when_null" or text.isidentifier() or text.replace(".", "").isidentifier():
+            if not isinstance(node, WhenNull) or text.replace(".", "").isidentifier():
                 return text
         return self._property(node, slot)
 
-    def condition(self, node: Mapping[str, Any], slot: str) -> str:
+    def condition(self, node: Condition, slot: str) -> str:
         """Return a condition on the layer as the model's code says it, through a property of the arguments."""
-        chosen = {"kind": "per_layer", "condition": node, "then": _constant(True), "otherwise": _constant(False)}
-        return self._property(chosen, slot)
+        return self._property(PerLayer(node, Constant(True), Constant(False)), slot)
 
-    def flag(self, node: Mapping[str, Any]) -> str:
-        """Whether a field has a value, as the model's code says it."""
-        chosen = {**node, "then": _constant(True), "otherwise": _constant(False)}
-        return self._args.expression(chosen)
+    def flag(self, node: WhenEqual) -> str:
+        """Return the condition of a choice as the model's code says it."""
+        return self._args.expression(replace(node, then=Constant(True), otherwise=Constant(False)))
 
     def attribute_of(self, name: str) -> str:
         """Return the attribute that keeps a config field."""
         return next(plan.attribute for plan in self.plans if plan.name == name)
 
-    def can_be_none(self, node: Mapping[str, Any]) -> bool:
-        """Whether an expression is null for some config."""
+    def can_be_none(self, node: Expression) -> bool:
+        """Return whether an expression is null for some config."""
         return "None" in self._args.types(node)
 
-    def _is_short(self, node: Mapping[str, Any]) -> bool:
-        """Whether an expression says what it is without a name: a comparison of one field."""
-        branches = [node.get("then"), node.get("otherwise")]
-        return node["kind"] == "when_equal" and sorted(map(str, branches)) == sorted(
-            map(str, [_constant(True), _constant(False)])
-        )
-
-    def _property(self, node: Mapping[str, Any], slot: str) -> str:
-        key = json.dumps(node, sort_keys=True)
+    def _property(self, node: Expression, slot: str) -> str:
+        key = repr(node)
         if key not in self.properties:
             name, documentation = property_of(slot)
             taken = {plan.attribute for plan in self.plans} | {made.name for made in self.properties.values()} | {*BASE}
@@ -153,12 +144,13 @@ class Arguments:
     # ------------------------------------------------------------------------------------------------ reading
 
     def locals(self) -> list[tuple[str, str]]:
-        """Variables that several expressions need, in an order in which each needs only those before it."""
+        """Return variables that several expressions need, in an order in which each needs only those before it."""
         needed: dict[str, None] = {}
         for plan in self.plans:
             needed.update(dict.fromkeys(dependencies(plan)))
         for use in self.plans.fixed:
-            needed.update(dict.fromkeys(fields_of(use.get("default_rule")) if use.get("type") != "list" else ()))
+            if use.default_rule is not None and use.type != "list":
+                needed.update(dict.fromkeys(fields_of(use.default_rule)))
         for node in self._derived().values():
             needed.update(dict.fromkeys(fields_of(node)))
         names = {plan.name for plan in self.plans}
@@ -169,7 +161,7 @@ class Arguments:
         if heads is not None and "layer.attention.num_kv_heads" not in self.slots:
             needed[heads.name] = None
         length = self.plans.by_attribute("max_position_embeddings")
-        if length is not None and any(table.theta is None for table in self.tables):
+        if length is not None and any(table.theta is None for table in self.tables.values()):
             needed[length.name] = None
         rotated = self._rotated()
         if rotated is not None:
@@ -179,8 +171,8 @@ class Arguments:
             if name in names:
                 self._order(name, done)
         # A list over layers may be filled with the theta of the table.
-        by_list = [table for table in self.tables if table.thetas]
-        return [*done.items(), *((table.attribute, self._take_rotary(table)) for table in by_list)]
+        by_list = [(name, self._take_rotary(table)) for name, table in self.tables.items() if table.thetas]
+        return [*done.items(), *by_list]
 
     def _order(self, name: str, done: dict[str, str]) -> None:
         plan = next(plan for plan in self.plans if plan.name == name)
@@ -194,7 +186,7 @@ class Arguments:
         done[plan.attribute] = self._reading(plan)
 
     def values(self) -> list[tuple[str, str]]:
-        """Arguments of the constructor, in order, as they stand in `from_hf_config`."""
+        """Return arguments of the constructor, in order, as they stand in `from_hf_config`."""
         ready = dict(self.locals())
         derived = self._derived()
         found = [("model_type", "fields.model_type")]
@@ -214,33 +206,33 @@ class Arguments:
             if plan.attribute not in BASE:
                 found.append((plan.attribute, plan.attribute if plan.attribute in ready else self._reading(plan)))
         found += [
-            (table.attribute, table.attribute if table.thetas else self._take_rotary(table))
-            for table in self.tables
+            (name, name if table.thetas else self._take_rotary(table))
+            for name, table in self.tables.items()
             if table.theta is None
         ]
         use = self._use("initializer_range")
         if use is not None:
-            found.append(("initializer_range", f'fields.number("initializer_range", {literal(use["default"])})'))
+            found.append(("initializer_range", f'fields.number("initializer_range", {literal(use.default)})'))
         return [*found, ("token_ids", "fields.token_ids()")]
 
-    def _derived(self) -> dict[str, Mapping[str, Any]]:
+    def _derived(self) -> dict[str, Expression]:
         """Return base attributes that no field is, as expressions."""
-        found: dict[str, Mapping[str, Any]] = {}
+        found: dict[str, Expression] = {}
         for attribute, slot in _SLOTS.items():
             if self.plans.by_attribute(attribute) is None and slot in self.slots:
                 found[attribute] = _flat(self.slots[slot])
         if "head_dim" not in found and self.plans.by_attribute("head_dim") is None:
             parts = [self.slots.get(f"layer.attention.{part}") for part in ("nope_dim", "rope_dim")]
-            found["head_dim"] = {"kind": "sum", "terms": [_flat(part) for part in parts if part is not None]}
+            found["head_dim"] = Sum(tuple(_flat(part) for part in parts if part is not None))
         if self.plans.by_attribute("max_position_embeddings") is None and "positions.num_positions" in self.slots:
             found["max_position_embeddings"] = self.slots["positions.num_positions"]
         return found
 
     def _reading(self, plan: FieldPlan) -> str:
         owner = "fields" if "." not in plan.name else section_variable(plan.name)
-        return reading(plan, {"expression": self._local.expression, "num_layers": "num_layers"}, owner)
+        return reading(plan, self._local.expression, "num_layers", owner)
 
-    def _take_rotary(self, table: RotaryTable) -> str:
+    def _take_rotary(self, table: RotaryField) -> str:
         length = "max_position_embeddings" if self.plans.by_attribute("max_position_embeddings") else ""
         arguments = ["fields", *([length] if length else [])]
         if table.layer_type is not None:
@@ -254,31 +246,31 @@ class Arguments:
         unused = [name for name in table.extra if name not in extra]
         if unused:
             arguments.append(f"unused={tuple_literal(unused)}")
-        default = next((use.get("default") for use in self.report["fields"] if use["name"] == "rope_parameters"), None)
+        use = self._use("rope_parameters")
+        default = use.default if use is not None else None
         if isinstance(default, dict) and table.layer_type is not None:
             default = default.get(table.layer_type)
         if isinstance(default, dict):
             arguments.append(f"default={literal(default)}")
         original = self._use("original_max_position_embeddings")
         if original is not None:
-            arguments.append(f"original_length={literal(original['default'])}")
+            arguments.append(f"original_length={literal(original.default)}")
         rotated = self._rotated()
         if rotated is not None and table.layer_type is None:
             arguments.append(f"rotated=({literal(rotated[0])}, {rotated[1].attribute})")
-        unread = tuple((self._use("rope_parameters") or {}).get("unread", ()))
-        if unread and table.layer_type is None:
-            arguments.append(f"unread={tuple_literal(unread)}")
+        if use is not None and use.unread and table.layer_type is None:
+            arguments.append(f"unread={tuple_literal(use.unread)}")
         return f"take_rotary({', '.join(arguments)})"
 
     def _rotary_numbers(self) -> list[str]:
-        """Numbers in rope_parameters, besides those of rotary types, that slots read."""
+        """Return numbers in rope_parameters, besides those of rotary types, that slots read."""
         read = {name for node in self.slots.values() for name in fields_of(node)}
         return sorted(name for name in read if name.startswith(_ROTARY_PART) and name != _PARTIAL)
 
     def _rotated(self) -> tuple[str, FieldPlan] | None:
         """Return the older field for the number of rotated dimensions and what it is a part of, where it is read."""
-        use = self._use("rope_parameters") or {}
-        name, of = use.get("rotated") or ("", "")
+        use = self._use("rope_parameters")
+        name, of = (use.rotated if use is not None else ()) or ("", "")
         plan = next((plan for plan in self.plans if plan.name == of), None)
         return (name, plan) if name and plan is not None else None
 
@@ -286,39 +278,43 @@ class Arguments:
         """Return calls that refuse unproven values."""
         lines = []
         for use in self.plans.fixed:
-            name, default, rule = use["name"], use.get("default"), use.get("default_rule")
             values = [literal(value) for value in proven_values(use)]
-            if rule is not None and use.get("type") != "list":
-                values += [text for text in (self._local.expression(rule),) if text not in values]
-            missing = use.get("required") or literal(default) not in values
-            extra = f", default={literal(default)}" if missing and default is not None else ""
+            if use.default_rule is not None and use.type != "list":
+                values += [text for text in (self._local.expression(use.default_rule),) if text not in values]
+            missing = use.required or literal(use.default) not in values
+            extra = f", default={literal(use.default)}" if missing and use.default is not None else ""
             allowed = f"({values[0]},)" if len(values) == 1 else f"({', '.join(values)})"
-            owner = "fields" if "." not in name else section_variable(name)
-            lines.append(f"{owner}.require({literal(name.rpartition('.')[2])}, {allowed}{extra})")
+            owner = "fields" if "." not in use.name else section_variable(use.name)
+            lines.append(f"{owner}.require({literal(use.name.rpartition('.')[2])}, {allowed}{extra})")
         return lines
 
     def sections(self) -> list[str]:
-        """Objects inside the config that fields are taken from."""
-        names = [use["name"] for use in (*(plan.use for plan in self.plans), *self.plans.fixed, *self.plans.ignored)]
+        """Return objects inside the config that fields are taken from."""
+        names = [use.name for use in (*(plan.use for plan in self.plans), *self.plans.fixed, *self.plans.ignored)]
         return sorted({name.partition(".")[0] for name in names if "." in name})
 
     def ignored(self) -> dict[str, str]:
-        """Fields of this family that change nothing, with the reason."""
-        return {use["name"]: _reason(use, _MAX_ENTRY - len(use["name"])) for use in self.plans.ignored}
+        """Return fields of this family that change nothing, with the reason, short enough for a line of a table."""
+        found = {}
+        for use in self.plans.ignored:
+            text = one_line(use.reason or "does not change a logit").replace('"', "'")
+            limit = _MAX_ENTRY - len(use.name)
+            found[use.name] = text if len(text) <= limit else f"{text[: max(limit - 4, 0)].rstrip()} ..."
+        return found
 
     # ------------------------------------------------------------------------------------------------ writing
 
     def exported(self) -> list[tuple[str, str]]:
-        """Config field to the expression that writes it, sorted; objects are written as dictionaries."""
+        """Return config field to the expression that writes it, sorted; objects are written as dictionaries."""
         found = {plan.name: plan.written() for plan in self.plans}
         for use in self.plans.fixed:
-            default, allowed = use.get("default"), proven_values(use)
-            if allowed and (use.get("required") or not any(_same(default, value) for value in allowed)):
-                found[use["name"]] = literal(allowed[0])
+            allowed = proven_values(use)
+            if allowed and (use.required or not is_among(use.default, allowed)):
+                found[use.name] = literal(allowed[0])
         if self._use("initializer_range") is not None:
             found["initializer_range"] = "self.initializer_range"
         found |= {
-            "architectures": f"[{literal(class_name(self.report['architecture']))}]",
+            "architectures": f"[{literal(class_name(self.architecture))}]",
             "model_type": "self.model_type",
         }
         flat = {name: text for name, text in found.items() if "." not in name}
@@ -333,26 +329,31 @@ class Arguments:
 
     def exported_rotary(self) -> str:
         """Return what the dictionary of `to_hf_config` unpacks for the rotations; "" when there are none."""
-        tables = [table for table in self.tables if table.theta is None]
+        tables = {name: table for name, table in self.tables.items() if table.theta is None}
         if not tables:
             return ""
-        if tables[0].layer_type is None:
-            return f"**self.{tables[0].attribute}.to_hf_config()"
-        entries = [f"{literal(table.layer_type)}: self.{table.attribute}" for table in tables]
+        name, first = next(iter(tables.items()))
+        if first.layer_type is None:
+            return f"**self.{name}.to_hf_config()"
+        entries = [f"{literal(table.layer_type)}: self.{name}" for name, table in tables.items()]
         return f"**rotary_to_hf({{{', '.join(entries)}}})"
 
-    def _use(self, name: str) -> Mapping[str, Any] | None:
-        return next(
-            (use for use in self.report["fields"] if use["name"] == name and use.get("default") is not None), None
-        )
+    def _use(self, name: str) -> FieldUse | None:
+        """Return a field that has a default."""
+        return next((use for use in self.uses if use.name == name and use.default is not None), None)
 
 
-def proven_values(use: Mapping[str, Any]) -> list[Any]:
+def proven_values(use: FieldUse) -> list[Any]:
     """Return what a fixed field may be: the values that were proven, or what its absence means."""
-    values = list(use.get("allowed") or ())
-    if not values or (use.get("nullable") and use.get("default") is None):
-        values += [use.get("default")] if use.get("default") not in values else []
+    values = list(use.allowed)
+    if not values or (use.nullable and use.default is None):
+        values += [use.default] if use.default not in values else []
     return values
+
+
+def is_among(value: Any, values: Sequence[Any]) -> bool:
+    """Return whether a value is one of several; true is not 1."""
+    return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in values)
 
 
 def section_variable(name: str) -> str:
@@ -360,66 +361,20 @@ def section_variable(name: str) -> str:
     return f"{attribute_name(name.partition('.')[0])}_fields"
 
 
-def _flat(node: Mapping[str, Any]) -> Mapping[str, Any]:
+def _flat(node: Expression) -> Expression:
     """Return the value for most layers of something that may depend on the layer."""
-    while node["kind"] == "per_layer":
-        node = node["otherwise"]
+    while isinstance(node, PerLayer):
+        node = node.otherwise
     return node
 
 
-def _constant(value: Any) -> dict[str, Any]:
-    return {"kind": "constant", "value": value}
-
-
-def _same(first: Any, second: Any) -> bool:
-    return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)
-
-
-def _reason(use: Mapping[str, Any], limit: int) -> str:
-    """Why a field does nothing, short enough for one line of a table."""
-    text = one_line(use.get("reason") or "does not change a logit").replace('"', "'")
-    return text if len(text) <= limit else f"{text[: max(limit - 4, 0)].rstrip()} ..."
-
-
-@dataclass(frozen=True)
-class RotaryTable:
-    """One table of rotations: an attribute that is read, or a property over a field for theta."""
-
-    attribute: str
-    layer_type: str | None
-    types: tuple[str, ...]
-    """Rotary types that were proven."""
-    theta: Mapping[str, Any] | None
-    extra: tuple[str, ...] = ()
-    """Numbers in rope_parameters that no rotary type has."""
-    thetas: str = ""
-    """Config field with the theta of each layer."""
-
-
-def rotary_tables(node: Any) -> tuple[RotaryTable, ...]:
-    """Each distinct table once, in the order of appearance."""
-    found: list[RotaryTable] = []
-    distinct = list({json.dumps(leaf, sort_keys=True): leaf for leaf in _leaves(node)}.values())
-    for leaf in distinct:
-        layer_type = leaf.get("layer_type")
-        kind = field_name(layer_type).removesuffix("_attention") if layer_type else ""
-        found.append(
-            RotaryTable(
-                attribute=f"{kind}_rotary" if kind and len(distinct) > 1 else "rotary",
-                layer_type=layer_type,
-                types=tuple(leaf["types"]),
-                theta=leaf.get("theta"),
-                extra=tuple(leaf.get("extra", ())),
-                thetas=leaf.get("thetas", ""),
-            )
-        )
-    return tuple(found)
-
-
-def _leaves(node: Any) -> Iterator[Mapping[str, Any]]:
-    if not isinstance(node, dict):
-        return
-    if node.get("kind") == "rotary":
-        yield node
-    for key in ("then", "otherwise"):
-        yield from _leaves(node.get(key))
+def rotary_tables(node: Expression | None) -> dict[str, RotaryField]:
+    """Return each distinct table once, in the order of appearance, by the attribute that keeps it: "sliding_rotary"
+    for layers of type "sliding_attention" where there are several."""
+    parts = walk(node) if node is not None else ()
+    distinct = {repr(part): part for part in parts if isinstance(part, RotaryField)}
+    found: dict[str, RotaryField] = {}
+    for table in distinct.values():
+        kind = field_name(table.layer_type).removesuffix("_attention") if table.layer_type else ""
+        found[f"{kind}_rotary" if kind and len(distinct) > 1 else "rotary"] = table
+    return found

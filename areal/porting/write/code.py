@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from areal.porting.bind.expressions import depends_on_layer
+from areal.porting.family import Constant, Field, Not, PerLayer, Product, RotaryField, WhenEqual, WhenNull
+from areal.porting.records import ReportError
 from areal.porting.spec import BLOCKS
-from areal.porting.write.names import ReportError, literal
-from areal.porting.write.writer import depends_on_layer
+from areal.porting.write.names import literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from areal.porting.family import Expression
     from areal.porting.spec import BlockKind
     from areal.porting.write.arguments import Arguments
 
@@ -41,8 +45,9 @@ class ModelCode:
     layer, the call says the attribute or the property of the arguments that decides.
     """
 
-    def __init__(self, arguments: Arguments, pascal: str) -> None:
+    def __init__(self, arguments: Arguments, layout: Sequence[Mapping[str, Any]], pascal: str) -> None:
         self.arguments = arguments
+        self.layout = layout
         self.slots = arguments.slots
         self.pascal = pascal
         self._is_shared = False
@@ -85,21 +90,19 @@ class ModelCode:
 
     def _block_function(self) -> str:
         node = self.slots["layer.block"]
-        kinds = _constants(node)
-        names = sorted({BLOCKS[kind].name for kind in kinds})
-        if node["kind"] == "constant":
-            body = f"return {self._block(kinds[0])}"
-        elif node["kind"] == "when_equal":
-            then, otherwise = node["then"], node["otherwise"]
-            condition = self.arguments.flag(node)
-            body = self._either_block(condition, _one(then), _one(otherwise))
+        if isinstance(node, Constant):
+            kinds = [node.value]
+            body = f"return {self._block(node.value)}"
+        elif isinstance(node, WhenEqual) and isinstance(node.then, Constant) and isinstance(node.otherwise, Constant):
+            kinds = [node.then.value, node.otherwise.value]
+            body = self._either_block(self.arguments.flag(node), *kinds)
         else:
             raise ReportError(
                 "the kind of block depends on the layer, which the template cannot write",
                 where="layer.block",
                 fix="write this family by hand, with `areal-new model NAME --analyze-only` as its checklist",
             )
-        return self._function("_block", body, " | ".join(names))
+        return self._function("_block", body, " | ".join(sorted({BLOCKS[kind].name for kind in kinds})))
 
     def _either_block(self, condition: str, then: BlockKind, otherwise: BlockKind) -> str:
         """Return the body of a function that makes one of two kinds of block."""
@@ -139,17 +142,17 @@ class ModelCode:
     def _feed_forward_function(self) -> str:
         node = self.slots["layer.feed_forward"]
         needs_layer = self._feed_forward_needs_layer()
-        if node["kind"] == "constant":
-            text = self._mixture() if node["value"] == "moe" else self._mlp("layer.feed_forward")
+        if isinstance(node, Constant):
+            text = self._mixture() if node.value == "moe" else self._mlp("layer.feed_forward")
             return self._function("_feed_forward", f"return {text}", text.partition("(")[0], needs_layer)
         dense, is_dense = self._mlp("layer.feed_forward"), self._dense_condition(node)
         body = f"if {is_dense}:\n        return {dense}\n    return {self._mixture()}"
         kind = f"{dense.partition('(')[0]} | MixtureOfExperts"
         return self._function("_feed_forward", body, kind, needs_layer)
 
-    def _dense_condition(self, node: Mapping[str, Any]) -> str:
+    def _dense_condition(self, node: Expression) -> str:
         """Return the text of "this layer has no experts", over a property that says that it has."""
-        experts = {**node, "then": _truth(node["then"], "moe"), "otherwise": _truth(node["otherwise"], "moe")}
+        experts = _mapped(node, lambda leaf: isinstance(leaf, Constant) and leaf.value == "moe")
         text = self.arguments.write(experts, "layer.feed_forward")
         return text.removeprefix("not ") if text.startswith("not ") else f"not {text}"
 
@@ -163,70 +166,56 @@ class ModelCode:
         tables = self.arguments.tables
         if not tables:
             return "None"
-        by_list = any(table.thetas for table in tables)
-        if (
-            self.slots["layer.rotary"]["kind"] == "rotary"
-            and not by_list
-            and not depends_on_layer(self.slots["layer.rotary.dim"])
-        ):
-            return self._table(self.slots["layer.rotary"])
+        node = self.slots["layer.rotary"]
+        if isinstance(node, RotaryField) and not node.thetas and not depends_on_layer(self.slots["layer.rotary.dim"]):
+            return self._table(node)
         return "_rotary(args)"
 
     def _rotary_functions(self) -> Iterator[str]:
         if self._rotary() != "_rotary(args)":
             return
-        node = self.slots["layer.rotary"]
-        if node.get("thetas"):
-            yield self._tables_by_list(node)
+        node, tables = self.slots["layer.rotary"], self.arguments.tables
+        if isinstance(node, RotaryField) and node.thetas:  # a table for each theta in a list over layers
+            settings = f"args.{next(iter(tables))}"
+            table = self._table(node).replace(settings, f"{settings}.with_theta(theta)", 1)
+            thetas = f"args.{self.arguments.attribute_of(node.thetas)}"
+            yield (
+                f"def _rotary(args: {self.pascal}Args) -> list[Rotary | None]:\n"
+                f"    tables = {{theta: {table} for theta in set({thetas}) if theta}}\n"
+                f"    return [tables.get(theta) for theta in {thetas}]\n"
+            )
             return
-        names: dict[str, str] = {}
-        lines = []
-        for table in self.arguments.tables:
-            names[table.attribute] = table.attribute if len(self.arguments.tables) > 1 else "rotary"
-            leaf = {"kind": "rotary", "layer_type": table.layer_type, "types": list(table.types), "theta": table.theta}
-            lines.append(f"{names[table.attribute]} = {self._table(leaf)}")
+        names = {table.layer_type: attribute if len(tables) > 1 else "rotary" for attribute, table in tables.items()}
+        lines = [f"{names[table.layer_type]} = {self._table(table)}" for table in tables.values()]
         choice = self._rotary_choice(node, names)
         kind = "list[Rotary | None]" if "None" in choice else "list[Rotary]"
         lines.append(f"return [{choice} for layer in range(args.num_layers)]")
         body = "\n    ".join(lines)
         yield f"def _rotary(args: {self.pascal}Args) -> {kind}:\n    {body}\n"
 
-    def _tables_by_list(self, node: Mapping[str, Any]) -> str:
-        """Return a table for each theta in a list over layers."""
-        attribute = self.arguments.tables[0].attribute
-        table = self._table(node).replace(f"args.{attribute}", f"args.{attribute}.with_theta(theta)", 1)
-        thetas = f"args.{self.arguments.attribute_of(node['thetas'])}"
-        return (
-            f"def _rotary(args: {self.pascal}Args) -> list[Rotary | None]:\n"
-            f"    tables = {{theta: {table} for theta in set({thetas}) if theta}}\n"
-            f"    return [tables.get(theta) for theta in {thetas}]\n"
-        )
-
-    def _rotary_choice(self, node: Mapping[str, Any], names: Mapping[str, str]) -> str:
-        if node["kind"] == "rotary":
-            tables = self.arguments.tables
-            found = next(table for table in tables if table.layer_type == node.get("layer_type"))
-            return names[found.attribute]
-        if node["kind"] == "constant":
+    def _rotary_choice(self, node: Expression, names: Mapping[str | None, str]) -> str:
+        """names: layer type to the variable of its table."""
+        if isinstance(node, RotaryField):
+            return names[node.layer_type]
+        if not isinstance(node, PerLayer | WhenEqual):
             return "None"
-        if len(names) == 1 and any(node[key]["kind"] not in ("rotary", "constant") for key in ("then", "otherwise")):
-            condition = self.arguments.write(_is_table(node), "layer.rotary")
+        if len(names) == 1 and any(isinstance(part, PerLayer | WhenEqual) for part in (node.then, node.otherwise)):
+            condition = self.arguments.write(_mapped(node, lambda leaf: isinstance(leaf, RotaryField)), "layer.rotary")
             return f"{next(iter(names.values()))} if {condition} else None"
-        then, otherwise = (self._rotary_choice(node[key], names) for key in ("then", "otherwise"))
+        then, otherwise = self._rotary_choice(node.then, names), self._rotary_choice(node.otherwise, names)
         then = f"({then})" if " if " in then else then
-        if node["kind"] == "when_equal":
+        if isinstance(node, WhenEqual):
             return f"{then} if {self.arguments.flag(node)} else {otherwise}"
         slot = "layer.rotary" if "None" in (then, otherwise) else "layer.rotary.is_sliding"
         if then == "None":
-            condition = self.arguments.condition({"kind": "not", "condition": node["condition"]}, slot)
-            return f"{otherwise} if {condition} else None"
-        return f"{then} if {self.arguments.condition(node['condition'], slot)} else {otherwise}"
+            return f"{otherwise} if {self.arguments.condition(Not(node.condition), slot)} else None"
+        return f"{then} if {self.arguments.condition(node.condition, slot)} else {otherwise}"
 
-    def _table(self, node: Mapping[str, Any]) -> str:
-        table = next(table for table in self.arguments.tables if table.layer_type == node.get("layer_type"))
-        settings = f"args.{table.attribute}"
-        if table.theta is not None:
-            settings = f"RotaryArgs(theta={self.arguments.write(table.theta, 'layer.rotary.theta')})"
+    def _table(self, node: RotaryField) -> str:
+        tables = self.arguments.tables
+        settings = next(f"args.{name}" for name, table in tables.items() if table.layer_type == node.layer_type)
+        if node.theta is not None:
+            settings = f"RotaryArgs(theta={self.arguments.write(node.theta, 'layer.rotary.theta')})"
         path = "layer.rotary."
         dim = "args.head_dim" if self._is_same(f"{path}dim", "layer.attention.head_dim") else self._text(f"{path}dim")
         arguments = [settings, dim, *self._keywords(path, {"interleaved": False, "query_growth": 0.0})]
@@ -265,28 +254,28 @@ class ModelCode:
     def _biases(self) -> list[str]:
         path, found = "layer.attention.", []
         query = self.slots[f"{path}query_bias"]
-        if query != constant(False):
+        if query != Constant(False):
             found.append(f"qkv_bias={self._text(f'{path}query_bias')}")
         for name in ("key_bias", "value_bias"):
             if self.slots[path + name] != query:
                 found.append(f"{name}={self._text(path + name)}")
-        if self.slots[f"{path}output_bias"] != constant(False):
+        if self.slots[f"{path}output_bias"] != Constant(False):
             found.append(f"output_bias={self._text(f'{path}output_bias')}")
         return found
 
     def _is_usual_scale(self) -> bool:
-        """Whether the scale is that of the width of a head, which blocks take by default."""
+        """Return whether the scale is that of the width of a head, which blocks take by default."""
         scale, width = self.slots["layer.attention.scale"], self.slots["layer.attention.head_dim"]
-        if scale["kind"] == "constant" and width["kind"] == "constant":
-            return bool(abs(scale["value"] - width["value"] ** -0.5) < 1e-9)
-        if width["kind"] in ("field", "when_null"):  # the field of one that is filled when it is null
-            width = {"kind": "product", "factor": 1.0, "powers": {width.get("name") or width["field"]: 1.0}}
-        if scale["kind"] != "product" or width["kind"] != "product":
+        if isinstance(scale, Constant) and isinstance(width, Constant):
+            return bool(abs(scale.value - width.value**-0.5) < 1e-9)
+        if isinstance(width, Field | WhenNull):  # the field of one that is filled when it is null
+            name = width.name if isinstance(width, Field) else width.field
+            width = Product(1.0, ((name, 1.0),))
+        if not isinstance(scale, Product) or not isinstance(width, Product):
             return False
-        # The width to the power -1/2: {"factor": 0.125, "powers": {"head_dim": -0.5}} of {"factor": 64.0, ...: 1.0}.
-        powers = {name: -2 * float(power) for name, power in scale["powers"].items()}
-        wanted = {name: float(power) for name, power in width["powers"].items()}
-        return powers == wanted and abs(float(scale["factor"]) - float(width["factor"]) ** -0.5) < 1e-9
+        # The width to the power -1/2: Product(0.125, (("head_dim", -0.5),)) of Product(64.0, (("head_dim", 1.0),)).
+        powers = {name: -2 * power for name, power in scale.powers}
+        return powers == dict(width.powers) and abs(scale.factor - width.factor**-0.5) < 1e-9
 
     def _query_key_norms(self) -> list[str]:
         path, found = "layer.attention.", []
@@ -325,7 +314,7 @@ class ModelCode:
         gated = self._kind(f"{path}.gated")
         activation = self.slots[f"{path}.activation"]
         arguments = ["args.hidden_size", self._text(f"{path}.intermediate_size")]
-        if not gated or activation != constant("silu"):
+        if not gated or activation != Constant("silu"):
             arguments.append(f"activation={self._text(f'{path}.activation')}")
         bias, output = self.slots[f"{path}.bias"], self.slots[f"{path}.output_bias"]
         arguments += self._keywords(f"{path}.", {"bias": False})
@@ -340,7 +329,7 @@ class ModelCode:
     def _is_learned(self, path: str) -> bool:
         """Whether the activation of a feed-forward layer may have parameters, which are stored somewhere."""
         module = path.replace("layer.feed_forward", "layers.*.mlp").replace(".shared", ".shared_experts")
-        stored = [name for row in self.arguments.report["layout"] for name in row["ours"]]
+        stored = [name for row in self.layout for name in row["ours"]]
         return any(f"{name}.".startswith(f"{module}.activation.") for name in stored)
 
     def _mixture(self) -> str:
@@ -349,7 +338,7 @@ class ModelCode:
         defaults: dict[str, Any] = {"score": "softmax", "order": "score_first", "normalize": False, "scale": 1.0}
         defaults |= {"bias": False, "selection_bias": False, "groups": 1, "top_groups": 1}
         router += self._keywords(f"{path}router.", defaults)
-        if self.slots[f"{path}router.groups"] != constant(1):
+        if self.slots[f"{path}router.groups"] != Constant(1):
             router += self._keywords(f"{path}router.", {"group_score": "top2_sum"})
         experts = ["args.hidden_size", self._text(f"{path}experts.intermediate_size"), router[1]]
         experts += self._keywords(f"{path}experts.", {"activation": "silu", "gated": True, "bias": False})
@@ -364,7 +353,7 @@ class ModelCode:
         """Return the norm of compressed queries, where there are any."""
         rank, node = self._text(f"{path}query_rank"), self.slots[f"{path}query_rank"]
         norm = self._optional_norm(f"{path}query_norm", rank)
-        if node["kind"] == "constant" or norm == "None" or " if " in norm:
+        if isinstance(node, Constant) or norm == "None" or " if " in norm:
             return norm
         return f"{norm} if {rank} is not None else None" if self.arguments.can_be_none(node) else norm
 
@@ -403,8 +392,8 @@ class ModelCode:
     def _kind(self, slot: str) -> Any:
         """Return the value of a slot that decides which code is written; "mixed" when it depends on the layer."""
         node = self.slots[slot]
-        if node["kind"] == "constant":
-            return node["value"]
+        if isinstance(node, Constant):
+            return node.value
         if slot == "layer.feed_forward":
             return "mixed"
         raise ReportError(
@@ -416,7 +405,7 @@ class ModelCode:
     def _is_possible(self, slot: str) -> bool:
         """Whether the record of a slot is there for some config."""
         node = self.slots.get(slot)
-        return node is not None and node not in (constant(False), constant(None))
+        return node is not None and node not in (Constant(False), Constant(None))
 
     def _is_same(self, first: str, second: str) -> bool:
         return first not in self.slots or self.slots[first] == self.slots.get(second)
@@ -424,7 +413,7 @@ class ModelCode:
     def _choice(self, slot: str, text: str) -> str:
         """Return the text, or None where the slot of the record says that it is missing."""
         node = self.slots[slot]
-        if node["kind"] == "constant":
+        if isinstance(node, Constant):
             return text
         return f"{text} if {self._text(slot)} else None"
 
@@ -439,12 +428,12 @@ class ModelCode:
     def _word(self, path: str, name: str) -> str:
         """Return a keyword that is one of a few words; a field that names one is compared with them."""
         node = self.slots[path + name]
-        if node["kind"] != "field":
+        if not isinstance(node, Field):
             return self._text(path + name)
         *words, last = _ALTERNATIVES[name]
         text = literal(last)
         for word in reversed(words):
-            chosen = {"kind": "when_equal", "field": node["name"], "value": word}
+            chosen = WhenEqual(node.name, word, Constant(True), Constant(False))
             text = f"{literal(word)} if {self.arguments.flag(chosen)} else {text}"
         return text
 
@@ -453,11 +442,11 @@ _SHORT: Final = 4
 """An attention layer with more keywords than this gets a function of its own."""
 
 
-def _is_table(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the choice of a table as the question whether there is one."""
-    if node["kind"] in ("rotary", "constant"):
-        return {"kind": "constant", "value": node["kind"] == "rotary"}
-    return {**node, **{key: _is_table(node[key]) for key in ("then", "otherwise")}}
+def _mapped(node: Expression, truth: Callable[[Expression], bool]) -> Expression:
+    """Return a choice between things as the same choice between true and false."""
+    if isinstance(node, PerLayer | WhenEqual):
+        return replace(node, then=_mapped(node.then, truth), otherwise=_mapped(node.otherwise, truth))
+    return Constant(truth(node))
 
 
 def with_norm_function(code: str, pascal: str) -> str:
@@ -483,24 +472,6 @@ def _norm_calls(code: str) -> Iterator[str]:
             start = code.find(name, end)
 
 
-def _constants(node: Mapping[str, Any]) -> list[Any]:
-    if node["kind"] == "constant":
-        return [node["value"]]
-    return [value for key in ("then", "otherwise") for value in _constants(node[key])]
-
-
-def _one(node: Mapping[str, Any]) -> Any:
-    (value,) = _constants(node)
-    return value
-
-
-def _truth(node: Mapping[str, Any], wanted: Any) -> dict[str, Any]:
-    """Return a choice between kinds as a choice between true and false."""
-    if node["kind"] == "constant":
-        return constant(node["value"] == wanted)
-    return {**node, "then": _truth(node["then"], wanted), "otherwise": _truth(node["otherwise"], wanted)}
-
-
 def imports_of(code: str, modules: Mapping[str, Sequence[str]] = MODULES) -> list[str]:
     """Return the import lines for the names that stand in the code."""
     import re
@@ -523,14 +494,7 @@ _ALTERNATIVES: Final = {
 """Keywords that take one of a few words, which a field of a config can name too."""
 
 
-def constant(value: Any) -> dict[str, Any]:
-    """Return the expression that is always this value."""
-    return {"kind": "constant", "value": value}
-
-
-def _is_constant(node: Mapping[str, Any], value: Any) -> bool:
-    return bool(
-        node["kind"] == "constant"
-        and node["value"] == value
-        and isinstance(node["value"], bool) == isinstance(value, bool)
+def _is_constant(node: Expression, value: Any) -> bool:
+    return (
+        isinstance(node, Constant) and node.value == value and isinstance(node.value, bool) == isinstance(value, bool)
     )

@@ -6,22 +6,33 @@ from others when it is null is filled when it is read, so that nothing behind th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.models.config_fields import HARMLESS_FIELDS, MUST_BE_OFF, TOKEN_FIELDS
-from areal.porting.write.names import (
-    FIELD_DOCUMENTATION,
-    attribute_name,
-    field_name,
-    literal,
-    malformed,
-    tuple_literal,
+from areal.porting.bind.expressions import conditions_of, fields_of, walk
+from areal.porting.family import (
+    AtLeast,
+    AtMost,
+    Constant,
+    Field,
+    Flag,
+    Listed,
+    Member,
+    Multiple,
+    RotaryField,
+    WhenEqual,
+    WhenNull,
 )
-from areal.porting.write.writer import FieldValue, fields_of
+from areal.porting.records import ReportError
+from areal.porting.write.names import attribute_name, field_name, literal, tuple_literal
+from areal.porting.write.words import FIELD_DOCUMENTATION
+from areal.porting.write.writer import FieldValue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from areal.porting.family import Condition, Expression, FieldUse
 
 
 CANONICAL: Final = {
@@ -59,7 +70,7 @@ class FieldPlan:
     type: str
     nullable: bool
     """Whether the attribute can be None."""
-    use: Mapping[str, Any]
+    use: FieldUse
     per_layer: bool = False
     allowed: tuple[Any, ...] = ()
     minimum: int = 1
@@ -96,8 +107,8 @@ class FieldPlans:
     """What becomes of all fields of a config class."""
 
     kept: tuple[FieldPlan, ...]
-    fixed: tuple[Mapping[str, Any], ...]
-    ignored: tuple[Mapping[str, Any], ...]
+    fixed: tuple[FieldUse, ...]
+    ignored: tuple[FieldUse, ...]
     """Without those that are harmless or refused for all families."""
     aliases: Mapping[str, str] = field(default_factory=dict)
 
@@ -113,63 +124,66 @@ class FieldPlans:
         return {plan.name: plan.value(prefix) for plan in self.kept}
 
 
-def plan_fields(report: Mapping[str, Any]) -> FieldPlans:
+def plan_fields(slots: Mapping[str, Expression], uses: Sequence[FieldUse]) -> FieldPlans:
     """Return the plan for the fields of a report."""
-    uses = [{**use, "name": field_name(use["name"])} for use in report["fields"]]
-    slots: Mapping[str, Any] = report["slots"]
     canonical = _canonical_attributes(slots, uses)
     taken = {*SHARED, *canonical.values()}
     kept: list[FieldPlan] = []
+    parts = list(_parts(slots, uses))
     for use in uses:
-        name = use["name"]
-        if not _is_kept(use, canonical) or (name.partition(".")[0] in ROTARY_FIELDS) or name in SHARED:
+        name = use.name
+        is_length = canonical.get(name) == "max_position_embeddings" and use.status == "ignored"
+        is_kept = use.status == "used" or is_length
+        if not is_kept or name.partition(".")[0] in ROTARY_FIELDS or name in SHARED:
             continue
         attribute = canonical.get(name) or _free(attribute_name(name), taken)
         taken.add(attribute)
-        kept.append(_field_plan(use, attribute, report))
+        kept.append(_field_plan(use, attribute, parts))
     known = {plan.name for plan in kept}
+    # Where its class computes initializer_range, it is ignored like others that only training reads.
     ignored = tuple(
-        use for use in uses if use["status"] == "ignored" and use["name"] not in known and not _is_shared(use)
+        use
+        for use in uses
+        if use.status == "ignored"
+        and use.name not in known
+        and use.name not in _HARMLESS
+        and (use.name != "initializer_range" or use.default is None)
     )
     fixed = tuple(
-        use for use in uses if use["status"] == "fixed" and use["name"] not in known and use["name"] not in MUST_BE_OFF
+        use for use in uses if use.status == "fixed" and use.name not in known and use.name not in MUST_BE_OFF
     )
     aliases = {
-        field_name(alias): use["name"]
+        field_name(alias): use.name
         for use in uses
-        if use["name"] in known
-        for alias in use.get("aliases", ())
-        if alias not in {other["name"] for other in uses}
+        if use.name in known
+        for alias in use.aliases
+        if alias not in {other.name for other in uses}
     }
     return FieldPlans(tuple(kept), fixed, ignored, aliases)
 
 
-def _is_shared(use: Mapping[str, Any]) -> bool:
-    """Whether the shared tables already say that this field changes nothing, whatever it is."""
-    # Where its class computes it there is no number to take: it is then ignored like others that only training reads.
-    taken = use["name"] == "initializer_range" and use.get("default") is not None
-    return taken or use["name"] in _HARMLESS
+def _parts(slots: Mapping[str, Expression], uses: Sequence[FieldUse]) -> Iterator[Expression | Condition]:
+    """Yield every expression and condition in the slots and in the rules of defaults."""
+    for root in (*slots.values(), *(use.default_rule for use in uses if use.default_rule is not None)):
+        for part in walk(root):
+            yield part
+            yield from conditions_of(part)
 
 
-def _canonical_attributes(slots: Mapping[str, Any], uses: list[dict[str, Any]]) -> dict[str, str]:
-    """Config field to its usual attribute. A field is one attribute only, the first that it is."""
+def _canonical_attributes(slots: Mapping[str, Expression], uses: Sequence[FieldUse]) -> dict[str, str]:
+    """Return config field to its usual attribute. A field is one attribute only, the first that it is."""
     found: dict[str, str] = {}
     for slot, attribute in CANONICAL.items():
         node = slots.get(slot)
-        name = node and {"field": node.get("name"), "when_null": node.get("field")}.get(node["kind"])
+        name = node.name if isinstance(node, Field) else node.field if isinstance(node, WhenNull) else ""
         if name and name not in found and attribute not in found.values():
             found[name] = attribute
-    names = {use["name"] for use in uses}
+    names = {use.name for use in uses}
     if "max_position_embeddings" not in found.values():
         length = next((name for name in LENGTHS if name in names and name not in found), None)
         if length is not None:
             found[length] = "max_position_embeddings"
     return found
-
-
-def _is_kept(use: Mapping[str, Any], canonical: Mapping[str, str]) -> bool:
-    name = use["name"]
-    return use["status"] == "used" or (canonical.get(name) == "max_position_embeddings" and use["status"] == "ignored")
 
 
 def _free(name: str, taken: set[str]) -> str:
@@ -178,143 +192,93 @@ def _free(name: str, taken: set[str]) -> str:
     return name
 
 
-def _field_plan(use: Mapping[str, Any], attribute: str, report: Mapping[str, Any]) -> FieldPlan:
-    name, kind = use["name"], use.get("type", "any")
+def _field_plan(use: FieldUse, attribute: str, parts: Sequence[Expression | Condition]) -> FieldPlan:
+    """parts: of all slots and rules."""
+    name, rule, kind = use.name, use.default_rule, str(use.type)
     if kind == "any":
-        kind = _type_of(use)
+        values = (value for value in (use.example, use.default, *use.allowed) if value is not None)
+        kind = next((type(value).__name__ for value in values), "any")
     if kind not in ("int", "float", "bool", "str", "list"):
-        raise malformed(f"the config field {name!r} of type {kind!r} as one that the computation uses")
-    nodes = list(_nodes_in(*report["slots"].values(), *(other.get("default_rule") for other in report["fields"])))
-    listed = [node for node in _conditions(report) if node.get("field") == name and node["kind"] == "listed"]
-    allowed = tuple(use.get("allowed") or ())
-    rule = use.get("default_rule")
-    per_layer = kind == "list" and bool(listed or (rule and not _whole_list(rule)))
+        raise ReportError(f"the analysis reports the config field {name!r} of type {kind!r} as one that is used")
+    listed = [part for part in parts if isinstance(part, Listed) and part.field == name]
+    allowed = use.allowed
+    per_layer = kind == "list" and bool(listed or (rule is not None and not _whole_list(rule)))
     if per_layer and not allowed:
-        allowed = _list_values(use, listed)
-    if kind == "bool" and use.get("nullable") and use.get("default_rule") is None:
-        use = _with_meaning_of_null(use, [node for node in nodes if name in (node.get("field"), node.get("name"))])
-    filled = use.get("default_rule") is not None
-    nullable = bool(use.get("nullable")) and not filled and kind != "list"
+        # Entries that conditions, examples and the default mention.
+        mentioned = [value for part in listed for value in part.values]
+        mentioned += [*(use.example or ()), *(use.default or ())]
+        mentioned += [part.value for part in walk(rule) if isinstance(part, Constant)] if rule is not None else []
+        allowed = tuple(sorted(dict.fromkeys(mentioned), key=str))
+    if kind == "bool" and use.nullable and rule is None:
+        use = _with_meaning_of_null(use, parts)
+    filled = use.default_rule is not None
+    numbers = [value for value in (use.default, use.example, use.minimum) if type(value) is int]
+    # 0 makes sense for a number of layers to leave out; else what was proven, or 1.
+    is_threshold = any(isinstance(part, AtLeast | AtMost) and part.field == name for part in parts)
     return FieldPlan(
         name=name,
         attribute=attribute,
         type=kind,
-        nullable=nullable or (use.get("default") is None and not use.get("required") and not filled and kind != "list"),
+        nullable=not filled and kind != "list" and (use.nullable or (use.default is None and not use.required)),
         use=use,
         per_layer=per_layer,
         allowed=allowed,
-        minimum=_minimum(use, report),
-        numbers=any(node.get("thetas") == name for node in nodes),
+        minimum=min([*numbers, 0 if is_threshold else 1, 1]),
+        numbers=any(isinstance(part, RotaryField) and part.thetas == name for part in parts),
     )
 
 
-def _with_meaning_of_null(use: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _with_meaning_of_null(use: FieldUse, parts: Sequence[Expression | Condition]) -> FieldUse:
     """Return the use of a flag that may be null. Where every expression asks whether it is true (or false), a null
     answers no, as the other value does; where one asks whether it is null, the null stays; else nothing says what it
     would mean."""
-    asked = {node.get("value") for node in nodes if "value" in node}
+    asked = {part.value for part in parts if isinstance(part, WhenEqual | Flag) and part.field == use.name}
     if None in asked:
         return use
-    if len(asked) == 1 and all("value" in node for node in nodes):
-        return {**use, "default_rule": {"kind": "constant", "value": not asked.pop()}}
-    return {**use, "nullable": False}
+    is_read = any(
+        (isinstance(part, Field) and part.name == use.name)
+        or (isinstance(part, WhenNull | Listed | AtLeast | AtMost | Member) and part.field == use.name)
+        for part in parts
+    )
+    if len(asked) == 1 and not is_read:
+        return replace(use, default_rule=Constant(not asked.pop()))
+    return replace(use, nullable=False)
 
 
-def _type_of(use: Mapping[str, Any]) -> str:
-    for value in (use.get("example"), use.get("default"), *(use.get("allowed") or ())):
-        if value is not None:
-            return type(value).__name__
-    return "any"
-
-
-def _list_values(use: Mapping[str, Any], listed: list[dict[str, Any]]) -> tuple[Any, ...]:
-    """Entries that a list per layer may have: those that conditions, examples and the default mention."""
-    found: dict[Any, None] = {}
-    for node in listed:
-        found.update(dict.fromkeys(node["values"]))
-    for values in (use.get("example"), use.get("default")):
-        found.update(dict.fromkeys(values or ()))
-    found.update(dict.fromkeys(_constants(use.get("default_rule"))))
-    return tuple(sorted(found, key=str))
-
-
-def _whole_list(rule: Mapping[str, Any] | None) -> list[Any]:
+def _whole_list(rule: Expression | None) -> list[Any]:
     """Return the list that a field is filled with where it is not one entry per layer."""
-    value = rule["value"] if rule and rule["kind"] == "constant" else None
-    return list(value) if isinstance(value, list | tuple) else []
-
-
-def _constants(node: Any) -> Iterator[Any]:
-    if isinstance(node, dict):
-        if node.get("kind") == "constant":
-            yield node["value"]
-        for key in ("then", "otherwise"):
-            yield from _constants(node.get(key))
-
-
-def _conditions(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every condition in the slots and in the rules of defaults."""
-    yield from _conditions_in([*report["slots"].values(), *(use.get("default_rule") for use in report["fields"])])
-
-
-def _conditions_in(*roots: Any) -> Iterator[dict[str, Any]]:
-    kinds = ("listed", "at_least", "at_most", "multiple", "member", "flag")
-    return (node for node in _nodes_in(*roots) if node.get("kind") in kinds)
-
-
-def _nodes_in(*roots: Any) -> Iterator[dict[str, Any]]:
-    """Every expression and condition in some."""
-    nodes = list(roots)
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, list):
-            nodes += node
-        elif isinstance(node, dict):
-            yield node
-            nodes += [node.get(key) for key in ("condition", "conditions", "then", "otherwise", "terms", "base")]
-
-
-def _minimum(use: Mapping[str, Any], report: Mapping[str, Any]) -> int:
-    """Return the smallest number that makes sense: 0 for a number of layers to leave out, what was proven, else 1."""
-    numbers = [value for value in (use.get("default"), use.get("example"), use.get("minimum")) if type(value) is int]
-    thresholds = {node["field"] for node in _conditions(report) if node["kind"] in ("at_least", "at_most")}
-    return min([*numbers, 0 if use["name"] in thresholds else 1, 1])
+    return list(rule.value) if isinstance(rule, Constant) and isinstance(rule.value, list | tuple) else []
 
 
 # ------------------------------------------------------------------------------------------------------------ reading
 
 
-def reading(plan: FieldPlan, locals_: Mapping[str, Any], owner: str) -> str:
-    """Return the expression that takes a field. locals_: `expression` writes a node over local variables, `num_layers`
-    is the text of the number of layers; owner: the `ConfigFields` it is taken from."""
-    use, name = plan.use, literal(plan.name.rpartition(".")[2])
-    rule = use.get("default_rule")
-    write = locals_["expression"]
+def reading(plan: FieldPlan, write: Callable[[Expression], str], num_layers: str, owner: str) -> str:
+    """Return the expression that takes a field. write: writes an expression over local variables; num_layers: the text
+    of the number of layers; owner: the `ConfigFields` it is taken from."""
+    use, name, rule, default = plan.use, literal(plan.name.rpartition(".")[2]), plan.use.default_rule, plan.use.default
     if plan.type == "list":
-        return _list_reading(plan, name, owner, write, locals_["num_layers"])
+        return _list_reading(plan, name, owner, write, num_layers)
     arguments = [name]
-    default = use.get("default")
-    if default is not None and not use.get("required"):
+    if default is not None and not use.required:
         arguments.append(literal(float(default) if plan.type == "float" else default))
     if rule is not None:
         arguments.append(f"null={write(rule)}")
     reader = {"int": "integer", "float": "number", "bool": "flag", "str": "text"}[plan.type]
     if plan.type == "int" and plan.minimum != 1:
         arguments.append(f"minimum={plan.minimum}")
-    if plan.type == "float" and any(
-        isinstance(value, int | float) and value <= 0 for value in (use.get("default"), use.get("example"))
-    ):
+    if plan.type == "float" and any(isinstance(value, int | float) and value <= 0 for value in (default, use.example)):
         arguments.append('above=float("-inf")')
     if plan.type != "bool":
         allowed = [value for value in plan.allowed if value is not None]
         arguments += [f"allowed={tuple_literal(allowed)}"] if allowed else []
-    if plan.type in ("int", "float") and use.get("refused"):
-        arguments.append(f"refused={tuple_literal(use['refused'])}")
+    if plan.type in ("int", "float") and use.refused:
+        arguments.append(f"refused={tuple_literal(use.refused)}")
     return f"{owner}.{'optional_' if plan.nullable else ''}{reader}({', '.join(arguments)})"
 
 
-def _list_reading(plan: FieldPlan, name: str, owner: str, write: Any, num_layers: str) -> str:
-    rule, default = plan.use.get("default_rule"), plan.use.get("default")
+def _list_reading(plan: FieldPlan, name: str, owner: str, write: Callable[[Expression], str], num_layers: str) -> str:
+    rule, default = plan.use.default_rule, plan.use.default
     if plan.numbers:
         filled = "" if rule is None else f", null={write(rule)}"
         return f"{owner}.numbers_per_layer({name}, {num_layers}{filled})"
@@ -322,17 +286,19 @@ def _list_reading(plan: FieldPlan, name: str, owner: str, write: Any, num_layers
         default = _whole_list(rule) or default
         absent = "" if not default else f", {tuple_literal(default)}"
         # No layer is in a list that is null, which is what the config class means by it too.
-        is_needed = plan.use.get("required") and not plan.use.get("nullable")
+        is_needed = plan.use.required and not plan.use.nullable
         return f"{owner}.integers({name}{', None' if is_needed else absent})"
     arguments = [name, num_layers]
     if rule is not None:
         filled = f"[{write(rule)} for layer in range({num_layers})]"
-        divides = any(node["kind"] == "multiple" and isinstance(node["of"], str) for node in _conditions_in(rule))
+        conditions = [condition for part in walk(rule) for condition in conditions_of(part)]
+        divides = any(isinstance(each, Multiple) and isinstance(each.of, str) for each in conditions)
         # A number that divides may be null or zero beside a list that makes it needless.
         arguments.append(f"None if {owner}.has({name}) else {filled}" if divides else filled)
     return f"{owner}.per_layer({', '.join(arguments)}, allowed={tuple_literal(plan.allowed)})"
 
 
 def dependencies(plan: FieldPlan) -> list[str]:
-    """Fields that have to be known before this one is read."""
-    return [name for name in fields_of(plan.use.get("default_rule")) if name != plan.name]
+    """Return fields that have to be known before this one is read."""
+    rule = plan.use.default_rule
+    return [] if rule is None else [name for name in fields_of(rule) if name != plan.name]

@@ -7,26 +7,30 @@ for tensor parallelism, and what the generated tests run (tiny config, proven va
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.porting.write.arguments import Arguments, section_variable
+from areal.porting.bind.expressions import from_json
+from areal.porting.family import Constant, FieldUse
+from areal.porting.records import ReportError
+from areal.porting.write.arguments import Arguments, is_among, section_variable
 from areal.porting.write.code import ModelCode, imports_of, with_norm_function
 from areal.porting.write.fields import CANONICAL, plan_fields
 from areal.porting.write.names import (
     class_name,
-    describe,
     field_name,
     literal,
-    malformed,
     model_type_name,
     one_line,
     parameter_name,
     tuple_literal,
 )
+from areal.porting.write.words import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from areal.porting.family import Expression
     from areal.porting.write.fields import FieldPlans
 
 
@@ -46,9 +50,11 @@ def family(report: Mapping[str, Any], unit: str) -> dict[str, Any]:
     Raises ReportError for what cannot be written.
     """
     model_type_name(report["model_type"])
-    plans = plan_fields(report)
-    arguments = Arguments(report, plans)
-    writer = ModelCode(arguments, FAMILY)
+    slots = {slot: from_json(node) for slot, node in report["slots"].items()}
+    uses = [_field_use(use) for use in report["fields"]]
+    plans = plan_fields(slots, uses)
+    arguments = Arguments(report["architecture"], slots, uses, plans)
+    writer = ModelCode(arguments, report["layout"], FAMILY)
     keywords = writer.decoder_keywords()
     mark = "\x00"  # the two parts are looked at together: a norm may stand in both
     code = with_norm_function(mark.join(["\n".join(keywords), "\n\n".join(writer.functions())]), FAMILY)
@@ -57,7 +63,7 @@ def family(report: Mapping[str, Any], unit: str) -> dict[str, Any]:
     model = {"imports": imports, "keywords": head.split("\n"), "functions": functions.rstrip("\n")}
     rows, shared = table(report["layout"])
     title = re.sub(r"(ForCausalLM|LMHeadModel|Model)$", "", class_name(report["architecture"])) or unit
-    summary = describe(report["slots"], {use["name"]: use.get("default") for use in report["fields"]})
+    summary = describe(slots, {use.name: use.default for use in uses})
     return {
         "title": title,
         "sentence": _wrapped(f"{title}: {summary}."),
@@ -74,12 +80,21 @@ def family(report: Mapping[str, Any], unit: str) -> dict[str, Any]:
             [name, split]
             for name, split in tensor_parallel(
                 report["layout"],
-                report["slots"],
-                untied=bool(report["slots"]["tied"] != {"kind": "constant", "value": True}),
+                slots,
+                untied=slots["tied"] != Constant(True),
             ).items()
         ],
-        "tests": checks(report, plans),
+        "tests": checks(report, uses, plans),
     }
+
+
+def _field_use(entry: Mapping[str, Any]) -> FieldUse:
+    """Read the JSON of a `FieldUse`; what is not said is as usual."""
+    said: dict[str, Any] = {each.name: entry[each.name] for each in fields(FieldUse) if each.name in entry}
+    for name in ("aliases", "allowed", "refused", "rotated", "unread"):
+        said[name] = tuple(said.get(name) or ())
+    rule = said.get("default_rule")
+    return FieldUse(**said | {"name": field_name(entry["name"]), "default_rule": rule and from_json(rule)})
 
 
 def _arguments(arguments: Arguments) -> dict[str, Any]:
@@ -127,11 +142,11 @@ def _attributes(arguments: Arguments) -> list[dict[str, Any]]:
         for plan in arguments.plans
         if plan.attribute not in base
     ]
-    for rotary in arguments.tables:
+    for name, rotary in arguments.tables.items():
         if rotary.theta is None:
             kind = one_line(rotary.layer_type or "", 60)
             documentation = f"How layers of type {kind} are rotated." if kind else "How queries and keys are rotated."
-            found.append({"name": rotary.attribute, "annotation": "RotaryArgs", "documentation": documentation})
+            found.append({"name": name, "annotation": "RotaryArgs", "documentation": documentation})
     return found
 
 
@@ -191,7 +206,7 @@ def table(layout: Sequence[Mapping[str, Any]]) -> tuple[list[str], dict[str, str
 
 
 def tensor_parallel(
-    layout: Sequence[Mapping[str, Any]], slots: Mapping[str, Mapping[str, Any]], *, untied: bool
+    layout: Sequence[Mapping[str, Any]], slots: Mapping[str, Expression], *, untied: bool
 ) -> dict[str, str]:
     """Map each module (or stacked parameter) to its split, sorted; also those that only other configs than the tiny one
     have. untied: whether some model has a head of its own."""
@@ -202,13 +217,13 @@ def tensor_parallel(
     return found if untied else {name: split for name, split in found.items() if name != "lm_head"}
 
 
-def _possible(slots: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def _possible(slots: Mapping[str, Expression]) -> Iterator[str]:
     """Modules of a layer that some config has, though maybe not the tiny one."""
     path = "layer.feed_forward"
-    gate = {"gate_proj"} if slots.get(f"{path}.gated") == {"kind": "constant", "value": True} else set()
+    gate = {"gate_proj"} if slots.get(f"{path}.gated") == Constant(True) else set()
     if f"{path}.intermediate_size" in slots:
         yield from (f"mlp.{name}" for name in gate | {"up_proj", "down_proj"})
-    if slots.get("layer.attention.query_rank", {}).get("kind", "constant") != "constant":
+    if not isinstance(slots.get("layer.attention.query_rank", Constant(None)), Constant):
         yield from ("self_attn.q_proj", "self_attn.q_b_proj")
 
 
@@ -238,7 +253,7 @@ def _is_usual(entry: Mapping[str, Any]) -> bool:
 def _row(entry: Mapping[str, Any], names: Mapping[str, str]) -> str:
     kind = entry["kind"]
     if kind not in ROWS:
-        raise malformed(f"a layout of kind {kind!r}")
+        raise ReportError(f"the analysis reports a layout of kind {kind!r}")
     ours = [parameter_name(name) for name in entry["ours"]]
     arguments = [literal(ours[0]) if len(ours) == 1 else tuple_literal(ours), literal(parameter_name(entry["on_disk"]))]
     if kind == "reshaped":
@@ -290,89 +305,80 @@ _MAX_REFUSED: Final = 8
 _NUM_RELOADED: Final = 2
 
 
-def checks(report: Mapping[str, Any], plans: FieldPlans) -> dict[str, Any]:
-    """Pieces of the test, as Python source."""
-    uses = {use["name"]: use for use in report["fields"]}
-    config = {name: value for name, value in report["tiny_config"].items() if _is_telling(name, value, uses)}
-    required = {name: config[name] for name in config if _must_be_said(uses.get(name, {}))}
-    for name in (name for name, use in uses.items() if "." in name and _must_be_said(use)):
-        section, _, inner = name.partition(".")
-        required.setdefault(section, {})[inner] = report["tiny_config"][section][inner]
+def checks(report: Mapping[str, Any], uses: Sequence[FieldUse], plans: FieldPlans) -> dict[str, Any]:
+    """Return pieces of the test, as Python source."""
+    by_name, tiny = {use.name: use for use in uses}, report["tiny_config"]
+    # Without what says who wrote a config, or only what its absence means.
+    config = {
+        name: value
+        for name, value in tiny.items()
+        if name not in _OF_CALLERS
+        and (name not in by_name or by_name[name].required or not is_among(value, [by_name[name].default]))
+    }
+    required = {name: config[name] for name in config if name in by_name and _must_be_said(by_name[name])}
+    for use in uses:
+        if "." in use.name and _must_be_said(use):
+            section, _, inner = use.name.partition(".")
+            required.setdefault(section, {})[inner] = tiny[section][inner]
     depth = plans.by_attribute("num_layers")
     has_lists = any(plan.per_layer and plan.name in required for plan in plans)  # one entry per layer
-    if has_lists and depth is not None and depth.name in report["tiny_config"]:
-        required[depth.name] = report["tiny_config"][depth.name]
-    never_null = {plan.name for plan in plans if plan.type == "bool" and not plan.use.get("nullable")}
+    if has_lists and depth is not None and depth.name in tiny:
+        required[depth.name] = tiny[depth.name]
+    never_null = {plan.name for plan in plans if plan.type == "bool" and not plan.use.nullable}
     variants = [
         variant
         for variant in report["variants"]
         if not any(value is None and name in never_null for name, value in variant["overrides"].items())
     ]
-    small = {name: value for name, value in config.items() if _is_size(name, value, uses)} | required
+    # Numbers that are large by default, and what a config cannot do without.
+    large = {use.name: use.default for use in uses if type(use.default) is int}
+    small = {
+        name: value
+        for name, value in config.items()
+        if name in ("model_type", "architectures")
+        or name.endswith("_token_id")
+        or (type(value) is int and large.get(name, value) > value)
+    } | required
     return {
-        "config": _items(_ordered(config)),
+        "config": _items(config),
         "variants": [
             [literal(one_line(variant["name"], 60)), literal(dict(variant["overrides"]))] for variant in variants
         ],
-        "small": _items(_ordered(small)),
+        "small": _items(small),
         "reloaded": [literal(name) for name in ("tiny", *_most_changed(variants))],
         "defaults": literal({"model_type": report["model_type"], **required}),
-        "refused": _refused(config, plans),
+        "refused": _refused(plans),
         "recorded": bool(report.get("reference")),
     }
 
 
-def _must_be_said(use: Mapping[str, Any]) -> bool:
-    """Whether a config without the field is refused: its absence means nothing known, or a value that is not proven."""
-    if use.get("required"):
+def _must_be_said(use: FieldUse) -> bool:
+    """Return whether a config without the field is refused: its absence means nothing known, or an unproven value."""
+    if use.required:
         return True
-    allowed, default = use.get("allowed") or (), use.get("default")
-    if use.get("status") != "fixed" or not allowed or isinstance(default, list | dict):
+    if use.status != "fixed" or not use.allowed or isinstance(use.default, list | dict):
         return False
-    return not any(default == value and isinstance(default, bool) == isinstance(value, bool) for value in allowed)
-
-
-def _is_size(name: str, value: Any, uses: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a field has to be said for the model to be tiny: a number that is large by default."""
-    default = uses.get(name, {}).get("default")
-    if name in ("model_type", "architectures") or name.endswith("_token_id"):
-        return True
-    return type(value) is int and type(default) is int and default > value
+    return not is_among(use.default, use.allowed)
 
 
 def _most_changed(variants: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of the variants that differ most from the tiny config: those that are worth writing and reading again."""
+    """Return names of the variants that differ most from the tiny config: those worth writing and reading again."""
     ordered = sorted(variants, key=lambda variant: -len(variant["overrides"]))
     return [one_line(variant["name"], 60) for variant in ordered[:_NUM_RELOADED]]
 
 
-def _is_telling(name: str, value: Any, uses: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a field of the tiny config is not what its absence means."""
-    if name in _OF_CALLERS:
-        return False
-    use = uses.get(name)
-    if use is None or use.get("required") or "default" not in use:
-        return True
-    default = use["default"]
-    return not (default == value and isinstance(default, bool) == isinstance(value, bool))
-
-
-def _ordered(config: Mapping[str, Any]) -> dict[str, Any]:
-    first = {"model_type": config["model_type"]} if "model_type" in config else {}
-    return {**first, **{name: config[name] for name in sorted(config) if name not in first}}
-
-
 def _items(config: Mapping[str, Any]) -> list[list[str]]:
-    return [[literal(name), literal(value)] for name, value in config.items()]
+    ordered = sorted(config, key=lambda name: (name != "model_type", name))
+    return [[literal(name), literal(config[name])] for name in ordered]
 
 
-def _refused(config: Mapping[str, Any], plans: FieldPlans) -> list[list[str]]:
-    """Fields with a value that the family does not take, as source."""
+def _refused(plans: FieldPlans) -> list[list[str]]:
+    """Return fields with a value that the family does not take, as source."""
     found: list[list[str]] = []
     for use in plans.fixed:
-        other = _other(use.get("allowed") or ())
-        if other is not None and "." not in use["name"]:
-            found.append([literal(field_name(use["name"])), literal(other)])
+        other = _other(use.allowed)
+        if other is not None and "." not in use.name:
+            found.append([literal(use.name), literal(other)])
     for plan in plans:
         if "." in plan.name:
             continue
