@@ -80,6 +80,10 @@ class Parser(argparse.ArgumentParser):
         option = unknown[0].partition("=")[0]
         raise UsageError(f"unknown option {option!r}", fix=_nearest(option, self.options()) or see)
 
+    def actions(self) -> list[argparse.Action]:
+        """Return the options and positional words that were added, in order."""
+        return list(self._actions)
+
     def options(self) -> list[str]:
         """Return all option strings: ["-h", "--help", "--json", ...]."""
         return [option for action in self._actions for option in action.option_strings]

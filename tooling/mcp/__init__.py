@@ -1,10 +1,12 @@
 """`areal-mcp`: the commands of this harness as typed tools of the Model Context Protocol, over stdin and stdout.
 
 A tool is a command line with `--json`: the server validates arguments, runs the command in a process of its own, and
-hands its JSON object back. It decides nothing that a command decides, and keeps nothing between calls.
+returns its JSON object. It decides nothing that a command decides, and keeps nothing between calls.
 
-    tools       the one table of tools; its schemas; from arguments to a command line
-    running     child processes: their lifeline, limits and cancellation; who may run beside whom
-    serving     what the protocol sees: results, skills and experts as pages, the server itself (loads the SDK)
-    cli         `areal-mcp`, `--list`, `--self-test`, `config`
+    tools        the table of tools; arguments from the commands' parsers; from arguments to a command line
+    processes    commands as child processes: lifeline, limits and cancellation; which may run side by side
+    answers      from a command's end to the answer of a call
+    pages        skills and experts as resources and prompts
+    server       what the protocol sees; loads the SDK
+    commands     `--list`, `--self-test`, `config`
 """

@@ -65,12 +65,19 @@ def make_parser() -> Parser:
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Return the arguments, with `client` taken out of the words. Raises UsageError."""
     arguments = make_parser().read(words)
-    arguments.client = _client(arguments.words)
+    given, arguments.client = arguments.words, ""
+    if given:
+        if given[0] != "config":
+            fix = f"write `{PROGRAM} config CLIENT`, or nothing to serve"
+            raise UsageError("is not a command", where=given[0], fix=fix)
+        if len(given) != 2 or given[1] not in CLIENTS:
+            raise UsageError("which client?", where=" ".join(given), fix=f"one of {', '.join(CLIENTS)}")
+        if arguments.list or arguments.self_test:
+            raise UsageError("config does nothing else", where="config", fix="leave --list and --self-test out")
+        arguments.client = given[1]
     printing = arguments.list or arguments.self_test or arguments.client
-    if arguments.client and (arguments.list or arguments.self_test):
-        raise UsageError("config does nothing else", where="config", fix="leave --list and --self-test out")
-    for option, given in (("--json", arguments.json), ("--dry-run", arguments.dry_run)):
-        if given and not printing:
+    for option, is_given in (("--json", arguments.json), ("--dry-run", arguments.dry_run)):
+        if is_given and not printing:
             raise UsageError("a server does not take it", where=option, fix="it goes with --list, --self-test, config")
     if arguments.timeout == 0:
         raise UsageError("is not a time to wait", where="--timeout 0", fix="write --timeout 120")
@@ -78,9 +85,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         raise UsageError("is too little for any answer", where="--max-output", fix="write 1000 or more")
     if arguments.only:
         from tooling.cli.suggest import did_you_mean
-        from tooling.mcp.tools.table import families
+        from tooling.mcp.tools.table import TOOLS, family_of
 
-        known = families()
+        known = tuple(dict.fromkeys(map(family_of, TOOLS)))
         for name in arguments.only:
             if name not in known:
                 fix = did_you_mean(name, known) or f"there are {', '.join(known)}"
@@ -88,24 +95,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-def _client(words: Sequence[str]) -> str:
-    if not words:
-        return ""
-    if words[0] != "config":
-        fix = f"write `{PROGRAM} config CLIENT`, or nothing to serve"
-        raise UsageError("is not a command", where=words[0], fix=fix)
-    if len(words) != 2 or words[1] not in CLIENTS:
-        raise UsageError("which client?", where=" ".join(words), fix=f"one of {', '.join(CLIENTS)}")
-    return words[1]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line, and return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    return run_cli(PROGRAM, words, lambda _: _run(words), interrupted=("interrupted", ""))
+    return run_cli(PROGRAM, words, lambda _: run(words), interrupted=("interrupted", ""))
 
 
-def _run(words: Sequence[str]) -> Report | None:
+def run(words: Sequence[str]) -> Report | None:
     """Serve, or print and end. A server speaks through standard output by itself, and returns no report."""
     from tooling.cli.report import Report
 
@@ -130,27 +126,21 @@ def _run(words: Sequence[str]) -> Report | None:
         from tooling.mcp.commands.self_test import run as tested
 
         return tested(arguments)
-    _serve(arguments)
-    return None
-
-
-def _serve(arguments: argparse.Namespace) -> None:
     from tooling.cli.git import find_repository
-    from tooling.mcp.server import Settings, serve
+    from tooling.mcp.server import ServerSettings, serve
 
-    root = find_repository(arguments.repo).root.resolve()
+    settings = ServerSettings(
+        root=find_repository(arguments.repo).root.resolve(),
+        writes=arguments.allow_writes,
+        only=arguments.only,
+        timeout=arguments.timeout,
+        most=arguments.max_output,
+    )
     # The thread that reads standard input cannot be interrupted, so Ctrl-C ends the process as such; commands that run
     # lose their lifeline, roll back and end.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    serve(
-        Settings(
-            root=root,
-            writes=arguments.allow_writes,
-            only=arguments.only,
-            timeout=arguments.timeout,
-            most=arguments.max_output,
-        )
-    )
+    serve(settings)
+    return None
 
 
 if __name__ == "__main__":

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from tooling.cli.errors import ToolError, WriteError
 from tooling.cli.report import printable
-from tooling.mcp.processes import Limits, Order, Queue, run
+from tooling.mcp.processes import Limits, Queue, run
 from tooling.mcp.tools.call import make_call
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
-    from typing import Any
 
     from tooling.mcp.processes import Finished
     from tooling.mcp.tools.records import Tool
@@ -23,48 +23,6 @@ if TYPE_CHECKING:
 _NAMED: Final = 20
 """Most cuts that are named; the last entry counts the others."""
 _PATH: Final = 100
-
-
-def shortened(document: dict[str, Any], most: int) -> dict[str, Any]:
-    """The object itself when it fits; else a copy with `truncated`. Its top level keeps all keys."""
-    if _size(document) <= most:
-        return document
-    limit = 1 << 15
-    while True:
-        cuts: list[dict[str, Any]] = []
-        cut = {key: _cut(value, key, limit, cuts) for key, value in document.items()}
-        named = cuts[:_NAMED]
-        if len(cuts) > _NAMED:
-            named.append({"path": "", "kept": 0, "of": len(cuts) - _NAMED})
-        found = cut | {"truncated": named}
-        if _size(found) <= most or limit <= 1:
-            return found
-        limit //= 2
-
-
-def _cut(value: Any, path: str, limit: int, cuts: list[dict[str, Any]]) -> Any:
-    """Of an object, as many entries stay as of a text characters; of a list fewer, since entries are longer."""
-    if isinstance(value, str) and len(value) > limit:
-        cuts.append({"path": path[:_PATH], "kept": limit, "of": len(value)})
-        return f"{value[:limit]}... [{len(value) - limit} more characters]"
-    if isinstance(value, list):
-        kept = max(1, limit // 16)
-        if len(value) > kept:
-            cuts.append({"path": path[:_PATH], "kept": kept, "of": len(value)})
-        return [_cut(item, f"{path}[{number}]", limit, cuts) for number, item in enumerate(value[:kept])]
-    if isinstance(value, dict):
-        kept = limit
-        if len(value) > kept:
-            cuts.append({"path": path[:_PATH], "kept": kept, "of": len(value)})
-        names = list(value)[:kept]
-        return {name: _cut(value[name], f"{path}.{name}", limit, cuts) for name in names}
-    return value
-
-
-def _size(document: dict[str, Any]) -> int:
-    return len(json.dumps(document))
-
-
 _TEXT: Final = 4_000
 """Characters of the text."""
 _ROWS: Final = 8
@@ -75,41 +33,95 @@ _SKIPPED: Final = frozenset({"ok", "command", "exit_code", "error", "code", "whe
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Of one call."""
+class ToolAnswer:
+    """The answer of one call."""
 
     document: dict[str, Any]
     text: str
     failed: bool
 
 
-def answer_of(tool: Tool, finished: Finished, *, most: int, seconds: float) -> Answer:
-    """The answer of a command that has ended. `most`: characters of the object as JSON."""
-    whole = _document(finished) or _failure(tool, finished, seconds)
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Calls tools for one repository."""
+
+    root: Path
+    timeout: float | None
+    """Seconds for every command; None: each has its own."""
+    most: int
+    """Characters of an answer."""
+    queue: Queue = field(default_factory=Queue)
+
+    async def call(
+        self, tool: Tool, arguments: Mapping[str, Any], on_line: Callable[[str], Awaitable[None]]
+    ) -> ToolAnswer:
+        """Run the command of a tool. What is wrong with the arguments, or goes wrong, is an answer too."""
+        seconds = tool.seconds if self.timeout is None else self.timeout
+        try:
+            order = make_call(tool, arguments, self.root)
+            async with self.queue.writing() if tool.writes else self.queue.reading():
+                finished = await run(order, Limits(seconds=seconds), on_line=on_line)
+        except ToolError as error:
+            return refusal_of(tool, error)
+        except OSError as error:
+            problem = WriteError(f"the command could not be started: {error.strerror}", where=tool.program)
+            return refusal_of(tool, problem)
+        return answer_of(tool, finished, most=self.most, seconds=seconds)
+
+
+def answer_of(tool: Tool, finished: Finished, *, most: int, seconds: float) -> ToolAnswer:
+    """Return the answer of a command that has ended. most: characters of the object as JSON."""
+    whole: Any = None
+    if not finished.problem:
+        with contextlib.suppress(ValueError):  # `_failure` says what was printed instead
+            whole = json.loads(finished.output)
+    if not isinstance(whole, dict) or not isinstance(whole.get("exit_code"), int):
+        whole = _failure(tool, finished, seconds)
     failed = whole["exit_code"] != 0 and whole["exit_code"] not in tool.verdicts
     document = shortened(whole, most)
     text = _text(tool, whole, finished.stderr if failed else "", cut=len(document.get("truncated", ())))
-    return Answer(document, text, failed)
+    return ToolAnswer(document, text, failed)
 
 
-def refusal_of(tool: Tool, error: ToolError) -> Answer:
-    """The answer of a call that was not carried out."""
+def refusal_of(tool: Tool, error: ToolError) -> ToolAnswer:
+    """Return the answer of a call that was not carried through."""
     document = _envelope(tool.program, error.exit_code, error.code, error.message, error.where, error.fix)
-    return Answer(document, _text(tool, document, "", cut=0), failed=True)
+    return ToolAnswer(document, _text(tool, document, "", cut=0), failed=True)
 
 
-def _document(finished: Finished) -> dict[str, Any] | None:
-    if finished.problem:
-        return None
-    try:
-        document = json.loads(finished.output)
-    except ValueError:
-        return None
-    return document if isinstance(document, dict) and isinstance(document.get("exit_code"), int) else None
+def shortened(document: dict[str, Any], most: int) -> dict[str, Any]:
+    """Return the object itself when it fits; else a copy with `truncated`. Its top level keeps all keys."""
+    if len(json.dumps(document)) <= most:
+        return document
+    limit = 1 << 15
+    while True:
+        cuts: list[dict[str, Any]] = []
+        cut = {key: _cut(value, key, limit, cuts) for key, value in document.items()}
+        named = cuts[:_NAMED]
+        if len(cuts) > _NAMED:
+            named.append({"path": "", "kept": 0, "of": len(cuts) - _NAMED})
+        found = cut | {"truncated": named}
+        if len(json.dumps(found)) <= most or limit <= 1:
+            return found
+        limit //= 2
+
+
+def _cut(value: Any, path: str, limit: int, cuts: list[dict[str, Any]]) -> Any:
+    """Shorten a value. An object keeps as many entries as a text characters, a list fewer: its entries are longer."""
+    kept = max(1, limit // 16) if isinstance(value, list) else limit
+    if isinstance(value, str | list | dict) and len(value) > kept:
+        cuts.append({"path": path[:_PATH], "kept": kept, "of": len(value)})
+    if isinstance(value, str) and len(value) > kept:
+        return f"{value[:kept]}... [{len(value) - kept} more characters]"
+    if isinstance(value, list):
+        return [_cut(item, f"{path}[{number}]", limit, cuts) for number, item in enumerate(value[:kept])]
+    if isinstance(value, dict):
+        return {name: _cut(value[name], f"{path}.{name}", limit, cuts) for name in list(value)[:kept]}
+    return value
 
 
 def _failure(tool: Tool, finished: Finished, seconds: float) -> dict[str, Any]:
-    """In words, why there is no object."""
+    """Say why there is no object."""
     program, status = tool.program, finished.status
     if finished.problem == "timeout":
         fix = "ask for less, or let the server be started with a larger --timeout"
@@ -144,7 +156,7 @@ def _envelope(command: str, status: int, code: str, message: str, where: str, fi
 
 
 def _text(tool: Tool, document: dict[str, Any], stderr: str, *, cut: int) -> str:
-    """The object in short, for clients that show text only."""
+    """Return the object in short, for clients that show text only."""
     status = document["exit_code"]
     meaning = "" if status == 0 else f": {tool.verdicts[status]}" if status in tool.verdicts else ": failed"
     lines = [f"{document.get('command', tool.program)}: exit code {status}{meaning}"]
@@ -154,8 +166,13 @@ def _text(tool: Tool, document: dict[str, Any], stderr: str, *, cut: int) -> str
     if cut:
         lines.append(f"the structured content was cut to fit, in {cut} places or more: see its `truncated`")
     for name, value in document.items():
-        if name not in _SKIPPED and value not in ([], {}, None, ""):
-            lines += _shown(name, value)
+        if name in _SKIPPED or value in ([], {}, None, ""):
+            continue
+        if isinstance(value, list):
+            lines += [f"{name} ({len(value)}):", *(f"  {_row(item)}" for item in value[:_ROWS])]
+            lines += [f"  ... and {len(value) - _ROWS} more"] if len(value) > _ROWS else []
+        else:
+            lines.append(f"{name}: {_row(value)}")
     if stderr.strip():
         lines += ["standard error, its end:", stderr.strip()[-_TEXT // 2 :]]
     text = printable("\n".join(lines))
@@ -163,41 +180,6 @@ def _text(tool: Tool, document: dict[str, Any], stderr: str, *, cut: int) -> str
     return text if len(text) <= _TEXT else text[: _TEXT - len(more)] + more
 
 
-def _shown(name: str, value: Any) -> list[str]:
-    if not isinstance(value, list):
-        return [f"{name}: {_row(value)}"]
-    more = [f"  ... and {len(value) - _ROWS} more"] if len(value) > _ROWS else []
-    return [f"{name} ({len(value)}):", *(f"  {_row(item)}" for item in value[:_ROWS]), *more]
-
-
 def _row(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _ROW else f"{text[:_ROW]}..."
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Of one repository."""
-
-    root: Path
-    timeout: float | None
-    """Seconds for every command; None: each has its own."""
-    most: int
-    """Characters of an answer."""
-    queue: Queue = field(default_factory=Queue)
-
-    async def call(self, tool: Tool, arguments: Mapping[str, Any], on_line: Callable[[str], Awaitable[None]]) -> Answer:
-        """Run the command of a tool. What is wrong with the arguments, or goes wrong, is an answer too."""
-        try:
-            call = make_call(tool, arguments, self.root)
-        except ToolError as error:
-            return refusal_of(tool, error)
-        order = Order(program=tool.program, main=tool.main, words=call.words, input=call.input, folder=self.root)
-        seconds = tool.seconds if self.timeout is None else self.timeout
-        try:
-            async with self.queue.writing() if tool.writes else self.queue.reading():
-                finished = await run(order, Limits(seconds=seconds), on_line=on_line)
-        except OSError as error:
-            problem = WriteError(f"the command could not be started: {error.strerror}", where=tool.program)
-            return refusal_of(tool, problem)
-        return answer_of(tool, finished, most=self.most, seconds=seconds)

@@ -35,7 +35,7 @@ _PROC: Final = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Descendant:
-    """A process, told apart from a later one of the same number by when it began."""
+    """A process, distinguished from a later one of the same number by when it began."""
 
     pid: int
     began: str
@@ -49,7 +49,7 @@ class Descendant:
 
 
 def descendants(pid: int) -> list[Descendant]:
-    """Children of a process, their children, and so on."""
+    """Return the children of a process, their children, and so on."""
     if not _PROC.is_dir():
         return []
     below: dict[int, list[Descendant]] = {}
@@ -66,7 +66,7 @@ def descendants(pid: int) -> list[Descendant]:
 
 
 def _read(pid: int) -> tuple[int, str] | None:
-    """Parent, and when it began."""
+    """Return the parent of a process, and when it began; None when there is no such process."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -76,9 +76,15 @@ def _read(pid: int) -> tuple[int, str] | None:
 
 
 def main() -> int:
-    """Run the command of the first line; its exit code."""
+    """Run the command of the first line, and return its exit code."""
     lifeline = os.dup(0)  # not inherited by what the command starts
-    order = _order(lifeline)
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        part = os.read(lifeline, 1 << 16)
+        if not part:
+            raise SystemExit("the pipe was closed before it said what to run")
+        line += part
+    order: dict[str, Any] = json.loads(line)
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
     os.close(empty)
@@ -99,17 +105,6 @@ def main() -> int:
         if sys.platform != "win32" and os.getpgrp() == os.getpid():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             os.killpg(0, signal.SIGTERM)
-
-
-def _order(lifeline: int) -> dict[str, Any]:
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        part = os.read(lifeline, 1 << 16)
-        if not part:
-            raise SystemExit("the pipe was closed before it said what to run")
-        line += part
-    order: dict[str, Any] = json.loads(line)
-    return order
 
 
 def _watch(lifeline: int, below: list[Descendant]) -> None:

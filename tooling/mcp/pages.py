@@ -16,7 +16,7 @@ from tooling.harness.settings import read_harness_settings
 from tooling.harness.sources import read_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from tooling.harness.sources import Skill
@@ -30,7 +30,7 @@ _TYPES: Final = {".md": "text/markdown", ".json": "application/json", ".py": "te
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PageResource:
     """A page that can be read."""
 
     address: str
@@ -41,39 +41,51 @@ class Entry:
 
     @property
     def media_type(self) -> str:
-        """By the end of its name."""
+        """Return the type of its content, by the end of its name."""
         return next((kind for end, kind in _TYPES.items() if self.path.endswith(end)), "text/plain")
 
 
-def entries(root: Path) -> dict[str, Entry]:
-    """All pages, by address: "skill://add-reward", "skill://add-reward/references/x.md", "expert://fsdp",
-    "page://AGENTS.md"."""
-    return {entry.address: entry for entry in _entries(root)}
+def resources(root: Path) -> dict[str, PageResource]:
+    """Return all pages by address: "skill://add-reward", "skill://add-reward/references/x.md", "page://AGENTS.md"."""
+    files = find_repository(root).files()
+    sources = read_sources(root, files, read_harness_settings(root))
+    found = list[PageResource]()
+    if _INSTRUCTIONS in files:
+        about = "How to work in this repository: map, commands, invariants, pitfalls."
+        found.append(PageResource(f"page://{_INSTRUCTIONS}", _INSTRUCTIONS, about, _INSTRUCTIONS))
+    for skill in sources.skills:
+        found.append(PageResource(f"skill://{skill.name}", skill.name, skill.description, skill.page.path))
+        for path in skill.resources:
+            name, about = f"{skill.name}/{path}", f"Goes with the skill {skill.name}."
+            found.append(PageResource(f"skill://{name}", name, about, f"{skill.folder}/{path}"))
+    for expert in sources.experts:
+        found.append(PageResource(f"expert://{expert.name}", expert.name, expert.description, expert.page.path))
+    return {one.address: one for one in found}
 
 
 def skills(root: Path) -> dict[str, Skill]:
-    """By name. Raises UsageError for settings that mean nothing."""
+    """Return the skills by name. Raises UsageError for settings that mean nothing."""
     files = find_repository(root).files()
     return {skill.name: skill for skill in read_sources(root, files, read_harness_settings(root)).skills}
 
 
-def read(root: Path, address: str) -> tuple[Entry, str]:
-    """A page and its text. Raises UsageError for an address that is not listed, or a file that cannot be had."""
-    known = entries(root)
-    entry = known.get(address)
-    if entry is None:
+def read(root: Path, address: str) -> tuple[PageResource, str]:
+    """Return a page and its text. Raises UsageError for an address that is not listed, and an unreadable file."""
+    known = resources(root)
+    found = known.get(address)
+    if found is None:
         fix = did_you_mean(address, known) or "list the resources"
         raise UsageError(f"there is no page {address[:200]!r}", where="uri", fix=fix)
-    place = (root / entry.path).resolve()
+    place = (root / found.path).resolve()
     if not place.is_relative_to(root):
-        raise UsageError("leads out of the repository", where=entry.path, fix="replace the link by a file")
+        raise UsageError("leads out of the repository", where=found.path, fix="replace the link by a file")
     if place.stat().st_size > _LARGEST:
-        raise UsageError(f"is larger than {_LARGEST} bytes", where=entry.path, fix="read the file itself")
-    return entry, place.read_text(encoding="utf-8", errors="replace")
+        raise UsageError(f"is larger than {_LARGEST} bytes", where=found.path, fix="read the file itself")
+    return found, place.read_text(encoding="utf-8", errors="replace")
 
 
 def prompt(root: Path, name: str, arguments: Mapping[str, str]) -> str:
-    """What a skill says, and the task it is wanted for. Raises UsageError for a name that no skill has."""
+    """Return what a skill says, and the task it is needed for. Raises UsageError for a name that no skill has."""
     known = skills(root)
     skill = known.get(name)
     if skill is None:
@@ -85,19 +97,3 @@ def prompt(root: Path, name: str, arguments: Mapping[str, str]) -> str:
     task = arguments.get(TASK, "").strip()
     text = f"Follow these instructions of the repository ({skill.page.path}).\n\n{skill.page.body.strip()}\n"
     return f"{text}\nThe task: {task}\n" if task else text
-
-
-def _entries(root: Path) -> Iterator[Entry]:
-    files = find_repository(root).files()
-    sources = read_sources(root, files, read_harness_settings(root))
-    if _INSTRUCTIONS in files:
-        about = "How to work in this repository: map, commands, invariants, pitfalls."
-        yield Entry(f"page://{_INSTRUCTIONS}", _INSTRUCTIONS, about, _INSTRUCTIONS)
-    for skill in sources.skills:
-        yield Entry(f"skill://{skill.name}", skill.name, skill.description, skill.page.path)
-        for resource in skill.resources:
-            about = f"Goes with the skill {skill.name}."
-            address = f"skill://{skill.name}/{resource}"
-            yield Entry(address, f"{skill.name}/{resource}", about, f"{skill.folder}/{resource}")
-    for expert in sources.experts:
-        yield Entry(f"expert://{expert.name}", expert.name, expert.description, expert.page.path)

@@ -16,7 +16,6 @@ import signal
 import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -24,10 +23,11 @@ import anyio
 from tooling.mcp.child import GRACE_SECONDS, descendants
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from anyio.abc import ByteReceiveStream, Process
+
+    from tooling.mcp.tools.call import Order
 
 
 READERS: Final = 4
@@ -35,7 +35,7 @@ READERS: Final = 4
 
 
 class Queue:
-    """Of one repository. Whoever wants to write goes before those that come later and read."""
+    """Orders the commands of one repository. A writer goes before those that come later and read."""
 
     def __init__(self) -> None:
         self._changed = anyio.Condition()
@@ -45,7 +45,7 @@ class Queue:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
-        """Beside other readers."""
+        """Wait until nobody writes, and run beside other readers."""
         async with self._changed:
             while self._writing or self._writers_waiting or self._readers >= READERS:
                 await self._changed.wait()
@@ -57,7 +57,7 @@ class Queue:
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
-        """Alone."""
+        """Wait for all others to end, and run alone."""
         async with self._changed:
             self._writers_waiting += 1
             try:
@@ -91,6 +91,12 @@ _REDIRECTING: Final = (
     "GIT_WORK_TREE",
 )
 """Would lead git to another repository than the one that is served."""
+_SETTINGS: Final = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "NO_COLOR": "1",
+    "PYTHONIOENCODING": "utf-8",
+    "PYTHONUNBUFFERED": "1",
+}
 _STDERR_KEPT: Final = 8_000
 _POLL_SECONDS: Final = 0.01
 _DRAIN_SECONDS: Final = 1.0
@@ -98,29 +104,16 @@ _DRAIN_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a command may take."""
+    """Limits of one command."""
 
     seconds: float
     output: int = 64 * 1024 * 1024
-    """Bytes of its standard output; more is no answer that anybody reads."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What is run."""
-
-    program: str
-    main: str
-    """module:function that takes the words and returns the exit code."""
-    words: Sequence[str]
-    input: str
-    folder: Path
-    """Working directory."""
+    """Bytes of its standard output; nobody reads an answer that is longer."""
 
 
 @dataclass(slots=True)
 class Finished:
-    """How it went."""
+    """The end of a command."""
 
     status: int
     """Exit code; negative: ended by that signal."""
@@ -141,15 +134,19 @@ class _Heard:
 async def run(order: Order, limits: Limits, *, on_line: Callable[[str], Awaitable[None]]) -> Finished:
     """Run to the end. `on_line` gets each line of its standard error. Raises OSError when it cannot be started."""
     heard, problem = _Heard(), ""
+    kept = {name: value for name, value in os.environ.items() if name not in _REDIRECTING}
+    said = {"program": order.program, "main": order.main, "words": order.words, "input": order.input}
     process = await anyio.open_process(
         [sys.executable, "-P", "-m", MODULE],
         cwd=order.folder,
-        env=_environment(),
+        env=kept | _SETTINGS,
         start_new_session=True,
     )
     try:
         with anyio.move_on_after(limits.seconds) as clock:
-            await _tell(process, order)
+            assert process.stdin is not None
+            with contextlib.suppress(anyio.BrokenResourceError):  # it has ended already; its standard error says why
+                await process.stdin.send(json.dumps(said).encode() + b"\n")
             await _listen(process, limits.output, heard, on_line)
         problem = "timeout" if clock.cancelled_caught else "output" if heard.overflowed else ""
     finally:
@@ -158,13 +155,6 @@ async def run(order: Order, limits: Limits, *, on_line: Callable[[str], Awaitabl
     status = process.returncode
     assert status is not None
     return Finished(status, bytes(heard.output), heard.stderr, problem)
-
-
-async def _tell(process: Process, order: Order) -> None:
-    said = {"program": order.program, "main": order.main, "words": list(order.words), "input": order.input}
-    assert process.stdin is not None
-    with contextlib.suppress(anyio.BrokenResourceError):  # it has ended already; its standard error says why
-        await process.stdin.send(json.dumps(said).encode() + b"\n")
 
 
 async def _listen(process: Process, most: int, heard: _Heard, on_line: Callable[[str], Awaitable[None]]) -> None:
@@ -182,8 +172,18 @@ async def _listen(process: Process, most: int, heard: _Heard, on_line: Callable[
                     group.cancel_scope.cancel()
             closed.set()
 
+        async def show(stream: ByteReceiveStream) -> None:
+            rest = ""
+            async for part in stream:
+                text = part.decode("utf-8", errors="replace")
+                heard.stderr = (heard.stderr + text)[-_STDERR_KEPT:]
+                *lines, rest = (rest + text).split("\n")
+                rest = rest[-_STDERR_KEPT:]
+                for line in lines:
+                    await on_line(line)
+
         group.start_soon(collect, process.stdout)
-        group.start_soon(_lines, process.stderr, heard, on_line)
+        group.start_soon(show, process.stderr)
         await _ended(process)
         with anyio.move_on_after(_DRAIN_SECONDS):
             await closed.wait()
@@ -191,20 +191,9 @@ async def _listen(process: Process, most: int, heard: _Heard, on_line: Callable[
 
 
 async def _ended(process: Process) -> None:
-    """`Process.wait` would also wait for its pipes, which others may hold open."""
+    """Wait for the process alone: `Process.wait` would also wait for its pipes, which others may hold open."""
     while process.returncode is None:
         await anyio.sleep(_POLL_SECONDS)
-
-
-async def _lines(stream: ByteReceiveStream, heard: _Heard, on_line: Callable[[str], Awaitable[None]]) -> None:
-    rest = ""
-    async for part in stream:
-        text = part.decode("utf-8", errors="replace")
-        heard.stderr = (heard.stderr + text)[-_STDERR_KEPT:]
-        *lines, rest = (rest + text).split("\n")
-        rest = rest[-_STDERR_KEPT:]
-        for line in lines:
-            await on_line(line)
 
 
 async def _end(process: Process) -> None:
@@ -216,22 +205,13 @@ async def _end(process: Process) -> None:
         await _ended(process)
     if process.returncode is None:
         below += descendants(process.pid)
-        _kill(process.pid)
+        if sys.platform == "win32":
+            os.kill(process.pid, signal.SIGTERM)  # ends it at once there
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
         await _ended(process)
     for each in below:
         each.kill()
     with anyio.move_on_after(_DRAIN_SECONDS):
         await process.aclose()
-
-
-def _kill(pid: int) -> None:
-    if sys.platform == "win32":
-        os.kill(pid, signal.SIGTERM)  # ends it at once there
-        return
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in _REDIRECTING}
-    return kept | {"GIT_TERMINAL_PROMPT": "0", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8", "PYTHONUNBUFFERED": "1"}

@@ -21,6 +21,7 @@ from tooling.cli.suggest import did_you_mean
 from tooling.cli.toml import version
 from tooling.mcp import pages
 from tooling.mcp.answers import Caller
+from tooling.mcp.tools.arguments import description_of
 from tooling.mcp.tools.call import input_schema, output_schema
 from tooling.mcp.tools.table import offered
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
 
     from tooling.mcp.tools.records import Tool
-    from tooling.mcp.tools.table import Offer
+    from tooling.mcp.tools.table import OfferedTools
 
     Result = TypeVar("Result")
     Context = ServerRequestContext[Any, Any]
@@ -49,30 +50,32 @@ on. A tool that ends in _plan shows what the tool without it would write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Of one server."""
+class ServerSettings:
+    """Settings of one server."""
 
     root: Path
     writes: bool
     only: tuple[str, ...]
-    """Families of tools; none: all."""
+    """Families of tools; empty for all."""
     timeout: float | None
+    """Seconds for every command; None: each has its own."""
     most: int
+    """Characters of an answer."""
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: ServerSettings) -> None:
     """Serve standard input and output until the client closes them."""
-    anyio.run(_serve, settings)
+
+    async def serving() -> None:
+        server = make_server(settings)
+        async with stdio_server() as (incoming, outgoing):
+            await server.run(incoming, outgoing, server.create_initialization_options())
+
+    anyio.run(serving)
 
 
-async def _serve(settings: Settings) -> None:
-    server = made(settings)
-    async with stdio_server() as (incoming, outgoing):
-        await server.run(incoming, outgoing, server.create_initialization_options())
-
-
-def made(settings: Settings) -> Server[Any]:
-    """A server with all its handlers."""
+def make_server(settings: ServerSettings) -> Server[Any]:
+    """Return a server with all its handlers."""
     offer = offered(writes=settings.writes, only=settings.only)
     desk = _Desk(settings.root, offer, Caller(settings.root, settings.timeout, settings.most))
     return Server(
@@ -91,11 +94,11 @@ def made(settings: Settings) -> Server[Any]:
 
 
 def tool_record(tool: Tool) -> types.Tool:
-    """A tool as it is listed."""
+    """Return a tool as it is listed."""
     return types.Tool(
         name=tool.name,
         title=tool.title,
-        description=tool.help,
+        description=description_of(tool),
         input_schema=input_schema(tool),
         output_schema=output_schema(tool),
         annotations=types.ToolAnnotations(
@@ -113,7 +116,7 @@ class _Desk:
     """Answers requests; keeps nothing between them but the queue of its caller."""
 
     root: Path
-    offer: Offer
+    offer: OfferedTools
     caller: Caller
 
     async def list_tools(self, _context: Context, _params: object) -> types.ListToolsResult:
@@ -122,7 +125,10 @@ class _Desk:
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         tool = self.offer.tools.get(params.name)
         if tool is None:
-            raise _unknown_tool(params.name, self.offer)
+            name, withheld = params.name[:200], self.offer.withheld.get(params.name)
+            hint = did_you_mean(name, self.offer.tools) or f"there are {', '.join(self.offer.tools)}"
+            message = f"{name} cannot be called here: {withheld}" if withheld else f"there is no tool {name!r}; {hint}"
+            raise MCPError(types.INVALID_PARAMS, message)
         async with _signs_of_life(context, tool) as on_line:
             answer = await self.caller.call(tool, params.arguments or {}, on_line)
         return types.CallToolResult(
@@ -132,13 +138,11 @@ class _Desk:
         )
 
     async def list_resources(self, _context: Context, _params: object) -> types.ListResourcesResult:
-        found = await _in_thread(lambda: pages.entries(self.root))
+        found = await _in_thread(lambda: pages.resources(self.root))
         return types.ListResourcesResult(
             resources=[
-                types.Resource(
-                    uri=entry.address, name=entry.name, description=entry.description, mime_type=entry.media_type
-                )
-                for entry in found.values()
+                types.Resource(uri=one.address, name=one.name, description=one.description, mime_type=one.media_type)
+                for one in found.values()
             ]
         )
 
@@ -156,8 +160,8 @@ class _Desk:
     async def read_resource(
         self, _context: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        entry, text = await _in_thread(lambda: pages.read(self.root, params.uri))
-        content = types.TextResourceContents(uri=entry.address, mime_type=entry.media_type, text=text)
+        resource, text = await _in_thread(lambda: pages.read(self.root, params.uri))
+        content = types.TextResourceContents(uri=resource.address, mime_type=resource.media_type, text=text)
         return types.ReadResourceResult(contents=[content])
 
     async def list_prompts(self, _context: Context, _params: object) -> types.ListPromptsResult:
@@ -176,16 +180,8 @@ class _Desk:
         return types.GetPromptResult(messages=[message])
 
 
-def _unknown_tool(name: str, offer: Offer) -> MCPError:
-    shown = name[:200]
-    if name in offer.withheld:
-        return MCPError(types.INVALID_PARAMS, f"{shown} cannot be called here: {offer.withheld[name]}")
-    hint = did_you_mean(name, offer.tools) or f"there are {', '.join(offer.tools)}"
-    return MCPError(types.INVALID_PARAMS, f"there is no tool {shown!r}; {hint}")
-
-
 async def _in_thread(work: Callable[[], Result]) -> Result:
-    """Pages take a look at git. What is wrong with the request is an error of the protocol: no tool is to blame."""
+    """Read pages beside the event loop. A request that makes no sense is an error of the protocol, not of a tool."""
     try:
         return await to_thread.run_sync(work)
     except ToolError as error:
@@ -194,8 +190,10 @@ async def _in_thread(work: Callable[[], Result]) -> Result:
 
 @contextlib.asynccontextmanager
 async def _signs_of_life(context: Context, tool: Tool) -> AsyncIterator[Callable[[str], Any]]:
-    """Progress while a command runs: seconds, with the last line it printed for people. A client that did not ask gets
-    none."""
+    """Report progress while a command runs: seconds, with the last line it printed for people.
+
+    A client that did not ask for it gets none.
+    """
     said = [tool.title]
     started = anyio.current_time()
 

@@ -32,9 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_cli(UPGRADE, words, lambda _: _called(words), machine=("--json", "--sarif"))
 
 
-def _called(words: list[str]) -> Report:
-    call = split(words, ("--repo", "--wait", "--cache", "--from", "--summary"))
-    name = call.word if call.word in COMMANDS else None
+def make_parser(name: str = "") -> Parser:
+    """Return the parser of a command; of the upgrade itself, which has no word of its own, by default."""
     module = import_module(f"tooling.upgrade.commands.{name or 'upgrade'}")
     usage = f"{UPGRADE} PACKAGE==VERSION[@VARIANT] ... [options]"
     usage += "".join(
@@ -48,6 +47,14 @@ def _called(words: list[str]) -> Report:
     )
     module.configure(parser)
     add_common(parser)
+    return parser
+
+
+def _called(words: list[str]) -> Report:
+    call = split(words, ("--repo", "--wait", "--cache", "--from", "--summary"))
+    name = call.word if call.word in COMMANDS else None
+    parser = make_parser(name or "")
+    module = import_module(f"tooling.upgrade.commands.{name or 'upgrade'}")
     found: Report = information(UPGRADE, call, parser.format_help) or module.run(
         parser.read(call.rest if name else words)
     )

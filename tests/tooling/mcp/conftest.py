@@ -1,4 +1,4 @@
-"""A copy of this repository with a git history of its own, and a client of the SDK that speaks with a real server."""
+"""A copy of this repository with a git history of its own, and clients of the SDK: over pipes, and in this process."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from tooling.cli.git import find_repository
-from tooling.mcp.processes import descendants
+from tooling.mcp.child import descendants
+from tooling.mcp.server import ServerSettings, make_server
 
 ROOT = Path(__file__).resolve().parents[3]
-LEFT_OUT = ("docs/reference/", "tests/areal/", "tests/golden/", "tests/tooling/")
+LEFT_OUT = ("benchmarks/", "docs/reference/", "examples/", "tests/areal/", "tests/golden/", "tests/tooling/")
 SLEEPY = '"""Sleeps."""\n\nimport time\n\n\nasync def arun_episode() -> None:\n    time.sleep(1)\n'
 
 
@@ -64,16 +65,27 @@ def copy(original, tmp_path):
 
 @pytest.fixture(scope="session")
 def connected():
-    """connected(root, *options): a client of a server that serves `root`."""
+    """connected(root, *options): a client of a server process that serves `root`."""
 
     @asynccontextmanager
-    async def connect(root, *options, mode="auto", stderr=sys.__stderr__, environment=None):
+    async def connect(root, *options, mode="auto"):
         words = ["-P", "-m", "tooling.mcp", f"--repo={root}", *options]
-        server = StdioServerParameters(command=sys.executable, args=words, cwd=root, env=environment)
-        async with Client(stdio_client(server, errlog=stderr), mode=mode) as client:
+        server = StdioServerParameters(command=sys.executable, args=words, cwd=root)
+        async with Client(stdio_client(server, errlog=sys.__stderr__), mode=mode) as client:
             yield client
 
     return connect
+
+
+@pytest.fixture(scope="session")
+def served():
+    """served(root, writes=True): a client of a server in this process; commands have processes of their own."""
+
+    def serve(root, *, mode="auto", writes=False, timeout=None, most=200_000):
+        settings = ServerSettings(root=root, writes=writes, only=(), timeout=timeout, most=most)
+        return Client(make_server(settings), mode=mode)
+
+    return serve
 
 
 @pytest.fixture

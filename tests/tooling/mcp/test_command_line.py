@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tooling.mcp.__main__ import main
 
-HEAVY = ("anyio", "git", "jsonschema", "mcp", "mcp_types", "pydantic", "rich", "yaml")
+HEAVY = {"anyio", "copier", "git", "jsonschema", "libcst", "mcp", "mcp_types", "pydantic", "rich", "torch", "yaml"}
+READ = {"pydantic", "yaml"}
+"""What reading settings and templates takes."""
 
 
 def answer(capsys, *words):
@@ -25,19 +26,16 @@ def answer(capsys, *words):
     return document
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--list"], ["config", "codex"]])
-def test_the_sdk_is_not_loaded_to_print_something(words):
+def test_little_is_loaded_to_print_something():
+    """Parsers of commands may need the settings they read; nothing needs the SDK."""
     program = (
-        f"import sys\nfrom tooling.mcp.__main__ import main\nassert main({words!r}) == 0\n"
-        f"sys.stderr.write('LOADED ' + ' '.join(n for n in {HEAVY!r} if n in sys.modules))"
+        "import sys\nfrom tooling.mcp.__main__ import main\n"
+        f"heavy, read = {HEAVY!r}, {READ!r}\nmain(['--help'])\nmain(['config', 'codex'])\n"
+        "first = heavy & set(sys.modules)\nmain(['--list'])\nthen = (heavy - read) & set(sys.modules)\n"
+        "sys.stderr.write(f'LOADED {sorted(first)} {sorted(then)}')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stderr.rpartition("LOADED ")[2] == ""
-
-
-def test_help_documents_exit_codes():
-    words = [sys.executable, "-P", "-m", "tooling.mcp", "--help"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stderr.rpartition("LOADED ")[2] == "[] []"
     assert "exit codes:" in done.stdout
     assert "--allow-writes" in done.stdout
 
@@ -80,15 +78,16 @@ def test_a_configuration_starts_this_server_for_this_repository(client, original
         command = json.loads(text)["mcp"]["areal"]["command"]
     assert command == document["server"]["command"]
     assert command[-2:] == [f"--repo={original}", "--allow-writes"]
-    done = subprocess.run([*command, "--list", "--json"], capture_output=True, text=True, check=True, cwd="/")
-    assert json.loads(done.stdout)["ok"]
+    if client == "codex":
+        done = subprocess.run([*command, "--list", "--json"], capture_output=True, text=True, check=True, cwd="/")
+        assert json.loads(done.stdout)["ok"]
 
 
-def test_a_configuration_is_printed_and_not_written(copy, capsys, git, monkeypatch, tmp_path):
+def test_a_configuration_is_printed_and_not_written(original, capsys, git, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert main(["config", "claude", "--repo", str(copy)]) == 0
+    assert main(["config", "claude", "--repo", str(original)]) == 0
     assert "claude mcp add-json" in capsys.readouterr().out
-    assert git(copy, "status", "--porcelain") == ""
+    assert git(original, "status", "--porcelain") == ""
     assert not (tmp_path / "home").exists()
 
 
@@ -115,30 +114,18 @@ def test_wrong_arguments_say_what_to_do(capsys, words, message):
     assert document["fix"]
 
 
-def test_a_person_at_a_terminal_is_told_what_this_is(original):
-    leader, follower = pty.openpty()
-    try:
-        words = [sys.executable, "-P", "-m", "tooling.mcp", "--repo", str(original)]
-        done = subprocess.run(words, stdin=follower, capture_output=True, text=True, check=False, timeout=60)
-    finally:
-        os.close(leader)
-        os.close(follower)
-    assert done.returncode == 2
-    assert "areal-mcp config CLIENT" in done.stderr
-    assert done.stdout == ""
+def test_a_person_at_a_terminal_is_told_what_this_is(original, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    assert main(["--repo", str(original)]) == 2
+    printed = capsys.readouterr()
+    assert "areal-mcp config CLIENT" in printed.err
+    assert printed.out == ""
 
 
-def test_outside_of_a_repository_no_server_starts(tmp_path):
-    words = [sys.executable, "-P", "-m", "tooling.mcp", "--repo", str(tmp_path)]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stdout) == (2, "")
+def test_outside_of_a_repository_no_server_starts(tmp_path, run_command):
+    done = run_command(main, ["--repo", tmp_path])
+    assert (done.code, done.stdout) == (2, "")
     assert "is not inside a git repository" in done.stderr
-
-
-def test_a_client_that_leaves_at_once_is_no_failure(original):
-    words = [sys.executable, "-P", "-m", "tooling.mcp", "--repo", str(original)]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_without_the_sdk_the_message_says_how_to_get_it(original, tmp_path):

@@ -13,7 +13,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tooling.mcp.processes import READERS, Limits, Order, Queue, descendants, run
+from tooling.mcp.child import descendants
+from tooling.mcp.processes import READERS, Limits, Queue, run
+from tooling.mcp.tools.call import Order
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -36,8 +38,8 @@ PROGRAMS = {
         def main(words):
             other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
             pathlib.Path(words[0] + ".pid").write_text(str(other.pid))
-            print("sleeping", file=sys.stderr)
             try:
+                print("sleeping", file=sys.stderr)
                 time.sleep(600)
             except KeyboardInterrupt:
                 pathlib.Path(words[0]).write_text("rolled back")
@@ -138,7 +140,7 @@ async def test_a_cancelled_command_rolls_back_and_leaves_nothing(programs, gone)
 
 
 async def test_time_runs_out(programs, gone):
-    done = await started("sleep", programs, str(programs / "left"), seconds=2.0)
+    done = await started("sleep", programs, str(programs / "left"), seconds=0.5)
     assert done.problem == "timeout"
     assert await gone(0)
 
@@ -146,7 +148,7 @@ async def test_time_runs_out(programs, gone):
 async def test_a_command_that_does_not_listen_is_killed(programs, gone, monkeypatch):
     monkeypatch.setattr("tooling.mcp.processes.GRACE_SECONDS", 0.2)
     lines = []
-    done = await started("stubborn", programs, seconds=3.0, lines=lines)
+    done = await started("stubborn", programs, seconds=2.0, lines=lines)
     assert lines == ["deaf"]
     assert (done.problem, done.status) == ("timeout", -signal.SIGKILL)
     assert await gone(0)
@@ -174,11 +176,12 @@ async def test_when_whoever_started_it_dies_the_command_ends_too(programs):
     program = f"""
 import anyio
 from pathlib import Path
-from tooling.mcp.processes import Limits, Order, run
+from tooling.mcp.processes import Limits, run
+from tooling.mcp.tools.call import Order
 async def show(line):
     print(line, flush=True)
 folder = Path({str(programs)!r})
-order = Order(program="sleep", main="program_sleep:main", words=[{str(left)!r}], input="", folder=folder)
+order = Order(program="sleep", main="program_sleep:main", words=({str(left)!r},), input="", folder=folder)
 anyio.run(lambda: run(order, Limits(seconds=600), on_line=show))
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:

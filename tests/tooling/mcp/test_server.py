@@ -1,11 +1,11 @@
-"""The server as a client sees it: the SDK's own client, over real pipes, in a real repository."""
+"""The server as a client sees it: the SDK's own client in a real repository; over real pipes where those matter."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,14 +14,11 @@ import pytest
 from jsonschema import Draft202012Validator
 from mcp import MCPError
 
-from tooling.mcp.processes import descendants
 from tooling.mcp.tools.call import make_call, output_schema
 from tooling.mcp.tools.table import offered
 
 TOOLS = offered(writes=True).tools
 READING = offered(writes=False).tools
-MODES = ["auto", "legacy"]
-"""The protocol of 2026, in which each request stands alone, and the older one with its handshake."""
 CALLS = {
     "new_kinds": {},
     "new_schema": {"kind": "dataset"},
@@ -53,29 +50,21 @@ CALLS = {
     "pr_body": {},
     "pr_plan": {},
 }
+DIGITS = {"kind": "reward", "name": "digits"}
 
 
-def by_hand(tool, arguments, root):
-    """What the command prints, and its exit code."""
-    call = make_call(tool, arguments, root)
-    module, _, function = tool.main.partition(":")
-    program = f"import sys; from {module} import {function} as run; sys.exit(run(sys.argv[1:]))"
-    words = [sys.executable, "-P", "-c", program, *call.words]
-    done = subprocess.run(words, cwd=root, input=call.input.encode(), capture_output=True, check=False)
-    return json.loads(done.stdout), done.returncode
+@pytest.fixture
+def by_hand(run_command):
+    """by_hand(tool, arguments, root): what the command of a tool prints, and its exit code."""
 
+    def run(tool, arguments, root):
+        order = make_call(tool, arguments, root)
+        module, _, function = order.main.partition(":")
+        main = getattr(importlib.import_module(module), function)
+        done = run_command(main, order.words, cwd=root, stdin=order.input)
+        return done.json, done.code
 
-async def both(first, second):
-    """The results of two things done at once."""
-    results = [None, None]
-
-    async def do(place, work):
-        results[place] = await work
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(do, 0, first)
-        group.start_soon(do, 1, second)
-    return results
+    return run
 
 
 def comparable(document):
@@ -89,24 +78,19 @@ def test_every_tool_that_reads_is_called_here():
     assert set(CALLS) >= set(READING)
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_client_learns_what_there_is(original, connected, mode):
-    async with connected(original, mode=mode) as client:
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_client_learns_what_there_is(original, served, mode):
+    """In the protocol of 2026, in which each request stands alone, and in the older one with its handshake."""
+    async with served(original, mode=mode) as client:
         assert client.server_info.name == "areal"
         assert "new_*" in client.instructions
         listed = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert set(listed) == set(READING)
-        for tool in listed.values():
-            assert tool.annotations.read_only_hint
-            assert not tool.annotations.destructive_hint
-            assert tool.description
-            Draft202012Validator.check_schema(tool.input_schema)
+        assert all(tool.description and tool.annotations.read_only_hint for tool in listed.values())
+        assert not any(tool.annotations.destructive_hint for tool in listed.values())
         assert listed["upgrade_impact"].annotations.open_world_hint
         assert listed["commit_check"].input_schema["additionalProperties"] is False
-
-
-async def test_with_leave_to_write_the_tools_say_that_they_do(original, connected):
-    async with connected(original, "--allow-writes") as client:
+    async with served(original, mode=mode, writes=True) as client:
         listed = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert set(listed) == set(TOOLS)
         assert not listed["new_apply"].annotations.read_only_hint
@@ -114,40 +98,41 @@ async def test_with_leave_to_write_the_tools_say_that_they_do(original, connecte
         assert listed["harness_sync"].annotations.idempotent_hint
 
 
-@pytest.mark.exhaustive
+QUICK = ["commit_check", "new_schema"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-async def test_every_tool_answers_what_its_command_prints(original, connected):
-    seen = dict.fromkeys(READING, frozenset())
+@pytest.mark.parametrize("names", [QUICK, pytest.param(list(READING), marks=pytest.mark.exhaustive)], ids=len)
+async def test_every_tool_answers_what_its_command_prints(original, connected, by_hand, names):
+    seen = {}
     async with connected(original) as client:
-        for name, tool in READING.items():
-            result, (document, status) = await both(
-                client.call_tool(name, CALLS[name]),
-                anyio.to_thread.run_sync(by_hand, tool, CALLS[name], original),
-            )
+        for name in names:
+            tool = READING[name]
+            result = await client.call_tool(name, CALLS[name])
+            document, status = by_hand(tool, CALLS[name], original)
             answer = result.structured_content
             assert comparable(answer) == comparable(document), name
             assert answer["exit_code"] == status
             assert result.is_error == (status != 0 and status not in tool.verdicts), (name, answer)
             assert 0 < len(result.content[0].text) <= 4_000
             Draft202012Validator(output_schema(tool)).validate(answer)
-            seen[name] = frozenset(answer) if status == 0 or status in tool.verdicts else frozenset()
-    told = {name: set(READING[name].fields) - fields for name, fields in seen.items() if fields}
-    told["review_rules"].discard("rules")  # of the list without a rule
-    assert {name: missing for name, missing in told.items() if missing} == {}
-    assert len(told) >= 22, "most of them succeed here"
+            if not result.is_error:
+                seen[name] = set(tool.fields) - set(answer) - ({"rules"} if name == "review_rules" else set())
+    assert {name: missing for name, missing in seen.items() if missing} == {}
+    assert len(seen) >= min(22, len(names)), "most of them succeed here"
 
 
-async def test_the_review_finds_the_bug(original, connected):
-    async with connected(original) as client:
+async def test_the_review_finds_the_bug(original, served):
+    async with served(original) as client:
         result = await client.call_tool("review", {"commit": "HEAD"})
-        assert not result.is_error
-        assert [each["rule"] for each in result.structured_content["findings"]][:1] == ["blocking-in-async"]
-        assert "exit code 10: there are findings" in result.content[0].text
+    assert not result.is_error
+    assert [each["rule"] for each in result.structured_content["findings"]][:1] == ["blocking-in-async"]
+    assert "exit code 10: there are findings" in result.content[0].text
 
 
-async def test_a_unit_is_planned_generated_and_taken_back(copy, connected, git):
-    arguments = {"kind": "reward", "name": "digits", "answers": {"style": "boxed"}}
+async def test_a_unit_is_planned_generated_and_undone(copy, connected, git):
+    arguments = {**DIGITS, "answers": {"style": "boxed"}}
     async with connected(copy, "--allow-writes") as client:
         planned = (await client.call_tool("new_plan", arguments)).structured_content
         assert git(copy, "status", "--porcelain") == ""
@@ -155,42 +140,30 @@ async def test_a_unit_is_planned_generated_and_taken_back(copy, connected, git):
         assert (planned["dry_run"], planned["applied"], done["dry_run"], done["applied"]) == (True, False, False, True)
         assert planned["plan"] == done["plan"]
         assert "areal/reward/digits.py" in git(copy, "status", "--porcelain", "-uall")
-        undone = await client.call_tool("new_undo", {"kind": "reward", "name": "digits"})
+        undone = await client.call_tool("new_undo", DIGITS)
         assert not undone.is_error
-        assert git(copy, "status", "--porcelain") == ""
+    assert git(copy, "status", "--porcelain") == ""
 
 
-async def test_copies_are_compiled(copy, connected):
-    target = copy / ".claude/skills/add-reward/SKILL.md"
-    before = target.read_bytes()
-    target.unlink()
-    async with connected(copy, "--allow-writes") as client:
-        result = await client.call_tool("harness_sync", {})
-        assert not result.is_error
-    assert target.read_bytes() == before
-
-
-async def test_a_message_is_suggested_for_what_is_staged(copy, connected, git):
+def test_a_message_is_suggested_for_what_is_staged(copy, by_hand, git):
     (copy / "areal/reward/extra.py").write_text('"""A reward."""\n', encoding="utf-8")
     git(copy, "add", "areal/reward/extra.py")
-    async with connected(copy) as client:
-        result = await client.call_tool("commit_suggest", {"type": "feat"})
-    assert not result.is_error
-    assert result.structured_content["header"].startswith("feat(reward): ")
-    assert set(TOOLS["commit_suggest"].fields) <= set(result.structured_content)
+    document, _ = by_hand(TOOLS["commit_suggest"], {"type": "feat"}, copy)
+    assert document["header"].startswith("feat(reward): ")
+    assert set(TOOLS["commit_suggest"].fields) <= set(document)
 
 
-async def test_without_leave_nothing_writes(copy, connected, git):
-    async with connected(copy) as client:
+async def test_without_leave_nothing_writes(original, served, git):
+    async with served(original) as client:
         for tool in TOOLS.values():
             if tool.writes:
                 with pytest.raises(MCPError, match=r"without --allow-writes.*_plan shows"):
                     await client.call_tool(tool.name, dict(tool.example))
-    assert git(copy, "status", "--porcelain") == ""
+    assert git(original, "status", "--porcelain") == ""
 
 
-async def test_errors_say_what_where_and_how_to_fix_it(original, connected):
-    async with connected(original) as client:
+async def test_errors_say_what_where_and_how_to_fix_it(original, served):
+    async with served(original) as client:
         wrong = await client.call_tool("new_plan", {"kind": "rewrad", "name": "x"})
         assert wrong.is_error
         assert "did you mean 'reward'?" in wrong.structured_content["fix"]
@@ -203,92 +176,89 @@ async def test_errors_say_what_where_and_how_to_fix_it(original, connected):
             await client.call_tool("new_kind", {})
 
 
-HOSTILE = ["--force", "; touch hacked", "$(touch hacked)", "a\nb\n--force", "\x00", "x" * 90_000, "y" * 3_000_000]
+@pytest.mark.parametrize("text", ["--force; $(touch hacked)\n--force", "\x00", "x" * 90_000, "y" * 3_000_000], ids=len)
+async def test_hostile_texts_are_texts(original, served, git, text):
+    async with served(original) as client:
+        result = await client.call_tool("commit_check", {"message": text})
+        assert result.structured_content["exit_code"] in {2, 10}
+        for name, argument in [("commit_check", "range"), ("review", "base"), ("new_schema", "kind")]:
+            refused = await client.call_tool(name, {argument: text})
+            assert refused.is_error, name
+    assert git(original, "status", "--porcelain") == ""
 
 
-async def test_hostile_texts_are_texts(copy, connected, git):
-    async with connected(copy) as client:
-        for text in HOSTILE:
-            result = await client.call_tool("commit_check", {"message": text})
-            assert result.structured_content["exit_code"] in {2, 10}, text[:20]
-            for name, argument in [("commit_check", "range"), ("review", "base"), ("new_schema", "kind")]:
-                refused = await client.call_tool(name, {argument: text})
-                assert refused.is_error, (name, text[:20])
-    assert git(copy, "status", "--porcelain") == ""
-
-
-async def test_two_calls_at_once_are_both_answered(original, connected):
+async def test_calls_at_once_are_all_answered(original, served):
     answers = {}
-    async with connected(original) as client, anyio.create_task_group() as group:
+    async with served(original) as client, anyio.create_task_group() as group:
 
         async def ask(number):
-            message = f"docs: number {number}"
-            result = await client.call_tool("commit_check", {"message": message})
+            result = await client.call_tool("commit_check", {"message": f"docs: number {number}"})
             answers[number] = result.structured_content["messages"][0]["header"]
 
-        for number in range(6):
+        for number in range(3):
             group.start_soon(ask, number)
-    assert answers == {number: f"docs: number {number}" for number in range(6)}
+    assert answers == {number: f"docs: number {number}" for number in range(3)}
+
+
+async def begun(family, processes):
+    """The processes of a test, when there are so many."""
+    with anyio.fail_after(20):
+        while len(family()) < processes:
+            await anyio.sleep(0.02)
+    return family()
 
 
 @pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.exhaustive)])
-async def test_a_cancelled_call_leaves_no_process_and_the_server_goes_on(original, connected, gone, mode):
+async def test_a_cancelled_call_leaves_no_process_and_the_server_goes_on(original, connected, family, gone, mode):
     async with connected(original, mode=mode) as client:
-        with anyio.move_on_after(1.0) as scope:  # it takes several
-            await client.call_tool("harness_check", {})
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(client.call_tool, "harness_check", {})
+                await begun(family, 2)
+                scope.cancel()
         assert scope.cancelled_caught
         assert await gone(1), "only the server is left"
         assert not (await client.call_tool("new_kinds", {})).is_error
     assert await gone(0)
 
 
+MOMENTS = [0.8, *(pytest.param(seconds, marks=pytest.mark.exhaustive) for seconds in (0.4, 1.2, 1.6, 2.4))]
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(400)
-async def test_cancelled_while_it_writes_a_tool_leaves_all_or_nothing(copy, connected, git, gone):
-    arguments = {"kind": "reward", "name": "digits", "answers": {"style": "boxed"}}
-    async with connected(copy, "--allow-writes") as client:
-        for seconds in (0.5, 1.5, 2.5, 3.5, 4.5):
-            with anyio.move_on_after(seconds):
-                await client.call_tool("new_apply", arguments)
-            assert await gone(1)
-            pending = (await client.call_tool("new_recover_plan", {})).structured_content["recovered"]
-            assert pending == []
-            status = (await client.call_tool("new_status", {"kind": "reward", "name": "digits"})).structured_content
-            if status["ok"]:
-                assert [unit["state"] for unit in status["units"]] == ["clean"]
-                assert not (await client.call_tool("new_undo", {"kind": "reward", "name": "digits"})).is_error
-            assert git(copy, "status", "--porcelain") == ""
+@pytest.mark.parametrize("seconds", MOMENTS)
+async def test_cancelled_while_it_writes_a_tool_leaves_all_or_nothing(copy, served, git, gone, by_hand, seconds):
+    async with served(copy, writes=True) as client:
+        with anyio.move_on_after(seconds):
+            await client.call_tool("new_apply", {**DIGITS, "answers": {"style": "boxed"}, "no_test": True})
+        assert await gone(0)
+    assert by_hand(TOOLS["new_recover_plan"], {}, copy)[0]["recovered"] == []
+    status, _ = by_hand(TOOLS["new_status"], DIGITS, copy)
+    if status["ok"]:
+        assert [unit["state"] for unit in status["units"]] == ["clean"]
+        assert by_hand(TOOLS["new_undo"], DIGITS, copy)[1] == 0
+    assert git(copy, "status", "--porcelain") == ""
 
 
-async def test_the_server_survives_a_killed_command(original, connected, family):
-    async with connected(original) as client, anyio.create_task_group() as group:
-        found = []
+async def test_the_server_survives_a_killed_command(original, served, family):
+    found = []
+    async with served(original) as client, anyio.create_task_group() as group:
 
         async def ask():
-            found.append(await client.call_tool("new_explain", {"kind": "reward", "name": "digits"}))
+            found.append(await client.call_tool("new_explain", DIGITS))
 
         group.start_soon(ask)
-        with anyio.fail_after(20):
-            while len(family()) < 2:
-                await anyio.sleep(0.02)
-        [child] = descendants(family()[0].pid)[:1]
+        [child, *_] = await begun(family, 1)
         os.kill(child.pid, signal.SIGKILL)
-        with anyio.fail_after(20):
-            while not found:
-                await anyio.sleep(0.02)
-        assert found[0].is_error
-        assert (found[0].structured_content["code"], found[0].structured_content["exit_code"]) == ("killed", 137)
-        assert not (await client.call_tool("new_kinds", {})).is_error
+    assert found[0].is_error
+    assert (found[0].structured_content["code"], found[0].structured_content["exit_code"]) == ("killed", 137)
 
 
 async def end_while_it_works(client, family, number):
     """Ends the server with a signal while a command runs, and waits for the command's end."""
     async with anyio.create_task_group() as group:
-        group.start_soon(client.call_tool, "new_explain", {"kind": "reward", "name": "digits"})
-        with anyio.fail_after(20):
-            while len(family()) < 2:
-                await anyio.sleep(0.02)
-        server, command = family()[:2]
+        group.start_soon(client.call_tool, "new_explain", DIGITS)
+        server, command, *_ = await begun(family, 2)
         os.kill(server.pid, number)
         with anyio.fail_after(20):
             while Path("/proc", str(command.pid)).exists():
@@ -311,37 +281,32 @@ async def test_a_server_that_is_ended_takes_its_commands_along(original, connect
     assert await gone(0)
 
 
-async def test_long_work_shows_signs_of_life(original, connected, family):
+async def test_long_work_shows_signs_of_life(original, served, family, monkeypatch):
+    monkeypatch.setattr("tooling.mcp.server.BEAT_SECONDS", 0.15)
     seen = []
 
     async def progress(done, total, message):
-        seen.append((done, total, message))
+        seen.append((done, message))
 
-    async with connected(original) as client, anyio.create_task_group() as group:
-        arguments = {"kind": "reward", "name": "digits"}
-        group.start_soon(lambda: client.call_tool("new_explain", arguments, progress_callback=progress))
+    async with served(original) as client, anyio.create_task_group() as group:
+        group.start_soon(lambda: client.call_tool("new_kinds", {}, progress_callback=progress))
+        [command, *_] = await begun(family, 1)
+        os.kill(command.pid, signal.SIGSTOP)  # as long as it takes
         with anyio.fail_after(20):
-            while len(family()) < 2:
-                await anyio.sleep(0.02)
-            _, command = family()[:2]
-            os.kill(command.pid, signal.SIGSTOP)  # as long as it takes
             while len(seen) < 3:
                 await anyio.sleep(0.02)
         os.kill(command.pid, signal.SIGCONT)
-    assert [done for done, _, _ in seen] == sorted({done for done, _, _ in seen})
-    assert all(message for _, _, message in seen)
+    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
+    assert all(message for _, message in seen)
 
 
-async def test_time_runs_out_and_says_so(original, connected):
-    async with connected(original, "--timeout=0.3") as client:
-        result = await client.call_tool("new_explain", {"kind": "reward", "name": "digits"})
+async def test_time_runs_out_and_what_is_too_long_is_cut(original, served):
+    async with served(original, timeout=0.1) as client:
+        result = await client.call_tool("new_explain", DIGITS)
     assert result.is_error
     assert (result.structured_content["code"], result.structured_content["exit_code"]) == ("timeout", 124)
     assert "--timeout" in result.structured_content["fix"]
-
-
-async def test_what_is_too_long_is_cut_and_says_so(original, connected):
-    async with connected(original, "--max-output=5000") as client:
+    async with served(original, most=5_000) as client:
         result = await client.call_tool("harness_list", {})
     assert not result.is_error
     assert len(json.dumps(result.structured_content)) <= 5_000
@@ -375,6 +340,7 @@ async def test_standard_output_is_protocol_and_nothing_else(original):
         with anyio.fail_after(20):
             async for part in process.stdout:
                 output += part
+            assert await process.wait() == 0, "a client that leaves is no failure"
     answers = {message["id"]: message for message in map(json.loads, output.splitlines())}
     assert set(answers) == {1, 2, 3, 4}
     assert answers[1]["result"]["serverInfo"]["name"] == "areal"
@@ -382,10 +348,10 @@ async def test_standard_output_is_protocol_and_nothing_else(original):
     assert "# Working in this repository" in answers[4]["result"]["contents"][0]["text"]
 
 
-async def test_pages_can_be_read_and_nothing_else(copy, connected):
+async def test_pages_can_be_read_and_nothing_else(copy, served):
     (copy / "skills/add-reward/references").mkdir(exist_ok=True)
     (copy / "skills/add-reward/references/passwords.md").symlink_to("/etc/passwd")
-    async with connected(copy) as client:
+    async with served(copy) as client:
         addresses = {one.uri for one in (await client.list_resources()).resources}
         assert {"page://AGENTS.md", "skill://add-reward", "expert://fsdp"} <= addresses
         text = (await client.read_resource("skill://add-reward")).contents[0].text
@@ -397,11 +363,10 @@ async def test_pages_can_be_read_and_nothing_else(copy, connected):
             await client.read_resource("skill://add-reward/references/passwords.md")
 
 
-async def test_every_skill_is_a_prompt(original, connected):
-    async with connected(original) as client:
+async def test_every_skill_is_a_prompt(original, served):
+    async with served(original) as client:
         prompts = {one.name: one for one in (await client.list_prompts()).prompts}
-        skills = {one["name"] for one in (await client.call_tool("harness_list", {})).structured_content["skills"]}
-        assert set(prompts) == skills
+        assert set(prompts) == {path.parent.name for path in original.glob("skills/*/SKILL.md")}
         found = await client.get_prompt("add-reward", {"task": "a reward for digits"})
         text = found.messages[0].content.text
         assert "areal-new reward" in text

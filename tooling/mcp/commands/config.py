@@ -10,18 +10,17 @@ import json
 import os
 import shlex
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tooling.cli.git import find_repository
 from tooling.cli.report import Report
 from tooling.mcp.tools.records import ANSWER_LENGTH
-from tooling.mcp.tools.table import every_tool
+from tooling.mcp.tools.table import TOOLS
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 
 SERVER: Final = "areal"
@@ -29,19 +28,8 @@ _START_SECONDS: Final = 60
 """A busy machine may need more than the few seconds that clients wait for a server to start."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snippet:
-    """For one client."""
-
-    file: str
-    """Where it goes."""
-    text: str
-    verify: str
-    """A command of the client that shows whether it worked."""
-
-
 def run(arguments: argparse.Namespace) -> Report:
-    """The snippet, with the interpreter and the repository of this very call."""
+    """Return the snippet, with the interpreter and the repository of this very call."""
     root = find_repository(arguments.repo).root.resolve()
     # The script beside this interpreter: clients start servers without the environment of a shell
     folder, suffix = Path(sys.executable).parent, ".exe" if sys.platform == "win32" else ""
@@ -52,48 +40,39 @@ def run(arguments: argparse.Namespace) -> Report:
     options += [f"--timeout={arguments.timeout:g}"] if arguments.timeout is not None else []
     options += [f"--max-output={arguments.max_output}"] if arguments.max_output != ANSWER_LENGTH else []
     command = [*start, f"--repo={root}", *options]
-    snippet = _SNIPPETS[arguments.client](command)
+    file, text, verify = snippet(arguments.client, command)
     return Report(
         command="areal-mcp config",
         dry_run=arguments.dry_run,
         changing=False,
-        text=f"{snippet.text}\nPut it into {snippet.file}; then `{snippet.verify}` shows it.\n",
+        text=f"{text}\nPut it into {file}; then `{verify}` shows it.\n",
         data={
             "client": arguments.client,
-            "file": snippet.file,
-            "snippet": snippet.text,
+            "file": file,
+            "snippet": text,
             "server": {"name": SERVER, "command": command},
-            "verify": snippet.verify,
+            "verify": verify,
         },
     )
 
 
-def _claude(command: Sequence[str]) -> Snippet:
-    server = {"type": "stdio", "command": command[0], "args": list(command[1:])}
-    text = json.dumps({"mcpServers": {SERVER: server}}, indent=2) + "\n"
-    added = shlex.join(["claude", "mcp", "add-json", SERVER, json.dumps(server)])
-    return Snippet(f".mcp.json of the project, or run: {added}", text, "claude mcp list")
-
-
-def _codex(command: Sequence[str]) -> Snippet:
-    """Codex gives a call one minute if it is not told otherwise."""
-    listed = ", ".join(json.dumps(word) for word in command[1:])  # JSON's quotes are TOML's too
-    longest = max(tool.seconds for tool in every_tool())
-    text = (
-        f"[mcp_servers.{SERVER}]\ncommand = {json.dumps(command[0])}\nargs = [{listed}]\n"
-        f"startup_timeout_sec = {_START_SECONDS}\ntool_timeout_sec = {longest:.0f}\n"
-    )
-    return Snippet("~/.codex/config.toml", text, "codex mcp list")
-
-
-def _opencode(command: Sequence[str]) -> Snippet:
-    server = {"type": "local", "command": list(command), "enabled": True, "timeout": _START_SECONDS * 1000}
-    text = json.dumps({"$schema": "https://opencode.ai/config.json", "mcp": {SERVER: server}}, indent=2) + "\n"
-    return Snippet("opencode.json of the project", text, "opencode mcp list")
-
-
-_SNIPPETS: Final[dict[str, Callable[[Sequence[str]], Snippet]]] = {
-    "claude": _claude,
-    "codex": _codex,
-    "opencode": _opencode,
-}
+def snippet(client: str, command: Sequence[str]) -> tuple[str, str, str]:
+    """Return the file that a client reads, what to write there, and a command of the client that checks it."""
+    document: dict[str, Any]
+    if client == "claude":
+        server: dict[str, Any] = {"type": "stdio", "command": command[0], "args": list(command[1:])}
+        added = shlex.join(["claude", "mcp", "add-json", SERVER, json.dumps(server)])
+        file, document = f".mcp.json of the project, or run: {added}", {"mcpServers": {SERVER: server}}
+    elif client == "opencode":
+        server = {"type": "local", "command": list(command), "enabled": True, "timeout": _START_SECONDS * 1000}
+        file = "opencode.json of the project"
+        document = {"$schema": "https://opencode.ai/config.json", "mcp": {SERVER: server}}
+    else:
+        listed = ", ".join(json.dumps(word) for word in command[1:])  # JSON's quotes are TOML's too
+        longest = max(tool.seconds for tool in TOOLS)  # Codex gives a call one minute by default
+        text = (
+            f"[mcp_servers.{SERVER}]\ncommand = {json.dumps(command[0])}\nargs = [{listed}]\n"
+            f"startup_timeout_sec = {_START_SECONDS}\ntool_timeout_sec = {longest:.0f}\n"
+        )
+        return "~/.codex/config.toml", text, "codex mcp list"
+    return file, json.dumps(document, indent=2) + "\n", f"{client} mcp list"

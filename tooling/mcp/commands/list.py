@@ -6,52 +6,48 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tooling.cli.report import Report, aligned
+from tooling.mcp.tools.arguments import description_of
 from tooling.mcp.tools.call import input_schema, output_schema
-from tooling.mcp.tools.table import every_tool, offered
+from tooling.mcp.tools.table import TOOLS, offered
 
 if TYPE_CHECKING:
     import argparse
-
-    from tooling.mcp.tools.records import Tool
 
 
 _CHARACTERS_PER_TOKEN = 4
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """All tools, offered or not."""
+    """List all tools, offered or not."""
     offer = offered(writes=arguments.allow_writes, only=arguments.only)
-    rows = [_row(tool, offer.withheld.get(tool.name, "")) for tool in every_tool()]
+    rows = list[dict[str, Any]]()
+    for tool in TOOLS:
+        schema, text, withheld = input_schema(tool), description_of(tool), offer.withheld.get(tool.name, "")
+        seen = json.dumps({"name": tool.name, "description": text, "input_schema": schema})
+        row = {
+            "name": tool.name,
+            "title": tool.title,
+            "help": text,
+            "command": " ".join([tool.program, *tool.words]),
+            "writes": tool.writes,
+            "offered": not withheld,
+            "withheld": withheld,
+            "tokens": len(seen) // _CHARACTERS_PER_TOKEN,
+            "input_schema": schema,
+            "output_schema": output_schema(tool),
+        }
+        rows.append(row)
     tokens = sum(row["tokens"] for row in rows if row["offered"])
+    table = aligned(
+        [
+            (row["name"], row["command"], f"{row['tokens']} tokens", "writes" if row["writes"] else "", row["withheld"])
+            for row in rows
+        ]
+    )
+    count = sum(row["offered"] for row in rows)
     return Report(
         command="areal-mcp --list",
         changing=False,
-        text=_text(rows, tokens),
+        text=f"{table}\n{count} tools offered; an agent that is shown all of them reads about {tokens} tokens\n",
         data={"tools": rows, "tokens": tokens},
     )
-
-
-def _row(tool: Tool, withheld: str) -> dict[str, Any]:
-    schema = input_schema(tool)
-    seen = json.dumps({"name": tool.name, "description": tool.help, "input_schema": schema})
-    return {
-        "name": tool.name,
-        "title": tool.title,
-        "help": tool.help,
-        "command": " ".join([tool.program, *tool.words]),
-        "writes": tool.writes,
-        "offered": not withheld,
-        "withheld": withheld,
-        "tokens": len(seen) // _CHARACTERS_PER_TOKEN,
-        "input_schema": schema,
-        "output_schema": output_schema(tool),
-    }
-
-
-def _text(rows: list[dict[str, Any]], tokens: int) -> str:
-    shown = [
-        (row["name"], row["command"], f"{row['tokens']} tokens", "writes" if row["writes"] else "", row["withheld"])
-        for row in rows
-    ]
-    count = sum(row["offered"] for row in rows)
-    return f"{aligned(shown)}\n{count} tools offered; an agent that is shown all of them reads about {tokens} tokens\n"

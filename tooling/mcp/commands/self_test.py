@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from anyio import to_thread
 from jsonschema import Draft202012Validator
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
@@ -17,12 +15,12 @@ from mcp.client.stdio import StdioServerParameters
 from tooling.cli.errors import FindingError
 from tooling.cli.git import find_repository
 from tooling.cli.report import Report
+from tooling.mcp.tools.arguments import arguments_of
 from tooling.mcp.tools.call import make_call, output_schema
 from tooling.mcp.tools.table import offered
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tooling.mcp.tools.records import Tool
@@ -33,9 +31,9 @@ _LONGEST: Final = 300
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """A row per question, and whether the answer was right."""
+    """Ask a server, and say of each question whether the answer was right."""
     root = find_repository(arguments.repo).root.resolve()
-    rows = anyio.run(_asked, root, arguments.allow_writes, arguments.only)
+    rows = anyio.run(_ask, root, arguments.allow_writes, arguments.only)
     wrong = [row for row in rows if not row["right"]]
     text = "".join(f"{'ok   ' if row['right'] else 'WRONG'}  {row['what']}: {row['message']}\n" for row in rows)
     return Report(
@@ -47,7 +45,8 @@ def run(arguments: argparse.Namespace) -> Report:
     )
 
 
-async def _asked(root: Path, writes: bool, only: tuple[str, ...]) -> list[dict[str, Any]]:
+async def _ask(root: Path, writes: bool, only: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Call every tool that only reads, needs no network, and has an example or no arguments that must be given."""
     options = [*(["--allow-writes"] if writes else []), *([f"--only={','.join(only)}"] if only else [])]
     server = StdioServerParameters(
         command=sys.executable, args=["-P", "-m", "tooling.mcp", f"--repo={root}", *options], cwd=root
@@ -61,25 +60,24 @@ async def _asked(root: Path, writes: bool, only: tuple[str, ...]) -> list[dict[s
         rows.append(_row("pages", all(one.contents for one in read), f"{len(read)} read"))
         prompts = (await client.list_prompts()).prompts
         rows.append(_row("prompts", True, f"{len(prompts)} listed"))
-        for tool in _callable(offer.tools):
-            rows.append(await _held_to_command(client, tool, root))
+        for tool in offer.tools.values():
+            callable_as_it_is = tool.example or not any(each.required for each in arguments_of(tool))
+            if callable_as_it_is and not (tool.writes or tool.network or tool.seconds > _LONGEST):
+                rows.append(await _compare_with_command(client, tool, root))
     return rows
 
 
-def _callable(tools: dict[str, Tool]) -> Iterator[Tool]:
-    """Those that read, need no network, and have an example or need no arguments."""
-    for tool in tools.values():
-        if not (tool.writes or tool.network or tool.seconds > _LONGEST) and (tool.example or not tool.needed):
-            yield tool
-
-
-async def _held_to_command(client: Client, tool: Tool, root: Path) -> dict[str, Any]:
-    """The tool, and at the same time its command by hand: the object has to be the same."""
+async def _compare_with_command(client: Client, tool: Tool, root: Path) -> dict[str, Any]:
+    """Call a tool, and at the same time run its command by hand: both have to give the same object."""
+    order = make_call(tool, tool.example, root)
+    module, _, function = order.main.partition(":")
+    program = f"import sys; from {module} import {function} as run; sys.exit(run(sys.argv[1:]))"
+    words = [sys.executable, "-P", "-c", program, *order.words]
     printed = b""
 
     async def by_hand() -> None:
         nonlocal printed
-        printed = await to_thread.run_sync(_printed, tool, root)
+        printed = (await anyio.run_process(words, input=order.input.encode(), cwd=root, check=False)).stdout
 
     async with anyio.create_task_group() as group:
         group.start_soon(by_hand)
@@ -93,14 +91,6 @@ async def _held_to_command(client: Client, tool: Tool, root: Path) -> dict[str, 
         return _row(tool.name, False, f"{message}; not as its schema says: {problems[0]}")
     same = json.loads(printed) == answer
     return _row(tool.name, same, message if same else f"{message}; `{tool.program}` itself answers differently")
-
-
-def _printed(tool: Tool, root: Path) -> bytes:
-    call = make_call(tool, tool.example, root)
-    module, _, function = tool.main.partition(":")
-    program = f"import sys; from {module} import {function} as run; sys.exit(run(sys.argv[1:]))"
-    words = [sys.executable, "-P", "-c", program, *call.words]
-    return subprocess.run(words, cwd=root, input=call.input.encode(), capture_output=True, check=False).stdout
 
 
 def _row(what: str, right: bool, message: str) -> dict[str, Any]:

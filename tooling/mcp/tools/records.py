@@ -1,8 +1,8 @@
-"""Describes a tool and its parameters; short forms for the rows of the table."""
+"""Describes a tool, and an argument of one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +26,7 @@ WORD_LENGTH: Final = 1_000
 TEXT_LENGTH: Final = 100_000
 ITEMS: Final = 100
 ANSWER_LENGTH: Final = 200_000
-"""Longest answer in characters of JSON, unless a server is told otherwise."""
+"""Longest answer in characters of JSON, unless a server is started with another limit."""
 
 
 class Passing(StrEnum):
@@ -37,15 +37,15 @@ class Passing(StrEnum):
     SWITCH = "switch"
     """--option, or nothing."""
     WORD = "word"
-    """Behind `--`, in the order of the table; a list is several words."""
+    """Behind `--`, in the order of the parser; a list is several words."""
     COMMAND = "command"
     """In front of the options: what another program would call its subcommand."""
     INPUT = "input"
     """--option=-, and the value as JSON on the standard input."""
 
 
-class Check(StrEnum):
-    """What a value is held to beyond its schema."""
+class Guard(StrEnum):
+    """A check of a value beyond its schema."""
 
     NONE = ""
     INSIDE = "inside"
@@ -55,7 +55,7 @@ class Check(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class ToolArgument:
     """One argument of a tool."""
 
     name: str
@@ -72,95 +72,46 @@ class Parameter:
     required: bool = False
     length: int = WORD_LENGTH
     """Longest text."""
-    check: Check = Check.NONE
-    writing_only: bool = False
-    """Not a parameter of the preview."""
+    guard: Guard = Guard.NONE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Tool:
-    """One tool: a command with some of its options, in words for an agent."""
+    """One row of the table of tools. The arguments come from the command's parser (`tooling.mcp.tools.arguments`)."""
 
     name: str
     title: str
-    help: str
-    """What it does and when to use it; agents choose by this."""
     program: str
     """The command, e.g. "areal-new"."""
-    main: str = ""
-    """module:function that runs it; "": found by the entry point of the program, and left out where there is none."""
     words: tuple[str, ...] = ()
     """What every call begins with, e.g. ("sync",)."""
-    parameters: tuple[Parameter, ...] = ()
+    help: str = ""
+    """What it does and when to use it; agents choose by this. "": the first paragraph of the command's `--help`."""
+    note: str = ""
+    """What follows that paragraph."""
+    extra: tuple[ToolArgument, ...] = ()
+    """Arguments that the parser does not have, before all others."""
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Fields of `ToolArgument` that differ from the parser's, by option or word: {"target": {"name": "range"}}."""
+    only: tuple[str, ...] = ()
+    """Options and words of the parser that the tool takes; none: all."""
+    without: tuple[str, ...] = ()
+    """Those that it does not take."""
     fields: Mapping[str, str] = field(default_factory=dict)
     """Of the JSON object, beside those of every command: the types of JSON Schema, several separated by "|"."""
     writes: bool = False
     preview: str = ""
     """Name of the tool that only shows what this one would write: the same command with --dry-run."""
+    previews: str = ""
+    """Of a preview: name of the tool that writes."""
     destructive: bool = False
-    """Whether it may take something away that cannot be had back by calling another tool."""
+    """Whether it may remove something that no other tool can restore."""
     idempotent: bool = False
     """Whether calling it twice is the same as once."""
     network: bool = False
     verdicts: Mapping[int, str] = field(default_factory=dict)
-    """Exit codes that are an answer and no failure: 10 of a review with findings."""
+    """Exit codes that are an answer and not a failure: 10 of a review with findings."""
     seconds: float = 120.0
     """After this the command is ended."""
     example: Mapping[str, Any] = field(default_factory=dict)
     """Arguments that mean something in this repository; `--self-test` uses those of tools that only read."""
-
-    @property
-    def needed(self) -> tuple[Parameter, ...]:
-        """Parameters that have to be given."""
-        return tuple(each for each in self.parameters if each.required)
-
-
-def word(name: str, pattern: str, text: str, *, required: bool = False, check: Check = Check.NONE) -> Parameter:
-    """A word behind `--`."""
-    return Parameter(name=name, help=text, passing=Passing.WORD, pattern=pattern, required=required, check=check)
-
-
-def words(name: str, pattern: str, text: str, *, required: bool = False, check: Check = Check.NONE) -> Parameter:
-    """Any number of words behind `--`."""
-    found = word(name, pattern, text, required=required, check=check)
-    return replace(found, type="array")
-
-
-def option(
-    name: str,
-    flag: str,
-    text: str,
-    *,
-    check: Check = Check.NONE,
-    choices: tuple[str, ...] = (),
-    default: str | None = None,
-    length: int = WORD_LENGTH,
-    pattern: str = "",
-) -> Parameter:
-    """--flag=value."""
-    pattern = pattern or (NO_OPTION if check is not Check.NONE else "")
-    return Parameter(
-        name=name,
-        help=text,
-        option=flag,
-        check=check,
-        choices=choices,
-        default=default,
-        length=length,
-        pattern=pattern,
-    )
-
-
-def switch(name: str, flag: str, text: str) -> Parameter:
-    """--flag."""
-    return Parameter(name=name, help=text, passing=Passing.SWITCH, option=flag, type="boolean", default=False)
-
-
-def repeated(name: str, flag: str, pattern: str, text: str) -> Parameter:
-    """--flag=item for each item."""
-    return Parameter(name=name, help=text, option=flag, type="array", pattern=pattern)
-
-
-def while_writing(parameter: Parameter) -> Parameter:
-    """The same, but no parameter of the preview."""
-    return replace(parameter, writing_only=True)

@@ -41,12 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_cli(AUDIT, words, lambda _: _called(words))
 
 
-def _called(words: list[str]) -> Report:
-    from tooling.cli.parser import information, split
-
+def make_parser() -> Parser:
+    """Return the parser of the whole command line."""
     parser = Parser(AUDIT, __doc__ or "", epilog=exit_codes_help(EXIT_CODES))
     configure(parser)
     add_common(parser)
+    return parser
+
+
+def _called(words: list[str]) -> Report:
+    from tooling.cli.parser import information, split
+
+    parser = make_parser()
     return information(AUDIT, split(words), parser.format_help) or run(parser.read(words))
 
 
