@@ -91,6 +91,13 @@ elif ! git rev-parse --quiet --verify HEAD^ >/dev/null; then
     echo "note: this checkout has one commit, so there is no change of it to review; what is not committed is"
 fi
 
+if [ $fast = 0 ]; then
+    pages=(--check --changed)
+    if [ $all = 1 ]; then pages=(--check); fi
+    later mypy $bin/mypy
+    later harness-check $bin/areal-harness check
+    later command-pages $bin/python scripts/generate_command_pages.py "${pages[@]}"
+fi
 gate ruff-check $bin/ruff check .
 gate ruff-format $bin/ruff format --check .
 gate import-linter $bin/lint-imports
@@ -99,14 +106,9 @@ gate review $bin/areal-review "${reviewed[@]}"
 gate harness-sync $bin/areal-harness sync --check
 gate translations $bin/areal-docs zh-check --check --no-history
 if [ $fast = 0 ]; then
-    pages=(--check --changed)
-    if [ $all = 1 ]; then pages=(--check); fi
     gate reference $bin/python scripts/generate_reference.py --check
     gate fault-table $bin/python scripts/generate_fault_table.py --check
     gate checklists $bin/areal-audit --check
-    later mypy $bin/mypy
-    later harness-check $bin/areal-harness check
-    later command-pages $bin/python scripts/generate_command_pages.py "${pages[@]}"
 fi
 
 # Cheap folders come first, files stay whole (their fixtures are made once), and a wrong change ends the run early.
