@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,7 +16,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torch import Tensor
     from torch.distributed import ProcessGroup
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from areal.models.parallel.meshes import Meshes
 
 Value = TypeVar("Value")
+_TORCH_LOGGER: Final = logging.getLogger("torch.distributed.tensor._redistribute")
 
 
 class Ranks:
@@ -142,8 +142,12 @@ def whole(tensor: Tensor) -> Tensor:
     local, kind = detached.to_local(), detached.device_mesh.device_type
     if local.device.type != kind:  # kept in host memory, where ranks do not communicate
         detached = DTensor(local.to(kind), detached._spec, requires_grad=False)
-    with _expected_gathers():
+    # Parameters split by FSDP2 and tp along one dimension take two gathers, of which torch warns.
+    _TORCH_LOGGER.addFilter(_is_unexpected)
+    try:
         return detached.full_tensor()
+    finally:
+        _TORCH_LOGGER.removeFilter(_is_unexpected)
 
 
 def as_sharded(shard: Tensor, like: Tensor) -> Tensor:
@@ -162,13 +166,5 @@ def shard_of(tensor: Tensor, like: Tensor) -> Tensor:
     return placed.to_local()
 
 
-@contextmanager
-def _expected_gathers() -> Iterator[None]:
-    """Silence a warning: parameters split by FSDP2 and tp along one dimension take two gathers."""
-    logger = logging.getLogger("torch.distributed.tensor._redistribute")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+def _is_unexpected(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR

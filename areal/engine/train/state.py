@@ -7,7 +7,7 @@ saves shards instead.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,7 @@ from areal.models.saving import save_tensors
 from areal.utils.atomic import atomic_write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from areal.engine.train.ranks import Ranks
 
 STATE_SCHEMA: Final = 1
+Key = TypeVar("Key", bound="Hashable")
 
 
 class EngineState:
@@ -80,30 +81,30 @@ class EngineState:
     def weights(self) -> dict[str, Tensor]:
         """See `TrainingEngine.weights`."""
         # Every rank takes part in gathering, and holds no more than one whole tensor at a time.
-        return {name: tensor for name, tensor in self._gathered(self.own()) if self._ranks.rank == 0}
+        return {name: tensor for name, tensor in self._handed_out(self.own()) if self._ranks.rank == 0}
 
     def whole_state(self) -> dict[str, Any]:
         """Everything but counters, as copies in host memory, on every rank."""
-        parameters = {name: tensor.to("cpu", copy=True) for name, tensor in self._gathered(self.own())}
-        moments: dict[str, dict[str, Tensor]] = {}
-        masters: dict[str, Tensor] = {}
-        for name, owner in self._owners(list(self._optimizer.parameters)):
-            parameter = self._optimizer.parameters.get(name)
-            found = {} if parameter is None else self._optimizer.moments(name)
-            moments[name] = {}
-            for key in self._ranks.sent(list(found), "pp", owner):
-                moment = None
-                if parameter is not None:
-                    moment = found[key] if key == "step" else whole(as_sharded(found[key], parameter))
-                moments[name][key] = self._sent(moment, owner).to("cpu", copy=True)
-            if self._has_masters:
-                master = None if parameter is None else whole(as_sharded(self._optimizer.exact(name), parameter))
-                masters[name] = self._sent(master, owner).to("cpu", copy=True)
+        parameters, optimizer = self._optimizer.parameters, self._optimizer
+        moments: dict[str, dict[str, Tensor]] = {name: {} for name, _ in self._owners(list(parameters))}
+        own_moments = {
+            (name, key): value if key == "step" else as_sharded(value, parameter)
+            for name, parameter in parameters.items()
+            for key, value in optimizer.moments(name).items()
+        }
+        for (name, key), moment in self._gathered(own_moments):
+            moments[name][key] = moment.to("cpu", copy=True)
+        masters = {}
+        if self._has_masters:
+            masters = {name: as_sharded(optimizer.exact(name), parameter) for name, parameter in parameters.items()}
         return {
             "schema": STATE_SCHEMA,
-            "parameters": parameters,
+            "parameters": {name: tensor.to("cpu", copy=True) for name, tensor in self._handed_out(self.own())},
             **({} if self.base is None else {"base": self.base}),
-            "optimizer": {"moments": moments, "masters": masters},
+            "optimizer": {
+                "moments": moments,
+                "masters": {name: tensor.to("cpu", copy=True) for name, tensor in self._gathered(masters)},
+            },
         }
 
     @torch.no_grad()
@@ -165,7 +166,7 @@ class EngineState:
         give_back(self._model)
         tensors: dict[str, Tensor] = {}
         head: dict[str, Tensor] = {}
-        everything = self._gathered(self._model.state_dict())
+        everything = self._handed_out(self._model.state_dict())
         if self._lora is not None:
             everything = merged_tensors(everything, self._lora, transposed=transposed_layers(self._model))
         for name, tensor in everything:
@@ -198,47 +199,50 @@ class EngineState:
         shapes = {name: shape for piece in self._ranks.gather(own, "pp") for name, shape in piece.items()}
         # Every rank gathers, and raises what cannot be named.
         names = names_for_peft(self._model, shapes)
-        tensors = {name: tensor.cpu() for name, tensor in self._gathered(self.own()) if ".lora_" in name}
+        tensors = {name: tensor.cpu() for name, tensor in self._handed_out(self.own()) if ".lora_" in name}
         self._ranks.on_first(lambda: write_adapter(tensors, names, config, path, base=base))
 
     def _fingerprint(self) -> str:
         give_back(self._model)
         frozen = {name: parameter for name, parameter in self._model.named_parameters() if not parameter.requires_grad}
-        return fingerprint_of(self._gathered(frozen))
+        return fingerprint_of(self._handed_out(frozen))
 
-    def _gathered(self, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """Names and whole tensors in the engine's dtype, in the order of the ranks of a pipeline and of the model, on
-        every rank, which has to take all of them."""
-        for name, owner in self._owners(list(own)):
-            tensor = own.get(name)
-            if tensor is not None:
-                tensor = whole(tensor).to(self._dtype_of(name, tensor))
-            yield name, self._sent(tensor, owner)
+    def _handed_out(self, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Gather parameters and buffers in the engine's dtype."""
+        return self._gathered(own, {name: self._dtype_of(name, tensor) for name, tensor in own.items()})
+
+    def _gathered(
+        self, own: Mapping[Key, Tensor], dtypes: Mapping[Key, torch.dtype] | None = None
+    ) -> Iterator[tuple[Key, Tensor]]:
+        """Names and whole tensors, in the order of the ranks of a pipeline and of `own`, on every rank, which has to
+        take all of them."""
+        ranks, dtypes = self._ranks, dtypes or {name: tensor.dtype for name, tensor in own.items()}
+        pieces = ranks.gather({name: (tuple(own[name].shape), dtypes[name]) for name in own}, "pp")
+        for name, owner in _owners(pieces):
+            shape, dtype = pieces[owner][name]
+            if owner == ranks.place("pp"):
+                tensor = whole(own[name]).to(dtype)
+            else:
+                tensor = torch.empty(shape, dtype=dtype, device=ranks.device)
+            if len(pieces) > 1:
+                tensor = tensor.to(ranks.device).contiguous()
+                dist.broadcast(tensor, group=ranks.group("pp"), group_src=owner)
+            yield name, tensor
 
     def _owners(self, names: list[str]) -> list[tuple[str, int]]:
-        """All names of the model, in its order, with the rank of the pipeline whose piece has them."""
-        found = self._ranks.gather(names, "pp")
-        # A tied embedding is on the first and on the last rank.
-        owners = {name: rank for rank, names in reversed([*enumerate(found)]) for name in names}
-        return [(name, rank) for rank, others in enumerate(found) for name in others if owners[name] == rank]
-
-    def _sent(self, tensor: Tensor | None, owner: int) -> Tensor:
-        """Send a tensor that one rank of the pipeline has to all of them."""
-        if self._ranks.count("pp") == 1:
-            assert tensor is not None, "without a pipeline every rank has everything"
-            return tensor
-        form: Any = None if tensor is None else (tuple(tensor.shape), tensor.dtype)
-        shape, dtype = self._ranks.sent(form, "pp", owner)
-        if tensor is None:
-            tensor = torch.empty(shape, dtype=dtype, device=self._ranks.device)
-        tensor = tensor.to(self._ranks.device).contiguous()
-        dist.broadcast(tensor, group=self._ranks.group("pp"), group_src=owner)
-        return tensor
+        return _owners(self._ranks.gather(names, "pp"))
 
     def _dtype_of(self, name: str, tensor: Tensor) -> torch.dtype:
         """Return the dtype that a tensor is handed out in: the engine's if it is trained, else its own."""
         is_trained = self._first_names.get(name) in self._optimizer.parameters
         return self._dtype if self._has_masters and is_trained else tensor.dtype
+
+
+def _owners(pieces: Sequence[Iterable[Key]]) -> list[tuple[Key, int]]:
+    """List all names of the model, in its order, with the rank of the pipeline whose piece has them."""
+    # A tied embedding is on the first and on the last rank.
+    owners = {name: rank for rank, names in reversed([*enumerate(pieces)]) for name in names}
+    return [(name, rank) for rank, names in enumerate(pieces) for name in names if owners[name] == rank]
 
 
 def _check_names(what: str, found: Mapping[str, Any], expected: set[str]) -> None:

@@ -35,7 +35,7 @@ TOLERANCES: Final = {"float64": 1e-9, "float32": 2e-5}
 def compare(
     case: Case, *, dtype: str = "float64", make_model: Callable[[Case], nn.Module] | None = None
 ) -> dict[str, Any]:
-    """Differences by what was compared, the seconds it took, and whether all are within the tolerance.
+    """Compare, on rank 0: differences by what was compared, seconds, and whether all are within the tolerance.
 
     make_model: gives the same model each time; None for that of the case's kind.
     """
@@ -48,10 +48,19 @@ def compare(
         parallel=case.dims, **{name: value for name, value in case.options.items() if name in _ARCHON_FIELDS}
     )
     make_model = make_model or _model
-    single = TrainingEngine(make_model(case), config=config, is_critic=case.is_critic)
     many = TrainingEngine(make_model(case), config=config, archon=archon, is_critic=case.is_critic)
     batch = make_batch(few_rows=case.few_rows)
-    differences = _steps(case, single, many, batch)
+    single = None
+    if many.ranks.rank == 0:
+        single = TrainingEngine(make_model(case), config=config, is_critic=case.is_critic)
+    differences: dict[str, float] = {}
+    for step in range(STEPS):
+        found = _observe(case, many, batch, is_first=step == 0)
+        expected = {} if single is None else _observe(case, single, batch, is_first=step == 0)
+        for what, values in expected.items():
+            assert values.keys() == found[what].keys(), values.keys() ^ found[what].keys()
+            worst = max((_difference(value, found[what][name]) for name, value in values.items()), default=0.0)
+            differences[what] = max(differences.get(what, 0.0), worst)
     tolerance = TOLERANCES[dtype]
     return {
         "case": case.name,
@@ -124,42 +133,30 @@ def _model(case: Case) -> nn.Module:
     return critic
 
 
-def _steps(case: Case, single: TrainingEngine, many: TrainingEngine, batch: PaddedBatch) -> dict[str, float]:
-    found: dict[str, float] = {}
+def _observe(case: Case, engine: TrainingEngine, batch: PaddedBatch, *, is_first: bool) -> dict[str, dict[str, Any]]:
+    """Take one step; return everything that comes out of it. Parameters are complete on rank 0."""
+    scores = engine.forward_values(batch) if case.is_critic else engine.forward_logp(batch, temperature=TEMPERATURE)
+    result = engine.train_batch(batch, loss_of(batch), temperature=TEMPERATURE, with_entropy=not case.is_critic)
+    observed: dict[str, dict[str, Any]] = {
+        "scores": {"": scores},
+        "loss": {"": result.loss},
+        "gradient norm": {"": result.grad_norm},
+        "metrics": {name: value for name, value in result.metrics.items() if "tokens" not in name},
+    }
+    if is_first:
+        observed["gradients"] = {
+            f"{name} {key}": moment[key] / part
+            for name, moment in engine.state_dict()["optimizer"]["moments"].items()
+            for key, part in _PART_OF_FIRST_GRADIENT.items()
+            if key in moment
+        }
+    observed["parameters"] = dict(engine.weights())
+    return observed
 
-    def note(what: str, one: Any, other: Any) -> None:
-        difference = (torch.as_tensor(one, dtype=torch.float64) - torch.as_tensor(other, dtype=torch.float64)).abs()
-        worst = float(difference.max()) if difference.numel() else 0.0
-        # NaN is a difference, never an equality.
-        found[what] = max(found.get(what, 0.0), math.inf if math.isnan(worst) else worst)
 
-    for step in range(STEPS):
-        if case.is_critic:
-            note("scores", single.forward_values(batch), many.forward_values(batch))
-        else:
-            scores = [engine.forward_logp(batch, temperature=TEMPERATURE) for engine in (single, many)]
-            note("scores", *scores)
-        results = [
-            engine.train_batch(batch, loss_of(batch), temperature=TEMPERATURE, with_entropy=not case.is_critic)
-            for engine in (single, many)
-        ]
-        note("loss", results[0].loss, results[1].loss)
-        note("gradient norm", results[0].grad_norm, results[1].grad_norm)
-        metrics = [{name: item for name, item in result.metrics.items() if "tokens" not in name} for result in results]
-        assert metrics[0].keys() == metrics[1].keys(), (metrics[0].keys(), metrics[1].keys())
-        for name in metrics[0]:
-            note("metrics", metrics[0][name], metrics[1][name])
-        states = [engine.state_dict() for engine in (single, many)]
-        if step == 0:
-            moments = [state["optimizer"]["moments"] for state in states]
-            assert moments[0].keys() == moments[1].keys(), moments[0].keys() ^ moments[1].keys()
-            for name, moment in moments[0].items():
-                assert moment.keys() == moments[1][name].keys(), f"{name}: {moment.keys()}, {moments[1][name].keys()}"
-                for key, part in _PART_OF_FIRST_GRADIENT.items():
-                    if key in moment:
-                        note("gradients", moment[key] / part, moments[1][name][key] / part)
-        for name, parameter in states[0]["parameters"].items():
-            other = states[1]["parameters"][name]
-            assert parameter.dtype == other.dtype, f"{name} is {parameter.dtype} and {other.dtype}"
-            note("parameters", parameter, other)
-    return found
+def _difference(one: Any, other: Any) -> float:
+    one, other = torch.as_tensor(one), torch.as_tensor(other)
+    assert one.dtype == other.dtype, f"one process has {one.dtype}, many have {other.dtype}"
+    worst = float((one.double() - other.double()).abs().max()) if one.numel() else 0.0
+    # NaN is a difference, never an equality.
+    return math.inf if math.isnan(worst) else worst

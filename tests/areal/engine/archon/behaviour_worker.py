@@ -35,8 +35,16 @@ def single_of(kind="dense", *, config=None, seed=0):
     return TrainingEngine(from_config(CONFIGS[kind], dtype=torch.float64, seed=seed), config=config or config_of())
 
 
+def weights_of(engine):
+    """Copies of the whole parameters, on rank 0; {} on others."""
+    return {name: tensor.clone() for name, tensor in engine.weights().items()}
+
+
 def difference(one, other):
-    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
+    """The largest that rank 0 sees, on all ranks."""
+    found = [max((float((one[name].double() - other[name].double()).abs().max()) for name in one), default=0.0)]
+    dist.broadcast_object_list(found)
+    return found[0]
 
 
 def poisoned(batch, row):
@@ -54,9 +62,9 @@ def poisoned(batch, row):
 def skips():
     """One row of one rank is not finite: every rank skips, says which row, and goes on."""
     engine, batch = engine_of(config=config_of(max_skipped_steps=1)), make_batch()
-    before = engine.state_dict()["parameters"]
+    before = weights_of(engine)
     stats = engine.train_batch(batch, poisoned(batch, 4))
-    unchanged = difference(before, engine.state_dict()["parameters"])
+    unchanged = difference(before, weights_of(engine))
     rows, stepped = list(engine.offending_rows), stats.stepped
     after = engine.train_batch(batch, loss_of(batch))
     engine.train_batch(batch, poisoned(batch, 0))
@@ -76,10 +84,10 @@ def nothing():
     engine, batch = engine_of(config=config_of(weight_decay=0.5)), make_batch()
     batch = dataclasses.replace(batch, loss_mask=torch.zeros_like(batch.loss_mask))
     engine.train_batch(make_batch(), loss_of(make_batch()))
-    before = engine.state_dict()["parameters"]
+    before = weights_of(engine)
     stats = engine.train_batch(batch, loss_of(batch))
     return {
-        "changed": difference(before, engine.state_dict()["parameters"]),
+        "changed": difference(before, weights_of(engine)),
         "norm": stats.grad_norm,
         "stepped": stats.stepped,
     }
@@ -93,19 +101,20 @@ def states():
         engine.train_batch(batch, loss_of(batch), with_entropy=True)
     many.set_version(3)
     crossed = single_of("mixture", seed=5), engine_of("mixture", {"tp": 2}, seed=6)
-    crossed[0].load_state_dict(many.state_dict())
+    state = many.state_dict()
+    crossed[0].load_state_dict(state)
     crossed[1].load_state_dict(single.state_dict())
     for engine in (many, *crossed):
         engine.train_batch(batch, loss_of(batch), with_entropy=True)
-    weights = many.state_dict()["parameters"]
+    weights = weights_of(many)
     try:
-        engine_of().load_state_dict(many.state_dict())
+        engine_of().load_state_dict(state)
         refused = ""
     except EngineError as error:
         refused = str(error)
     return {
-        "into one": difference(weights, crossed[0].state_dict()["parameters"]),
-        "into many": difference(weights, crossed[1].state_dict()["parameters"]),
+        "into one": difference(weights, weights_of(crossed[0])),
+        "into many": difference(weights, weights_of(crossed[1])),
         "version": crossed[0].version,
         "refused": refused,
     }
@@ -125,14 +134,15 @@ def momenta():
         size, matrices.ROUND_SIZE = matrices.ROUND_SIZE, 600
         again = engine_of("mixture", {"dp_shard": 2}, config=config, seed=7)
         matrices.ROUND_SIZE = size
-        for engine, source in ((crossed[0], many), (crossed[1], single), (again, many)):
-            engine.load_state_dict(source.state_dict())
+        state = many.state_dict()
+        for engine, source in ((crossed[0], state), (crossed[1], single.state_dict()), (again, state)):
+            engine.load_state_dict(source)
         for engine in (many, *crossed, again):
             engine.train_batch(batch, loss_of(batch), with_entropy=True)
-        weights = many.state_dict()["parameters"]
-        found[optimizer] = [difference(weights, engine.state_dict()["parameters"]) for engine in (*crossed, again)]
+        weights = weights_of(many)
+        found[optimizer] = [difference(weights, weights_of(engine)) for engine in (*crossed, again)]
         try:
-            engine_of("mixture").load_state_dict(many.state_dict())
+            engine_of("mixture").load_state_dict(state)
             found[f"{optimizer} refused"] = ""
         except EngineError as error:
             found[f"{optimizer} refused"] = str(error)
@@ -165,16 +175,17 @@ def low_precision():
     for name, sizes in (("dp_shard", {"dp_shard": 2}), ("tp", {"tp": 2})):
         many, single = engine_of(sizes=sizes, config=config), single_of(config=config)
         losses = [engine.train_batch(batch, loss_of(batch), with_entropy=True).loss for engine in (many, single)]
-        masters = [engine.state_dict()["optimizer"]["masters"] for engine in (many, single)]
+        state = many.state_dict()
+        masters = [each["optimizer"]["masters"] for each in (state, single.state_dict())]
         found[name] = {
             "loss": abs(losses[0] - losses[1]),
             "masters": sorted({str(tensor.dtype) for tensor in masters[0].values()}),
-            "parameters": sorted({str(tensor.dtype) for tensor in many.state_dict()["parameters"].values()}),
+            "parameters": sorted({str(tensor.dtype) for tensor in state["parameters"].values()}),
             "difference": difference(*masters),
         }
         again = engine_of(sizes={"dp_shard": 2}, config=config, seed=9)
-        again.load_state_dict(many.state_dict())
-        found[name]["reloaded"] = difference(again.state_dict()["parameters"], many.state_dict()["parameters"])
+        again.load_state_dict(state)
+        found[name]["reloaded"] = difference(weights_of(again), weights_of(many))
     return found
 
 
@@ -208,7 +219,7 @@ def order():
     batch, results = make_batch(), []
     for rows, budget in (([*range(8)], 24), ([5, 2, 7, 0, 1, 6, 3, 4], 1000), ([*range(8)], 1)):
         engine, shuffled = engine_of(config=config_of(max_tokens_per_micro_batch=budget)), select(batch, rows)
-        results.append((engine.train_batch(shuffled, loss_of(shuffled)), engine.state_dict()["parameters"]))
+        results.append((engine.train_batch(shuffled, loss_of(shuffled)), weights_of(engine)))
     return {
         "losses": max(abs(stats.loss - results[0][0].loss) for stats, _ in results),
         "parameters": max(difference(results[0][1], weights) for _, weights in results),

@@ -73,9 +73,14 @@ def step(engine, batch=None):
     return engine.train_batch(batch, loss_of(batch), with_entropy=True)
 
 
+def weights_of(engine):
+    """Copies of the whole parameters, on rank 0; {} on others."""
+    return {name: tensor.clone() for name, tensor in engine.weights().items()}
+
+
 def difference(one, other):
-    assert one.keys() == other.keys(), one.keys() ^ other.keys()
-    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
+    assert not one or one.keys() == other.keys(), one.keys() ^ other.keys()
+    return max((float((one[name].double() - other[name].double()).abs().max()) for name in one), default=0.0)
 
 
 def batch_of(lengths, seed=0):
@@ -144,7 +149,7 @@ def unequal_work():
         dist.all_gather_object(runs, [len(counts), len(many._runner.divide(batch)[dist.get_rank()])])
         found[name] = {
             "loss": max(abs(one - other) for one, other in zip(*losses, strict=True)),
-            "parameters": difference(single.state_dict()["parameters"], many.state_dict()["parameters"]),
+            "parameters": difference(weights_of(many), single.weights()),
             "runs and rows": runs,
             # An expert that no token of a step goes to has no gradient on one process, and one of zeros on many.
             "all used": all(single.state_dict()["optimizer"]["moments"].values()),
@@ -159,9 +164,10 @@ def states(quick):
         single, many = single_of(kind, **changes), many_of(kind, **changes)
         losses = [step(engine).loss for engine in (single, many)]
         crossed = single_of(kind, **changes), many_of(kind, **changes)
-        crossed[0].load_state_dict(many.state_dict())
-        crossed[1].load_state_dict(many.state_dict())
-        saved = [engine.state_dict() for engine in (many, *crossed)]
+        saved = [many.state_dict()]
+        for engine in crossed:
+            engine.load_state_dict(saved[0])
+            saved.append(engine.state_dict())
         found[name] = {
             "loss": abs(losses[0] - losses[1]),
             "reloaded": max(difference(saved[0]["parameters"], state["parameters"]) for state in saved[1:]),
@@ -213,7 +219,7 @@ def checkpoints(folder):
         again = many_of(kind, sizes[1], **changes)
         ShardedCheckpoints(again, _store(folder / name)).load(path)
         found[name] = {
-            "parameters": difference(engine.state_dict()["parameters"], again.state_dict()["parameters"]),
+            "parameters": difference(weights_of(engine), weights_of(again)),
             "loss": abs(step(engine).loss - step(again).loss),
             "bytes": sum(file.stat().st_size for file in path.rglob("*.distcp")),
         }

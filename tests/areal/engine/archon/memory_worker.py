@@ -4,6 +4,7 @@ import argparse
 import ctypes
 import json
 import logging
+import os
 import resource
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
-from areal.api import EngineError, PaddedBatch
+from areal.api import ConfigError, EngineError, PaddedBatch
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
 from areal.engine.config import ArchonConfig, TrainEngineConfig
@@ -80,36 +81,42 @@ class Messages(logging.Handler):
         self.found.append(record.getMessage())
 
 
-def halves(way, batch):
-    """A step in too little memory, compared with an undisturbed one; then one where nothing fits, and one more."""
-    messages = Messages()
+def needed_by(engine):
+    """Bytes that micro-batches of the budget, and of half of it, are expected to take."""
+    expectation = engine._runner._micro_batches._expectation
+    return [expectation.bytes_for("training", tokens) for tokens in (BUDGET, BUDGET // 2)]
+
+
+def halves(way):
+    """A step in too little memory, compared with an undisturbed one."""
+    messages, batch = Messages(), batch_of(64, 32)
     logging.getLogger("areal.engine.train.memory").addHandler(messages)
     free, tight = engine_of(**way), engine_of(**way)
     expected = free.train_batch(batch, loss_of(batch), with_entropy=True)
-    needs = [
-        tight._runner._micro_batches._expectation.bytes_for("training", tokens) for tokens in (BUDGET, BUDGET // 2)
-    ]
+    needs = needed_by(tight)
     with room_for(sum(needs) / 2):
         stats = tight.train_batch(batch, loss_of(batch), with_entropy=True)
     weights = [engine.state_dict()["parameters"] for engine in (free, tight)]
-    differences = [float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0]]
-    try:
-        with room_for(sum(needs) / 2):
-            long = batch_of(2, BUDGET)
-            tight.train_batch(long, loss_of(long), with_entropy=True)
-        refused = ""
-    except EngineError as error:
-        refused = str(error)
-    after = [engine.train_batch(batch, loss_of(batch), with_entropy=True).loss for engine in (free, tight)]
     return {
         "megabytes": [need / 1e6 for need in needs],
         "micro_batches": [expected.num_micro_batches, stats.num_micro_batches],
         "loss": abs(expected.loss - stats.loss),
-        "parameters": max(differences),
+        "parameters": max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0]),
         "messages": messages.found,
-        "refused": refused,
-        "after": abs(after[0] - after[1]),
     }
+
+
+def nothing_fits():
+    """A step in which one sequence is too long for the memory there is, and one more."""
+    free, tight = engine_of(dp_shard=2), engine_of(dp_shard=2)
+    refused, long, batch = "", batch_of(2, BUDGET), batch_of(4, 32)
+    try:
+        with room_for(sum(needed_by(tight)) / 2):
+            tight.train_batch(long, loss_of(long), with_entropy=True)
+    except EngineError as error:
+        refused = str(error)
+    after = [engine.train_batch(batch, loss_of(batch), with_entropy=True).loss for engine in (free, tight)]
+    return {"refused": refused, "after": abs(after[0] - after[1])}
 
 
 def parameters_on_host(arrangements):
@@ -156,22 +163,59 @@ def middle(batch):
     return ""
 
 
+def alone():
+    """A process of its own runs out of memory, and starts the step again with half the tokens."""
+    batch, engines, found = make_batch(), [], {}
+    for _ in range(2):
+        config = TrainEngineConfig(lr=1e-2, adam_eps=1e-3, dtype="float64", device="cpu")
+        model = from_config(CONFIGS["dense"], dtype=torch.float64, seed=0)
+        engines.append(TrainingEngine(model, config=config, archon=ArchonConfig()))
+    hidden = engines[1].model.hidden
+    limit = 40
+
+    def refuse(tokens, *rest, **options):
+        if tokens.shape[0] > limit:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return hidden(tokens, *rest, **options)
+
+    engines[1].model.hidden = refuse
+    stats = [engine.train_batch(batch, loss_of(batch), with_entropy=True) for engine in engines]
+    weights = [engine.weights() for engine in engines]
+    found["micro_batches"] = [found.num_micro_batches for found in stats]
+    found["loss"] = abs(stats[0].loss - stats[1].loss)
+    found["parameters"] = max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0])
+    limit = 0
+    try:
+        engines[1].train_batch(batch, loss_of(batch))
+    except EngineError as error:
+        found["refused"] = str(error)
+    try:
+        TrainingEngine(model, config=config, archon=ArchonConfig(offload_parameters=True))
+    except ConfigError as error:
+        found["offload"] = str(error)
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path)
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
+    if os.environ["WORLD_SIZE"] == "1":
+        with connected("cpu", alone=True):
+            arguments.out.write_text(json.dumps(alone()) + "\n", encoding="utf-8")
+        return
     # glibc gives threads arenas of 64 MB of address space when they first ask for memory; in the middle of a step that
     # took the room that halved micro-batches had left.
     ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
-    batch = batch_of(64, 32)
     on_host = [("mixture", {"dp_shard": 2, "ep": 2}), ("dense", {"dp_shard": 2}), ("dense", {"tp": 2})]
     with connected("cpu", timeout_seconds=60):
-        results = {name: halves({name: 2}, batch) for name in ("dp_shard", "tp")[: 1 if arguments.quick else 2]}
+        results = {} if arguments.quick else {name: halves({name: 2}) for name in ("dp_shard", "tp")}
         results["on host"] = parameters_on_host(on_host[: 1 if arguments.quick else 3])
         everybody = [None] * dist.get_world_size()
-        dist.all_gather_object(everybody, results)
-        results["everybody"] = [found["dp_shard"]["refused"] for found in everybody]
+        dist.all_gather_object(everybody, nothing_fits())
+        results["nothing fits"] = everybody
+        batch = batch_of(64, 32)
         if dist.get_rank() == 1:
             results["middle"] = middle(batch)
             arguments.out.write_text(json.dumps(results) + "\n", encoding="utf-8")
