@@ -1,6 +1,6 @@
 """Every error this framework raises on purpose, as one tree.
 
-    ArealError                      exit code
+    ArealError                      exit code; `code` in JSON is the name without Error, in lower case
     +-- UsageError                  2   wrong arguments
     |   +-- ConfigError             2   a configuration that cannot be run
     |   +-- RegistryError           2   unknown name, or a target that cannot be loaded
@@ -29,58 +29,80 @@ class ArealError(Exception):
     """Root of all errors raised on purpose by this package."""
 
     exit_code: int = 1
+    code: str = "failed"
+    """Names the kind of error in the JSON object of a command."""
+
+    def __init__(self, *arguments: object, where: str = "", fix: str = "") -> None:
+        """where: file, file:line or key the message is about; fix: what to do, as an instruction. "" when unknown."""
+        super().__init__(*arguments)
+        self.where = where
+        self.fix = fix
 
 
 class UsageError(ArealError, ValueError):
     """The caller asked for something that makes no sense; the message names the fix."""
 
     exit_code = 2
+    code = "usage"
 
 
 class ConfigError(UsageError):
     """A configuration has an unknown key, a wrong type, or fields that contradict each other."""
 
+    code = "config"
+
 
 class RegistryError(UsageError, LookupError):
     """A registry has no such name, or the name's target does not exist in its module."""
 
+    code = "registry"
+
 
 class ModelError(UsageError):
     """A model, checkpoint or model feature is not supported; nothing was loaded."""
+
+    code = "model"
 
 
 class DataError(ArealError, ValueError):
     """Rows of a dataset contradict the schema; the message carries row numbers."""
 
     exit_code = 20
+    code = "data"
 
 
 class CheckpointError(ArealError, OSError):
     """A checkpoint is damaged, incompatible, missing, or could not be written."""
 
     exit_code = 21
+    code = "checkpoint"
 
 
 class RolloutError(ArealError, RuntimeError):
     """Rollouts cannot make progress: everything fails, or the data ran out; the message has the tally of reasons."""
 
     exit_code = 22
+    code = "rollout"
 
 
 class NumericsError(ArealError, ArithmeticError):
     """More optimizer steps were skipped for non-finite gradients than the budget allows."""
 
     exit_code = 23
+    code = "numerics"
 
 
 class EngineError(ArealError, RuntimeError):
     """An engine was used against its contract, or its backend failed."""
+
+    code = "engine"
 
 
 class BusyError(ArealError, RuntimeError):
     """Another live process owns the run directory, port or lock; the message names its pid and host."""
 
     exit_code = 75
+    code = "busy"
 
 
 class FaultKind(StrEnum):
@@ -113,6 +135,8 @@ class FaultError(ArealError, RuntimeError):
 
     Example: `raise FaultError(FaultKind.DATA_INVALID, "prompt of 4100 tokens exceeds the context of 4096")`.
     """
+
+    code = "fault"
 
     def __init__(self, kind: FaultKind, message: str) -> None:
         super().__init__(f"{kind.value}: {message}")

@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
         """Report a parse failure; argparse calls this."""
         from areal.api.errors import UsageError
 
-        raise UsageError(f"{message} (see `{self.prog} --help`)")
+        raise UsageError(f"{message} (see `{self.prog} --help`)", fix=f"see `{self.prog} --help`")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -112,7 +112,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise _usage_error(f"no command {word!r}", word, COMMANDS, f"commands are {', '.join(COMMANDS)}")
     arguments, rest = build_parser([word] if word else []).parse_known_args(argv)
     if arguments.command is None:
-        raise _usage_error("no command given", "", (), f"commands are {', '.join(COMMANDS)} (see `areal --help`)")
+        unknown = next((option for option in rest if option != "--json"), "")
+        problem = f"unknown option {unknown!r} and no command given" if unknown else "no command given"
+        near = ("--help", "--version") if unknown else ()
+        raise _usage_error(problem, unknown, near, f"commands are {', '.join(COMMANDS)} (see `areal --help`)")
     if hasattr(arguments, "overrides"):
         # argparse ends a list of positionals at the first option; overrides may stand anywhere.
         arguments.overrides += [word for word in rest if not word.startswith("-")]
@@ -131,17 +134,19 @@ def _usage_error(message: str, word: str, known: Collection[str], hint: str) -> 
     from areal.api.errors import UsageError
     from areal.utils.suggest import did_you_mean
 
-    return UsageError(f"{message}; {did_you_mean(word, known) or hint}")
+    fix = did_you_mean(word, known) or hint
+    return UsageError(f"{message}; {fix}", fix=fix)
 
 
 def _run(argv: list[str], stream: IO[str], *, as_json: bool) -> int:
+    command = next((word for word in argv if word in COMMANDS), "areal")
     try:
         arguments = parse(argv)
         from areal.utils import logging
 
         logging.configure(arguments.log_level)
         report = arguments.run(arguments)
-        print_report(arguments.command, report, stream, as_json=as_json)
+        print_report(command, report, stream, as_json=as_json)
         stream.flush()
     except SystemExit as request:  # argparse: --help and --version
         return int(request.code or 0)
@@ -149,7 +154,7 @@ def _run(argv: list[str], stream: IO[str], *, as_json: bool) -> int:
         discard(stream)  # `areal list | head`: the reader has what it wants
         return 0
     except KeyboardInterrupt:
-        print_error(KeyboardInterrupt("interrupted"), _INTERRUPTED, stream, as_json=as_json)
+        print_error(command, KeyboardInterrupt("interrupted"), _INTERRUPTED, stream, as_json=as_json)
         return _INTERRUPTED
     except Exception as error:  # noqa: BLE001 -- the outermost frame: report it instead of dying silently
         from areal.api.errors import ArealError
@@ -159,6 +164,6 @@ def _run(argv: list[str], stream: IO[str], *, as_json: bool) -> int:
             import traceback
 
             traceback.print_exc(file=sys.stderr)
-        print_error(error, code, stream, as_json=as_json)
+        print_error(command, error, code, stream, as_json=as_json)
         return code
     return int(report.exit_code)

@@ -6,23 +6,26 @@ import contextlib
 import math
 import os
 import sys
-from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-class Report(NamedTuple):
-    """Outcome of a command that did not raise."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Outcome of a command. All but `text` is part of the JSON object, whose shape the harness's programs share."""
 
     text: str
     """For people; printed to stdout without `--json`."""
-    data: Mapping[str, Any] = MappingProxyType({})
-    """For programs; printed to stdout with `--json`, together with {"ok": ..., "command": ...}."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """For programs: further fields of the JSON object."""
     exit_code: int = 0
-    next_step: str = ""
-    """What to do now, for people; printed below the text."""
+    next_steps: tuple[str, ...] = ()
+    """What to do now; printed below the text."""
+    warnings: tuple[str, ...] = ()
+    """Printed to stderr."""
     silent: bool = False
     """Print nothing, not even with `--json`: another process of the same run says it all."""
 
@@ -31,22 +34,39 @@ def print_report(command: str, report: Report, stream: IO[str], *, as_json: bool
     """Write the outcome to `stream`."""
     if report.silent:
         return
+    for warning in report.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     if as_json:
-        _print_json({"ok": report.exit_code == 0, "command": command, **report.data}, stream)
+        head = {"ok": report.exit_code == 0, "command": command, "exit_code": report.exit_code}
+        _print_json({**head, "next": report.next_steps, "warnings": report.warnings, **report.data}, stream)
         return
     if report.text:
         print(report.text, file=stream)
-    if report.next_step:
-        print(f"\n{report.next_step}", file=stream)
+    for step in report.next_steps:
+        print(f"\n{step}", file=stream)
 
 
-def print_error(error: BaseException, exit_code: int, stream: IO[str], *, as_json: bool) -> None:
+def print_error(command: str, error: BaseException, exit_code: int, stream: IO[str], *, as_json: bool) -> None:
     """Report an error: `error: ...` on stderr, or a JSON object on `stream` as well."""
+    from areal.api.errors import ArealError
+
     message = str(error) or type(error).__name__
     print(f"error: {message}", file=sys.stderr)
     if as_json:
-        content = {"type": type(error).__name__, "message": message, "exit_code": exit_code}
-        _print_json({"ok": False, "error": content}, stream)
+        document: dict[str, Any] = {
+            "ok": False,
+            "command": command,
+            "exit_code": exit_code,
+            "error": message,
+            "code": "interrupted" if isinstance(error, KeyboardInterrupt) else "internal",
+            "where": "",
+            "fix": "",
+            "next": (),
+            "warnings": (),
+        }
+        if isinstance(error, ArealError):
+            document |= {"code": error.code, "where": error.where, "fix": error.fix}
+        _print_json(document, stream)
 
 
 @contextlib.contextmanager

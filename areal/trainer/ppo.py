@@ -191,7 +191,7 @@ class PPOTrainer:
         return found
 
     def _evaluate(self, step: int) -> Evaluation | None:
-        """None without validation rows, when it failed, and when the run shall stop."""
+        """None without validation rows, when it failed, and when a stop was requested."""
         evaluation = self.session.evaluated(step, lambda: self.evaluator.run(step, self._should_stop))
         if evaluation is not None:
             self.evaluations.append(evaluation)

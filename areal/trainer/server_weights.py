@@ -70,7 +70,7 @@ def served_weights(config: PPOConfig, actor: Policy) -> ServedWeights:
 
 
 def served_model(config: ModelConfig, *, dtype: str, max_seq_len: int) -> ServedModel:
-    """Told from the configuration alone: nothing is built, no weights are read. Raises ModelError or ConfigError."""
+    """From the configuration alone: nothing is built, no weights are read. Raises ModelError or ConfigError."""
     content = read_model_config(config)
     if config.implementation == "transformers":
         return _foreign(config, content, dtype=dtype, max_seq_len=max_seq_len)

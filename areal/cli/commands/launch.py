@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> Report:
     if not program:
         raise UsageError("no program given; write it after --, e.g. areal launch --ranks 2 -- areal train run.yaml")
     if shutil.which(program[0]) is None:
-        raise UsageError(f"there is no program {program[0]!r}; give a path, or a name that is found on PATH")
+        raise UsageError(f"program {program[0]!r} not found; give a path, or a name that is on PATH")
     if arguments.ranks < 1:
         raise UsageError(f"--ranks is {arguments.ranks}, expected at least 1")
     config = LaunchConfig(

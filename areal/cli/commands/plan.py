@@ -136,7 +136,7 @@ def parse_sizes(text: str) -> ParallelDims:
         name, _, number = word.partition("=")
         if name not in ParallelDims.__dataclass_fields__ or not number.lstrip("-").isdigit():
             known = ", ".join(ParallelDims.__dataclass_fields__)
-            raise UsageError(f"--parallel: {word!r} is no size; expected NAME=NUMBER with a name of {known}")
+            raise UsageError(f"--parallel: {word!r} is not a size; expected NAME=NUMBER with a name of {known}")
         sizes[name] = int(number)
     return ParallelDims(**sizes)
 

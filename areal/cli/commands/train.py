@@ -71,5 +71,5 @@ def run(arguments: argparse.Namespace) -> Report:
         text=format_summary(summary),
         data={"run_dir": str(run_dir), "summary": summary},
         exit_code=code,
-        next_step=f"`areal report {run_dir}` writes a page with curves and sampled rollouts.",
+        next_steps=(f"`areal report {run_dir}` writes a page with curves and sampled rollouts.",),
     )

@@ -2,7 +2,7 @@
 are kept.
 
 Layout: `<directory>/step-00000020.000003/` holds the files and manifest.json; the number behind the dot counts saves,
-so the newest checkpoint is the last *written* one, also after a run was taken back to an earlier step. When to save,
+so the newest checkpoint is the last *written* one, also after a run returned to an earlier step. When to save,
 and what a failed save means for a run, is decided by the trainer.
 
 A state is a tree of plain values and tensors, written to `<name>.json` + `<name>.safetensors` and read back exactly,

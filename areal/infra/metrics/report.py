@@ -322,7 +322,7 @@ WIDTH: Final = 480
 HEIGHT: Final = 196
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 8, 26
 MAX_POINTS: Final = 600
-"""More points than this cannot be told apart at the size of a chart."""
+"""More points than this look the same at the size of a chart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

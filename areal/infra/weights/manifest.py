@@ -39,5 +39,5 @@ def manifest_of(
     known = {entry.name for entry in base.manifest.entries}
     unknown = [change.target for change in changes if change.target not in known]
     if unknown:
-        raise EngineError(f"adapters change {unknown[0]}, which is no tensor of the base ({len(known)} tensors)")
+        raise EngineError(f"adapters change {unknown[0]}, which is not a tensor of the base ({len(known)} tensors)")
     return WeightManifest(version=version, entries=entries, base=base.manifest.identity, changes=tuple(changes))

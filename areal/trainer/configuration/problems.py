@@ -47,7 +47,7 @@ class Schema:
 def raise_all(problems: Sequence[Problem]) -> NoReturn:
     """One ConfigError that lists all problems."""
     if len(problems) == 1:
-        raise ConfigError(str(problems[0]))
+        raise ConfigError(str(problems[0]), where=problems[0].where or problems[0].key)
     listing = "\n".join(f"  - {problem}" for problem in problems)
     raise ConfigError(f"{len(problems)} problems in the configuration:\n{listing}")
 

@@ -97,7 +97,9 @@ def test_json_mode_keeps_stdout_for_one_object_even_when_a_child_process_prints(
     )
     done = run_python(code)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"ok": True, "command": "version", "value": None}
+    assert json.loads(done.stdout) == {
+        "ok": True, "command": "version", "exit_code": 0, "next": [], "warnings": [], "value": None,
+    }  # fmt: skip
     assert "from python" in done.stderr
     assert "from a child" in done.stderr
 
@@ -114,6 +116,8 @@ def test_a_reader_that_goes_away_is_no_error(good):
     [
         (["trian"], "no command 'trian'; did you mean 'train'?"),
         ([], "no command given; commands are config, demo"),
+        (["--nonsense"], "unknown option '--nonsense' and no command given; commands are config"),
+        (["--vresion"], "unknown option '--vresion' and no command given; did you mean '--version'?"),
         (["train"], "CONFIG.yaml"),
         (["train", "x.yaml", "--dryrun"], "unknown argument '--dryrun'; did you mean '--dry-run'?"),
         (["train", "x.yaml", "--actor.lr=1"], "configuration keys are written without dashes: actor.lr=1"),
@@ -135,16 +139,23 @@ def test_errors_in_json_mode_are_one_object_on_stdout_and_a_message_on_stderr(ca
     assert cli.main(["train", "--json", "/no/such/file.yaml"]) == 2
     output = capsys.readouterr()
     report = json.loads(output.out)
-    assert report["ok"] is False
-    assert report["error"]["type"] == "ConfigError"
-    assert report["error"]["exit_code"] == 2
-    assert "no such config file" in report["error"]["message"]
+    assert {key: report[key] for key in ("ok", "command", "exit_code", "code", "next", "warnings")} == {
+        "ok": False, "command": "train", "exit_code": 2, "code": "config", "next": [], "warnings": [],
+    }  # fmt: skip
+    assert "no such config file" in report["error"]
     assert "error: " in output.err
 
 
 def test_wrong_arguments_are_reported_as_json_too(capsys):
     assert cli.main(["tarin", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["error"]["type"] == "UsageError"
+    report = json.loads(capsys.readouterr().out)
+    assert (report["code"], report["fix"]) == ("usage", "did you mean 'train'?")
+
+
+def test_a_wrong_value_says_where_it_was_written(good, capsys):
+    assert cli.main(["train", str(good), "rollout.batch_size=two", "--dry-run", "--json"]) == 2
+    report = json.loads(capsys.readouterr().out)
+    assert (report["code"], report["where"]) == ("config", "command line")
 
 
 @pytest.mark.parametrize(
@@ -172,9 +183,13 @@ def test_each_error_has_its_documented_exit_code(monkeypatch, capsys, error, cod
 
 
 def test_a_command_may_finish_with_an_exit_code_of_its_own(monkeypatch, capsys):
-    monkeypatch.setattr(version, "run", lambda arguments: Report(text="", data={"a": 1}, exit_code=1))
+    report = Report(text="", data={"a": 1}, exit_code=1, warnings=("look",))
+    monkeypatch.setattr(version, "run", lambda arguments: report)
     assert cli.main(["version", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out) == {"ok": False, "command": "version", "a": 1}
+    output = capsys.readouterr()
+    found = json.loads(output.out)
+    assert (found["ok"], found["exit_code"], found["warnings"], found["a"]) == (False, 1, ["look"], 1)
+    assert output.err == "warning: look\n"
 
 
 def test_help_documents_all_exit_codes(capsys):

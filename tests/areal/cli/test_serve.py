@@ -88,7 +88,7 @@ def test_the_dry_run_shows_the_whole_command_and_writes_nothing(config, tmp_path
 def test_what_cannot_be_served_is_refused_with_exit_code_2(config, capsys, changes, message):
     code, facts = answer(capsys, config, *changes, "--dry-run")
     assert code == 2
-    assert re.search(message, facts["error"]["message"])
+    assert re.search(message, facts["error"])
 
 
 def test_a_port_that_is_taken_is_refused_at_once(config, capsys):
@@ -98,7 +98,7 @@ def test_a_port_that_is_taken_is_refused_at_once(config, capsys):
         port = taken.getsockname()[1]
         code, facts = answer(capsys, config, "--port", port)
     assert code == 2
-    assert f"cannot listen at port {port}" in facts["error"]["message"]
+    assert f"cannot listen at port {port}" in facts["error"]
 
 
 def start(config, *options):
@@ -131,7 +131,7 @@ def test_it_serves_until_it_is_asked_to_end_and_leaves_nothing(config, tmp_path)
     finally:
         process.kill()
     assert process.returncode == 143
-    assert json.loads(out) | {"ok": False} == {"ok": False, "command": "serve", **standing}
+    assert json.loads(out).items() >= {"ok": False, "command": "serve", "exit_code": 143, **standing}.items()
     assert f"serving at {standing['url']}" in err
     assert not is_healthy(standing["url"], 1.0)
     assert not file.exists()
@@ -163,5 +163,5 @@ def test_a_server_that_dies_is_an_error_with_the_end_of_its_log(config, tmp_path
     broken.chmod(0o755)
     code, facts = answer(capsys, config, f"vllm.python={broken}")
     assert code == 1
-    assert "the server ended: exit status 3" in facts["error"]["message"]
-    assert "no device of that name" in facts["error"]["message"]
+    assert "the server ended: exit status 3" in facts["error"]
+    assert "no device of that name" in facts["error"]

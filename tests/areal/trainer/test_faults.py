@@ -270,7 +270,7 @@ def test_a_second_run_is_refused_and_sigterm_saves_and_exits_143_without_orphans
     process = fork_server.start("areal", ["train", str(path), "--json"])
     wait_for_steps(tmp_path / "run", 2, lambda: process.returncode)
     assert main(["train", str(path), "--json"]) == 75
-    refusal = json.loads(capsys.readouterr().out)["error"]["message"]
+    refusal = json.loads(capsys.readouterr().out)["error"]
     assert f"pid {process.pid} on host {socket.gethostname()}" in refusal
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143, process.stderr

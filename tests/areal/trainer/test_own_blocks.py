@@ -102,5 +102,5 @@ def test_a_mistake_in_an_own_block_is_refused_before_anything_is_loaded(train):
     code, answer = train("wrong", {"surrogate": {"name": "objective_of_a_user:Gentle", "factr": 2}})
 
     assert code == 2
-    assert "surrogate.factr is an unknown key; did you mean 'factor'?" in answer["error"]["message"]
-    assert "wrong.yaml:1" in answer["error"]["message"]
+    assert "surrogate.factr is an unknown key; did you mean 'factor'?" in answer["error"]
+    assert "wrong.yaml:1" in answer["error"]
