@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tooling.commit.changes import ChangedFile, commits
+from tooling.commit.changes import CommittedFile, commits
 from tooling.commit.habits import Habits
 from tooling.commit.message import parse
 from tooling.commit.settings import TYPES, folded
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class Case:
     """One commit, and what its author chose."""
 
-    files: tuple[ChangedFile, ...]
+    files: tuple[CommittedFile, ...]
     type: str
     scope: str
 
@@ -54,8 +54,8 @@ def read_cases(path: Path) -> tuple[list[Case], str]:
     return cases, rows[0]["hash"]
 
 
-def _file(row: dict[str, Any]) -> ChangedFile:
-    return ChangedFile(row["path"], row["status"][:1], row["added"] or 0, row["deleted"] or 0)
+def _file(row: dict[str, Any]) -> CommittedFile:
+    return CommittedFile(row["path"], row["status"][:1], row["added"] or 0, row["deleted"] or 0)
 
 
 def older_cases(repository: Path, newest: str) -> list[Case]:

@@ -28,8 +28,8 @@ _RECORD = "\x01"
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedFile:
-    """One file of a commit or of the index. Example: ChangedFile("a/b.py", "M", 3, 1)."""
+class CommittedFile:
+    """One file of a commit or of the index. Example: CommittedFile("a/b.py", "M", 3, 1)."""
 
     path: str
     status: str
@@ -68,7 +68,7 @@ class Commit:
     parents: tuple[str, ...]
     date: str
     message: str
-    files: tuple[ChangedFile, ...] = ()
+    files: tuple[CommittedFile, ...] = ()
 
 
 def _git(root: Path) -> Git:
@@ -78,7 +78,7 @@ def _git(root: Path) -> Git:
 
 
 def commits(root: Path, revisions: str, *, limit: int = 0, files: bool = False, since: str = "") -> list[Commit]:
-    """The commits of a range ("main..HEAD", "HEAD"), newest first, without those that `since` leads to. Raises
+    """Return the commits of a range ("main..HEAD", "HEAD"), newest first, without those that `since` leads to. Raises
     UsageError for what git does not know."""
     if revisions.startswith("-"):
         raise UsageError("is not a revision", where=revisions, fix="write BASE..HEAD")
@@ -87,29 +87,28 @@ def commits(root: Path, revisions: str, *, limit: int = 0, files: bool = False, 
     shape = f"--format={_RECORD}%H{_FIELD}%P{_FIELD}%cs{_FIELD}%B{_FIELD}"
     excluded = [f"^{since}"] if since else []
     output = Git(root).run("log", "-z", shape, *options, "--end-of-options", revisions, *excluded, "--")
-    return [_commit(record) for record in output.decode(errors="replace").split(_RECORD)[1:]]
+    found = []
+    for record in output.decode(errors="replace").split(_RECORD)[1:]:
+        name, parents, date, message, rest = record.split(_FIELD, 4)
+        listed = tuple(_files(rest.strip("\n\0").split("\0"))) if rest.strip("\n\0") else ()
+        found.append(Commit(name, tuple(parents.split()), date, message, listed))
+    return found
 
 
-def changed_files(root: Path, sides: Sides) -> list[ChangedFile]:
-    """What differs between two sides (in a new repository, between nothing and the index)."""
+def changed_files(root: Path, sides: Sides) -> list[CommittedFile]:
+    """Return what differs between two sides (in a new repository, between nothing and the index)."""
     output = _git(root).run("diff", "--raw", "--numstat", "-z", "-M", *DIFF, *sides.named, "--")
     return list(_files(output.decode(errors="surrogateescape").split("\0")))
 
 
 def hunks(root: Path, sides: Sides) -> bytes:
-    """The unified diff of two sides without context."""
+    """Return the unified diff of two sides without context."""
     prefixes = ("--src-prefix=a/", "--dst-prefix=b/")
     return _git(root).run("diff", "-U0", "-M", *prefixes, *DIFF, *sides.named, "--")
 
 
-def _commit(record: str) -> Commit:
-    name, parents, date, message, rest = record.split(_FIELD, 4)
-    files = tuple(_files(rest.strip("\n\0").split("\0"))) if rest.strip("\n\0") else ()
-    return Commit(name, tuple(parents.split()), date, message, files)
-
-
-def _files(fields: list[str]) -> Iterator[ChangedFile]:
-    """Records of `--raw --numstat -z`: first the states of all files, then their lines."""
+def _files(fields: list[str]) -> Iterator[CommittedFile]:
+    """Read records of `--raw --numstat -z`: first the states of all files, then their lines."""
     states: dict[str, tuple[str, str]] = {}
     waiting = iter(part.lstrip("\n") for part in fields)
     for part in waiting:
@@ -122,7 +121,7 @@ def _files(fields: list[str]) -> Iterator[ChangedFile]:
             if not path:
                 _, path = next(waiting), next(waiting)
             status, old = states.get(path, ("M", ""))
-            yield ChangedFile(path, status, _number(added), _number(deleted), old)
+            yield CommittedFile(path, status, _number(added), _number(deleted), old)
 
 
 def _number(text: str) -> int:
@@ -163,7 +162,7 @@ _WEIGHT: Final[dict[Role, float]] = {
 
 
 def role_of(path: str) -> Role:
-    """Example: role_of("tests/api/test_x.py") -> "test"."""
+    """Return the role of a file. Example: role_of("tests/api/test_x.py") -> "test"."""
     parts = path.lower().split("/")
     name, folders = parts[-1], parts[:-1]
     rules: tuple[tuple[Role, bool], ...] = (
@@ -177,8 +176,8 @@ def role_of(path: str) -> Role:
     return next((role for role, holds in rules if holds), "code")
 
 
-def shares(files: Sequence[ChangedFile]) -> list[tuple[str, float]]:
-    """Each path with its share of the commit; they add up to 1. A long file counts more, but not by as much."""
+def shares(files: Sequence[CommittedFile]) -> list[tuple[str, float]]:
+    """Return each path with its share of the commit; they add up to 1. A long file counts more, but not by as much."""
     weights = [_WEIGHT[role_of(each.path)] * (1 + math.log1p(each.churn)) for each in files]
     total = sum(weights)
     return [(each.path, weight / total) for each, weight in zip(files, weights, strict=True)]
@@ -194,8 +193,8 @@ _TARGET: Final = re.compile(rb'^\+\+\+ (?:"?)b/(.*?)(?:"?)\t?$', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Symbol:
-    """A class or function. Example: Symbol("areal/api/model.py", "ModelSpec.build", "changed", 12)."""
+class ChangedSymbol:
+    """A class or function. Example: ChangedSymbol("areal/api/model.py", "ModelSpec.build", "changed", 12)."""
 
     path: str
     name: str
@@ -214,12 +213,12 @@ class Symbol:
 class Staged:
     """What `git commit` would record."""
 
-    files: tuple[ChangedFile, ...]
-    symbols: tuple[Symbol, ...] = field(default=())
+    files: tuple[CommittedFile, ...]
+    symbols: tuple[ChangedSymbol, ...] = field(default=())
 
 
 def read_staged(root: Path, sides: Sides = _INDEX) -> Staged:
-    """The index against HEAD, unless other sides are named. Files that do not parse have no symbols."""
+    """Compare the index with HEAD, unless other sides are named. Files that do not parse have no symbols."""
     files = changed_files(root, sides)
     python = [each for each in files if each.path.endswith(".py") and each.status in "AMDR"]
     python = sorted(python, key=lambda each: (-each.churn, each.path))[:MAX_FILES]
@@ -228,7 +227,9 @@ def read_staged(root: Path, sides: Sides = _INDEX) -> Staged:
     return Staged(tuple(files), tuple(symbols))
 
 
-def _symbols(root: Path, sides: Sides, changed: ChangedFile, hunks: list[tuple[range, range]]) -> Iterator[Symbol]:
+def _symbols(
+    root: Path, sides: Sides, changed: CommittedFile, hunks: list[tuple[range, range]]
+) -> Iterator[ChangedSymbol]:
     names = (f"{sides.before}:{changed.before or changed.path}", f"{sides.after}:{changed.path}")
     before, after = _git(root).blobs(names)
     old = _definitions(before) if changed.status != "A" else {}
@@ -240,16 +241,16 @@ def _symbols(root: Path, sides: Sides, changed: ChangedFile, hunks: list[tuple[r
             for gone, come in hunks
         )
         if name not in old:
-            yield Symbol(changed.path, name, "added", len(lines))
+            yield ChangedSymbol(changed.path, name, "added", len(lines))
         elif touched:
-            yield Symbol(changed.path, name, "changed", touched)
+            yield ChangedSymbol(changed.path, name, "changed", touched)
     for name, lines in old.items():
         if name not in new:
-            yield Symbol(changed.path, name, "removed", len(lines))
+            yield ChangedSymbol(changed.path, name, "removed", len(lines))
 
 
 def _definitions(content: bytes | None) -> dict[str, range]:
-    """Lines of every class and function of a module, by qualified name."""
+    """Return the lines of every class and function of a module, by qualified name."""
     if content is None or len(content) > MAX_BYTES:
         return {}
     try:
@@ -274,7 +275,7 @@ def _definitions(content: bytes | None) -> dict[str, range]:
 
 
 def _hunks(diff: bytes) -> dict[str, list[tuple[range, range]]]:
-    """Changed lines before and after, by path."""
+    """Return the changed lines before and after, by path."""
     found: dict[str, list[tuple[range, range]]] = {}
     starts = [match.start() for match in _FILE.finditer(diff)]
     for start, end in zip(starts, [*starts[1:], len(diff)], strict=True):

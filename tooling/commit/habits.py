@@ -2,9 +2,9 @@
 
     habits = Habits()
     for commit in oldest_first: habits.learn(commit.scope, commit.files)
-    habits.likely(files)                 # {"archon": 0.6, "": 0.3, ...}; "" is no scope at all
+    habits.likely(files)                 # {"archon": 0.6, "": 0.3, ...}; "": without a scope
 
-Every folder on the way to a file counts what was chosen when something in it changed. A file is judged by the deepest
+Each folder on the way to a file counts what was chosen when something in it changed. A file is judged by the deepest
 folders, as far as they have been seen often enough to be trusted, then by those above, and where nothing has been seen
 by the names of its folders. Later commits count more: vocabularies drift.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from tooling.commit.changes import ChangedFile, Commit
+    from tooling.commit.changes import Commit, CommittedFile
 
 
 HALF_LIFE: Final = 80
@@ -44,8 +44,8 @@ class Habits:
         self.commits = 0
         self._seen: dict[str, Counts] = {}
 
-    def learn(self, scope: str, files: Sequence[ChangedFile]) -> None:
-        """One commit; scope "" where people left it out. Commits come oldest first."""
+    def learn(self, scope: str, files: Sequence[CommittedFile]) -> None:
+        """Count one commit; scope "" where people left it out. Commits come oldest first."""
         self.commits += 1
         weight, name = 2 ** (self.commits / HALF_LIFE), folded(scope)
         for path, share in shares(files):
@@ -53,8 +53,8 @@ class Habits:
                 counts = self._seen.setdefault(folder, {})
                 counts[name] = counts.get(name, 0.0) + weight * share
 
-    def likely(self, files: Sequence[ChangedFile]) -> Counts:
-        """Every scope with its likelihood, most likely first; they add up to 1."""
+    def likely(self, files: Sequence[CommittedFile]) -> Counts:
+        """Return every scope with its likelihood, most likely first; they add up to 1."""
         total: Counts = {}
         for path, share in shares(files):
             for name, value in self.of_path(path).items():
@@ -66,7 +66,7 @@ class Habits:
         return {name: value / whole for name, value in ordered}
 
     def of_path(self, path: str) -> Counts:
-        """The likelihood of each scope for one path, from the names of its folders down to its own history."""
+        """Return the likelihood of each scope for one path, from the names of its folders down to its own history."""
         now = 2 ** (self.commits / HALF_LIFE)
         everywhere = self._seen.get("", {})
         omitted = (everywhere.get("", 0.0) / now + 0.5) / (sum(everywhere.values()) / now + 1)
@@ -75,18 +75,16 @@ class Habits:
         believed[""] = omitted if names else 1.0
         for folder in list(_folders(path))[1:]:
             counts = self._seen.get(folder)
-            if counts:
-                believed = _mixed(believed, counts, now)
+            if not counts:
+                continue
+            # What the folders above say, corrected by what this one has seen
+            whole = sum(counts.values())
+            trust = whole / now / (whole / now + TRUST)
+            believed = {
+                name: (1 - trust) * believed.get(name, 0.0) + trust * counts.get(name, 0.0) / whole
+                for name in {*believed, *counts}
+            }
         return believed
-
-
-def _mixed(above: Counts, counts: Counts, now: float) -> Counts:
-    """What the folders above say, corrected by what this one has seen."""
-    whole = sum(counts.values())
-    trust = whole / now / (whole / now + TRUST)
-    return {
-        name: (1 - trust) * above.get(name, 0.0) + trust * counts.get(name, 0.0) / whole for name in {*above, *counts}
-    }
 
 
 def _folders(path: str) -> Iterator[str]:
@@ -100,7 +98,7 @@ def _folders(path: str) -> Iterator[str]:
 
 
 def _names(path: str) -> Counts:
-    """What a path would be called by its folders: the first below the package most, then those below it."""
+    """Guess scopes from the names of a path's folders: the first below the package most, then those below it."""
     parts = folded(path).split("/")
     if len(parts) == 1:
         return {}
@@ -118,7 +116,7 @@ MAX_COMMITS: Final = 2000
 
 
 def habits_of(root: Path, revisions: str = "HEAD") -> Habits:
-    """What people chose in the latest commits; nothing in a repository without any."""
+    """Learn what people chose in the latest commits; nothing in a repository without any."""
     habits = Habits()
     if Git(root).commit(revisions) is None:
         return habits
@@ -136,5 +134,5 @@ def learn_commit(habits: Habits, commit: Commit) -> None:
 
 
 def conventional(found: Iterable[Commit]) -> list[Commit]:
-    """Those that are not merges and have a header that can be read."""
+    """Return those that are not merges and have a header that can be read."""
     return [each for each in found if len(each.parents) < 2 and parse(each.message).kind == "conventional"]

@@ -82,7 +82,7 @@ class Message:
 
 
 def cleaned(text: str) -> str:
-    """What git would keep of a message file: no comments, nothing below the scissors line of `git commit -v`."""
+    """Return what git would keep of a message file: no comments, nothing below the scissors line of `git commit -v`."""
     scissors = _SCISSORS.search(text)
     if scissors:
         text = text[: scissors.start()]
@@ -116,8 +116,8 @@ def parse(text: str, *, merge: bool = False) -> Message:
 
 
 def _footers(lines: tuple[str, ...]) -> tuple[int, tuple[Footer, ...]]:
-    """Number of the first footer line, and the footers. They are the last paragraphs that begin with one each; a
-    breaking change begins them wherever it stands, since its text may have paragraphs of its own."""
+    """Return the number of the first footer line, and the footers. They are the last paragraphs that begin with one
+    each; a breaking change begins them wherever it stands, since its text may have paragraphs of its own."""
     starts = [number for number in range(2, len(lines)) if lines[number] and not lines[number - 1]]
     first = None
     for start in reversed(starts):

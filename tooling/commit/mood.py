@@ -73,8 +73,8 @@ DETERMINERS: Final = _words(
 
 
 def imperative_of(word: str, following: str = "") -> str | None:
-    """The imperative of a word that is another form of a verb: "Added" -> "add". None when nothing is wrong, or when
-    the word can be read as a noun or an adjective: "worked examples"."""
+    """Return the imperative of a word that is another form of a verb: "Added" -> "add". None when nothing is wrong, or
+    when the word can be read as a noun or an adjective: "worked examples"."""
     lower = word.lower()
     if lower in VERBS:
         return None

@@ -39,12 +39,12 @@ class MessageProblem:
 
 
 def error(rule: str, line: int, message: str, fix: str) -> MessageProblem:
-    """A problem that refuses the commit."""
+    """Return a problem that refuses the commit."""
     return MessageProblem(rule, "error", line, message, fix)
 
 
 def warning(rule: str, line: int, message: str, fix: str) -> MessageProblem:
-    """A problem that is only mentioned."""
+    """Return a problem that is only mentioned."""
     return MessageProblem(rule, "warning", line, message, fix)
 
 
@@ -52,8 +52,8 @@ __all__ = ["MessageProblem", "problems"]
 
 
 def problems(message: Message, settings: CommitSettings, *, final: bool = False) -> list[MessageProblem]:
-    """Everything wrong with a message, by line. final: it is part of a range that is to be merged, so that a fixup has
-    been forgotten."""
+    """List everything wrong with a message, by line. final: it is part of a range that is to be merged, so that a fixup
+    has been forgotten."""
     if message.kind == "empty":
         return [error("empty", 1, "the message is empty", "say what the commit does: `type(scope): subject`")]
     if message.kind == "merge":
@@ -61,17 +61,12 @@ def problems(message: Message, settings: CommitSettings, *, final: bool = False)
     if message.kind == "fixup":
         fix = "run `git rebase -i --autosquash BASE`"
         return [error("fixup", 1, "waits to be squashed into another commit", fix)] if final else []
-    found = [*header_problems(message, settings), *_revert_problems(message), *body_problems(message, settings)]
-    return sorted(found, key=lambda problem: problem.line)
-
-
-def _revert_problems(message: Message) -> list[MessageProblem]:
-    if message.kind != "revert" and message.type.lower() != "revert":
-        return []
+    found = [*header_problems(message, settings), *body_problems(message, settings)]
     named = any(footer.token.lower() in {"refs", "reverts"} for footer in message.footers)
-    if named or any("This reverts commit " in line for line in message.lines):
-        return []
-    return [warning("revert-refs", 1, "does not say which commit it takes back", "add a footer `Refs: HASH`")]
+    named |= any("This reverts commit " in line for line in message.lines)
+    if (message.kind == "revert" or message.type.lower() == "revert") and not named:
+        found.append(warning("revert-refs", 1, "does not say which commit it reverts", "add a footer `Refs: HASH`"))
+    return sorted(found, key=lambda problem: problem.line)
 
 
 SYNONYMS: Final = {
@@ -104,7 +99,7 @@ _WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
 
 
 def header_problems(message: Message, settings: CommitSettings) -> Iterator[MessageProblem]:
-    """Everything wrong with the first line, most important first."""
+    """List everything wrong with the first line, most important first."""
     if message.kind == "revert":
         return
     if message.kind == "other":
@@ -114,7 +109,7 @@ def header_problems(message: Message, settings: CommitSettings) -> Iterator[Mess
         yield from _scope(message, settings)
         yield from _subject(message)
     if printable(message.header) != message.header or "\t" in message.header or "\ufffd" in message.header:
-        yield error("header-characters", 1, "holds control characters, or bytes that are no UTF-8", "remove them")
+        yield error("header-characters", 1, "holds control characters, or bytes that are not UTF-8", "remove them")
     length, allowed = len(NUMBER.sub("", message.header)), settings.header_length
     if length > allowed:
         fix = f"shorten it by {length - allowed}: the rest belongs in the body"
@@ -122,7 +117,7 @@ def header_problems(message: Message, settings: CommitSettings) -> Iterator[Mess
 
 
 def _reshaped(header: str, settings: CommitSettings) -> str:
-    """How a header that is none would have to look, as far as it can be told."""
+    """Say what a malformed header should look like, as far as that can be inferred."""
     found = _LOOSE.fullmatch(header)
     if found is None:
         return "write e.g. `fix: " + printable(header.strip()) + "`"
@@ -152,7 +147,7 @@ def _type(message: Message, settings: CommitSettings) -> Iterator[MessageProblem
         return
     known = known or nearest(word, settings.types)
     hint = f"write `{known}`" if known else f"use one of {', '.join(settings.types)}"
-    yield error("type-unknown", 1, f"{word!r} is no type", hint)
+    yield error("type-unknown", 1, f"{word!r} is not a type", hint)
 
 
 def _scope(message: Message, settings: CommitSettings) -> Iterator[MessageProblem]:
@@ -164,7 +159,7 @@ def _scope(message: Message, settings: CommitSettings) -> Iterator[MessageProble
     for word in message.scopes:
         if not _SCOPE.fullmatch(word):
             fix = "use letters, digits, '-', '/' and '.'; separate several by commas"
-            yield error("scope-format", 1, f"{printable(word)!r} is no scope", fix)
+            yield error("scope-format", 1, f"{printable(word)!r} is not a scope", fix)
         else:
             yield from _known_scope(word, settings)
 
@@ -211,27 +206,23 @@ _UNBREAKABLE = re.compile(r"https?://|^(?:    |\t|>|\||```)|^\S+$")
 
 
 def body_problems(message: Message, settings: CommitSettings) -> Iterator[MessageProblem]:
-    """Everything wrong after the header."""
+    """List everything wrong after the header."""
     if len(message.lines) > 1 and message.lines[1]:
         yield error("body-blank-line", 2, "no blank line between header and body", "insert one")
-    yield from _width(message, settings.body_width)
+    width, fenced = settings.body_width, False
+    for number, line in message.body:  # footers are for programs
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif len(line) > width and not fenced and not _UNBREAKABLE.search(line):
+            yield warning(
+                "body-width", number, f"has {len(line)} characters, {width} are allowed", f"wrap it at {width}"
+            )
     yield from _breaking(message)
     for number, line in enumerate(message.lines[1:], 2):
         found = _SPACED_TOKEN.match(line)
         if found is not None:
             better = found["token"].replace(" ", "-")
-            yield warning("footer-token", number, f"{found['token']!r} is no footer", f"write `{better}: ...`")
-
-
-def _width(message: Message, width: int) -> Iterator[MessageProblem]:
-    """The body only: footers are for programs."""
-    fenced = False
-    for number, line in message.body:
-        if line.lstrip().startswith("```"):
-            fenced = not fenced
-        elif len(line) > width and not fenced and not _UNBREAKABLE.search(line):
-            fix = f"wrap it at {width}"
-            yield warning("body-width", number, f"has {len(line)} characters, {width} are allowed", fix)
+            yield warning("footer-token", number, f"{found['token']!r} is not a footer", f"write `{better}: ...`")
 
 
 def _breaking(message: Message) -> Iterator[MessageProblem]:

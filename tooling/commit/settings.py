@@ -28,6 +28,7 @@ from pydantic import Field, PositiveInt, StringConstraints
 from tooling.cli.settings import Settings, Strings, read_settings, section
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 SECTION: Final = section("commit")
@@ -100,32 +101,26 @@ NONE = ""
 
 
 def scope_of_path(settings: CommitSettings, path: str) -> tuple[str, str] | None:
-    """(scope, glob that says so) of a path; the scope is "" for those with none on purpose. None: the table is silent.
+    """Return (scope, glob that says so) of a path; the scope is "" for those with none on purpose. None: the table is
+    silent.
 
     Example: scope_of_path(settings, "areal/models/llama/model.py") -> ("models", "areal/models/**").
     """
     rows = [(glob, NONE) for glob in settings.none]
     rows += [(glob, name) for name, scope in settings.scopes.items() for glob in scope.paths]
-    matching = [(glob, name) for glob, name in rows if _path_pattern(glob).fullmatch(path)]
-    if not matching:
-        return None
-    glob, name = max(matching, key=lambda row: _specific(row[0]))
-    return name, glob
+    return _most_specific((glob, name) for glob, name in rows if _path_pattern(glob).fullmatch(path))
 
 
 def scope_of_symbol(settings: CommitSettings, symbol: str) -> tuple[str, str] | None:
-    """(scope, glob) of a qualified name, e.g. "MegatronEngine.step"; None when the table is silent."""
+    """Return (scope, glob) of a qualified name, e.g. "MegatronEngine.step"; None when the table is silent."""
     rows = [(glob, name) for name, scope in settings.scopes.items() for glob in scope.symbols]
-    matching = [(glob, name) for glob, name in rows if _symbol_pattern(glob).fullmatch(symbol)]
-    if not matching:
-        return None
-    glob, name = max(matching, key=lambda row: _specific(row[0]))
-    return name, glob
+    return _most_specific((glob, name) for glob, name in rows if _symbol_pattern(glob).fullmatch(symbol))
 
 
-def _specific(glob: str) -> tuple[int, int]:
-    """Longer before the first star is more specific, then longer altogether."""
-    return len(glob.split("*", 1)[0].rstrip("/")), len(glob)
+def _most_specific(rows: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
+    """Choose from (glob, scope): longer before the first star is more specific, then longer altogether."""
+    best = max(rows, key=lambda row: (len(row[0].split("*", 1)[0].rstrip("/")), len(row[0])), default=None)
+    return (best[1], best[0]) if best is not None else None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -136,14 +131,13 @@ def _path_pattern(glob: str) -> re.Pattern[str]:
     pattern = "".join(wild.get(part) or re.escape(part) for part in parts)
     if folder:
         return re.compile(f"{pattern}/.*", re.DOTALL)
-    named = (
-        "*" not in glob.rsplit("/", 1)[-1]
-    )  # "docs/*" is about files of one folder, "docs/en" about all that is in it
+    # "docs/*" is about files of one folder, "docs/en" about all that is in it.
+    named = "*" not in glob.rsplit("/", 1)[-1]
     return re.compile(f"{pattern}(?:/.*)?" if named else pattern, re.DOTALL)
 
 
 @functools.lru_cache(maxsize=256)
 def _symbol_pattern(glob: str) -> re.Pattern[str]:
-    """A class stands for its methods too."""
+    """Compile a glob of symbols; a class stands for its methods too."""
     pattern = ".*".join(map(re.escape, glob.split("*")))
     return re.compile(rf"{pattern}(?:\..*)?")

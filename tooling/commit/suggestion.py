@@ -21,7 +21,7 @@ from tooling.commit.settings import scope_of_path, scope_of_symbol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tooling.commit.changes import ChangedFile, Role, Staged, Symbol
+    from tooling.commit.changes import ChangedSymbol, CommittedFile, Role, Staged
     from tooling.commit.habits import Habits
     from tooling.commit.settings import CommitSettings
 
@@ -74,8 +74,10 @@ class _Facts:
         return sum(self.roles.values())
 
 
-def guess_type(files: Sequence[ChangedFile], symbols: Sequence[Symbol] = (), types: Sequence[str] = ()) -> Guess:
-    """The most likely type. types: those the project has; empty: all."""
+def guess_type(
+    files: Sequence[CommittedFile], symbols: Sequence[ChangedSymbol] = (), types: Sequence[str] = ()
+) -> Guess:
+    """Return the most likely type. types: those the project has; empty: all."""
     facts = _facts(files, symbols)
     found = [each for each in _guesses(facts) if not types or each.value in types]
     if not found:
@@ -86,7 +88,7 @@ def guess_type(files: Sequence[ChangedFile], symbols: Sequence[Symbol] = (), typ
     return Guess(best.value, best.confidence, best.evidence, tuple(others[:3]))
 
 
-def _facts(files: Sequence[ChangedFile], symbols: Sequence[Symbol]) -> _Facts:
+def _facts(files: Sequence[CommittedFile], symbols: Sequence[ChangedSymbol]) -> _Facts:
     roles: dict[Role, int] = {}
     for each in files:
         role = role_of(each.path)
@@ -106,17 +108,24 @@ def _facts(files: Sequence[ChangedFile], symbols: Sequence[Symbol]) -> _Facts:
 
 
 def _guesses(facts: _Facts) -> Iterator[Guess]:
-    """Best first; later ones are what else it could be."""
+    """Yield types, best first; later ones are what else it could be."""
     if not _CODE & facts.roles.keys():
-        yield from _without_code(facts)
+        ranked = sorted(facts.roles.items(), key=lambda item: -item[1])
+        for role, lines in ranked:
+            said = "every file is of that kind" if len(ranked) == 1 else f"{lines} of {facts.whole} changed lines"
+            yield Guess(_OF_ROLE[role], 0.85 * lines / facts.whole, (f"{role}: {said}; no code",))
+        yield Guess("fix", 0.1, ())
+        yield Guess("chore", 0.1, ())
         return
     if facts.roles.get("docs", 0) > 0.6 * facts.whole and facts.added + facts.deleted < 60:
         yield Guess("docs", 0.6, (f"{facts.roles['docs']} of {facts.whole} changed lines are documents",))
     if facts.renamed > 3 and facts.renamed > 0.3 * facts.files:
         yield Guess("refactor", 0.7, (f"{facts.renamed} of {facts.files} files were renamed",))
-    if _rebuilt(facts):
-        said = f"{facts.deleted} lines of code gave way to {facts.added}"
-        yield Guess("refactor", 0.55, (said,))
+    many = facts.files >= 25 and facts.deleted > 0.5 * facts.added
+    replaced = facts.added > 80 and facts.deleted >= 0.55 * facts.added
+    removed = facts.deleted > 30 and facts.deleted > 2 * facts.added
+    if many or replaced or removed:
+        yield Guess("refactor", 0.55, (f"{facts.deleted} lines of code gave way to {facts.added}",))
     # A feature or a fix: new files, new public names, more lines than before
     net = facts.added - facts.deleted
     evidence = [f"{net:+} lines of code"]
@@ -132,37 +141,26 @@ def _guesses(facts: _Facts) -> Iterator[Guess]:
     yield Guess("refactor", 0.1, ())
 
 
-def _without_code(facts: _Facts) -> Iterator[Guess]:
-    shares = sorted(facts.roles.items(), key=lambda item: -item[1])
-    for role, lines in shares:
-        said = "every file is of that kind" if len(shares) == 1 else f"{lines} of {facts.whole} changed lines"
-        yield Guess(_OF_ROLE[role], 0.85 * lines / facts.whole, (f"{role}: {said}; no code",))
-    yield Guess("fix", 0.1, ())
-    yield Guess("chore", 0.1, ())
-
-
-def _rebuilt(facts: _Facts) -> bool:
-    many = facts.files >= 25 and facts.deleted > 0.5 * facts.added
-    replaced = facts.added > 80 and facts.deleted >= 0.55 * facts.added
-    removed = facts.deleted > 30 and facts.deleted > 2 * facts.added
-    return many or replaced or removed
-
-
 WIDE = 0.34
 """A commit whose first scope has no larger share than this belongs to none: it is about the whole."""
 
 
 def guess_scope(
-    files: Sequence[ChangedFile], symbols: Sequence[Symbol], settings: CommitSettings, habits: Callable[[], Habits]
+    files: Sequence[CommittedFile],
+    symbols: Sequence[ChangedSymbol],
+    settings: CommitSettings,
+    habits: Callable[[], Habits],
 ) -> Guess:
-    """The most likely scope. habits: asked only where the table has no answer (reading history takes time)."""
+    """Return the most likely scope. habits: asked only where the table has no answer (reading history takes time)."""
     if not files:
         return Guess("", 0.0, ("nothing is changed",))
     found = _by_table(files, symbols, settings) if settings.scopes else None
     return found or _by_habit(files, habits())
 
 
-def _by_table(files: Sequence[ChangedFile], symbols: Sequence[Symbol], settings: CommitSettings) -> Guess | None:
+def _by_table(
+    files: Sequence[CommittedFile], symbols: Sequence[ChangedSymbol], settings: CommitSettings
+) -> Guess | None:
     votes: dict[str, float] = {}
     reasons: dict[str, list[str]] = {}
     silent = 0.0
@@ -197,9 +195,9 @@ def _by_table(files: Sequence[ChangedFile], symbols: Sequence[Symbol], settings:
     return Guess(best, round(share, 2), tuple(evidence), _others(ranked, best))
 
 
-def _by_symbols(symbols: Sequence[Symbol], settings: CommitSettings) -> dict[tuple[str, str], float]:
-    """Scopes that the table gives to symbols of one file, with their share of the changed lines of all its symbols;
-    empty when the larger part has none."""
+def _by_symbols(symbols: Sequence[ChangedSymbol], settings: CommitSettings) -> dict[tuple[str, str], float]:
+    """Return scopes that the table gives to symbols of one file, with their share of the changed lines of all its
+    symbols; empty when the larger part has none."""
     whole = sum(each.lines for each in symbols)
     found: dict[tuple[str, str], float] = {}
     for each in symbols:
@@ -211,7 +209,7 @@ def _by_symbols(symbols: Sequence[Symbol], settings: CommitSettings) -> dict[tup
     return {key: part / named for key, part in found.items()} if named >= 0.5 else {}
 
 
-def _by_habit(files: Sequence[ChangedFile], habits: Habits) -> Guess:
+def _by_habit(files: Sequence[CommittedFile], habits: Habits) -> Guess:
     ranked = list(habits.likely(files).items())
     best, share = ranked[0]
     paths = sorted(shares(files), key=lambda item: -item[1])
@@ -233,7 +231,7 @@ WHY: Final = "<why: what was wrong or missing, and what is different now>"
 
 
 def skeleton(kind: str, scope: str, staged: Staged, settings: CommitSettings) -> str:
-    """A message that conforms, except for the reason."""
+    """Write a message that conforms, except for the reason."""
     head = kind + (f"({scope})" if scope else "") + ("!" if removed_api(staged) else "") + ": "
     subject = textwrap.shorten(_subject(kind, staged), settings.header_length - len(head), placeholder=" ...")
     parts = [head + (subject or "<what it does>"), WHY]
@@ -247,8 +245,8 @@ def skeleton(kind: str, scope: str, staged: Staged, settings: CommitSettings) ->
     return "\n\n".join(parts) + "\n"
 
 
-def removed_api(staged: Staged) -> list[Symbol]:
-    """Public names of modules that are gone and came up nowhere else in the same commit."""
+def removed_api(staged: Staged) -> list[ChangedSymbol]:
+    """Return public names of modules that are gone and came up nowhere else in the same commit."""
     added = {each.name.rsplit(".", 1)[-1] for each in staged.symbols if each.what == "added"}
     return [
         each
@@ -270,24 +268,16 @@ def _subject(kind: str, staged: Staged) -> str:
         verb = _VERBS.get(kind, "change")
         if all(each.what == "removed" for each in named):
             verb = "remove"
-        return f"{verb} {_joined([each.name for each in named])}"
-    return _of_files(staged)
-
-
-def _of_files(staged: Staged) -> str:
+        return f"{verb} {' and '.join(each.name for each in named)}"
     statuses = {each.status for each in staged.files}
     verb = _WHAT.get(statuses.pop(), "update") if len(statuses) == 1 else "update"
     longest = sorted(staged.files, key=lambda each: (-each.churn, each.path))
     names = [each.path.rsplit("/", 1)[-1] for each in longest]
-    return f"{verb} {_joined(list(dict.fromkeys(names))[:2])}"
-
-
-def _joined(names: Sequence[str]) -> str:
-    return " and ".join(names)
+    return f"{verb} {' and '.join(list(dict.fromkeys(names))[:2])}"
 
 
 def _key_changes(staged: Staged, settings: CommitSettings) -> list[str]:
-    """One line for each file that says something, largest first."""
+    """Describe each file that says something in one line, largest first."""
     files = [each for each in staged.files if role_of(each.path) not in {"docs", "agents"}] or list(staged.files)
     if len(files) < 2:
         return []

@@ -44,14 +44,15 @@ class Links:
     _slugs: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def shared(self, page: str, target: str) -> str:
-        """What a link means in both languages: "../zh/a.md#b" of the translation and "a.md#c" of the source are one."""
+        """Return what a link means in both languages: "../zh/a.md#b" of the translation and "a.md#c" of the source are
+        one."""
         if _EXTERNAL.match(target):
             return _LOCALE.sub("*", _HOST.sub("*", target.rstrip("/")))
         path = self._path(page, target)
         return f"page {self.tree.source_of(path)}" if path else "here"
 
     def problem(self, page: str, target: str) -> str:
-        """What is wrong with a link of the translation; "" when nothing is, or when it cannot be known."""
+        """Say what is wrong with a link of the translation; "" when nothing is, or when it cannot be known."""
         if _EXTERNAL.match(target) or target.startswith("/"):
             return ""
         path, fragment = self._path(page, target), unquote(target.partition("#")[2])
@@ -68,7 +69,7 @@ class Links:
         return ""
 
     def _path(self, page: str, target: str) -> str:
-        """The file that a relative link leads to; "" for a place on the same page."""
+        """Return the file that a relative link leads to; "" for a place on the same page."""
         path = unquote(target.partition("#")[0].partition("?")[0])
         if not path:
             return ""
@@ -116,7 +117,7 @@ Pages = tuple[str, str]
 
 
 def structural(source: Section, translation: Section, links: Links, pages: Pages) -> list[Difference]:
-    """Everything that differs, without what the translation says is meant."""
+    """List everything that differs, without what the translation says is meant."""
     lost = missing(source.facts.words, translation.facts.words)
     added = missing(translation.facts.words, source.facts.words)
     found = [
@@ -124,8 +125,14 @@ def structural(source: Section, translation: Section, links: Links, pages: Pages
         *_spans(source, translation),
         *_links(source, translation, links, pages),
         *_sets("numbers", lost, added, translation.line),
-        *_shapes(source, translation),
     ]
+    ours, theirs = translation.facts, source.facts
+    if ours.tables != theirs.tables:
+        said = f"tables of {_sizes(ours.tables)}, in the source {_sizes(theirs.tables)}"
+        found.append(Difference("tables", said, translation.line))
+    if ours.items != theirs.items:
+        said = f"lists have {ours.items} items, in the source {theirs.items}"
+        found.append(Difference("lists", said, translation.line))
     allowed = {kind for one in translation.facts.allowed for kind in one.kinds}
     return [one for one in found if one.kind not in allowed]
 
@@ -143,22 +150,17 @@ def _code(source: Sequence[CodeBlock], translation: Sequence[CodeBlock], line: i
                 other.line,
             )
         elif one.language.lower() not in _WORDS:
-            differing = _first_difference(_bare(one), _bare(other))
-            if differing is not None:
-                yield Difference("code", f"code differs from the source's at {_short(differing)!r}", other.line)
-
-
-def _first_difference(source: Sequence[str], translation: Sequence[str]) -> str | None:
-    """The first line that differs. A line with Chinese characters is a text that was translated."""
-    for wanted, text in zip(source, translation, strict=False):
-        if text != wanted and not HAN.search(text):
-            return text
-    rest = [*translation[len(source) :], *source[len(translation) :]]
-    return rest[0] if rest else None
+            wanted, lines = _bare(one), _bare(other)
+            # A line with Chinese characters is a text that was translated.
+            pairs = zip(wanted, lines, strict=False)
+            differing = [line for expected, line in pairs if line != expected and not HAN.search(line)]
+            differing += [*lines[len(wanted) :], *wanted[len(lines) :]]
+            if differing:
+                yield Difference("code", f"code differs from the source's at {_short(differing[0])!r}", other.line)
 
 
 def _bare(block: CodeBlock) -> list[str]:
-    """The lines of a block without comments, which are translated, and without empty lines."""
+    """Return the lines of a block without comments, which are translated, and without empty lines."""
     language = block.language.strip("{}").lower()
     sign = "//" if language in _SLASHES else "--" if language in _DASHES else "#"
     lines = (re.sub(rf"(?:^|(?<=\s)){sign}.*$", "", line).rstrip() for line in block.content.splitlines())
@@ -195,16 +197,6 @@ def _links(source: Section, translation: Section, links: Links, pages: Pages) ->
         yield from (Difference(kind, problem, line) for problem, line in problems if problem)
 
 
-def _shapes(source: Section, translation: Section) -> Iterator[Difference]:
-    ours, theirs = translation.facts, source.facts
-    if ours.tables != theirs.tables:
-        yield Difference(
-            "tables", f"tables of {_sizes(ours.tables)}, in the source {_sizes(theirs.tables)}", translation.line
-        )
-    if ours.items != theirs.items:
-        yield Difference("lists", f"lists have {ours.items} items, in the source {theirs.items}", translation.line)
-
-
 def _sizes(tables: Sequence[tuple[int, int]]) -> str:
     return ", ".join(f"{rows} rows and {columns} columns" for rows, columns in tables) or "no size: there is none"
 
@@ -229,7 +221,7 @@ _COLUMNS: Final = 3
 
 
 def untranslated(source: Section, translation: Section) -> list[Difference]:
-    """Paragraphs that stand in the translation in the source's words."""
+    """Return paragraphs of the translation that are still in the source's words."""
     theirs = {piece.text for piece in source.facts.prose}
     if any("words" in one.kinds for one in translation.facts.allowed):
         return []
@@ -252,7 +244,7 @@ def is_untranslated(source: Section, translation: Section) -> bool:
 
 
 def _words(text: str) -> int:
-    """How many there are; commands of formulas are none."""
+    """Count words; commands of formulas are none."""
     return len(_WORD.findall(re.sub(r"\\[A-Za-z]+", " ", text)))
 
 
@@ -263,7 +255,7 @@ class Glossary:
         self.rows = tuple(rows)
 
     def misused(self, source: Section, translation: Section) -> Iterator[Difference]:
-        """Words that the glossary does not want, where the source has their term."""
+        """Yield words that the glossary does not want, where the source has their term."""
         if any("glossary" in one.kinds for one in translation.facts.allowed):
             return
         for term, wanted, unwanted in self.rows:
@@ -276,7 +268,7 @@ class Glossary:
 
 
 def read_glossary(root: Path, path: str) -> Glossary:
-    """The first table of a page that has three columns. Raises UsageError without one."""
+    """Read the first table of a page that has three columns. Raises UsageError without one."""
     if not path:
         return Glossary(())
     file = root / path
@@ -296,8 +288,10 @@ def read_glossary(root: Path, path: str) -> Glossary:
             rows.append(tuple(cells))
     if not rows or any(len(row) < _COLUMNS for row in rows):
         raise UsageError("has no table of three columns", where=path, fix="source, translation, words not to be used")
-    return Glossary([(row[0], row[1], _listed(row[2])) for row in rows])
-
-
-def _listed(cell: str) -> tuple[str, ...]:
-    return tuple(word for word in re.split(r"[,、\uff0c;\s]+", cell) if word and word != "-")
+    words = (re.split(r"[,、\uff0c;\s]+", row[2]) for row in rows)
+    return Glossary(
+        [
+            (row[0], row[1], tuple(word for word in each if word not in {"", "-"}))
+            for row, each in zip(rows, words, strict=True)
+        ]
+    )

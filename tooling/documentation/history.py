@@ -18,10 +18,10 @@ from tooling.documentation.numbers import missing
 from tooling.documentation.pages import take_mark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from tooling.documentation.markdown import Page, Section
+    from tooling.documentation.markdown import MarkdownPage, Section
 
 
 _RECORD: Final = "\x01"
@@ -52,26 +52,23 @@ class PageChange:
 
 
 def changes(root: Path, path: str) -> list[PageChange]:
-    """The commits that changed a file, newest first, through renames. Empty without commits."""
+    """Return the commits that changed a file, newest first, through renames. Empty without commits."""
     shape = f"--format={_RECORD}%H %ad"
     options = ["--follow", "--raw", "--no-abbrev", "-M", "--date=short", "--no-ext-diff", "--no-textconv", "--no-color"]
     output = Git(root).run("log", "--topo-order", shape, *options, "--", path, allowed=(0, 128))
-    return list(_changes(output.decode(errors="replace").split(_RECORD)[1:]))
-
-
-def _changes(records: Sequence[str]) -> Iterator[PageChange]:
-    for record in records:
+    found = []
+    for record in output.decode(errors="replace").split(_RECORD)[1:]:
         head, _, rest = record.partition("\n")
         commit, date = head.split(" ", 1)
         raw = next((line for line in rest.splitlines() if line.startswith(":")), None)
-        if raw is None:
-            continue
-        blob = raw.split(" ")[3]
-        yield PageChange(commit, date, "" if set(blob) == {"0"} else blob)
+        if raw is not None:
+            blob = raw.split(" ")[3]
+            found.append(PageChange(commit, date, "" if set(blob) == {"0"} else blob))
+    return found
 
 
 def positions(root: Path) -> dict[str, int]:
-    """Every commit with its place in history, the newest first."""
+    """Return every commit with its place in history, the newest first."""
     output = Git(root).run("rev-list", "--topo-order", "HEAD", allowed=(0, 128)).decode()
     return {commit: number for number, commit in enumerate(output.split())}
 
@@ -89,7 +86,7 @@ class Version:
         self._text = text
 
     @functools.cached_property
-    def page(self) -> Page:
+    def page(self) -> MarkdownPage:
         """The page, without a mark."""
         return read_page(self._path, self._text)
 
@@ -114,13 +111,18 @@ class History:
         self._read_already: dict[tuple[str, str], Version | None] = {}
 
     def versions(self, path: str) -> Iterator[Version]:
-        """Newest first, through renames, up to the first one that removed the page or that this clone lacks."""
+        """Yield versions, newest first, through renames, up to the first one that removed the page or that this clone
+        lacks."""
         if path not in self._changes:
             self._changes[path] = changes(self._root, path)
         known = self._changes[path]
         for start in range(0, len(known), _AT_ONCE):
             part = known[start : start + _AT_ONCE]
-            self._read(path, part)
+            wanted = [change for change in part if change.blob and (path, change.commit) not in self._read_already]
+            contents = Git(self._root).blobs([change.blob for change in wanted])
+            for change, content in zip(wanted, contents, strict=True):
+                text = take_mark(content.decode("utf-8", errors="replace"))[1] if content is not None else None
+                self._read_already[path, change.commit] = Version(path, change, text) if text is not None else None
             for change in part:
                 version = self._read_already.get((path, change.commit))
                 if version is None:
@@ -128,31 +130,16 @@ class History:
                 yield version
 
     def section(self, path: str, digest: str) -> tuple[Section, Version] | None:
-        """The newest section that says what the digest is of, and the version that holds it."""
+        """Return the newest section with this digest, and the version that holds it."""
         for version in self.versions(path):
             found = version.page.find(digest)
             if found is not None:
                 return found, version
         return None
 
-    def _read(self, path: str, part: list[PageChange]) -> None:
-        wanted = [change for change in part if change.blob and (path, change.commit) not in self._read_already]
-        found = Git(self._root).blobs([change.blob for change in wanted])
-        for change, content in zip(wanted, found, strict=True):
-            text = take_mark(content.decode("utf-8", errors="replace"))[1] if content is not None else None
-            self._read_already[path, change.commit] = Version(path, change, text) if text is not None else None
-
 
 _SAME: Final = 0.4
 """Share of equal words from which an earlier section under another heading is the same one."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """The versions, newest first, in which a section says what it says now."""
-
-    first: Version
-    """The oldest of them: the commit that wrote it."""
 
 
 class Inference:
@@ -166,15 +153,15 @@ class Inference:
         self._known: dict[tuple[str, str], bool] = {}
 
     def before(self, source: tuple[str, Section], translation: tuple[str, Section]) -> Before | None:
-        """The source's section as the translation can know it, if it says something else now; None when nothing is
-        known against the translation. Both are (path, section)."""
-        written = self._run(*translation)
-        changed = self._run(*source)
+        """Return the source's section as the translation can know it, if it says something else now; None when nothing
+        is known against the translation. Both are (path, section)."""
+        written = self._written(*translation)
+        changed = self._written(*source)
         if written is None or changed is None:
             return None  # one of them is not committed yet: whoever works on it is not late
-        if self._is_ancestor(changed.first.commit, written.first.commit):
+        if self._is_ancestor(changed.commit, written.commit):
             return None
-        version = self._as_of(source[0], written.first)
+        version = self._as_of(source[0], written)
         found = _counterpart(version.page, source[1]) if version is not None else None
         if version is None or found is None or found.digest == source[1].digest:
             return None
@@ -183,16 +170,17 @@ class Inference:
         since = self._since(source[0], source[1], found)
         return Before(found.text, version.commit, version.date, since)
 
-    def _run(self, path: str, section: Section) -> _Run | None:
+    def _written(self, path: str, section: Section) -> Version | None:
+        """Return the version that wrote a section as it is now: the oldest in one run with the newest."""
         first = None
         for version in self._history.versions(path):
             if not version.holds(section):
                 break
             first = version
-        return _Run(first) if first is not None else None
+        return first
 
     def _as_of(self, path: str, moment: Version) -> Version | None:
-        """The page as it was when the commit was made."""
+        """Return the page as it was when the commit was made."""
         if self._positions is None:
             self._positions = positions(self._root)
         at = self._positions.get(moment.commit, -1)
@@ -207,7 +195,7 @@ class Inference:
         return self._known[older, newer]
 
     def _since(self, path: str, now: Section, then: Section) -> tuple[str, ...]:
-        """Commits after which the section was another one than before, newest first, down to `then`."""
+        """Return commits after which the section was another one than before, newest first, down to `then`."""
         found, last, commit = list[str](), now.digest, ""
         for version in self._history.versions(path):
             section = version.page.find(last)
@@ -220,8 +208,8 @@ class Inference:
         return tuple(one for one in found if one)
 
 
-def _counterpart(page: Page, section: Section) -> Section | None:
-    """The section of an earlier version that became this one."""
+def _counterpart(page: MarkdownPage, section: Section) -> Section | None:
+    """Return the section of an earlier version that became this one."""
     same = page.find(section.digest)
     if same is not None:
         return same
@@ -251,8 +239,4 @@ def _has_already(then: Section, now: Section, translation: Section) -> bool:
 
 def _facts(section: Section) -> set[str]:
     facts = section.facts
-    return {*_named("span", facts.spans), *_named("code", (block.content.strip() for block in facts.code))}
-
-
-def _named(kind: str, values: Iterable[str]) -> set[str]:
-    return {f"{kind} {value}" for value in values}
+    return {f"span {span}" for span in facts.spans} | {f"code {block.content.strip()}" for block in facts.code}

@@ -108,14 +108,14 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class MarkdownPage:
     """One file."""
 
     path: str
     sections: tuple[Section, ...]
 
     def find(self, digest: str) -> Section | None:
-        """The first section of this digest."""
+        """Return the first section of this digest."""
         return next((section for section in self.sections if section.digest == digest), None)
 
 
@@ -135,13 +135,13 @@ _LENGTH: Final = 16
 
 
 def digest(tokens: Iterable[Token], front: str = "") -> str:
-    """A short hash of what the tokens say; `front`: of front matter, its lines."""
+    """Return a short hash of what the tokens say; `front`: of front matter, its lines."""
     said = "\n".join([line.rstrip() for line in front.splitlines()] + list(_lines(tokens)))
     return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:_LENGTH]
 
 
 def squeezed(text: str) -> str:
-    """The text with single spaces, and none between Chinese characters."""
+    """Return the text with single spaces, and none between Chinese characters."""
     return _BETWEEN_WIDE.sub("", _SPACES.sub(" ", text).strip())
 
 
@@ -206,14 +206,14 @@ _BARE_URL: Final = re.compile(
 
 
 def facts_of(tokens: Sequence[Token], offset: int) -> Facts:
-    """Of one section; `offset`: lines of the file before the tokens' first."""
+    """Collect the facts of one section; `offset`: lines of the file before the tokens' first."""
     found = _Collector()
     found.read(tokens, offset)
     return found.facts()
 
 
 def text_of(inline: Token) -> str:
-    """The words of a heading, code spans included."""
+    """Return the words of a heading, code spans included."""
     kept = [
         child.content if child.type in {"text", "code_inline"} else " "
         for child in inline.children or []
@@ -252,7 +252,12 @@ class _Collector:
             if token.type == "inline":
                 self._inline(token.children or [], line)
             elif token.type in {"fence", "code_block"}:
-                self._block(token, line)
+                language = (token.info.split() or [""])[0]
+                directive = _DIRECTIVE.fullmatch(language)
+                if directive and directive["name"] in _PROSE_DIRECTIVES:
+                    self.read(parser().parse(token.content), line)
+                else:
+                    self.code.append(CodeBlock(language, token.content, line))
             elif token.type == "list_item_open":
                 self.items += 1
             elif token.type == "table_open":
@@ -279,7 +284,7 @@ class _Collector:
         self._words("".join(words), line)
 
     def _span(self, content: str, line: int, words: list[str]) -> None:
-        """Inline code; behind "{ref}" of MyST it is a link with words, "text <target>", or a target alone."""
+        """Read inline code; behind "{ref}" of MyST it is a link with words, "text <target>", or a target alone."""
         role = _ROLE.search(words[-1]) if words else None
         if role is None:
             self.spans.append(content)
@@ -289,14 +294,6 @@ class _Collector:
         target = _ROLE_TARGET.search(content)
         self.links.append(Link(f"{role['name']}:{target['target'] if target else content}", line))
         words.append(content[: target.start()] if target else " ")
-
-    def _block(self, token: Token, line: int) -> None:
-        language = (token.info.split() or [""])[0]
-        directive = _DIRECTIVE.fullmatch(language)
-        if directive and directive["name"] in _PROSE_DIRECTIVES:
-            self.read(parser().parse(token.content), line)
-            return
-        self.code.append(CodeBlock(language, token.content, line))
 
     def _words(self, text: str, line: int) -> None:
         self.links += [Link(url, line) for url in _BARE_URL.findall(text)]
@@ -311,7 +308,7 @@ class _Collector:
 
 
 def _shape(tokens: Sequence[Token]) -> tuple[int, int]:
-    """Rows and columns of the table that the tokens begin with."""
+    """Count rows and columns of the table that the tokens begin with."""
     rows = columns = 0
     for token in tokens:
         rows += token.type == "tr_open"
@@ -325,8 +322,8 @@ _FRONT: Final = re.compile(r"\A---[ \t]*\n(?P<inside>.*?\n)?(?:---|\.\.\.)[ \t]*
 _FRONT_LEVEL: Final = -1
 
 
-def read_page(path: str, text: str) -> Page:
-    """The page's sections. Every text is Markdown, so nothing is raised."""
+def read_page(path: str, text: str) -> MarkdownPage:
+    """Read the page's sections. Every text is Markdown, so nothing is raised."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
     front = _FRONT.match(text)
     head, body = (front[0], text[front.end() :]) if front else ("", text)
@@ -348,7 +345,7 @@ def read_page(path: str, text: str) -> Page:
         if heading is None and not part:
             continue
         sections.append(_section(part, heading, lines[first:last], first + offset, taken))
-    return Page(path, tuple(sections))
+    return MarkdownPage(path, tuple(sections))
 
 
 def _section(part: list[Token], heading: Token | None, lines: list[str], first: int, taken: dict[str, int]) -> Section:
@@ -361,7 +358,7 @@ def _section(part: list[Token], heading: Token | None, lines: list[str], first: 
 
 
 def _slug(title: str, taken: dict[str, int]) -> str:
-    """The anchor of a heading as GitHub makes it; the second one of a name gets "-1"."""
+    """Return the anchor of a heading as GitHub makes it; the second one of a name gets "-1"."""
     if not title:
         return ""
     kept = "".join(letter for letter in title.strip().lower() if letter.isalnum() or letter in " -_")

@@ -70,7 +70,7 @@ Number = frozenset[str]
 
 
 def numbers(text: str) -> list[Number]:
-    """Those written in digits, in order."""
+    """Return numbers written in digits, in order."""
     found = []
     for match in _NUMBER.finditer(unicodedata.normalize("NFKC", text)):
         digits = match["digits"]
@@ -82,7 +82,7 @@ def numbers(text: str) -> list[Number]:
 
 
 def missing(ours: str, theirs: str) -> list[str]:
-    """Numbers in digits of `ours` that `theirs` names in no way, each once, in order."""
+    """Return numbers in digits of `ours` that `theirs` names in no way, each once, in order."""
     known = {reading for number in numbers(theirs) for reading in number}
     lost = []
     for number in numbers(ours):
@@ -115,7 +115,7 @@ def _is_spelt(reading: str, text: str) -> bool:
 
 
 def _chinese(value: int) -> list[str]:
-    """How a number up to 9999 is spelt: 12 -> 十二; 2 also 两."""
+    """Spell a number up to 9999: 12 -> 十二; 2 also 两."""
     if value < 10:
         return [_DIGITS[value], *(["两", "双", "半"] if value == 2 else [])]
     if value >= 100:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tooling.documentation.markdown import Page, Section
+    from tooling.documentation.markdown import MarkdownPage, Section
     from tooling.documentation.settings import DocsSettings
 
 
@@ -65,7 +65,7 @@ class Mark:
 
 
 def take_mark(text: str) -> tuple[Mark | None, str]:
-    """The mark of a page, None without one, and the page without it."""
+    """Split a page into its mark, None without one, and the rest."""
     text = text.replace("\r\n", "\n")
     found = _MARK.search(text)
     if found is None:
@@ -82,7 +82,7 @@ def take_mark(text: str) -> tuple[Mark | None, str]:
 
 
 def marked(text: str, source: str, pairs: Sequence[tuple[Section, Section]]) -> str:
-    """The page with a new mark in place of its old one; `pairs` are (section of the source, translation)."""
+    """Return the page with a new mark in place of its old one; `pairs` are (section of the source, translation)."""
     _, plain = take_mark(text)
     lines = [f"{_OPENING}{source}{_NOTE}"]
     for original, translated in pairs:
@@ -116,34 +116,34 @@ class Tree:
     """Translations whose source is gone."""
     files: frozenset[str]
 
-    def read(self, path: str) -> tuple[Page, Mark | None]:
-        """A page without its mark, and the mark. Raises UsageError when it is no UTF-8."""
+    def read(self, path: str) -> tuple[MarkdownPage, Mark | None]:
+        """Read a page without its mark, and the mark. Raises UsageError when it is not UTF-8."""
         text = self.text(path)
         mark, plain = take_mark(text)
         return read_page(path, plain), mark
 
     def text(self, path: str) -> str:
-        """The whole file."""
+        """Return the whole file."""
         content = read_inside(self.root, path)
         if content is None:
             raise UsageError("does not exist", where=path, fix="name a page of the two folders")
         try:
             return content.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise UsageError("is no UTF-8 text", where=path, fix="save it as UTF-8") from error
+            raise UsageError("is not UTF-8 text", where=path, fix="save it as UTF-8") from error
 
     def source_of(self, path: str) -> str:
-        """Where a page of the translation has its source; another path is returned as it is."""
+        """Return where a page of the translation has its source; another path is returned as it is."""
         prefix = f"{self.settings.translation}/"
         return f"{self.settings.source}/{path.removeprefix(prefix)}" if path.startswith(prefix) else path
 
     def translation_of(self, path: str) -> str:
-        """Where a page of the source has its translation."""
+        """Return where a page of the source has its translation."""
         return f"{self.settings.translation}/{path.removeprefix(f'{self.settings.source}/')}"
 
 
 def read_tree(root: Path, files: Sequence[str], settings: DocsSettings) -> Tree:
-    """The pages among the repository's files. Raises UsageError when one of the folders holds none."""
+    """Return the pages among the repository's files. Raises UsageError when one of the folders holds none."""
     translated = [path for path in files if path.startswith(f"{settings.translation}/") and path.endswith(SUFFIXES)]
     sources = [
         path
@@ -165,11 +165,22 @@ def read_tree(root: Path, files: Sequence[str], settings: DocsSettings) -> Tree:
 
 
 def chosen(tree: Tree, names: Sequence[str]) -> Tree:
-    """Only the named pages, given by their source or their translation, from the root or below one of the folders.
-    Raises UsageError for a page that is none."""
+    """Return only the named pages, given by their source or their translation, from the root or below one of the
+    folders. Raises UsageError for other names."""
     if not names:
         return tree
-    wanted = {_resolved(tree, name) for name in names}
+    places = {twin.source for twin in tree.twins} | set(tree.untranslated) | {tree.source_of(o) for o in tree.orphans}
+    wanted = set()
+    for name in names:
+        plain = name.removeprefix("./")
+        options = [tree.source_of(plain), f"{tree.settings.source}/{plain}", f"{tree.settings.source}/{plain}.md"]
+        found = next((option for option in options if option in places), None)
+        if found is None:
+            from tooling.cli.suggest import did_you_mean
+
+            fix = did_you_mean(plain, places) or "`areal-docs zh-check` lists the pages"
+            raise UsageError("is not a page of the source or of the translation", where=name, fix=fix)
+        wanted.add(found)
     return Tree(
         tree.root,
         tree.settings,
@@ -178,17 +189,3 @@ def chosen(tree: Tree, names: Sequence[str]) -> Tree:
         tuple(path for path in tree.orphans if tree.source_of(path) in wanted),
         tree.files,
     )
-
-
-def _resolved(tree: Tree, name: str) -> str:
-    settings = tree.settings
-    places = {twin.source for twin in tree.twins} | set(tree.untranslated) | {tree.source_of(o) for o in tree.orphans}
-    plain = name.removeprefix("./")
-    options = [tree.source_of(plain), f"{settings.source}/{plain}", f"{settings.source}/{plain}.md"]
-    found = next((option for option in options if option in places), None)
-    if found is None:
-        from tooling.cli.suggest import did_you_mean
-
-        fix = did_you_mean(plain, places) or "`areal-docs zh-check` lists the pages"
-        raise UsageError("is no page with a translation, or without one", where=name, fix=fix)
-    return found

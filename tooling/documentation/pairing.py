@@ -1,4 +1,4 @@
-"""Which section of the translation is that of which section of the source.
+"""Pairs the sections of a source with those of its translation.
 
 With a mark it says so: its rows name both sides as they were. Without one, sections are laid side by side: order,
 levels of headings, and what does not depend on the language (code, links, inline code, numbers) decide.
@@ -37,7 +37,7 @@ class Pair:
 
 
 def by_mark(source: Sequence[Section], translation: Sequence[Section], mark: Mark) -> list[Pair]:
-    """The sections as the mark puts them together, in the order of the source, then what only the translation has."""
+    """Pair sections as the mark says, in the order of the source, then what only the translation has."""
     ours = _rows_to_translation(mark.rows, translation)
     theirs = _rows_to_source(mark.rows, source)
     pairs = {
@@ -56,7 +56,7 @@ def by_mark(source: Sequence[Section], translation: Sequence[Section], mark: Mar
 
 
 def side_by_side(source: Sequence[Section], translation: Sequence[Section]) -> list[Pair]:
-    """The sections by order, level and facts."""
+    """Pair sections by order, level and facts."""
     facts = {id(section): _facts(section) for section in (*source, *translation)}
 
     def worth(first: int, second: int) -> float:
@@ -83,14 +83,15 @@ def side_by_side(source: Sequence[Section], translation: Sequence[Section]) -> l
 
 
 def in_parallel(source: Sequence[Section], translation: Sequence[Section]) -> list[tuple[Section, Section]] | None:
-    """One to one, when both pages have the same headings in the same order; None otherwise."""
+    """Pair sections one to one, when both pages have the same headings in the same order; None otherwise."""
     if [section.level for section in source] != [section.level for section in translation]:
         return None
     return list(zip(source, translation, strict=True))
 
 
 def _rows_to_translation(rows: Sequence[Row], translation: Sequence[Section]) -> dict[int, int]:
-    """Row to section: the same text first, wherever it went; what was edited since by its place between the others."""
+    """Map rows to sections: the same text first, wherever it went; what was edited since by its place between the
+    others."""
     found = dict[int, int]()
     for number, row in enumerate(rows):
         same = [at for at, section in enumerate(translation) if section.digest == row.translation]
@@ -111,7 +112,8 @@ def _rows_to_translation(rows: Sequence[Row], translation: Sequence[Section]) ->
 
 
 def _rows_to_source(rows: Sequence[Row], source: Sequence[Section]) -> dict[int, int]:
-    """Row to section: the same text, else the same heading, else the only one left between the same neighbours."""
+    """Map rows to sections: the same text, else the same heading, else the only one left between the same
+    neighbours."""
     found = dict[int, int]()
     for number, row in enumerate(rows):
         free = [at for at, one in enumerate(source) if one.digest == row.source and at not in found.values()]
@@ -136,18 +138,18 @@ def _rows_to_source(rows: Sequence[Row], source: Sequence[Section]) -> dict[int,
 
 
 def _neighbour(row: int, found: dict[int, int]) -> int:
-    """The nearest settled row before one; -1 without any."""
+    """Return the nearest settled row before one; -1 without any."""
     return max((number for number in found if number < row), default=-1)
 
 
 def _neighbour_of(section: int, found: dict[int, int]) -> int:
-    """The settled row of the nearest settled section before one."""
+    """Return the settled row of the nearest settled section before one."""
     before = [(at, number) for number, at in found.items() if at < section]
     return max(before)[1] if before else -1
 
 
 def _aligned(first: int, second: int, worth: Callable[[int, int], float]) -> list[tuple[int, int]]:
-    """The pairs, in order on both sides, that are worth most together; a pair worth nothing is none."""
+    """Choose the pairs, in order on both sides, that are worth most together; a pair worth nothing is none."""
     best = [[0.0] * (second + 1) for _ in range(first + 1)]
     for one in range(first - 1, -1, -1):
         for other in range(second - 1, -1, -1):
@@ -168,8 +170,8 @@ def _aligned(first: int, second: int, worth: Callable[[int, int], float]) -> lis
 
 
 def _joined(pairs: list[Pair]) -> list[Pair]:
-    """A source section that is new and a translated one that no row knows, where nothing else stands between: one of
-    the two may be the other's, translated and not marked yet."""
+    """Join a source section that is new and a translated one that no row knows, where nothing else stands between: one
+    of the two may be the other's, translated and not marked yet."""
     lonely = [pair for pair in pairs if pair.translation is None and pair.row is None and pair.source is not None]
     spare = [pair for pair in pairs if pair.source is None and pair.row is None and pair.translation is not None]
     if len(lonely) == len(spare) and [p.source.level for p in lonely if p.source] == [
@@ -182,7 +184,7 @@ def _joined(pairs: list[Pair]) -> list[Pair]:
 
 
 def _ordered(pairs: list[Pair]) -> list[Pair]:
-    """In the order of the source, with those marked that the translation has elsewhere."""
+    """Sort pairs in the order of the source, with those marked that the translation has elsewhere."""
     whole = [pair for pair in pairs if pair.source is not None and pair.translation is not None]
     whole.sort(key=lambda pair: pair.source.line if pair.source else 0)
     lines = [pair.translation.line for pair in whole if pair.translation is not None]
@@ -196,7 +198,7 @@ def _ordered(pairs: list[Pair]) -> list[Pair]:
 
 
 def _longest_rise(values: Sequence[int]) -> set[int]:
-    """Positions of the longest rising subsequence."""
+    """Return positions of the longest rising subsequence."""
     tails, ends, before = list[int](), list[int](), dict[int, int]()
     for position, value in enumerate(values):
         at = bisect_left(tails, value)

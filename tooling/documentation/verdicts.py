@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from tooling.cli.git import Repository
     from tooling.documentation.compare import Glossary
-    from tooling.documentation.markdown import Page, Section
+    from tooling.documentation.markdown import MarkdownPage, Section
     from tooling.documentation.pages import Mark, Tree, Twin
 
 
-class State(StrEnum):
-    """Of one section."""
+class TranslationState(StrEnum):
+    """The state of one section."""
 
     IN_STEP = "in step"
     CHANGED = "source changed"
@@ -56,10 +56,10 @@ class Basis(StrEnum):
 class Verdict:
     """One section."""
 
-    state: State
+    state: TranslationState
     source: Section | None
     translation: Section | None
-    also: tuple[State, ...] = ()
+    also: tuple[TranslationState, ...] = ()
     """Further states: a section can be moved and out of date at once."""
     before: Before | None = None
     """Only for CHANGED, and for EXTRA where the source had it once."""
@@ -75,7 +75,7 @@ class Verdict:
     @property
     def lags(self) -> bool:
         """Whether something is left to do."""
-        return self.state is not State.IN_STEP
+        return self.state is not TranslationState.IN_STEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +105,20 @@ class DocsVerdicts:
     """Pages of the source without a translation, where they need none."""
 
 
-_ORDER: Final[tuple[State, ...]] = (
-    State.MISSING,
-    State.EXTRA,
-    State.CHANGED,
-    State.UNTRANSLATED,
-    State.DIFFERS,
-    State.REORDERED,
+_ORDER: Final[tuple[TranslationState, ...]] = (
+    TranslationState.MISSING,
+    TranslationState.EXTRA,
+    TranslationState.CHANGED,
+    TranslationState.UNTRANSLATED,
+    TranslationState.DIFFERS,
+    TranslationState.REORDERED,
 )
 _ANOTHER: Final = 0.25
 """Share of equal words below which a section under a new heading is another one, and not the old one renamed."""
 
 
 @dataclass(slots=True)
-class Judge:
+class TranslationJudge:
     """Judges pages by their marks, by history, and by what both sides say now."""
 
     repository: Repository
@@ -131,7 +131,7 @@ class Judge:
     links: Links
 
     def all(self) -> DocsVerdicts:
-        """Every page."""
+        """TranslationJudge every page."""
         settings = self.tree.settings
         pages = [self.twin(twin) for twin in self.tree.twins]
         if settings.complete:
@@ -139,12 +139,20 @@ class Judge:
             for path in self.tree.untranslated:
                 place = self.tree.translation_of(path)
                 pages.append(PageVerdict(path, place, Basis.STRUCTURE, (), "has no translation", fix))
-        pages += [self._orphan(path) for path in self.tree.orphans]
+        for path in self.tree.orphans:
+            mark = self.tree.read(path)[1]
+            followed = {row.source for row in mark.rows} if mark else set()
+            moved = (
+                next((one for one in self.tree.untranslated if followed & self._digests(one)), "") if followed else ""
+            )
+            fix = f"it follows what is now {moved}: move it to {self.tree.translation_of(moved)}" if moved else ""
+            page = (self.tree.source_of(path), path, Basis.STRUCTURE, (), "its source is gone")
+            pages.append(PageVerdict(*page, fix or "remove it, or move it"))
         left = () if settings.complete else self.tree.untranslated
         return DocsVerdicts(tuple(sorted(pages, key=lambda page: page.source)), left)
 
     def twin(self, twin: Twin) -> PageVerdict:
-        """One page and its translation."""
+        """TranslationJudge one page and its translation."""
         (source, _), (translation, mark) = self.tree.read(twin.source), self.tree.read(twin.translation)
         problem, fix = "", ""
         if mark is not None and (mark.broken or not mark.rows):
@@ -162,7 +170,7 @@ class Judge:
             basis = Basis.HISTORY if self.inference is not None else Basis.STRUCTURE
         return PageVerdict(twin.source, twin.translation, basis, tuple(verdicts), problem, fix)
 
-    def _marked(self, twin: Twin, source: Page, translation: Page, mark: Mark) -> list[Verdict]:
+    def _marked(self, twin: Twin, source: MarkdownPage, translation: MarkdownPage, mark: Mark) -> list[Verdict]:
         pairs = []
         for pair in by_mark(source.sections, translation.sections, mark):
             pairs += self._parted(twin, pair)
@@ -174,7 +182,7 @@ class Judge:
 
         return [self._verdict(twin, pair, before, marked=True) for pair in pairs]
 
-    def _unmarked(self, twin: Twin, source: Page, translation: Page) -> list[Verdict]:
+    def _unmarked(self, twin: Twin, source: MarkdownPage, translation: MarkdownPage) -> list[Verdict]:
         def before(pair: Pair) -> Before | None:
             if self.inference is None or pair.source is None or pair.translation is None:
                 return None
@@ -184,7 +192,7 @@ class Judge:
         return [self._verdict(twin, pair, before, marked=False) for pair in pairs]
 
     def _parted(self, twin: Twin, pair: Pair) -> list[Pair]:
-        """A pair whose source was matched by its place only, taken apart when it turns out to be another section."""
+        """Split a pair whose source was matched by its place only when it turns out to be another section."""
         row, section = pair.row, pair.source
         if row is None or section is None or row.source == section.digest or row.slug == section.slug:
             return [pair]
@@ -199,34 +207,31 @@ class Judge:
 
     def _verdict(self, twin: Twin, pair: Pair, before: Callable[[Pair], Before | None], *, marked: bool) -> Verdict:
         source, translation = pair.source, pair.translation
-        if translation is None or source is None:
-            return self._alone(twin, pair)
+        if translation is None:
+            return Verdict(TranslationState.MISSING, source, None)
+        if source is None:
+            once = self._recorded(twin.source, pair.row.source) if pair.row is not None else None
+            note = "the source does not have it any more" if pair.row is not None else ""
+            return Verdict(TranslationState.EXTRA, None, translation, before=once, note=note)
         words_left = is_untranslated(source, translation)
         then = before(pair) if pair.row is not None or not words_left else None  # copied: nothing was followed yet
         edited = pair.row is not None and pair.row.translation != translation.digest
         new = marked and pair.row is None
-        states = {State.CHANGED} if then is not None or new else set[State]()
+        states = {TranslationState.CHANGED} if then is not None or new else set[TranslationState]()
         differences = list[Difference]()
         if words_left:
-            states.add(State.UNTRANSLATED)
+            states.add(TranslationState.UNTRANSLATED)
         else:
             differences = structural(source, translation, self.links, (twin.source, twin.translation))
             differences += [*untranslated(source, translation), *self.glossary.misused(source, translation)]
-            states |= {State.DIFFERS} if differences else set()
-        states |= {State.REORDERED} if pair.moved else set()
-        found = [state for state in _ORDER if state in states] or [State.IN_STEP]
+            states |= {TranslationState.DIFFERS} if differences else set()
+        states |= {TranslationState.REORDERED} if pair.moved else set()
+        found = [state for state in _ORDER if state in states] or [TranslationState.IN_STEP]
         note = _note(found[0], then, edited=edited, new=new)
         return Verdict(found[0], source, translation, tuple(found[1:]), then, tuple(differences), note)
 
-    def _alone(self, twin: Twin, pair: Pair) -> Verdict:
-        if pair.translation is None:
-            return Verdict(State.MISSING, pair.source, None)
-        before = self._recorded(twin.source, pair.row.source) if pair.row is not None else None
-        note = "the source does not have it any more" if pair.row is not None else ""
-        return Verdict(State.EXTRA, None, pair.translation, before=before, note=note)
-
     def _recorded(self, path: str, digest: str) -> Before | None:
-        """The section that a mark names, found in history by its hash."""
+        """Find the section that a mark names in history, by its hash."""
         if self.history is None:
             return None
         found = self.history.section(path, digest)
@@ -240,30 +245,22 @@ class Judge:
             since.append(one.commit)
         return Before(section.text, version.commit, version.date, tuple(since))
 
-    def _orphan(self, path: str) -> PageVerdict:
-        _, mark = self.tree.read(path)
-        source = self.tree.source_of(path)
-        wanted = {row.source for row in mark.rows} if mark else set()
-        moved = next((one for one in self.tree.untranslated if wanted & self._digests(one)), "") if wanted else ""
-        fix = f"it follows what is now {moved}: move it to {self.tree.translation_of(moved)}" if moved else ""
-        return PageVerdict(source, path, Basis.STRUCTURE, (), "its source is gone", fix or "remove it, or move it")
-
     def _digests(self, path: str) -> set[str]:
         return {section.digest for section in self.tree.read(path)[0].sections}
 
 
-def _note(state: State, before: Before | None, *, edited: bool, new: bool) -> str:
-    if state is State.CHANGED and new:
+def _note(state: TranslationState, before: Before | None, *, edited: bool, new: bool) -> str:
+    if state is TranslationState.CHANGED and new:
         return "new on both sides since the mark; mark it when it says the same"
-    if state is State.CHANGED and before is not None and not before.text:
+    if state is TranslationState.CHANGED and before is not None and not before.text:
         said = "what it follows is not in the history of this clone"
         return f"{said}; the translation was edited since its mark" if edited else said
-    if state is State.CHANGED and edited:
+    if state is TranslationState.CHANGED and edited:
         return "the translation was edited since its mark: if it says the same now, mark it"
     return ""
 
 
-def open_judge(start: Path, names: Sequence[str], *, ask_history: bool = True) -> Judge:
+def open_judge(start: Path, names: Sequence[str], *, ask_history: bool = True) -> TranslationJudge:
     """Read settings and list pages: those that are named, or all.
 
     Raises UsageError where there is no repository, no such page, or settings that make no sense.
@@ -274,7 +271,7 @@ def open_judge(start: Path, names: Sequence[str], *, ask_history: bool = True) -
     history = History(root) if ask_history else None
     inference = Inference(root, history) if history is not None else None
     glossary = read_glossary(root, settings.glossary)
-    return Judge(repository, chosen(whole, names), glossary, history, inference, Links(whole))
+    return TranslationJudge(repository, chosen(whole, names), glossary, history, inference, Links(whole))
 
 
 def source_diff(verdict: Verdict, path: str) -> str:

@@ -1,7 +1,7 @@
 """A message is taken apart as Conventional Commits 1.0 says."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tooling.commit.message import cleaned, parse
@@ -73,6 +73,7 @@ def test_the_scissors_line_says_which_character_comments_begin_with():
     assert parse(cleaned(text)).lines == ("feat: x", "", "#12 is closed")
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.text())
 def test_no_text_breaks_the_parser(text):
     message = parse(cleaned(text))

@@ -1,7 +1,7 @@
 """What is wrong with a message, and how to put it right."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tooling.commit.message import parse
@@ -123,6 +123,7 @@ def test_a_forgotten_fixup_in_a_range_is_an_error():
     assert rules("fixup! fix: x", final=True) == {("fixup", "error")}
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.text())
 def test_no_text_breaks_the_rules(text):
     found = problems(parse(text), TABLE)

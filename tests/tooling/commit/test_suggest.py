@@ -2,7 +2,7 @@
 
 import pytest
 
-from tooling.commit.changes import ChangedFile
+from tooling.commit.changes import CommittedFile
 from tooling.commit.message import parse
 from tooling.commit.rules import problems
 from tooling.commit.settings import CommitSettings
@@ -25,7 +25,7 @@ def stage(repo, path, text):
 
 
 def file(path, status="M", added=10, deleted=0):
-    return ChangedFile(path, status, added, deleted)
+    return CommittedFile(path, status, added, deleted)
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ def test_people_read_what_lags_and_the_sums(marked):
         (["zh-chek"], "did you mean 'zh-check'?"),
         (["zh-check", "--chek"], "did you mean '--check'?"),
         (["zh-check", "--json", "--github"], "two forms"),
-        (["zh-check", "nothing.md"], "no page"),
-        (["zh-check", "../outside.md"], "no page"),
+        (["zh-check", "nothing.md"], "is not a page"),
+        (["zh-check", "../outside.md"], "is not a page"),
         (["zh-mark"], "required"),
     ],
 )

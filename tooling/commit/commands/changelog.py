@@ -1,6 +1,6 @@
 """Prints the commits of a range (default: since the latest tag) as a list of changes, breaking ones first.
 
-A commit that the same range takes back is left out together with the revert.
+A commit that the same range reverts is left out together with the revert.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TITLES: Final = {
     "refactor": "Rebuilt",
     "docs": "Documents",
     "gov": "Governance",
-    "revert": "Taken back",
+    "revert": "Reverted",
     "style": "Style",
     "test": "Tests",
     "build": "Build",
@@ -60,13 +60,22 @@ class ChangelogEntry:
 
 
 def entries(commits: Sequence[Commit]) -> list[ChangelogEntry]:
-    """Newest first. Merges are left out, and so are commits that the range itself takes back, with their reverts."""
-    gone = _taken_back(commits)
+    """List changes, newest first. Merges are left out, and so are commits that the range itself reverts, with their
+    reverts; a revert that is reverted itself reverts nothing."""
+    hashes = [each.hash for each in commits]
+    gone: set[str] = set()
+    for each in commits:  # newest first
+        if each.hash in gone:
+            continue
+        for short in _REVERTED.findall(each.message):
+            target = next((name for name in hashes if name.startswith(short)), None)
+            if target is not None and target != each.hash:
+                gone |= {each.hash, target}
     return [_entry(each) for each in commits if len(each.parents) < 2 and each.hash not in gone]
 
 
 def markdown(found: Sequence[ChangelogEntry], title: str, *, all_types: bool) -> str:
-    """The list for people."""
+    """Format the list for people."""
     parts = [f"## {_escaped(title)}"]
     breaking = [f"- {_scoped(each)}{_escaped(text)}" for each in found for text in each.breaking]
     if breaking:
@@ -82,20 +91,6 @@ def markdown(found: Sequence[ChangelogEntry], title: str, *, all_types: bool) ->
     if len(parts) == 1:
         parts.append("Nothing that users see.")
     return "\n\n".join(parts) + "\n"
-
-
-def _taken_back(commits: Sequence[Commit]) -> set[str]:
-    """Both halves of every pair; a revert that is taken back itself takes nothing back."""
-    hashes = [each.hash for each in commits]
-    gone: set[str] = set()
-    for each in commits:  # newest first
-        if each.hash in gone:
-            continue
-        for short in _REVERTED.findall(each.message):
-            target = next((name for name in hashes if name.startswith(short)), None)
-            if target is not None and target != each.hash:
-                gone |= {each.hash, target}
-    return gone
 
 
 def _entry(commit: Commit) -> ChangelogEntry:

@@ -105,7 +105,8 @@ def _message(name: str, text: str, settings: CommitSettings) -> CheckedMessage:
 
 
 def _range(root: Path, target: str, settings: CommitSettings, *, everything: bool) -> tuple[list[CheckedMessage], int]:
-    """The commits of a range, oldest first, and how many of them are exempt: older than the rules, or accepted."""
+    """Check the commits of a range, oldest first; also return how many are exempt: older than the rules, or
+    accepted."""
     from tooling.commit.changes import commits
 
     git = Git(root)

@@ -74,7 +74,8 @@ class HookPlan:
 
 
 def script() -> bytes:
-    """The hook. `-P` keeps Python from importing a folder named `tooling` of the repository that is committed to."""
+    """Return the hook. `-P` keeps Python from importing a folder named `tooling` of the repository that is committed
+    to."""
     return _SCRIPT.format(mark=_MARK, kept=KEPT, python=shlex.quote(sys.executable)).encode()
 
 
@@ -99,7 +100,7 @@ def hooks_of(repository: Repository, *, shared: bool) -> Hooks:
 
 
 def plan_install(repository: Repository, hooks: Hooks) -> HookPlan:
-    """What an installation would do; nothing when it is in place. Raises ConflictError when a foreign hook cannot be
+    """Plan an installation; nothing when it is in place. Raises ConflictError when a foreign hook cannot be
     kept."""
     present, wanted = _content(hooks.file), script()
     if present == wanted and os.access(hooks.file, os.X_OK):
@@ -120,7 +121,7 @@ def plan_install(repository: Repository, hooks: Hooks) -> HookPlan:
 
 
 def plan_uninstall(repository: Repository, hooks: Hooks) -> HookPlan:
-    """What a removal would do; nothing when our hook is not there. A foreign hook comes back."""
+    """Plan a removal; nothing when our hook is not there. A foreign hook comes back."""
     present, kept = _content(hooks.file), _content(hooks.kept)
     if present is None or not is_ours(present):
         return HookPlan((), ("the hook that is there is not ours; it was kept",) if present is not None else ())

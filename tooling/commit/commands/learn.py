@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Sequence
 
-    from tooling.cli.git import Repository
     from tooling.cli.parser import Parser
     from tooling.commit.changes import Commit
 
@@ -52,7 +51,8 @@ class Learnt:
 
 
 def learn(commits: Iterable[Commit], files: Sequence[str], *, min_commits: int) -> Learnt:
-    """commits: newest first; later ones count more. files: those of the repository now; what is gone gets no row."""
+    """Learn a table of scopes. commits: newest first; later ones count more. files: those of the repository now; what
+    is gone gets no row."""
     seen: dict[str, dict[str, float]] = {}
     uses: Counter[str] = Counter()
     spellings: dict[str, Counter[str]] = {}
@@ -86,7 +86,7 @@ def learn(commits: Iterable[Commit], files: Sequence[str], *, min_commits: int) 
 
 
 def table(learnt: Learnt) -> str:
-    """The TOML of what was learnt."""
+    """Return the TOML of what was learnt."""
     lines = ["[tool.areal.commit]"]
     if learnt.none:
         lines += ["# Paths that have no scope on purpose.", f"none = {_list(learnt.none)}"]
@@ -99,7 +99,7 @@ def table(learnt: Learnt) -> str:
 
 
 def _owners(seen: dict[str, dict[str, float]], frequent: set[str], existing: set[str]) -> dict[str, str]:
-    """The scope of every folder and file that has a clear one, where the folder above it has another."""
+    """Return the scope of every folder and file that has a clear one, where the folder above it has another."""
     owners: dict[str, str] = {}
     for path in sorted(seen.keys() & existing, key=lambda path: (path.count("/"), path)):
         counts = {name: value for name, value in seen[path].items() if name in frequent or name == ""}
@@ -134,7 +134,7 @@ def _list(items: Sequence[str]) -> str:
 
 
 def _text(value: str) -> str:
-    """A TOML string: paths may hold anything."""
+    """Return a TOML string: paths may hold anything."""
     import json
 
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -154,7 +154,13 @@ def run(arguments: argparse.Namespace) -> Report:
     if arguments.min_commits < 1:
         raise UsageError("is not a number of commits", where="--min-commits", fix="write --min-commits 3")
     writing = arguments.write or arguments.dry_run or arguments.diff
-    learnt = _learnt(repository, arguments)
+    if ".." not in arguments.range and Git(repository.root).commit(arguments.range) is None:
+        raise UsageError("there is no history to learn from", where=arguments.range, fix="name a range with commits")
+    found = commits(repository.root, arguments.range, files=True)
+    learnt = learn(found, repository.files(untracked=False), min_commits=arguments.min_commits)
+    if not learnt.paths:
+        fix = "lower --min-commits, or write [tool.areal.commit.scopes] by hand"
+        raise UsageError(f"no scope is used often enough in {learnt.commits} commits", where=arguments.range, fix=fix)
     plan = Plan(repository.root)
     if writing:
         if read_commit_settings(repository.root).scopes:
@@ -189,17 +195,6 @@ def run(arguments: argparse.Namespace) -> Report:
             "table": table(learnt),
         },
     )
-
-
-def _learnt(repository: Repository, arguments: argparse.Namespace) -> Learnt:
-    if ".." not in arguments.range and Git(repository.root).commit(arguments.range) is None:
-        raise UsageError("there is no history to learn from", where=arguments.range, fix="name a range with commits")
-    found = commits(repository.root, arguments.range, files=True)
-    learnt = learn(found, repository.files(untracked=False), min_commits=arguments.min_commits)
-    if not learnt.paths:
-        fix = "lower --min-commits, or write [tool.areal.commit.scopes] by hand"
-        raise UsageError(f"no scope is used often enough in {learnt.commits} commits", where=arguments.range, fix=fix)
-    return learnt
 
 
 def _extend(plan: Plan, text: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tooling.cli.errors import FindingError, UsageError
 from tooling.cli.report import Report
-from tooling.documentation.verdicts import State, open_judge, source_diff
+from tooling.documentation.verdicts import TranslationState, open_judge, source_diff
 
 if TYPE_CHECKING:
     import argparse
@@ -40,7 +40,7 @@ def counts(outcome: DocsVerdicts) -> dict[str, int]:
         "sections": len(sections),
         "lagging_sections": sum(one.lags for one in sections),
     }
-    return found | {state.value: sum(one.state is state for one in sections) for state in State}
+    return found | {state.value: sum(one.state is state for one in sections) for state in TranslationState}
 
 
 def text(outcome: DocsVerdicts, *, diffs: bool) -> str:
@@ -155,7 +155,7 @@ def configure(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """Judge every page, or those that are named."""
+    """TranslationJudge every page, or those that are named."""
     if arguments.json and arguments.github:
         raise UsageError("--json and --github are two forms of output", where="--github", fix="leave one of them out")
     outcome = open_judge(arguments.repo, arguments.pages, ask_history=not arguments.no_history).all()

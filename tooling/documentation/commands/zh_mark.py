@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tooling.cli.parser import Parser
     from tooling.documentation.pages import Twin
-    from tooling.documentation.verdicts import Judge
+    from tooling.documentation.verdicts import TranslationJudge
 
 
 class UnmarkableError(FindingError):
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> Report:
     )
 
 
-def _planned(judge: Judge) -> Plan:
+def _planned(judge: TranslationJudge) -> Plan:
     plan, problems = Plan(judge.tree.root), list[dict[str, object]]()
     for path in (*map(judge.tree.translation_of, judge.tree.untranslated), *judge.tree.orphans):
         orphan = path in judge.tree.orphans
@@ -85,7 +85,7 @@ def _planned(judge: Judge) -> Plan:
     return plan
 
 
-def _problems(judge: Judge, twin: Twin) -> Iterator[tuple[int, str]]:
+def _problems(judge: TranslationJudge, twin: Twin) -> Iterator[tuple[int, str]]:
     """Why a page does not say what its source says: line and reason."""
     source, _ = judge.tree.read(twin.source)
     translation, _ = judge.tree.read(twin.translation)
