@@ -40,7 +40,8 @@ PACKAGED_OPERAND_DIGITS: Final = 2
 VALIDATION_EVERY: Final = 10
 
 _ANNOTATION: Final = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
-_EXPRESSION: Final = re.compile(r"(\d+)([-+*/])(\d+)")
+_EXPRESSION: Final = re.compile(r"\d+[-+*/]\d+")
+_SIGN: Final = re.compile(r"([-+*/])")
 _OPERATIONS: Final[dict[str, Callable[[int, int], float]]] = {
     "*": operator.mul,
     "+": operator.add,
@@ -123,7 +124,7 @@ def get_arithmetic_sft_dataset(
 def load_facts(
     path: str, split: str, *, max_operand_digits: int = 1, max_result_digits: int = 2, operators: str = "*+-/"
 ) -> list[Fact]:
-    """Annotations of one split in problem order: one operator, two whole operands, a whole and correct result.
+    """Return annotations of one split in problem order: one operator, two whole operands, a whole and correct result.
 
     Raises ConfigError for an unknown split or operator and for limits beyond the packaged rows; DataError when nothing
     is left.
@@ -133,15 +134,22 @@ def load_facts(
     candidates = (
         extract_facts(row["answer"] for row in read_gsm8k(path, stored).rows) if path else _read_packaged(stored)
     )
-    in_split = [
-        f for f in candidates if split == "test" or (f.problem % VALIDATION_EVERY == 0) == (split == "validation")
-    ]
-    fitting = [fact for fact in in_split if _within(fact, max_operand_digits, max_result_digits, operators)]
-    correct = [fact for fact in fitting if _is_correct(fact)]
-    if len(correct) < len(fitting):
-        logger.warning(
-            "arithmetic %s: dropped %d annotations whose result is wrong", split, len(fitting) - len(correct)
-        )
+    correct = []
+    num_wrong = 0
+    for fact in candidates:
+        left, sign, right = _SIGN.split(fact.expression)
+        if split != "test" and (fact.problem % VALIDATION_EVERY == 0) != (split == "validation"):
+            continue
+        if sign not in operators or max(len(left), len(right)) > max_operand_digits:
+            continue
+        if not (fact.result.isascii() and fact.result.isdecimal()) or len(fact.result) > max_result_digits:
+            continue
+        if (sign == "/" and int(right) == 0) or _OPERATIONS[sign](int(left), int(right)) != int(fact.result):
+            num_wrong += 1
+        else:
+            correct.append(fact)
+    if num_wrong:
+        logger.warning("arithmetic %s: dropped %d annotations whose result is wrong", split, num_wrong)
     if not correct:
         raise DataError(f"arithmetic {split}: no annotation of {path or 'the packaged rows'} fits the given limits")
     return correct
@@ -162,7 +170,7 @@ def _check_choice(path: str, split: str, max_operand_digits: int, max_result_dig
 
 
 def extract_facts(solutions: Iterable[str]) -> list[Fact]:
-    """Every annotation with one operator and two whole operands, spaces removed; `problem` counts the solutions."""
+    """Return every annotation with one operator and two whole operands, without spaces; `problem` counts solutions."""
     facts = []
     for problem, solution in enumerate(solutions):
         for match in _ANNOTATION.finditer(solution):
@@ -180,33 +188,6 @@ def _read_packaged(split: str) -> list[Fact]:
         expression, _, result = annotation.partition("=")
         facts.append(Fact(problem=int(problem), expression=expression, result=result))
     return facts
-
-
-def _operands(fact: Fact) -> tuple[str, str, str]:
-    match = _EXPRESSION.fullmatch(fact.expression)
-    if match is None:
-        raise DataError(
-            f"annotation {fact.expression!r} of problem {fact.problem} is not one operation on two whole numbers"
-        )
-    return match[1], match[2], match[3]
-
-
-def _within(fact: Fact, max_operand_digits: int, max_result_digits: int, operators: str) -> bool:
-    left, sign, right = _operands(fact)
-    whole = fact.result.isascii() and fact.result.isdecimal()
-    return (
-        sign in operators
-        and max(len(left), len(right)) <= max_operand_digits
-        and whole
-        and len(fact.result) <= max_result_digits
-    )
-
-
-def _is_correct(fact: Fact) -> bool:
-    left, sign, right = _operands(fact)
-    if sign == "/" and int(right) == 0:
-        return False
-    return _OPERATIONS[sign](int(left), int(right)) == int(fact.result)
 
 
 def _sample(facts: Sequence[Fact], count: int, seed: int) -> list[Fact]:

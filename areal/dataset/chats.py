@@ -47,7 +47,7 @@ def as_chat(turns: list[dict[str, Any]]) -> Chat:
 
 
 def chat_problem(turns: Any, *, answered: bool) -> str:
-    """Why `turns` is no chat in either form; empty when it is.
+    """Return why `turns` is not a chat in either form; empty when it is.
 
     answered: it must end with an assistant turn that is not empty, after at least one other turn; otherwise it must
     end with a turn that a model can answer.
@@ -69,7 +69,7 @@ def chat_problem(turns: Any, *, answered: bool) -> str:
 
 
 def split_last_turn(turns: list[dict[str, Any]]) -> tuple[Chat, str]:
-    """(all turns but the last, text of the last) of a chat that passed `chat_problem(answered=True)`."""
+    """Return (all turns but the last, text of the last) of a chat that passed `chat_problem(answered=True)`."""
     chat = as_chat(turns)
     return chat[:-1], chat[-1]["content"]
 
@@ -77,21 +77,25 @@ def split_last_turn(turns: list[dict[str, Any]]) -> tuple[Chat, str]:
 def require_chats(raw: RawRows, *columns: str, answered: bool = True) -> None:
     """Raise DataError with row numbers unless every row has a chat in each of `columns` (see `chat_problem`)."""
     for column in columns:
-        complain(
-            raw.source,
-            ((raw.where(index), _column_problem(row, column, answered)) for index, row in enumerate(raw.rows)),
-        )
+        problems = (column_problem(row, column, answered=answered) for row in raw.rows)
+        complain(raw.source, ((raw.where(index), problem) for index, problem in enumerate(problems)))
 
 
-def _column_problem(row: Mapping[str, Any], column: str, answered: bool) -> str:
+def column_problem(row: Mapping[str, Any], column: str, *, answered: bool) -> str:
+    """Return why a row has no chat in a column (see `chat_problem`); empty when it has."""
     if column not in row:
         return missing_column(column, row)
     problem = chat_problem(row[column], answered=answered)
     return f"{column}: {problem}" if problem else ""
 
 
+def is_turn(value: Any) -> bool:
+    """Return whether a value has the fields of a turn, in either form."""
+    return isinstance(value, dict) and ({"role", "content"} <= set(value) or {"from", "value"} <= set(value))
+
+
 def _turn_problem(turn: Any) -> str:
-    if not isinstance(turn, dict) or not ({"role", "content"} <= set(turn) or {"from", "value"} <= set(turn)):
+    if not is_turn(turn):
         return f"{turn!r:.60} has neither role and content nor from and value"
     speaker, text = (turn["role"], turn["content"]) if "role" in turn else (turn["from"], turn["value"])
     if not isinstance(speaker, str) or not isinstance(text, str):

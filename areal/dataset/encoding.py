@@ -1,4 +1,4 @@
-"""From text to token ids, the same way in loaders and workflows, so that what SFT learns is what RL continues.
+"""Turns text into token ids the same way in loaders and workflows, so that what SFT learns is what RL continues.
 
 A prompt is a chat (a list of messages, rendered by the tokenizer's chat template) or a plain string. A plain string
 is encoded as it stands: no BOS and no other special token is added, so write them into the string when a model wants
@@ -25,14 +25,12 @@ Messages = "list[dict[str, str]] | str"
 
 
 def has_chat_template(tokenizer: Any) -> bool:
-    """Whether the tokenizer can render a chat."""
+    """Return whether the tokenizer can render a chat."""
     return bool(getattr(tokenizer, "chat_template", None))
 
 
 def as_messages(text: str, tokenizer: Any, *, system: str = "") -> list[dict[str, str]] | str:
-    """One user turn as a chat when the tokenizer has a template, else the plain string (after the system text, if
-    any).
-    """
+    """Return one user turn as a chat when the tokenizer has a template, else as a string (after the system text)."""
     if not has_chat_template(tokenizer):
         return f"{system}\n{text}" if system else text
     turns = [{"role": "system", "content": system}] if system else []
@@ -40,7 +38,7 @@ def as_messages(text: str, tokenizer: Any, *, system: str = "") -> list[dict[str
 
 
 def encode_prompt(messages: Any, tokenizer: Any, *, enable_thinking: bool = False) -> list[int]:
-    """Token ids of a prompt, ending where the model's answer begins.
+    """Return the token ids of a prompt, ending where the model's answer begins.
 
     enable_thinking: handed to the chat template; templates without that switch ignore it. Raises DataError for an
     empty prompt, a chat without a template to render it, and a chat whose text contains one of the tokenizer's
@@ -55,7 +53,13 @@ def encode_prompt(messages: Any, tokenizer: Any, *, enable_thinking: bool = Fals
         raise DataError(
             "messages is a chat but the tokenizer has no chat template; give a plain string, or set a template"
         )
-    _refuse_control_tokens(messages, tokenizer)
+    for index, message in enumerate(messages):
+        for token in tokenizer.all_special_tokens:
+            if token in message["content"]:
+                raise DataError(
+                    f"messages[{index}] contains the control token {token!r} as text, which would be read as control; "
+                    f"remove it, or give the whole prompt as a rendered string"
+                )
     ids = tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, tokenize=True, return_dict=False, enable_thinking=enable_thinking
     )
@@ -63,7 +67,7 @@ def encode_prompt(messages: Any, tokenizer: Any, *, enable_thinking: bool = Fals
 
 
 def encode_text(text: str, tokenizer: Any) -> list[int]:
-    """Token ids of a text, without BOS or EOS; raises DataError when the tokenizer cannot represent it."""
+    """Return the token ids of a text, without BOS or EOS; raises DataError when the tokenizer cannot represent it."""
     try:
         return list(tokenizer.encode(text, add_special_tokens=False))
     # The Rust tokenizers raise bare Exception for a character outside a vocabulary without an unknown token.
@@ -72,14 +76,14 @@ def encode_text(text: str, tokenizer: Any) -> list[int]:
 
 
 def encode_answer(text: str, tokenizer: Any) -> list[int]:
-    """Token ids of an answer followed by the end-of-sequence token, as the policy would have to sample it."""
+    """Return the token ids of an answer and the end-of-sequence token, as the policy would have to sample them."""
     if tokenizer.eos_token_id is None:
         raise ConfigError("the tokenizer has no end-of-sequence token, so answers could never end; set eos_token")
     return [*encode_text(text, tokenizer), tokenizer.eos_token_id]
 
 
 def sft_row(messages: Any, answer: str, tokenizer: Any) -> dict[str, list[int]]:
-    """`input_ids` of prompt and answer, `loss_mask` 1 on the answer and its end-of-sequence token."""
+    """Return `input_ids` of prompt and answer, `loss_mask` 1 on the answer and its end-of-sequence token."""
     prompt_ids = encode_prompt(messages, tokenizer)
     answer_ids = encode_answer(answer, tokenizer)
     return {"input_ids": prompt_ids + answer_ids, "loss_mask": [0] * len(prompt_ids) + [1] * len(answer_ids)}
@@ -107,13 +111,3 @@ def to_dataset(rows: Sequence[dict[str, Any]], source: str, lengths: Iterable[in
     # pyarrow's errors subclass ValueError and TypeError; they name neither the source nor the columns.
     except (TypeError, ValueError) as error:
         raise DataError(f"{source}: a column of {', '.join(columns)} mixes types across rows: {error}") from error
-
-
-def _refuse_control_tokens(messages: list[dict[str, str]], tokenizer: Any) -> None:
-    for index, message in enumerate(messages):
-        for token in tokenizer.all_special_tokens:
-            if token in message["content"]:
-                raise DataError(
-                    f"messages[{index}] contains the control token {token!r} as text, which would be read as control; "
-                    f"remove it, or give the whole prompt as a rendered string"
-                )

@@ -114,19 +114,13 @@ def _file(path: Path, split: str) -> SplitFiles:
     if not suffix:
         raise DataError(f"{path}: expected a file named {', '.join(f'*{suffix}' for suffix in SUFFIXES)}")
     form = SUFFIXES[suffix]
-    if form == "json" and not _holds_array(path):
-        form = "jsonl"
+    if form == "json":
+        with path.open("rb") as stream:
+            texts = (line.removeprefix(b"\xef\xbb\xbf").strip() for line in stream)
+            if not next(filter(None, texts), b"").startswith(b"["):
+                form = "jsonl"
     unit = "line" if form in ("jsonl", "csv", "tsv") else "row"
     return SplitFiles(format=form, paths=(path,), split=split, unit=unit)
-
-
-def _holds_array(path: Path) -> bool:
-    with path.open("rb") as stream:
-        for line in stream:
-            text = line.removeprefix(b"\xef\xbb\xbf").strip()
-            if text:
-                return text.startswith(b"[")
-    return False
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -140,20 +134,16 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _json_lines(path: Path) -> Iterator[Record]:
     for number, line in enumerate(_lines(path), start=1):
-        if line.strip():
-            yield _json_record(number, line)
-
-
-def _json_record(number: int, line: bytes) -> Record:
-    try:
-        row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-    except UnicodeDecodeError as error:
-        return Record(number, None, f"not UTF-8 (byte {line[error.start]:#04x} at column {error.start + 1})")
-    except json.JSONDecodeError as error:
-        return Record(number, None, f"not JSON ({error.msg} at column {error.colno})")
-    except (RecursionError, ValueError) as error:  # nested thousands of levels deep; a number of thousands of digits
-        return Record(number, None, f"not readable as JSON ({error})")
-    return _checked(number, row)
+        if not line.strip():
+            continue
+        try:
+            yield _checked(number, json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8")))
+        except UnicodeDecodeError as error:
+            yield Record(number, None, f"not UTF-8 (byte {line[error.start]:#04x} at column {error.start + 1})")
+        except json.JSONDecodeError as error:
+            yield Record(number, None, f"not JSON ({error.msg} at column {error.colno})")
+        except (RecursionError, ValueError) as error:  # nested thousands of levels; a number of thousands of digits
+            yield Record(number, None, f"not readable as JSON ({error})")
 
 
 def _json_array(path: Path) -> Iterator[Record]:
@@ -187,31 +177,24 @@ def _delimited(path: Path, delimiter: str) -> Iterator[Record]:
             raise DataError(f"{path}: line {begin}: not {path.suffix[1:].upper()} ({error})") from error
         if fields is None:
             return
-        if fields and not header:
-            header = _header(path, begin, fields, delimiter)
-        elif fields:
-            yield _fields_record(begin, header, fields)
+        if not fields:
+            pass  # a blank line
+        elif not header:
+            header = [name.removeprefix("\ufeff").strip() for name in fields]
+            where = f"{path}: line {begin}"
+            if len(header) == 1 and any(other in header[0] for other in ";\t,"):
+                raise DataError(f"{where}: one column {header[0]!r:.60}: expected columns separated by {delimiter!r}")
+            if "" in header or len(set(header)) != len(header):
+                raise DataError(f"{where}: column names are empty or repeated: {', '.join(map(repr, header))[:200]}")
+        elif len(fields) != len(header):
+            yield Record(begin, None, f"{len(fields)} fields, expected {len(header)} ({', '.join(header)})")
+        else:
+            try:
+                "".join(fields).encode()
+                yield Record(begin, dict(zip(header, fields, strict=True)))
+            except UnicodeEncodeError as error:
+                yield Record(begin, None, f"not UTF-8 (byte {ord(error.object[error.start]) - 0xDC00:#04x})")
         begin = reader.line_num + 1
-
-
-def _header(path: Path, number: int, fields: list[str], delimiter: str) -> list[str]:
-    names = [name.removeprefix("\ufeff").strip() for name in fields]
-    where = f"{path}: line {number}"
-    if len(names) == 1 and any(other in names[0] for other in ";\t,"):
-        raise DataError(f"{where}: one column {names[0]!r:.60}: expected columns separated by {delimiter!r}")
-    if "" in names or len(set(names)) != len(names):
-        raise DataError(f"{where}: column names are empty or repeated: {', '.join(map(repr, names))[:200]}")
-    return names
-
-
-def _fields_record(number: int, header: list[str], fields: list[str]) -> Record:
-    if len(fields) != len(header):
-        return Record(number, None, f"{len(fields)} fields, expected {len(header)} ({', '.join(header)})")
-    try:
-        "".join(fields).encode()
-    except UnicodeEncodeError as error:
-        return Record(number, None, f"not UTF-8 (byte {ord(error.object[error.start]) - 0xDC00:#04x})")
-    return Record(number, dict(zip(header, fields, strict=True)))
 
 
 def _parquet_rows(paths: tuple[Path, ...]) -> Iterator[dict[str, Any]]:

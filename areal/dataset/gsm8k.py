@@ -15,7 +15,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.dataset.encoding import as_messages, encode_prompt, sft_row, to_dataset
+from areal.dataset.building import rl_dataset, sft_dataset, user_prompt
+from areal.dataset.encoding import as_messages
 from areal.dataset.reading import FIXTURES, RawRows, read_rows
 from areal.dataset.schema import complain, require_texts
 
@@ -30,25 +31,17 @@ RL_INSTRUCTION: Final = "Reason step by step and write the final answer inside \
 def get_gsm8k_rl_dataset(
     path: str, split: str, tokenizer: Any, max_length: int | None = None, *, instruction: str = RL_INSTRUCTION
 ) -> Dataset:
-    """Columns `messages` (question and instruction) and `answer` (the final number as written, e.g. "1,080").
+    """Return `messages` (question and instruction) and `answer` (the final number as written, e.g. "1,080").
 
     instruction: appended to the question on a line of its own; "" appends nothing. Rows whose prompt has more than
     `max_length` tokens are dropped.
     """
     raw = read_gsm8k(path, split)
-    rows = [
-        {
-            "messages": as_messages(_prompt(row["question"], instruction), tokenizer),
-            "answer": final_answer(row["answer"]),
-        }
-        for row in raw.rows
-    ]
-    lengths = (
-        (len(encode_prompt(row["messages"], tokenizer)) for row in rows)
-        if max_length is not None
-        else (0 for _ in rows)
-    )
-    return to_dataset(rows, raw.source, lengths, max_length)
+    rows = []
+    for row in raw.rows:
+        prompt = f"{row['question']}\n{instruction}" if instruction else row["question"]
+        rows.append({"messages": as_messages(prompt, tokenizer), "answer": final_answer(row["answer"])})
+    return rl_dataset(raw, rows, tokenizer, max_length)
 
 
 def get_gsm8k_sft_dataset(
@@ -60,25 +53,23 @@ def get_gsm8k_sft_dataset(
     instruction: str = "",
     keep_annotations: bool = False,
 ) -> Dataset:
-    """Columns `input_ids` and `loss_mask`: question, then the worked solution with end-of-sequence token as the part
-    to learn.
+    """Return `input_ids` and `loss_mask`: question, then the worked solution with its end as the part to learn.
 
     keep_annotations: leave the <<48/2=24>> marks in the solution.
     """
     raw = read_gsm8k(path, split)
-    rows = [
-        sft_row(
-            as_messages(_prompt(row["question"], instruction) + _separator(tokenizer), tokenizer),
+    pairs = [
+        (
+            user_prompt(row["question"], instruction, tokenizer),
             row["answer"] if keep_annotations else _ANNOTATION.sub("", row["answer"]),
-            tokenizer,
         )
         for row in raw.rows
     ]
-    return to_dataset(rows, raw.source, (len(row["input_ids"]) for row in rows), max_length)
+    return sft_dataset(raw, pairs, tokenizer, max_length)
 
 
 def read_gsm8k(path: str, split: str) -> RawRows:
-    """Raw rows, checked: both columns are texts and every answer has a "#### " line."""
+    """Return raw rows, checked: both columns are texts and every answer has a "#### " line."""
     raw = read_rows(path or str(FIXTURES / "gsm8k"), split, hub_config="main")
     require_texts(raw, "question", "answer")
     complain(
@@ -94,12 +85,3 @@ def read_gsm8k(path: str, split: str) -> RawRows:
 def final_answer(solution: str) -> str:
     """Return the text after the last "####", "" when there is none."""
     return solution.rpartition(_MARK)[2].strip() if _MARK in solution else ""
-
-
-def _prompt(question: str, instruction: str) -> str:
-    return f"{question}\n{instruction}" if instruction else question
-
-
-def _separator(tokenizer: Any) -> str:
-    # Without a chat template nothing else tells question and solution apart.
-    return "" if getattr(tokenizer, "chat_template", None) else "\n"

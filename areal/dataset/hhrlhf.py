@@ -28,7 +28,7 @@ _ANSWER_MARK: Final = "\n\nAssistant:"
 
 
 def get_hhrlhf_preference_dataset(path: str, split: str, tokenizer: Any, max_length: int | None = None) -> Dataset:
-    """Columns `chosen_ids`, `rejected_ids`, `chosen_loss_mask`, `rejected_loss_mask`.
+    """Return `chosen_ids`, `rejected_ids`, `chosen_loss_mask`, `rejected_loss_mask`.
 
     Pairs with an empty or equal answer carry no preference; they are dropped and counted in the log, as are pairs of
     which one side has more than `max_length` tokens.
@@ -47,9 +47,7 @@ def get_hhrlhf_preference_dataset(path: str, split: str, tokenizer: Any, max_len
 
 
 def split_pair(chosen: str, rejected: str) -> tuple[str, str, str]:
-    """(shared prompt, chosen answer, rejected answer); the prompt is "" when the transcripts share no
-    "\\n\\nAssistant:".
-    """
+    """Return (shared prompt, chosen answer, rejected answer); the prompt is "" without a shared "\\n\\nAssistant:"."""
     num_shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False)))
     end = chosen.rfind(_ANSWER_MARK, 0, num_shared)
     if end < 0:

@@ -24,8 +24,9 @@ _SUFFIXES: Final = (".gif", ".jpeg", ".jpg", ".png", ".webp")
 
 
 def require_images(raw: RawRows, column: str) -> list[list[str]]:
-    """Images of every row, each as base64 of its file. Raises DataError with row numbers when a row has none or one of
-    them is no PNG, JPEG, GIF or WebP file.
+    """Return the images of every row, each as base64 of its file.
+
+    Raises DataError with row numbers when a row has none, or a file is not PNG, JPEG, GIF or WebP.
     """
     source = Path(raw.source)
     folder = source if source.is_dir() else source.parent
@@ -41,7 +42,7 @@ def require_images(raw: RawRows, column: str) -> list[list[str]]:
 
 
 def row_images(row: dict[str, Any], column: str, folder: Path) -> list[str]:
-    """Images of one row; `folder` is what relative paths start from. Raises DataError."""
+    """Return the images of one row; `folder` is what relative paths start from. Raises DataError."""
     if column not in row:
         raise DataError(missing_column(column, row))
     values = row[column] if isinstance(row[column], list) else [row[column]]
@@ -57,8 +58,20 @@ def image_file(value: Any, folder: Path) -> bytes:
     """Return the encoded file. Raises DataError when there is none; a path never leads out of `folder`."""
     if isinstance(value, dict):
         value = value.get("bytes") or value.get("path")
-    if isinstance(value, str):
-        value = _from_path(value, folder) if value.lower().endswith(_SUFFIXES) else _from_base64(value)
+    if isinstance(value, str) and value.lower().endswith(_SUFFIXES):
+        path = (folder / value).resolve()
+        if not path.is_relative_to(folder.resolve()):
+            raise DataError(f"{value!r:.80} leads out of the folder of the data")
+        try:
+            value = path.read_bytes()
+        except OSError as error:
+            raise DataError(f"{value!r:.80} cannot be read ({error.strerror})") from error
+    elif isinstance(value, str):
+        text = value.partition(";base64,")[2] if value.startswith("data:") else value
+        try:
+            value = base64.b64decode(text, validate=True)
+        except (ValueError, binascii.Error) as error:
+            raise DataError(f"{value!r:.40} is neither base64 nor the path of an image") from error
     if not isinstance(value, bytes):
         raise DataError(f"expected an image, found {type(value).__name__}")
     if not is_image(value):
@@ -67,7 +80,7 @@ def image_file(value: Any, folder: Path) -> bytes:
 
 
 def is_image(content: bytes) -> bool:
-    """Whether a file starts as one of the formats that every image library reads."""
+    """Return whether a file starts as one of the formats that every image library reads."""
     webp = content[:4] == b"RIFF" and content[8:12] == b"WEBP"
     return webp or content.startswith((b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a"))
 
@@ -75,21 +88,3 @@ def is_image(content: bytes) -> bool:
 def with_image_marks(text: str, num_images: int) -> str:
     """Return the text with one `<image>` for each image; those it lacks are put before it, each on its own line."""
     return f"{IMAGE_MARK}\n" * (num_images - text.count(IMAGE_MARK)) + text
-
-
-def _from_path(value: str, folder: Path) -> bytes:
-    path = (folder / value).resolve()
-    if not path.is_relative_to(folder.resolve()):
-        raise DataError(f"{value!r:.80} leads out of the folder of the data")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{value!r:.80} cannot be read ({error.strerror})") from error
-
-
-def _from_base64(value: str) -> bytes:
-    text = value.partition(";base64,")[2] if value.startswith("data:") else value
-    try:
-        return base64.b64decode(text, validate=True)
-    except (ValueError, binascii.Error) as error:
-        raise DataError(f"{value!r:.40} is neither base64 nor the path of an image") from error

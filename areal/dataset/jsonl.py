@@ -82,7 +82,8 @@ def get_jsonl_sft_dataset(
     """
     raw = _read(path, split, id_column)
     if _has_chats(raw, messages_column):
-        pairs = _split_chats(raw, messages_column)
+        complain(raw.source, ((raw.where(i), _chat_problem(row, messages_column)) for i, row in enumerate(raw.rows)))
+        pairs = [(row[messages_column][:-1], row[messages_column][-1]["content"]) for row in raw.rows]
     else:
         require_texts(raw, prompt_column, answer_column)
         prompts = _prompts(raw, prompt_column, messages_column, tokenizer, system=system, instruction=instruction)
@@ -112,7 +113,13 @@ def get_jsonl_preference_dataset(
     triples = [
         (messages, row[chosen_column], row[rejected_column]) for row, messages in zip(raw.rows, prompts, strict=True)
     ]
-    margins = _margins(raw, margin_column) if margin_column else None
+    margins = None
+    if margin_column:
+        require_numbers(raw, margin_column)
+        margins = [float(row[margin_column]) for row in raw.rows]
+        problems = (f"{margin_column} is {margin:g}, expected a finite number >= 0" for margin in margins)
+        wrong = [(raw.where(i), text) for i, text in enumerate(problems) if not 0 <= margins[i] < math.inf]
+        complain(raw.source, wrong)
     return preference_dataset(raw, triples, tokenizer, max_length, margins=margins)
 
 
@@ -121,7 +128,11 @@ def _prompts(
 ) -> list[Any]:
     """Return the chat of every row, or one made of its prompt; no row has a chat, or all must have one."""
     if _has_chats(raw, messages_column):
-        _require_chats(raw, messages_column)
+        problems = (
+            messages_problem(row[messages_column]) if messages_column in row else missing_column(messages_column, row)
+            for row in raw.rows
+        )
+        complain(raw.source, ((raw.where(i), problem) for i, problem in enumerate(problems)))
         return [row[messages_column] for row in raw.rows]
     require_texts(raw, prompt_column)
     texts = [f"{row[prompt_column]}\n{instruction}" if instruction else row[prompt_column] for row in raw.rows]
@@ -130,19 +141,6 @@ def _prompts(
 
 def _has_chats(raw: RawRows, column: str) -> bool:
     return any(column in row for row in raw.rows)
-
-
-def _margins(raw: RawRows, column: str) -> list[float]:
-    require_numbers(raw, column)
-    complain(
-        raw.source,
-        (
-            (raw.where(i), f"{column} is {row[column]}, expected a finite number >= 0")
-            for i, row in enumerate(raw.rows)
-            if not 0 <= row[column] < math.inf
-        ),
-    )
-    return [float(row[column]) for row in raw.rows]
 
 
 def _read(path: str, split: str, id_column: str) -> RawRows:
@@ -154,21 +152,6 @@ def _read(path: str, split: str, id_column: str) -> RawRows:
     if id_column:
         require_unique(raw, id_column)
     return raw
-
-
-def _require_chats(raw: RawRows, column: str) -> None:
-    complain(
-        raw.source,
-        (
-            (raw.where(i), messages_problem(row[column]) if column in row else missing_column(column, row))
-            for i, row in enumerate(raw.rows)
-        ),
-    )
-
-
-def _split_chats(raw: RawRows, column: str) -> list[tuple[Any, str]]:
-    complain(raw.source, ((raw.where(i), _chat_problem(row, column)) for i, row in enumerate(raw.rows)))
-    return [(row[column][:-1], row[column][-1]["content"]) for row in raw.rows]
 
 
 def _chat_problem(row: dict[str, Any], column: str) -> str:

@@ -68,7 +68,15 @@ def load_dataset(config: DatasetConfig, tokenizer: Any, *, kind: DatasetKind) ->
     Raises ConfigError for a missing name, an option the loader does not take or a loader of another kind;
     RegistryError for an unknown name; DataError with row numbers when rows contradict the schema or none are left.
     """
-    name = _full_name(config.name, kind)
+    name = config.name
+    if not name:
+        raise ConfigError(
+            f"dataset name is empty; set it to one of {', '.join(sorted(DATASETS))} or an importable path"
+        )
+    if f"{name}_{kind}" in DATASETS:
+        name = f"{name}_{kind}"
+    elif name in DATASETS and not name.endswith(f"_{kind}"):
+        raise ConfigError(f"dataset {name!r} is not for {kind}; expected a name ending in _{kind}")
     loader = load("dataset", name, DATASETS)
     check_options(f"dataset {name!r}", loader, config.options, _LOADER_PARAMETERS)
     dataset = loader(config.path, config.split, tokenizer, config.max_length, **config.options)
@@ -77,16 +85,6 @@ def load_dataset(config: DatasetConfig, tokenizer: Any, *, kind: DatasetKind) ->
     validate_dataset(dataset, kind, name)
     logger.info("dataset %s: %d rows of split %s", name, len(dataset), config.split)
     return dataset
-
-
-def _full_name(name: str, kind: DatasetKind) -> str:
-    if not name:
-        raise ConfigError(
-            f"dataset name is empty; set it to one of {', '.join(sorted(DATASETS))} or an importable path"
-        )
-    if name in DATASETS and not name.endswith(f"_{kind}"):
-        raise ConfigError(f"dataset {name!r} is not for {kind}; expected a name ending in _{kind}")
-    return f"{name}_{kind}" if f"{name}_{kind}" in DATASETS else name
 
 
 _FINGERPRINT_ROWS = 512
@@ -110,7 +108,7 @@ class ShuffledRows:
         self._orders: dict[int, list[int]] = {}
 
     def __len__(self) -> int:
-        """Rows per epoch."""
+        """Return the number of rows per epoch."""
         return len(self._dataset)
 
     def row(self, ordinal: int) -> Mapping[str, Any]:
@@ -119,23 +117,12 @@ class ShuffledRows:
         return row
 
     def row_index(self, ordinal: int) -> int:
-        """Index in the dataset of the row visited at `ordinal`."""
+        """Return the index in the dataset of the row visited at `ordinal`."""
         if ordinal < 0:
             raise IndexError(f"ordinal is {ordinal}, expected >= 0")
         epoch, position = divmod(ordinal, len(self._dataset))
-        return self._order(epoch)[position] if self._shuffle else position
-
-    def fingerprint(self) -> str:
-        """Digest of how many rows there are and of 512 of them, evenly spread (all, if there are no more)."""
-        digest = hashlib.sha256(str(len(self)).encode())
-        count = min(len(self), _FINGERPRINT_ROWS)
-        for number in range(count):
-            row = dict(self._dataset[number * len(self) // count])
-            # What JSON does not know, images for instance, is told apart by type only: their text may hold addresses.
-            digest.update(json.dumps(row, sort_keys=True, default=lambda value: type(value).__name__).encode())
-        return digest.hexdigest()
-
-    def _order(self, epoch: int) -> list[int]:
+        if not self._shuffle:
+            return position
         order = self._orders.get(epoch)
         if order is None:
             order = list(range(len(self._dataset)))
@@ -144,4 +131,14 @@ class ShuffledRows:
             self._orders[epoch] = order
             for old in sorted(self._orders)[:-_EPOCHS_KEPT]:
                 self._orders.pop(old, None)
-        return order
+        return order[position]
+
+    def fingerprint(self) -> str:
+        """Return a digest of how many rows there are and of 512 of them, evenly spread (all, if there are no more)."""
+        digest = hashlib.sha256(str(len(self)).encode())
+        count = min(len(self), _FINGERPRINT_ROWS)
+        for number in range(count):
+            row = dict(self._dataset[number * len(self) // count])
+            # What JSON does not know, images for instance, is told apart by type only: their text may hold addresses.
+            digest.update(json.dumps(row, sort_keys=True, default=lambda value: type(value).__name__).encode())
+        return digest.hexdigest()

@@ -12,7 +12,7 @@ from areal.api import REQUIRED_COLUMNS, DataError
 from areal.utils.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from datasets import Dataset
 
@@ -33,7 +33,7 @@ def require_texts(raw: RawRows, *columns: str) -> None:
 
 
 def require_numbers(raw: RawRows, *columns: str) -> None:
-    """Raise DataError unless every row has a number in each of `columns`; true and false are no numbers."""
+    """Raise DataError unless every row has a number in each of `columns`; true and false do not count."""
     for column in columns:
         complain(raw.source, ((raw.where(i), number_problem(column, row)) for i, row in enumerate(raw.rows)))
 
@@ -57,7 +57,7 @@ def missing_column(column: str, row: Mapping[str, Any]) -> str:
 
 
 def text_problem(column: str, row: Mapping[str, Any]) -> str:
-    """Why `row[column]` is not a usable text; empty when it is."""
+    """Return why `row[column]` is not a usable text; empty when it is."""
     if column not in row:
         return missing_column(column, row)
     value = row[column]
@@ -67,7 +67,7 @@ def text_problem(column: str, row: Mapping[str, Any]) -> str:
 
 
 def number_problem(column: str, row: Mapping[str, Any]) -> str:
-    """Why `row[column]` is no number; empty when it is."""
+    """Return why `row[column]` is not a number; empty when it is."""
     if column not in row:
         return missing_column(column, row)
     value = row[column]
@@ -100,14 +100,11 @@ def validate_dataset(dataset: Dataset, kind: DatasetKind, name: str) -> None:
             f"{where}: columns {', '.join(clash)} are parameter names of every reward function; rename them"
         )
     needed = dataset.select_columns(sorted(REQUIRED_COLUMNS[kind]))
-    check = _ROW_CHECKS[kind]
-    complain(where, ((f"row {index}", check(row)) for index, row in enumerate(needed)))
+    complain(where, ((f"row {index}", _row_problem(row)) for index, row in enumerate(needed)))
 
 
 def messages_problem(messages: Any) -> str:
-    """Why `messages` is not a usable prompt (a non-empty string, or a chat that ends with another's turn); empty when
-    it is.
-    """
+    """Return why `messages` is not a prompt: a non-empty string, or a chat that ends with another's turn; else ""."""
     if isinstance(messages, str):
         return "" if messages.strip() else "messages is an empty prompt"
     if not isinstance(messages, list) or not messages:
@@ -126,28 +123,19 @@ def messages_problem(messages: Any) -> str:
     return ""
 
 
-def _messages(row: Mapping[str, Any]) -> str:
-    return messages_problem(row["messages"])
+_MASKS: Final = {"input_ids": "loss_mask", "chosen_ids": "chosen_loss_mask", "rejected_ids": "rejected_loss_mask"}
 
 
-def _masked_ids(row: Mapping[str, Any], ids: str, mask: str) -> str:
-    if len(row[ids]) != len(row[mask]):
-        return f"{ids} has {len(row[ids])} entries and {mask} {len(row[mask])}, expected equal counts"
-    if any(value not in (0, 1) for value in row[mask]):
-        return f"{mask} has values other than 0 and 1"
-    return "" if any(row[mask]) else f"{mask} is all 0: nothing to learn"
-
-
-def _sft(row: Mapping[str, Any]) -> str:
-    return _masked_ids(row, "input_ids", "loss_mask")
-
-
-def _preference(row: Mapping[str, Any]) -> str:
-    return _masked_ids(row, "chosen_ids", "chosen_loss_mask") or _masked_ids(row, "rejected_ids", "rejected_loss_mask")
-
-
-_ROW_CHECKS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
-    "preference": _preference,
-    "rl": _messages,
-    "sft": _sft,
-}
+def _row_problem(row: Mapping[str, Any]) -> str:
+    if "messages" in row:
+        return messages_problem(row["messages"])
+    for ids, mask in _MASKS.items():
+        if ids not in row:
+            continue
+        if len(row[ids]) != len(row[mask]):
+            return f"{ids} has {len(row[ids])} entries and {mask} {len(row[mask])}, expected equal counts"
+        if any(value not in (0, 1) for value in row[mask]):
+            return f"{mask} has values other than 0 and 1"
+        if not any(row[mask]):
+            return f"{mask} is all 0: nothing to learn"
+    return ""

@@ -43,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"{error}\n")
         return error.exit_code
     finally:
-        _clear_progress()
+        if sys.stderr.isatty():
+            sys.stderr.write("\r\x1b[K")
     if options.json:
         _write_json({"ok": True, **report})
     else:
@@ -100,11 +101,6 @@ def _show_progress(step: str, rows: int) -> None:
         sys.stderr.flush()
 
 
-def _clear_progress() -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
-
-
 def _lines(report: dict[str, Any]) -> list[str]:
     rows = f"{report['rows']} rows" if report["complete"] else f"the first {report['rows']} rows"
     lines = [f"{report['source']}: {report['format']}, {rows} of split {report['split']}", "", "columns"]
@@ -114,26 +110,24 @@ def _lines(report: dict[str, Any]) -> list[str]:
         gaps = "".join(f", {column[gap]} {gap}" for gap in ("missing", "empty") if column[gap])
         lines.append(f"  {_printable(column['name'])} [{used.get(column['name'], '-')}]: {types}{gaps}")
         lines += [f"      e.g. {_printable(example)}" for example in column["examples"][:1]]
-    lines += ["", *_mapping_lines(report), ""]
+    mapping = report["mapping"]
+    if mapping is None:
+        lines += ["", "no mapping", *(f"  {reason}" for reason in report["reasons"]), ""]
+    else:
+        lines += ["", f"mapping: {mapping['form']}, for {' and '.join(mapping['kinds'])}"]
+        for key, value in mapping.items():
+            if value and key not in ("form", "kinds"):
+                names = ", ".join(value) if isinstance(value, list | tuple) else value
+                lines.append(f"  {key}: {_printable(names)}")
+        lines.append("")
     lines.append(f"{report['num_fatal']} problems that a loader refuses, {report['num_notes']} notes")
     for problem in report["problems"]:
         lines.append(f"  {'!' if problem['fatal'] else '-'} {problem['place']}: {_printable(problem['problem'])}")
     return lines
 
 
-def _mapping_lines(report: dict[str, Any]) -> list[str]:
-    mapping = report["mapping"]
-    if mapping is None:
-        return ["no mapping", *(f"  {reason}" for reason in report["reasons"])]
-    named = {key: value for key, value in mapping.items() if value and key not in ("form", "kinds")}
-    lines = [f"mapping: {mapping['form']}, for {' and '.join(mapping['kinds'])}"]
-    for key, value in named.items():
-        lines.append(f"  {key}: {_printable(', '.join(value) if isinstance(value, list | tuple) else value)}")
-    return lines
-
-
 def _printable(text: str) -> str:
-    """Control characters of data must not reach a terminal."""
+    """Escape control characters: those of data must not reach a terminal."""
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 

@@ -6,14 +6,14 @@ One row at a time; the loaders' own checks decide where they exist, so that both
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import DataError
-from areal.dataset.chats import as_chat, chat_problem
+from areal.dataset.chats import as_chat, column_problem
+from areal.dataset.hhrlhf import split_pair
 from areal.dataset.images import row_images
 from areal.dataset.inspection.columns import BOX_MARK, HASH_MARK, TRANSCRIPT_MARK
-from areal.dataset.schema import missing_column, number_problem, text_problem
+from areal.dataset.schema import number_problem, text_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,9 +46,18 @@ class RowChecks:
         self._first_ids: dict[Any, str] = {}
 
     def problems(self, row: dict[str, Any], place: str) -> list[Problem]:
-        """Everything that is wrong with one row."""
+        """Return everything that is wrong with one row."""
+        mapping = self._mapping
         found = [(column, problem, True) for column, problem in self._fatal(row) if problem]
-        found += [(column, problem, False) for column, problem in self._notes(row, place, bool(found)) if problem]
+        intact = not found
+        if self._id_column:
+            identity = repr(row.get(self._id_column))
+            first = self._first_ids.setdefault(identity, place)
+            if first != place:
+                problem = f"{self._id_column} {identity:.60} was already used at {first}"
+                found.append((self._id_column, problem, False))
+        if mapping.chosen and intact and (problem := _no_preference(row, mapping)):
+            found.append((mapping.rejected, problem, False))
         return [Problem(place=place, column=column, problem=problem, fatal=fatal) for column, problem, fatal in found]
 
     def _fatal(self, row: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -60,32 +69,18 @@ class RowChecks:
         if mapping.solution and mapping.solution != mapping.answer:
             yield mapping.solution, text_problem(mapping.solution, row)
         if mapping.image:
-            yield mapping.image, self._image_problem(row)
+            try:
+                row_images(row, mapping.image, self._folder)
+            except DataError as error:
+                yield mapping.image, str(error)
         if mapping.messages:
             yield mapping.messages, _chat_problem(row, mapping.messages, answered=mapping.form == "chat")
         if mapping.chosen:
             yield from _PAIR_CHECKS[mapping.form](row, mapping)
 
-    def _notes(self, row: dict[str, Any], place: str, broken: bool) -> Iterator[tuple[str, str]]:
-        mapping = self._mapping
-        if self._id_column:
-            identity = repr(row.get(self._id_column))
-            first = self._first_ids.setdefault(identity, place)
-            if first != place:
-                yield self._id_column, f"{self._id_column} {identity:.60} was already used at {first}"
-        if mapping.chosen and not broken:
-            yield mapping.rejected, _no_preference(row, mapping)
-
-    def _image_problem(self, row: dict[str, Any]) -> str:
-        try:
-            row_images(row, self._mapping.image, self._folder)
-        except DataError as error:
-            return str(error)
-        return ""
-
 
 def encoding_problem(text: str) -> str:
-    """Why a text cannot be written as UTF-8, which tokenizers and files need; empty when it can."""
+    """Return why a text cannot be written as UTF-8, which tokenizers and files need; empty when it can."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -118,11 +113,9 @@ def _answer_problem(row: dict[str, Any], mapping: RowMapping) -> str:
 
 
 def _chat_problem(row: dict[str, Any], column: str, *, answered: bool) -> str:
-    if column not in row:
-        return missing_column(column, row)
-    problem = chat_problem(row[column], answered=answered)
-    if not problem:
-        problem = next(filter(None, (encoding_problem(turn["content"]) for turn in as_chat(row[column]))), "")
+    if problem := column_problem(row, column, answered=answered):
+        return problem
+    problem = next(filter(None, (encoding_problem(turn["content"]) for turn in as_chat(row[column]))), "")
     return f"{column}: {problem}" if problem else ""
 
 
@@ -134,31 +127,21 @@ def _text_pair(row: dict[str, Any], mapping: RowMapping) -> Iterator[tuple[str, 
 def _transcript_pair(row: dict[str, Any], mapping: RowMapping) -> Iterator[tuple[str, str]]:
     problems = list(_text_pair(row, mapping))
     yield from problems
-    if not any(problem for _, problem in problems):
-        pairs = zip(row[mapping.chosen], row[mapping.rejected], strict=False)
-        num_shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        if row[mapping.chosen].rfind(TRANSCRIPT_MARK, 0, num_shared) < 0:
-            yield (
-                mapping.chosen,
-                (f"{mapping.chosen} and {mapping.rejected} share no prompt that ends in {TRANSCRIPT_MARK!r}"),
-            )
-
-
-def _shared_prompt(chosen: str, rejected: str) -> str:
-    """Return what two transcripts share, up to the last mark of an assistant turn; "" when there is none."""
-    num_shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False)))
-    end = chosen.rfind(TRANSCRIPT_MARK, 0, num_shared)
-    return "" if end < 0 else chosen[: end + len(TRANSCRIPT_MARK)]
+    if any(problem for _, problem in problems):
+        return
+    prompt, _, _ = split_pair(row[mapping.chosen], row[mapping.rejected])
+    if not prompt:
+        problem = f"{mapping.chosen} and {mapping.rejected} share no prompt that ends in {TRANSCRIPT_MARK!r}"
+        yield mapping.chosen, problem
 
 
 def _no_preference(row: dict[str, Any], mapping: RowMapping) -> str:
-    """Why an intact pair says nothing about preference; empty when it does."""
+    """Return why an intact pair says nothing about preference; empty when it does."""
     chosen, rejected = row[mapping.chosen], row[mapping.rejected]
     if mapping.form == "pair_chats":
         chosen, rejected = as_chat(chosen)[-1]["content"], as_chat(rejected)[-1]["content"]
     if mapping.form == "pair_transcripts":
-        prompt = _shared_prompt(chosen, rejected)
-        chosen, rejected = chosen.removeprefix(prompt), rejected.removeprefix(prompt)
+        _, chosen, rejected = split_pair(chosen, rejected)
     if chosen == rejected:
         return f"{mapping.chosen} and {mapping.rejected} are equal; the loader drops this row"
     if chosen.strip() and rejected.strip():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from areal.dataset.chats import SPEAKERS
+from areal.dataset.chats import SPEAKERS, is_turn
 from areal.dataset.images import is_image
 
 MAX_EXAMPLE: Final = 80
@@ -50,7 +50,11 @@ class Column:
         for mark in _marks(value, kind):
             self.marks[mark] = self.marks.get(mark, 0) + 1
         if isinstance(value, str | bytes | list):
-            self._measure(len(value))
+            length = len(value)
+            self._shortest = length if self._shortest is None else min(self._shortest, length)
+            self._longest = max(self._longest, length)
+            self._total_length += length
+            self._num_measured += 1
             self.num_empty += not (value.strip() if isinstance(value, str | bytes) else value)
         if value is not None and len(self.examples) < _NUM_EXAMPLES:
             self.examples.append(example(value))
@@ -86,19 +90,13 @@ class Column:
             "examples": self.examples,
         }
 
-    def _measure(self, length: int) -> None:
-        self._shortest = length if self._shortest is None else min(self._shortest, length)
-        self._longest = max(self._longest, length)
-        self._total_length += length
-        self._num_measured += 1
-
 
 def type_of(value: Any) -> str:
     """ "null", "boolean", "number", "text", "image", "bytes", "chat", "list", "object", or the name of its class."""
     if isinstance(value, bytes):
         return "image" if is_image(value) else "bytes"
     if isinstance(value, list):
-        return "chat" if value and all(_is_turn(turn) for turn in value) else "list"
+        return "chat" if value and all(map(is_turn, value)) else "list"
     if isinstance(value, dict):
         return "image" if value and set(value) <= {"bytes", "path"} else "object"
     for classes, name in _SCALARS:
@@ -128,10 +126,6 @@ def example(value: Any) -> str:
     return f"{line[: MAX_EXAMPLE - 1]}…" if cut else line
 
 
-def _is_turn(turn: Any) -> bool:
-    return isinstance(turn, dict) and ({"role", "content"} <= set(turn) or {"from", "value"} <= set(turn))
-
-
 def _marks(value: Any, kind: str) -> list[str]:
     if kind == "chat":
         speaker = value[-1].get("role", value[-1].get("from"))
@@ -145,7 +139,7 @@ def _marks(value: Any, kind: str) -> list[str]:
 
 
 def looks_like_image(value: Any) -> bool:
-    """Whether a text is base64 of an image or the name of an image file."""
+    """Return whether a text is base64 of an image or the name of an image file."""
     if not isinstance(value, str):
         return False
     if value.startswith(_IMAGE_STARTS):

@@ -58,7 +58,12 @@ def candidate(row: dict[str, Any], place: str, mapping: RowMapping, folder: Path
     kept = {column: row.get(column) for column in mapping.used if column in row}
     try:
         if mapping.image:
-            kept[mapping.image] = _thumbnails(kept[mapping.image], folder)
+            images = kept[mapping.image]
+            kept[mapping.image] = (
+                [_thumbnail(image, folder) for image in images]
+                if isinstance(images, list)
+                else _thumbnail(images, folder)
+            )
         line = json.dumps(kept, ensure_ascii=False, allow_nan=False)
         num_bytes = len(line.encode())
     except (DataError, TypeError, ValueError):
@@ -108,12 +113,6 @@ def _shortest(candidates: Sequence[Candidate], count: int, budget: int) -> list[
             break
         picked.append(index)
     return [candidates[index] for index in sorted(picked)]
-
-
-def _thumbnails(value: Any, folder: Path) -> Any:
-    if isinstance(value, list):
-        return [_thumbnail(item, folder) for item in value]
-    return _thumbnail(value, folder)
 
 
 def _thumbnail(value: Any, folder: Path) -> str:

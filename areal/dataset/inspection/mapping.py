@@ -1,4 +1,4 @@
-"""From roles to the way a loader has to read the rows: which form they have, and which kinds of training that allows.
+"""Decides from the roles how a loader has to read the rows: their form, and the kinds of training that it allows.
 
 form              rows have                                            kinds
 text              a question, an answer and maybe a worked solution    rl, sft
@@ -14,7 +14,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from areal.api import ConfigError
 from areal.dataset.schema import RESERVED_COLUMNS
+from areal.utils.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,35 +73,35 @@ def decide(
     """Return (the mapping, reasons); the mapping is None when nothing fits, and then the reasons say why.
 
     kind: "rl", "sft", "preference", "both" (rl and sft), or "" for whatever the rows allow. keep: columns to hand to
-    the reward; None takes those whose role is id, source or tests.
+    the reward; None takes those whose role is id, source or tests. Raises ConfigError for a column to keep that does
+    not exist or that a reward could not take.
     """
+    for name in keep or ():
+        if name not in columns:
+            hint = did_you_mean(name, columns)
+            raise ConfigError(f"there is no column {name!r} to keep: {hint and hint + ' '}found {', '.join(columns)}")
+        if name in RESERVED_COLUMNS:
+            raise ConfigError(f"column {name!r} cannot be kept: it is the name of a parameter of every reward function")
     preference = bool(roles.column("chosen") and roles.column("rejected"))
     if kind == "preference" or (not kind and preference):
         return _pair(columns, roles)
     wanted = {"": ("rl", "sft"), "both": ("rl", "sft")}.get(kind, (kind,))
-    mapping, reasons = _answered(columns, roles, _kept(roles, keep))
+    names = [roles.column(role) for role in _KEPT_ROLES] if keep is None else keep
+    kept = tuple(name for name in dict.fromkeys(names) if name and name not in RESERVED_COLUMNS | _BUILT)
+    mapping, reasons = _answered(columns, roles, kept)
     if mapping is None:
         return None, reasons
     kinds = tuple(name for name in wanted if name in mapping.kinds)
     if not kinds or (kind and kinds != wanted):
         missing = ", ".join(name for name in wanted if name not in kinds)
         return None, [f"rows do not fit {missing}: {reason}" for reason in reasons] or [f"rows do not fit {missing}"]
-    return _only(mapping, kinds), []
-
-
-def _only(mapping: RowMapping, kinds: tuple[str, ...]) -> RowMapping:
-    """Return the mapping without the columns that only other kinds read."""
+    # Columns that only other kinds read are left out.
     data = asdict(mapping) | {"kinds": kinds}
     if "sft" not in kinds:
         data["solution"] = ""
     if "rl" not in kinds:
         data |= {"answer": "", "final": "", "keep": ()}
-    return RowMapping(**data)
-
-
-def _kept(roles: Roles, keep: Sequence[str] | None) -> tuple[str, ...]:
-    names = [roles.column(role) for role in _KEPT_ROLES] if keep is None else keep
-    return tuple(name for name in dict.fromkeys(names) if name and name not in RESERVED_COLUMNS | _BUILT)
+    return RowMapping(**data), []
 
 
 def _answered(
@@ -136,7 +138,7 @@ def _answered(
 
 
 def _answer(columns: Mapping[str, Column], roles: Roles) -> tuple[str, Notation, str, list[str]]:
-    """(answer column, how it is written, column for SFT, why a kind is impossible)."""
+    """Return (answer column, how it is written, column for SFT, why a kind is impossible)."""
     answer, solution = roles.column("answer"), roles.column("solution")
     if answer:
         final = _final(columns[answer])

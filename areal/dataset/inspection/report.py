@@ -9,18 +9,17 @@ A report is made of JSON values; `areal.dataset.inspection.__main__` prints it.
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.api import ConfigError, DataError
+from areal.api import DataError
 from areal.dataset.files import Record, SplitFiles, find_files, read_records
 from areal.dataset.inspection.checks import Problem, RowChecks, final_answer
 from areal.dataset.inspection.columns import Column
 from areal.dataset.inspection.excerpt import NUM_CANDIDATES, Candidate, candidate, choose
 from areal.dataset.inspection.mapping import RowMapping, decide
 from areal.dataset.inspection.roles import infer_roles
-from areal.dataset.schema import RESERVED_COLUMNS
-from areal.utils.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -78,7 +77,6 @@ def inspect_split(
     problems = _Problems()
     columns, num_rows, complete = _profile(files, request.max_rows, problems, progress)
     roles = infer_roles(columns, request.columns)
-    _require_keepable(request.keep, columns)
     mapping, reasons = decide(columns, roles, kind=request.kind, keep=request.keep)
     if num_rows == 0 and not problems.num_fatal:
         mapping, reasons = None, ["the split has no rows"]
@@ -106,7 +104,7 @@ def inspect_split(
 def _profile(
     files: SplitFiles, max_rows: int, problems: _Problems, progress: Callable[[str, int], None]
 ) -> tuple[dict[str, Column], int, bool]:
-    """(columns, readable rows, whether the end was reached); unreadable lines become problems."""
+    """Return (columns, readable rows, whether the end was reached); unreadable lines become problems."""
     columns: dict[str, Column] = {}
     num_rows = 0
     for place, record in _numbered(files, max_rows + 1, progress, "columns"):
@@ -164,12 +162,17 @@ def _excerpt(
     if request.excerpt is None:
         return None
     held_out = _held_out(path, split, mapping) if path.is_dir() else []
-    chosen = choose(candidates, held_out, *request.excerpt)
-    return {part: [_row_data(row, mapping) for row in rows] for part, rows in chosen._asdict().items()}
+    data: dict[str, Any] = {}
+    for part, rows in choose(candidates, held_out, *request.excerpt)._asdict().items():
+        data[part] = [{"place": row.place, "line": row.line} for row in rows]
+        if mapping.final in ("hash", "boxed"):  # elsewhere the column itself is the answer that its loader finds
+            for row in data[part]:
+                row["final"] = final_answer(json.loads(row["line"])[mapping.answer], mapping.final)
+    return data
 
 
 def _held_out(path: Path, split: str, mapping: RowMapping) -> list[Candidate]:
-    """Intact rows of the data's own test split; none when there is no such split."""
+    """Return intact rows of the data's own test split; none when there is no such split."""
     for name in _TEST_SPLITS:
         if name == split:
             continue
@@ -189,18 +192,8 @@ def _held_out(path: Path, split: str, mapping: RowMapping) -> list[Candidate]:
     return []
 
 
-def _row_data(row: Candidate, mapping: RowMapping) -> dict[str, str]:
-    """Return a chosen row, with the final answer that its loader has to find ("" where the column is the answer)."""
-    import json
-
-    data = {"place": row.place, "line": row.line}
-    if mapping.final in ("hash", "boxed"):
-        data["final"] = final_answer(json.loads(row.line)[mapping.answer], mapping.final)
-    return data
-
-
 def _type_notes(columns: Mapping[str, Column], mapping: RowMapping | None, problems: _Problems) -> None:
-    """Columns of several types; fatal where a loader hands the column on, since a table has one type per column."""
+    """Note columns of several types; fatal where a loader hands one on, since a table has one type per column."""
     kept = mapping.keep if mapping else ()
     checked = set(mapping.used) - set(kept) if mapping else set()
     for column in columns.values():
@@ -212,15 +205,6 @@ def _type_notes(columns: Mapping[str, Column], mapping: RowMapping | None, probl
             problems.add(
                 Problem(place=column.first[kind], column=column.name, problem=problem, fatal=column.name in kept)
             )
-
-
-def _require_keepable(keep: tuple[str, ...] | None, columns: Mapping[str, Column]) -> None:
-    for name in keep or ():
-        if name not in columns:
-            hint = did_you_mean(name, columns)
-            raise ConfigError(f"there is no column {name!r} to keep: {hint and hint + ' '}found {', '.join(columns)}")
-        if name in RESERVED_COLUMNS:
-            raise ConfigError(f"column {name!r} cannot be kept: it is the name of a parameter of every reward function")
 
 
 def _folder(files: SplitFiles) -> Path:

@@ -91,7 +91,7 @@ class Roles:
 
 
 def infer_roles(columns: Mapping[str, Column], given: Mapping[str, str]) -> Roles:
-    """Roles of `columns`.
+    """Return the roles of `columns`.
 
     given: role to column, as the caller decided; "" means that no column has the role. Raises ConfigError with the
     nearest name for a column that does not exist.
@@ -121,7 +121,13 @@ def infer_roles(columns: Mapping[str, Column], given: Mapping[str, str]) -> Role
 
 def _candidate(role: str, column: Column) -> Role | None:
     named = _fold(column.name) in _NAMES[role]
-    held = _content(role, column)
+    held = ""
+    """What the values themselves say for the role."""
+    if role == "messages" and column.main_type == "chat":
+        if _fold(column.name) not in (*_NAMES["chosen"], *_NAMES["rejected"]):
+            held = f"{column.types['chat']} values are chats"
+    elif role == "image" and (column.main_type == "image" or column.share("image") >= _MAJORITY):
+        held = "values are images"
     if column.main_type not in _TYPES[role] or not (named or held):
         return None
     if role == "image" and not held:
@@ -129,19 +135,6 @@ def _candidate(role: str, column: Column) -> Role | None:
     confidence = _BY_BOTH if named and held else _BY_NAME if named else _BY_CONTENT
     evidence = ([f"named {column.name!r}"] if named else []) + [held or f"holds {column.main_type}"]
     return Role(role=role, column=column.name, confidence=confidence, evidence=tuple(evidence))
-
-
-def _content(role: str, column: Column) -> str:
-    """Return what the values themselves say for a role; "" when nothing."""
-    if (
-        role == "messages"
-        and column.main_type == "chat"
-        and _fold(column.name) not in (*_NAMES["chosen"], *_NAMES["rejected"])
-    ):
-        return f"{column.types['chat']} values are chats"
-    if role == "image" and (column.main_type == "image" or column.share("image") >= _MAJORITY):
-        return "values are images"
-    return ""
 
 
 def _fold(name: str) -> str:

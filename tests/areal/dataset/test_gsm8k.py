@@ -100,6 +100,7 @@ def test_a_renamed_column_is_reported_with_the_nearest_name(tokenizer, tmp_path)
         load(tokenizer, "rl", path=str(tmp_path))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not WHOLE.is_dir(), reason="the whole GSM8K is not beside the repository")
 def test_the_whole_set_loads_and_starts_with_the_packaged_rows(tokenizer):
     train = load(tokenizer, "rl", path=str(WHOLE))

@@ -75,6 +75,7 @@ def test_transcripts_without_common_prompt_are_refused(tokenizer, tmp_path):
         load(tokenizer, path=str(tmp_path))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not WHOLE.is_file(), reason="the whole HH-RLHF test split is not beside the repository")
 def test_the_whole_split_loads(tokenizer, caplog):
     with caplog.at_level("WARNING", logger="areal"):

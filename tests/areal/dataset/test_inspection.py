@@ -319,15 +319,15 @@ def test_the_command_shows_people_no_control_characters(tmp_path):
     assert "mapping: text, for rl and sft" in done.stdout
 
 
-def test_a_hundred_thousand_rows_take_seconds(tmp_path):
+def test_twenty_thousand_rows_take_seconds(tmp_path):
     path = tmp_path / "train.jsonl"
     with path.open("w") as stream:
-        for number in range(100_000):
+        for number in range(20_000):
             stream.write(f'{{"question": "What is {number} plus 1?", "answer": "#### {number + 1}", "id": {number}}}\n')
     started = time.process_time()
     report = inspect(path)
-    assert (report["rows"], report["num_fatal"]) == (100_000, 0)
-    assert time.process_time() - started < 20
+    assert (report["rows"], report["num_fatal"]) == (20_000, 0)
+    assert time.process_time() - started < 4
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real datasets are not beside the repository")
