@@ -1,6 +1,6 @@
 """The three processes in which a program is tested; started by `areal.reward.execution`. Standard library only.
 
-    guard     runs nothing untrusted; ends the other two when it is told to, or when its parent is gone
+    guard     runs nothing untrusted; ends the other two on request, or when its parent is gone
     tests     has the tests and the only way to report a verdict
     program   has the program, and one socket to the tests; reached as described in `areal.reward._remote`
 
@@ -52,7 +52,10 @@ def main() -> None:
     folder = settings["folder"]
     for_tests, for_program = socket.socketpair()
     user = ("not root",) if leave_root(folder) or os.geteuid() != 0 else ()
-    tests = _fork(lambda: _run_tests(for_tests, settings, limits), keep={for_tests.fileno(), *_tests_side(settings)})
+    tests = _fork(
+        lambda: _run_tests(for_tests, settings, limits),
+        keep={for_tests.fileno(), settings["tests"], settings["verdict"]},
+    )
     # From here on our children are in the namespace; the tests' process is not, so the program cannot see it.
     namespaces = enter_namespaces(processes=True)
     program = _fork(
@@ -62,12 +65,25 @@ def main() -> None:
     _close_all_but({settings["control"], settings["status"]})
     hide_memory()
     adopt_orphans()
-    _guard(program, tests, settings)
+    # Wait for word from the parent (a byte, or its end), then end both processes and report how the program ended.
+    word = b""
+    try:
+        os.write(settings["status"], f"{program}\n".encode())
+        word = os.read(settings["control"], 1)
+    finally:  # also when the parent is gone
+        os.kill(tests, signal.SIGKILL)
+        deadline = time.monotonic() + (_REAP_SECONDS if word else 0.0)
+        ended, status = os.waitpid(program, os.WNOHANG)
+        while not ended and time.monotonic() < deadline:
+            time.sleep(0.002)
+            ended, status = os.waitpid(program, os.WNOHANG)
+        ending = str(os.waitstatus_to_exitcode(status)) if ended else "killed"
+        if not ended:
+            os.kill(program, signal.SIGKILL)
+            os.waitpid(program, 0)
+        _end_orphans()
+    os.write(settings["status"], f"{ending}\n".encode())
     os._exit(0)
-
-
-def _tests_side(settings: dict[str, Any]) -> set[int]:
-    return {settings["tests"], settings["verdict"]}
 
 
 def _fork(body: Callable[[], None], keep: set[int]) -> int:
@@ -89,33 +105,6 @@ def _close_all_but(keep: set[int]) -> None:
         os.closerange(previous + 1, descriptor)
         previous = descriptor
     os.closerange(previous + 1, 4096)
-
-
-def _guard(program: int, tests: int, settings: dict[str, Any]) -> None:
-    """Wait for word from the parent (a byte, or its end), then end both processes and report how the program ended."""
-    told = b""
-    try:
-        os.write(settings["status"], f"{program}\n".encode())
-        told = os.read(settings["control"], 1)
-    finally:  # also when the parent is gone before it was told
-        os.kill(tests, signal.SIGKILL)
-        ending = _ended(program, patience=_REAP_SECONDS if told else 0.0)
-        _end_orphans()
-    os.write(settings["status"], f"{ending}\n".encode())
-
-
-def _ended(process: int, patience: float) -> str:
-    """Exit status of a child that ends by itself within `patience` seconds, else "killed"."""
-    deadline = time.monotonic() + patience
-    ended, status = os.waitpid(process, os.WNOHANG)
-    while not ended and time.monotonic() < deadline:
-        time.sleep(0.002)
-        ended, status = os.waitpid(process, os.WNOHANG)
-    if ended:
-        return str(os.waitstatus_to_exitcode(status))
-    os.kill(process, signal.SIGKILL)
-    os.waitpid(process, 0)
-    return "killed"
 
 
 def _end_orphans() -> None:
@@ -181,7 +170,13 @@ def _verdict(peer: Peer, sources: list[str]) -> dict[str, Any]:
         state, detail = peer.receive()
         if state != "ready":
             return _outcome("failed", f"the program raised {detail}", passed)
-        defined = _defined(peer, detail, sources)
+        # What the tests see of the program: names that they use and it defines, never built-in ones.
+        used = {node.id for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+        wanted = sorted(name for name in used if not hasattr(builtins, name) and not name.startswith("__"))
+        found = peer.ask("pick", detail, wanted)
+        if not isinstance(found, dict):
+            raise TypeError("the program's names are not a dict")
+        defined = {name: found[name] for name in wanted if name in found}
         namespace = {"__name__": "tests", **defined}
         for source in sources:
             exec(compile(source, "tests.py", "exec"), namespace)  # the row's tests, confined like the program
@@ -195,37 +190,22 @@ def _verdict(peer: Peer, sources: list[str]) -> dict[str, Any]:
     return _outcome("passed", "", passed)
 
 
-def _defined(peer: Peer, module: int, sources: list[str]) -> dict[str, Any]:
-    """Return what the tests see of the program: the names they use and it defines. Built-in names are never taken from
-    it.
-    """
-    used = {node.id for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
-    wanted = sorted(name for name in used if not hasattr(builtins, name) and not name.startswith("__"))
-    defined = peer.ask("pick", module, wanted)
-    if not isinstance(defined, dict):
-        raise TypeError("the program's names are not a dict")
-    return {name: defined[name] for name in wanted if name in defined}
-
-
 def _failure(error: BaseException, sources: list[str], passed: int) -> dict[str, Any]:
     remote = RAISED_REMOTELY in getattr(error, "__notes__", ())
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, ImportError) and not remote:
         return _outcome("broken_tests", text, passed)
     if isinstance(error, AssertionError) and not remote:
-        line = _failing_line(error, sources[passed]) if passed < len(sources) else ""
+        line, number, trace = "", 0, error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == "tests.py":
+                number = trace.tb_lineno
+            trace = trace.tb_next
+        if passed < len(sources):
+            lines = sources[passed].splitlines()
+            line = lines[number - 1].strip() if 0 < number <= len(lines) else "an assertion"
         return _outcome("failed", f"{line}{f': {error}' if str(error) else ''}", passed)
     return _outcome("failed", f"the program raised {text}" if remote else text, passed)
-
-
-def _failing_line(error: BaseException, source: str) -> str:
-    number, trace = 0, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == "tests.py":
-            number = trace.tb_lineno
-        trace = trace.tb_next
-    lines = source.splitlines()
-    return lines[number - 1].strip() if 0 < number <= len(lines) else "an assertion"
 
 
 def _outcome(outcome: str, detail: str, passed: int, *, ended: bool = False) -> dict[str, Any]:

@@ -8,7 +8,7 @@ Plain values (numbers, text, bytes, and lists, tuples, sets and dicts of them) t
 where the tests run. Everything else stays where it is and is reached through a `Remote`. An object of the program
 never equals a plain value, whatever its `__eq__` says: an answer that claims to equal everything equals nothing.
 
-It is no general remote procedure call: the values are those of tests, and both ends run the same Python.
+This is not a general remote procedure call: the values are those of tests, and both ends run the same Python.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Peer:
             raise PeerGoneError from error
 
     def receive(self) -> Any:
-        """Return the next message. Raises PeerGoneError at the end, ValueError for what is no message."""
+        """Return the next message. Raises PeerGoneError at the end, ValueError for what is not a message."""
         try:
             header = self._reader.read(_HEADER.size)
             if len(header) < _HEADER.size:
@@ -129,7 +129,15 @@ class Peer:
                 _write_back(arguments, [self.decode(item) for item in rest[1]])
                 return self.decode(rest[0])
             if kind == "error":
-                raise self._exception(*rest)
+                error_class, message = self.decode(rest[0]), str(rest[1])
+                try:
+                    error = error_class(message)
+                except Exception:  # noqa: BLE001 - e.g. UnicodeDecodeError wants five arguments
+                    error = None
+                if not isinstance(error, Exception):
+                    error = RuntimeError(f"{getattr(error_class, '__name__', 'error')}: {message}")
+                error.add_note(RAISED_REMOTELY)
+                raise error
             self._answer([kind, *rest])
 
     def _answer(self, message: Any) -> None:
@@ -138,31 +146,15 @@ class Peer:
             if operation not in self._operations:
                 raise PermissionError(f"{operation!r} is not allowed here")
             arguments = [self.decode(item) for item in encoded]
-            before = [json.dumps(item) for item in encoded]
             value = OPERATIONS[operation](self._exported[target], *arguments)
-            changed = [self._changed(*pair) for pair in zip(arguments, before, strict=True)]
+            # Functions may sort in place: lists of call arguments go back as they are now, if the call changed them.
+            changed = [self.encode(item) if isinstance(item, list) else None for item in arguments]
+            pairs = zip(changed, encoded, strict=True)
+            changed = [None if json.dumps(now) == json.dumps(then) else now for now, then in pairs]
             reply = ["value", self.encode(value), changed]
         except Exception as error:  # noqa: BLE001 - whatever the other side's request raises is its answer
             reply = ["error", self.encode(type(error)), str(error)]
         self.send(reply)
-
-    def _changed(self, argument: Any, before: str) -> Any:
-        """Return a list of call arguments as it is now, if the call changed it: functions may sort in place."""
-        if not isinstance(argument, list):
-            return None
-        after = self.encode(argument)
-        return None if json.dumps(after) == before else after
-
-    def _exception(self, encoded_class: Any, message: Any) -> Exception:
-        kind = self.decode(encoded_class)
-        try:
-            error = kind(str(message))
-        except Exception:  # noqa: BLE001 - e.g. UnicodeDecodeError wants five arguments
-            error = None
-        if not isinstance(error, Exception):
-            error = RuntimeError(f"{getattr(kind, '__name__', 'error')}: {message}")
-        error.add_note(RAISED_REMOTELY)
-        return error
 
     def encode(self, value: Any) -> Any:
         """As JSON: scalars as they are, everything else as [tag, ...]."""
@@ -191,19 +183,16 @@ class Peer:
             return ["shared", module, name]
         if isinstance(value, type) and issubclass(value, BaseException):
             bases = [kind.__name__ for kind in value.__mro__ if getattr(builtins, kind.__name__, None) is kind]
-            return ["exception", self._export(value), value.__name__, bases[0]]
-        return ["mine", self._export(value)]
+            return ["exception", self.export(value), value.__name__, bases[0]]
+        return ["mine", self.export(value)]
 
-    def _export(self, value: Any) -> int:
+    def export(self, value: Any) -> int:
+        """Return the number under which the other process can ask for an object."""
         # The list keeps the object alive, so that its id stays its own.
         number = self._numbers.setdefault(id(value), len(self._exported))
         if number == len(self._exported):
             self._exported.append(value)
         return number
-
-    def export(self, value: Any) -> int:
-        """Return the number under which the other process can ask for an object."""
-        return self._export(value)
 
     def decode(self, data: Any) -> Any:
         """Return the inverse. Raises ValueError or TypeError for anything else."""
@@ -222,20 +211,20 @@ class Peer:
             case "yours":
                 return self._exported[first]
             case "shared":
-                return _shared(first, rest[0])
+                name = str(rest[0])
+                if first not in SHARED_MODULES or name.startswith("_"):
+                    raise ValueError(f"{first}.{name} is not shared")
+                module = importlib.import_module(first)
+                return getattr(module, name) if name else module
             case "exception":
-                return self._exception_class(first, *rest)
+                name, base = rest
+                builtin = getattr(builtins, base, None)
+                if not (isinstance(builtin, type) and issubclass(builtin, Exception)):
+                    builtin = RuntimeError
+                if first not in self._classes:
+                    self._classes[first] = type(str(name), (builtin,), {})
+                return builtin if name == builtin.__name__ else self._classes[first]
         raise ValueError(f"unknown tag {tag!r:.80}")
-
-    def _exception_class(self, number: int, name: str, base: str) -> type[Exception]:
-        builtin = getattr(builtins, base, None)
-        if not (isinstance(builtin, type) and issubclass(builtin, Exception)):
-            builtin = RuntimeError
-        if name == builtin.__name__:
-            return builtin
-        if number not in self._classes:
-            self._classes[number] = type(str(name), (builtin,), {})
-        return self._classes[number]
 
 
 _CONTAINERS: Final[dict[str, Callable[[Any], Any]]] = {
@@ -252,13 +241,6 @@ _SCALARS: Final[dict[str, Callable[[str], Any]]] = {
     "Decimal": Decimal,
     "Fraction": Fraction,
 }
-
-
-def _shared(module: str, name: str) -> Any:
-    if module not in SHARED_MODULES or name.startswith("_"):
-        raise ValueError(f"{module}.{name} is not shared")
-    found = importlib.import_module(module)
-    return getattr(found, name) if name else found
 
 
 def _write_back(arguments: Sequence[Any], changed: Sequence[Any]) -> None:

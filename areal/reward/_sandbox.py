@@ -62,7 +62,22 @@ def confine(limits: ProcessLimits) -> tuple[str, ...]:
     The current folder is the only place that stays writable, and only the standard library can still be imported. Never
     raises for what the kernel refuses.
     """
-    active = ["resource limits"] if _limit(limits) else []
+    wanted = [
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds + 1),
+        (resource.RLIMIT_FSIZE, limits.file_megabytes << 20, limits.file_megabytes << 20),
+        (resource.RLIMIT_NOFILE, 64, 64),
+        (resource.RLIMIT_AS, limits.memory_megabytes << 20, limits.memory_megabytes << 20),
+        (resource.RLIMIT_NPROC, 1, 1),
+    ]
+    active = ["resource limits"]
+    for which, soft, hard in wanted:
+        _, ceiling = resource.getrlimit(which)
+        bound = sys.maxsize if ceiling == resource.RLIM_INFINITY else ceiling  # never above what is in force already
+        try:
+            resource.setrlimit(which, (min(soft, bound), min(hard, bound)))
+        except (OSError, ValueError):
+            active = []
     if sys.platform != "linux":
         return tuple(active)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -70,14 +85,15 @@ def confine(limits: ProcessLimits) -> tuple[str, ...]:
         active.append("no new privileges")
         if _landlock(libc):
             active.append("landlock")
-    if _drop_capabilities(libc):
+    header, nothing = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    if libc.capset(header, nothing) == 0:
         active.append("no capabilities")
     hide_memory()
     return tuple(active)
 
 
 def hide_memory() -> None:
-    """Other processes of the same user can then neither trace this one nor open its memory."""
+    """Prevent other processes of the same user from tracing this one and from opening its memory."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
@@ -109,7 +125,9 @@ def leave_root(folder: str) -> bool:
 
     Limits on the number of processes do not hold for root, which is why it matters.
     """
-    if os.geteuid() != 0 or not _readable_by_all(Path(os.__file__)):
+    library = Path(os.__file__).resolve()
+    readable = library.stat().st_mode & 0o004 and all(part.stat().st_mode & 0o001 for part in library.parents)
+    if os.geteuid() != 0 or not readable:
         return False
     try:
         os.chown(folder, _NOBODY, _NOBODY)
@@ -136,42 +154,6 @@ def enter_namespaces(*, processes: bool) -> tuple[str, ...]:
     return ("network namespace",) if libc.unshare(flags) == 0 else ()
 
 
-def _limit(limits: ProcessLimits) -> bool:
-    wanted = [
-        (resource.RLIMIT_CORE, 0, 0),
-        (resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds + 1),
-        (resource.RLIMIT_FSIZE, limits.file_megabytes << 20, limits.file_megabytes << 20),
-        (resource.RLIMIT_NOFILE, 64, 64),
-        (resource.RLIMIT_AS, limits.memory_megabytes << 20, limits.memory_megabytes << 20),
-        (resource.RLIMIT_NPROC, 1, 1),
-    ]
-    lowered = [_lower(which, soft, hard) for which, soft, hard in wanted]  # all of them, whatever the first says
-    return all(lowered)
-
-
-def _lower(which: int, soft: int, hard: int) -> bool:
-    """Set a limit, staying below one that is in force already."""
-    _, ceiling = resource.getrlimit(which)
-    if ceiling != resource.RLIM_INFINITY:
-        soft, hard = min(soft, ceiling), min(hard, ceiling)
-    try:
-        resource.setrlimit(which, (soft, hard))
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def _readable_by_all(file: Path) -> bool:
-    resolved = file.resolve()
-    return bool(resolved.stat().st_mode & 0o004) and all(part.stat().st_mode & 0o001 for part in resolved.parents)
-
-
-def _drop_capabilities(libc: ctypes.CDLL) -> bool:
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-    nothing = (ctypes.c_uint32 * 6)()
-    return bool(libc.capset(header, nothing) == 0)
-
-
 class _PathBeneath(ctypes.Structure):
     _pack_ = 1
     _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
@@ -192,20 +174,16 @@ def _landlock(libc: ctypes.CDLL) -> bool:
         return False
     try:
         allowed = _allow(libc, ruleset, [os.curdir], every_right & _NO_DEVICES_IN_FOLDER)
-        _allow(libc, ruleset, [*_SYSTEM_FOLDERS, *_python_folders()], _READ_FILE | _READ_DIR)
+        python = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(os.__file__)}
+        _allow(libc, ruleset, [*_SYSTEM_FOLDERS, *python], _READ_FILE | _READ_DIR)
         _allow(libc, ruleset, _SYSTEM_FILES, _READ_FILE)
         return bool(allowed and libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0) == 0)
     finally:
         os.close(ruleset)
 
 
-def _python_folders() -> set[str]:
-    paths = sysconfig.get_paths()
-    return {paths["stdlib"], paths["platstdlib"], os.path.dirname(os.__file__)}
-
-
 def _allow(libc: ctypes.CDLL, ruleset: int, paths: Iterable[str], rights: int) -> bool:
-    """Whether every path that exists was allowed."""
+    """Return whether every path that exists was allowed."""
     complete = True
     for path in paths:
         try:

@@ -42,7 +42,10 @@ _HUNT_SECONDS = 2.0
 
 
 def main() -> None:
-    """Fork the process that serves calls, and guard it."""
+    """Fork the process that serves calls, and guard it: take the whole group down when the parent is gone.
+
+    Ends the way the worker ended.
+    """
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
     os.dup2(2, 1)  # what a reward prints must not mix with the output of the program that called us
@@ -51,16 +54,11 @@ def main() -> None:
     if worker == 0:
         _serve(channel)
         os._exit(0)
-    _guard(worker, int(sys.argv[2]), channel)
-
-
-def _guard(worker: int, parent: int, channel: socket.socket) -> None:
-    """Take the whole group down when the parent is gone; end the way the worker ended."""
     # Two signs of the parent's end: its end of the socket closes, which some fork of the parent may delay, and the
     # kernel's signal, which only Linux has.
     signal.signal(signal.SIGTERM, _kill_group)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
+    if os.getppid() != int(sys.argv[2]):
         _kill_group()
 
     def wait_for_hangup() -> None:
@@ -71,7 +69,10 @@ def _guard(worker: int, parent: int, channel: socket.socket) -> None:
         _kill_group()
 
     threading.Thread(target=wait_for_hangup, daemon=True).start()
-    status = _wait_for(worker)
+    pid, ending = os.waitpid(-1, 0)
+    while pid != worker:  # an adopted process has ended
+        pid, ending = os.waitpid(-1, 0)
+    status = os.waitstatus_to_exitcode(ending)
     _kill_descendants()
     if status >= 0:
         os._exit(status)
@@ -79,14 +80,6 @@ def _guard(worker: int, parent: int, channel: socket.socket) -> None:
     if -status not in {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(-status, signal.SIG_DFL)
     os.kill(os.getpid(), -status)
-
-
-def _wait_for(worker: int) -> int:
-    """Exit code of the worker; on the way, adopted processes that end are reaped."""
-    while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == worker:
-            return os.waitstatus_to_exitcode(status)
 
 
 def _kill_group(*_: object) -> None:
@@ -104,7 +97,7 @@ def _kill_descendants() -> None:
 
 
 def _descendants() -> list[int]:
-    """Living processes below this one; none where there is no /proc."""
+    """Return living processes below this one; none where there is no /proc."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         with contextlib.suppress(OSError, ValueError):
@@ -134,28 +127,30 @@ def _serve(channel: socket.socket) -> None:
     if setup is None:
         return
     try:
-        function = _load(setup)
+        function = _load(pickle.loads(setup))
     except BaseException as error:  # noqa: BLE001 -- whatever importing user code raises is reported to the parent
         _send(channel, ("failed", type(error).__name__, str(error)))
         return
     _send(channel, ("ready",))
-    while (frame := _read_bytes(reader)) is not None:
-        _send(channel, _score(function, frame))
-
-
-def _score(function: Callable[..., Any], frame: bytes) -> tuple[Any, ...]:
-    started = time.perf_counter()
-    try:
-        arguments, data = pickle.loads(frame)
-        value = function(*arguments, **data)
-        outcome = _judge(value)
-    except BaseException as error:  # noqa: BLE001 -- SystemExit included: a reward's failure is an answer, not our end
-        outcome = _describe(error)
-    return (outcome[0], time.perf_counter() - started, *outcome[1:])
+    while (frame := _read(reader)) is not None:
+        started = time.perf_counter()
+        try:
+            arguments, data = pickle.loads(frame)
+            outcome = _judge(function(*arguments, **data))
+        except BaseException as error:  # noqa: BLE001 -- SystemExit too: a reward's failure is an answer, not our end
+            kind = getattr(error, "kind", None)
+            if type(error).__name__ == "FaultError" and kind is not None:
+                outcome = "fault", str(kind), str(getattr(error, "message", error))
+            else:
+                # The innermost frame of user code says more than the whole stack; our own frames say nothing.
+                frames = [entry for entry in traceback.extract_tb(error.__traceback__) if entry.filename != __file__]
+                place = f" (at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line})" if frames else ""
+                outcome = "raised", f"{type(error).__name__}: {error}{place}"
+        _send(channel, (outcome[0], time.perf_counter() - started, *outcome[1:]))
 
 
 def _judge(value: Any) -> tuple[Any, ...]:
-    # NumPy's bool is no numbers.Real, yet comparisons of arrays return it.
+    # NumPy's bool is not a numbers.Real, yet comparisons of arrays return it.
     if isinstance(value, numbers.Real) or type(value).__name__ in {"bool_", "bool"}:
         try:
             number = float(value)
@@ -163,25 +158,11 @@ def _judge(value: Any) -> tuple[Any, ...]:
             return "invalid", f"{type(value).__name__} too large for a float"
         if math.isfinite(number):
             return "value", number
-    return "invalid", f"{_short(value)} of type {type(value).__name__}"
-
-
-def _short(value: Any) -> str:
     try:
         text = repr(value)
     except Exception as error:  # noqa: BLE001 -- a broken __repr__ of user code must not hide what is reported here
         text = f"<repr raised {type(error).__name__}>"
-    return text if len(text) <= 200 else f"{text[:200]}..."
-
-
-def _describe(error: BaseException) -> tuple[Any, ...]:
-    kind = getattr(error, "kind", None)
-    if type(error).__name__ == "FaultError" and kind is not None:
-        return "fault", str(kind), str(getattr(error, "message", error))
-    # The innermost frame of user code says more than the whole stack; our own frames say nothing.
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    place = f" (at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line})" if frames else ""
-    return "raised", f"{type(error).__name__}: {error}{place}"
+    return "invalid", f"{text if len(text) <= 200 else f'{text[:200]}...'} of type {type(value).__name__}"
 
 
 def _load(setup: dict[str, Any]) -> Callable[..., Any]:
@@ -204,12 +185,7 @@ def _load(setup: dict[str, Any]) -> Callable[..., Any]:
     return function
 
 
-def _read(reader: BinaryIO) -> Any:
-    frame = _read_bytes(reader)
-    return None if frame is None else pickle.loads(frame)
-
-
-def _read_bytes(reader: BinaryIO) -> bytes | None:
+def _read(reader: BinaryIO) -> bytes | None:
     header = reader.read(HEADER.size)
     if len(header) < HEADER.size:
         return None

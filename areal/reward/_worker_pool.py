@@ -72,16 +72,6 @@ class _Worker:
     start_failed: bool = False
 
 
-def _settle(settled: list[tuple[Call, float | BaseException]]) -> None:
-    for call, result in settled:
-        if call.future.done():  # the caller was cancelled meanwhile
-            continue
-        if isinstance(result, BaseException):
-            call.future.set_exception(result)
-        else:
-            call.future.set_result(result)
-
-
 class WorkerPool:
     """The thread and its processes. Only `submit`, `start` and `close` may be called from other threads."""
 
@@ -147,12 +137,18 @@ class WorkerPool:
                 self._keep_staffed()
                 self._dispatch()
                 self._deliver()
-                for key, events in self._selector.select(self._patience()):
-                    if key.data is None:
+                deadline = min((worker.deadline for worker in self._workers), default=float("inf"))
+                patience = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
+                for key, events in self._selector.select(patience):
+                    worker = key.data
+                    if worker is None:
                         self._wake_read.recv(4096)
                         self._signalled = False
-                    else:
-                        self._service(key.data, events)
+                        continue
+                    if events & selectors.EVENT_WRITE:
+                        self._flush(worker)
+                    if events & selectors.EVENT_READ and not self._receive(worker):
+                        self._bury(worker, None)
                 self._expire()
         finally:
             self._shut_down()
@@ -221,12 +217,6 @@ class WorkerPool:
         if self._selector.get_key(worker.channel).events != interest:
             self._selector.modify(worker.channel, interest, worker)
 
-    def _service(self, worker: _Worker, events: int) -> None:
-        if events & selectors.EVENT_WRITE:
-            self._flush(worker)
-        if events & selectors.EVENT_READ and not self._receive(worker):
-            self._bury(worker, None)
-
     def _receive(self, worker: _Worker) -> bool:
         """Take in what the worker has sent; False when it has closed its end."""
         try:
@@ -247,36 +237,34 @@ class WorkerPool:
         return bool(data)
 
     def _answer(self, worker: _Worker, message: tuple[Any, ...]) -> None:
-        if message[0] == "ready":
-            worker.ready, worker.deadline = True, float("inf")
-            self._failed_starts = 0
-            self._ready.set()
-            return
-        if message[0] == "failed":
-            error_class = RegistryError if message[1] == "RegistryError" else ConfigError
-            text = message[2] if error_class is RegistryError else f"{message[1]}: {message[2]}"
-            self._start_failed(error_class(f"reward {self._name!r} cannot be loaded: {text}"))
-            worker.start_failed = True
-            return
+        """Act on a message; `_worker` lists what they are."""
+        result: float | FaultError
+        match message:
+            case ("ready",):
+                worker.ready, worker.deadline = True, float("inf")
+                self._failed_starts = 0
+                self._ready.set()
+                return
+            case ("failed", kind, text):
+                error_class = RegistryError if kind == "RegistryError" else ConfigError
+                text = text if error_class is RegistryError else f"{kind}: {text}"
+                self._start_failed(error_class(f"reward {self._name!r} cannot be loaded: {text}"))
+                worker.start_failed = True
+                return
+            case ("value", seconds, value):
+                result = float(value)
+            case ("fault", seconds, kind, text) if kind in _FAULT_KINDS:
+                result = FaultError(FaultKind(kind), text)
+            case ("raised", seconds, text) | ("fault", seconds, _, text):
+                # A "fault" of unknown kind is an exception of user code that happens to have our error's name.
+                result = FaultError(FaultKind.REWARD_RAISED, f"reward {self._name!r} raised {text}")
+            case (_, seconds, text):
+                text = f"reward {self._name!r} returned {text}, expected a finite number (int, float or bool)"
+                result = FaultError(FaultKind.REWARD_INVALID, text)
         call = worker.calls.popleft()
         worker.deadline = time.monotonic() + self._timeout_seconds if worker.calls else float("inf")
-        self._mean_seconds += 0.2 * (message[1] - self._mean_seconds)
-        self._settled.append((call, self._result(message)))
-
-    def _result(self, message: tuple[Any, ...]) -> float | FaultError:
-        if message[0] == "value":
-            return float(message[2])
-        if message[0] == "fault" and message[2] in _FAULT_KINDS:
-            return FaultError(FaultKind(message[2]), message[3])
-        if message[0] in {"fault", "raised"}:
-            # A "fault" of unknown kind is an exception of user code that happens to have our error's name.
-            return FaultError(FaultKind.REWARD_RAISED, f"reward {self._name!r} raised {message[-1]}")
-        text = f"reward {self._name!r} returned {message[2]}, expected a finite number (int, float or bool)"
-        return FaultError(FaultKind.REWARD_INVALID, text)
-
-    def _patience(self) -> float | None:
-        deadline = min((worker.deadline for worker in self._workers), default=float("inf"))
-        return None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
+        self._mean_seconds += 0.2 * (seconds - self._mean_seconds)
+        self._settled.append((call, result))
 
     def _expire(self) -> None:
         for worker in list(self._workers):
@@ -319,13 +307,22 @@ class WorkerPool:
         self._ready.set()
 
     def _deliver(self) -> None:
+        def settle(settled: list[tuple[Call, float | BaseException]]) -> None:
+            for call, result in settled:
+                if call.future.done():  # the caller was cancelled meanwhile
+                    continue
+                if isinstance(result, BaseException):
+                    call.future.set_exception(result)
+                else:
+                    call.future.set_result(result)
+
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Call, float | BaseException]]] = {}
         for item in self._settled:
             by_loop.setdefault(item[0].loop, []).append(item)
         self._settled.clear()
         for loop, settled in by_loop.items():
             with contextlib.suppress(RuntimeError):  # that loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_settle, settled)
+                loop.call_soon_threadsafe(settle, settled)
 
     def _shut_down(self) -> None:
         # Runs also when the thread ends by an error of its own: nobody may be left waiting.
@@ -348,12 +345,14 @@ class WorkerPool:
 
 
 def _kill(worker: _Worker) -> int | None:
-    """End the worker and everything it started; return its exit status, None when it cannot be had."""
+    """End the worker and everything it started; return its exit status, None when it does not end."""
     # The guard can reach what left the group, so it is asked first.
     with contextlib.suppress(ProcessLookupError):
         os.kill(worker.process.pid, signal.SIGTERM)
     deadline = time.monotonic() + _GUARD_SECONDS
-    while not _ended(worker.process.pid) and time.monotonic() < deadline:
+    # WNOWAIT looks whether it has ended without taking its exit status.
+    ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    while os.waitid(os.P_PID, worker.process.pid, ended) is None and time.monotonic() < deadline:
         time.sleep(0.005)
     # The group before the leader is reaped: until then, nobody else can get its number. A leader that died by itself
     # keeps its own exit status.
@@ -365,11 +364,6 @@ def _kill(worker: _Worker) -> int | None:
     except subprocess.TimeoutExpired:
         logger.warning("reward worker process %d does not end after SIGKILL", worker.process.pid)
         return None
-
-
-def _ended(pid: int) -> bool:
-    """Whether a child has ended, without taking its exit status."""
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _again(error: ArealError) -> ArealError:

@@ -8,7 +8,7 @@ _MARKS: Final = ("\\boxed{", "\\fbox{")
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last \boxed{...} or \fbox{...}; braces inside may nest.
+    r"""Return the content of the last \boxed{...} or \fbox{...}; braces inside may nest.
 
     None when there is no box. An opened box that is never closed has no content: "".
     """

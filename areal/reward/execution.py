@@ -19,8 +19,8 @@ executable; not root. Everything is killed at the time limit, and with the proce
 What is not prevented: filling the disk with many files that each stay below the limit; using processor and memory
 bandwidth until the time limit; bugs of the kernel and of Python; starting processes when root could not be given up,
 because only root can read the interpreter (they end with the program all the same); and, where a kernel offers neither
-namespaces nor Landlock (macOS, some containers), reading what the user may read, and the network. It is no virtual
-machine.
+namespaces nor Landlock (macOS, some containers), reading what the user may read, and the network. It is not a
+virtual machine.
 
 Not supported in tests: third-party libraries, threads, coroutines of the program, and `isinstance` of a plain value
 with a class of the program. Objects of the program can be used (attributes, calls, items, operators), but never equal a
@@ -48,7 +48,7 @@ from areal.api import ArealError
 from areal.reward._sandbox import ProcessLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 _START = (
     "import sys; sys.path.insert(0, sys.argv[2]); from areal.reward._execution_child import main; "
@@ -113,22 +113,11 @@ class Execution:
 
 
 def last_code_block(text: str) -> str | None:
-    """Content of the last fenced block labelled as Python, else of the last one without a label.
+    """Return the content of the last fenced block labelled as Python, else of the last one without a label.
 
     None when there is neither, or when the last fence is never closed: the answer was cut off.
     """
-    blocks = list(_fenced_blocks(text))
-    if blocks and blocks[-1][1] is None:
-        return None
-    for labels in (_PYTHON_LABELS, {""}):
-        found = next((body for label, body in reversed(blocks) if label in labels), None)
-        if found is not None:
-            return found
-    return None
-
-
-def _fenced_blocks(text: str) -> Iterator[tuple[str, str | None]]:
-    """(label, content) of each block; the content of one that is never closed is None."""
+    blocks: list[tuple[str, str]] = []
     fence, label = "", ""
     body: list[str] = []
     for line in text.splitlines():
@@ -138,12 +127,17 @@ def _fenced_blocks(text: str) -> Iterator[tuple[str, str | None]]:
             fence = mark[: len(mark) - len(mark.lstrip(mark[0]))]
             body = []
         elif fence and mark.startswith(fence) and not mark.strip(fence[0]):
-            yield label, "\n".join(body)
+            blocks.append((label, "\n".join(body)))
             fence = ""
         elif fence:
             body.append(line)
     if fence:
-        yield label, None
+        return None
+    for labels in (_PYTHON_LABELS, {""}):
+        found = next((body for label, body in reversed(blocks) if label in labels), None)
+        if found is not None:
+            return found
+    return None
 
 
 def checked_tests(tests: Any) -> list[str]:
@@ -193,9 +187,9 @@ class _Run:
     _output: bytearray = field(default_factory=bytearray)
 
     def result(self) -> Execution:
-        control, status, verdict, output = self._start()
+        control, status, reports, output = self._start()
         started = time.monotonic()
-        timely = self._listen(verdict, output, started + _STARTUP_SECONDS)
+        timely = self._listen(reports, output, started + _STARTUP_SECONDS)
         if not self._lines:
             os.set_blocking(output.fileno(), False)
             self._output += output.read(_CHUNK) or b""  # what they said last may not have been read yet
@@ -203,9 +197,28 @@ class _Run:
             raise ExecutionError(
                 f"the processes that test a program did not start: {' '.join(tail) or 'no reason given'}"
             )
-        told = len(self._lines) > 1 and bool(self._lines[1]["ended"])
-        ending = self._end(control, status, expected=told)
-        return self._execution(ending, timely=timely, seconds=time.monotonic() - started)
+        verdict: dict[str, Any] = {"outcome": Outcome.FAILED, "passed": 0, "ended": False}
+        if len(self._lines) > 1:
+            verdict = self._lines[1]
+        ending = self._end(control, status, expected=bool(verdict["ended"]))
+        seconds = time.monotonic() - started
+        detail = str(verdict.get("detail", "the process of the tests was ended"))
+        outcome = Outcome(verdict["outcome"])
+        if not timely:
+            outcome, detail = Outcome.TIMEOUT, f"no verdict within {self.limits.wall_seconds:g} seconds"
+        elif verdict["ended"] and ending not in {"", "killed"}:
+            detail += f" (exit status {ending})"
+        if outcome is Outcome.BROKEN_TESTS:
+            raise ValueError(f"the row's tests are at fault: {detail}")
+        return Execution(
+            outcome=outcome,
+            passed=int(verdict["passed"]),
+            total=len(self.tests),
+            detail=detail,
+            output=self._output.decode(errors="replace"),
+            seconds=seconds,
+            isolation=tuple(self._lines[0]["isolation"]),
+        )
 
     def _start(self) -> tuple[IO[bytes], IO[bytes], IO[bytes], IO[bytes]]:
         """Start the guard; returns our ends of control, status, verdict and output."""
@@ -295,28 +308,6 @@ class _Run:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(process), signal.SIGKILL)
         return ending.strip()
-
-    def _execution(self, ending: str, *, timely: bool, seconds: float) -> Execution:
-        verdict: dict[str, Any] = {"outcome": Outcome.FAILED, "passed": 0, "ended": False}
-        if len(self._lines) > 1:
-            verdict = self._lines[1]
-        detail = str(verdict.get("detail", "the process of the tests was ended"))
-        outcome = Outcome(verdict["outcome"])
-        if not timely:
-            outcome, detail = Outcome.TIMEOUT, f"no verdict within {self.limits.wall_seconds:g} seconds"
-        elif verdict["ended"] and ending not in {"", "killed"}:
-            detail += f" (exit status {ending})"
-        if outcome is Outcome.BROKEN_TESTS:
-            raise ValueError(f"the row's tests are at fault: {detail}")
-        return Execution(
-            outcome=outcome,
-            passed=int(verdict["passed"]),
-            total=len(self.tests),
-            detail=detail,
-            output=self._output.decode(errors="replace"),
-            seconds=seconds,
-            isolation=tuple(self._lines[0]["isolation"]),
-        )
 
     def close(self) -> None:
         """Close the pipes, and see to it that nothing of the group is left."""

@@ -91,14 +91,18 @@ class AsyncRewardWrapper:
 
 
 def _transport(reward: str | Callable[..., Any]) -> tuple[str, dict[str, Any]]:
-    """Name for messages, and how the worker gets hold of the reward."""
+    """Return a name for messages, and how the worker gets hold of the reward."""
     if isinstance(reward, str):
         from areal.reward.registry import REWARDS
 
         target = REWARDS.get(reward, reward)
         module, _, _ = target.partition(":") if ":" in target else target.rpartition(".")
         # The worker imports the module, not this process. Only a module that does not exist is reported from here.
-        if not _module_exists(module):
+        try:
+            exists = bool(module) and importlib.util.find_spec(module) is not None
+        except (ImportError, ValueError):
+            exists = False
+        if not exists:
             load("reward", reward, REWARDS)
         return reward, {"target": target}
     name = str(getattr(reward, "__qualname__", None) or repr(reward))
@@ -120,10 +124,3 @@ def _unsendable(name: str, why: str) -> str:
         f"reward {name!r} cannot run in a worker process: {why}. Move it to the top level of an importable module and "
         f'pass it, or its path "package.module:function"'
     )
-
-
-def _module_exists(module: str) -> bool:
-    try:
-        return bool(module) and importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False

@@ -8,7 +8,7 @@ as "http://127.0.0.1:8000/v1". The key is sent to that address only (redirects a
 
 The judge answers at temperature 0 and must end with a line "SCORE: n"; anything else is an error, not a zero. The
 completion stands between marks with a random word in them, so a completion cannot close its own quotation, and the
-judge is told that nothing between them is meant for it. That lowers the risk that a completion talks its judge round;
+judge reads that nothing between them is meant for it. That lowers the risk that a completion talks its judge round;
 no wording removes it, so watch how scores drift from what people say.
 
 Every failure raises, becomes a fault of the episode that is counted and retried, and is never a score.
@@ -93,29 +93,7 @@ class Judge:
         Raises JudgeUnavailableError (connection, HTTP 429 and 5xx, time limit), JudgeVerdictError (no score at the end,
         or outside the scale), ConfigError (address not set, or refused with 4xx; the message says what to set).
         """
-        answer = self._ask(self._messages(prompt, completion, reference))
-        return self._verdict(answer)
-
-    def _messages(self, prompt: str, completion: str, reference: str | None) -> list[dict[str, str]]:
-        mark = secrets.token_hex(16)
-        parts = {"TASK": prompt, "REFERENCE": reference, "ANSWER": completion}
-        quoted = [
-            f"<<<{name} {mark}>>>\n{self._shortened(text)}\n<<<END OF {name} {mark}>>>"
-            for name, text in parts.items()
-            if text is not None
-        ]
-        system = _INSTRUCTIONS.format(rubric=self.rubric, mark=mark, scale=self.scale)
-        return [{"role": "system", "content": system}, {"role": "user", "content": "\n\n".join(quoted)}]
-
-    def _shortened(self, text: str) -> str:
-        left_out = len(text) - self.max_characters
-        if left_out <= 0:
-            return text
-        half = self.max_characters // 2
-        return f"{text[:half]}\n[{left_out} characters left out]\n{text[len(text) - half :]}"
-
-    def _verdict(self, answer: str) -> float:
-        last = answer.strip().rpartition("\n")[2].strip()
+        last = self._ask(self._messages(prompt, completion, reference)).strip().rpartition("\n")[2].strip()
         found = _VERDICT.fullmatch(last)
         if found is None:
             raise JudgeVerdictError(f"judge {self.model!r} ended with {last[:100]!r}, expected a line 'SCORE: n'")
@@ -124,18 +102,52 @@ class Judge:
             raise JudgeVerdictError(f"judge {self.model!r} gave {value}, expected a number from 0 to {self.scale}")
         return float(value / self.scale)
 
+    def _messages(self, prompt: str, completion: str, reference: str | None) -> list[dict[str, str]]:
+        mark = secrets.token_hex(16)
+        half = self.max_characters // 2
+        quoted = []
+        for name, text in (("TASK", prompt), ("REFERENCE", reference), ("ANSWER", completion)):
+            if text is None:
+                continue
+            left_out = len(text) - self.max_characters
+            shortened = f"{text[:half]}\n[{left_out} characters left out]\n{text[len(text) - half :]}"
+            quoted.append(f"<<<{name} {mark}>>>\n{shortened if left_out > 0 else text}\n<<<END OF {name} {mark}>>>")
+        system = _INSTRUCTIONS.format(rubric=self.rubric, mark=mark, scale=self.scale)
+        return [{"role": "system", "content": system}, {"role": "user", "content": "\n\n".join(quoted)}]
+
     def _ask(self, messages: list[dict[str, str]]) -> str:
+        """Send a chat and return the text of the answer; every failure is raised as what the caller can do about it."""
         body = {"model": self.model, "messages": messages, "temperature": 0, "max_tokens": self.max_tokens}
         deadline = time.monotonic() + self.timeout_seconds
         try:
             with _OPENER.open(self._request(body), timeout=self.timeout_seconds) as response:
-                content = _read(response, deadline)
+                raw = b""
+                # The socket's own limit holds per packet; a server that drips would never reach it.
+                while chunk := response.read1(_CHUNK):
+                    raw += chunk
+                    if len(raw) > _MAX_RESPONSE_BYTES:
+                        raise OSError(f"the response has more than {_MAX_RESPONSE_BYTES} bytes")
+                    if time.monotonic() > deadline:
+                        raise TimeoutError("the time limit passed before the response was complete")
         except urllib.error.HTTPError as error:
-            with error:
-                raise self._refused(error.code) from None  # its text may repeat the request, and with it the key
+            error.close()
+            refusal = f"judge {self.model!r}: HTTP status {error.code}"
+            # Without its cause: the text of that may repeat the request, and with it the key.
+            if error.code >= 500 or error.code in _TRANSIENT:
+                raise JudgeUnavailableError(refusal) from None
+            advice = _SETTINGS.get(error.code, "check the address in {url}")
+            settings = {"key": self.api_key_variable, "url": self.base_url_variable}
+            raise ConfigError(f"{refusal}; {advice.format(**settings)}") from None
         except (OSError, HTTPException) as error:
-            raise JudgeUnavailableError(f"judge {self.model!r}: {_reason(error)}") from error
-        return self._content(content)
+            reason = getattr(error, "reason", None) or error
+            raise JudgeUnavailableError(f"judge {self.model!r}: {type(reason).__name__}: {reason}") from error
+        try:
+            content = json.loads(raw)["choices"][0]["message"]["content"]
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise JudgeVerdictError(f"judge {self.model!r} sent no chat completion: {raw[:100]!r}") from error
+        if not isinstance(content, str):
+            raise JudgeVerdictError(f"judge {self.model!r} sent {content!r:.100}, expected text")
+        return content
 
     def _request(self, body: dict[str, Any]) -> urllib.request.Request:
         # Neither value is ever shown: an address may hold a password, too.
@@ -143,8 +155,8 @@ class Judge:
         if re.fullmatch(r"https?://[!-~]+", address) is None:
             raise ConfigError(
                 f"judge {self.model!r}: the environment variable {self.base_url_variable} is "
-                f"{'no http address' if address else 'not set'}; set it to the address of an OpenAI-compatible server, "
-                'e.g. "http://127.0.0.1:8000/v1"'
+                f"{'not an http address' if address else 'not set'}; set it to the address of an OpenAI-compatible "
+                'server, e.g. "http://127.0.0.1:8000/v1"'
             )
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         key = os.environ.get(self.api_key_variable, "").strip()
@@ -154,24 +166,6 @@ class Judge:
             headers["Authorization"] = f"Bearer {key}"
         data = json.dumps(body).encode()
         return urllib.request.Request(f"{address.rstrip('/')}/chat/completions", data, headers, method="POST")
-
-    def _refused(self, status: int) -> ArealError:
-        if status >= 500 or status in _TRANSIENT:
-            return JudgeUnavailableError(f"judge {self.model!r}: HTTP status {status}")
-        advice = _SETTINGS.get(status, "check the address in {url}")
-        return ConfigError(
-            f"judge {self.model!r}: HTTP status {status}; "
-            + advice.format(key=self.api_key_variable, url=self.base_url_variable)
-        )
-
-    def _content(self, response: bytes) -> str:
-        try:
-            content = json.loads(response)["choices"][0]["message"]["content"]
-        except (ValueError, LookupError, TypeError, RecursionError) as error:
-            raise JudgeVerdictError(f"judge {self.model!r} sent no chat completion: {response[:100]!r}") from error
-        if not isinstance(content, str):
-            raise JudgeVerdictError(f"judge {self.model!r} sent {content!r:.100}, expected text")
-        return content
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -184,20 +178,3 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 _OPENER: Final = urllib.request.build_opener(_NoRedirects)
-
-
-def _read(response: Any, deadline: float) -> bytes:
-    """Return the body. The socket's own limit holds per packet; a server that drips would never reach it."""
-    body = bytearray()
-    while chunk := response.read1(_CHUNK):
-        body += chunk
-        if len(body) > _MAX_RESPONSE_BYTES:
-            raise OSError(f"the response has more than {_MAX_RESPONSE_BYTES} bytes")
-        if time.monotonic() > deadline:
-            raise TimeoutError("the time limit passed before the response was complete")
-    return bytes(body)
-
-
-def _reason(error: Exception) -> str:
-    reason = getattr(error, "reason", None) or error
-    return f"{type(reason).__name__}: {reason}"

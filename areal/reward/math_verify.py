@@ -4,7 +4,7 @@ r"""Mathematical equality through the math-verify library: fractions, LaTeX, set
     completion "The answer is 1/2", answer "0.5"        -> 1.0
     completion "\boxed{}", answer "0.5"                 -> 0.0
     completion "9^{9^{9}}", answer "0.5"                -> 0.0, without evaluating it
-    answer that is no mathematics                       -> ValueError (the row is at fault)
+    answer that is not mathematics                      -> ValueError (the row is at fault)
 
 The library's own time limit uses signals, which work in the main thread only; it is off, and the worker process that
 every reward runs in is killed at its limit instead. So that a model cannot turn wrong answers into timeouts, texts
@@ -40,7 +40,8 @@ def math_verify_reward(
     """
     from math_verify import parse, verify
 
-    _silence_timeout_warnings()
+    for name in ("math_verify.parser", "math_verify.grader"):
+        logging.getLogger(name).setLevel(logging.ERROR)  # they warn that the library's time limit is off
     answer = str(data.get("answer") or "")
     gold = parse(f"\\boxed{{{answer}}}", parsing_timeout=None, raise_on_error=True) if answer.strip() else []
     if not gold:
@@ -64,9 +65,3 @@ def answer_region(completion: str) -> str | None:
     if boxed is None:
         return completion[-_WINDOW:]
     return f"\\boxed{{{boxed}}}" if boxed.strip() and len(boxed) <= _WINDOW else None
-
-
-def _silence_timeout_warnings() -> None:
-    """Silence the library's warning that its time limit is off, which is on purpose here."""
-    for name in ("math_verify.parser", "math_verify.grader"):
-        logging.getLogger(name).setLevel(logging.ERROR)
