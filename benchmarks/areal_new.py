@@ -37,7 +37,7 @@ PHASES = {
     "import libcst": ("", "import libcst"),
     "import git": ("", "import git"),
     "render and format": ("{prepare}import copier, jinja2", "files = produce(*arguments)"),
-    "gates (ruff check)": ("{prepare}files = produce(*arguments)", "check_files(workspace.root, files)"),
+    "gates (ruff check)": ("{prepare}files = produce(*arguments)", "check_files(project.root, files)"),
     "registry edit": ("{registry}import libcst", "add_entry(source, entry)"),
 }
 """Phase -> what is done before, and what is timed; both run in a new process."""
@@ -48,12 +48,12 @@ from tooling.kit.template.rendering import check_files, format_files
 from tooling.kit.names import parse_name
 from tooling.kit.template.rendering import render
 from tooling.kit.template.questions import load_questions
-from tooling.new.workspace import open_workspace
+from tooling.new.change import open_project
 from tooling.new.commands.generate import UnitRequest, plan_unit
-workspace = open_workspace(Path.cwd())
-arguments = (workspace, UnitRequest(kind="reward", name="phase_unit"))
-def produce(workspace, request):
-    plan = plan_unit(workspace, request).plan
+project = open_project(Path.cwd())
+arguments = (project, UnitRequest(kind="reward", name="phase_unit"))
+def produce(project, request):
+    plan = plan_unit(project, request).plan
     return {change.path: change.after for change in plan.changes if change.path.endswith(".py")}
 """
 REGISTRY = """

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tooling.kit.change.transaction import apply_plan, transaction
-from tooling.new.change import Change, UnitRequest
+from tooling.new.change import Change, UnitRequest, open_project
 from tooling.new.commands.generate import plan_unit
-from tooling.new.workspace import open_workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 TOTAL = r"(?i)total\s{0,5}=\s{0,5}(?P<answer>[\d,.]+)"
@@ -63,14 +62,14 @@ def planned(root: Path, name: str, answers: dict[str, Any], **options: str) -> C
         answers=answers,
         options={option.replace("_", "-"): str(value) for option, value in options.items()},
     )
-    return plan_unit(open_workspace(root), request)
+    return plan_unit(open_project(root), request)
 
 
 def written(root: Path, unit: Change) -> Change:
     """Apply a plan."""
-    workspace = open_workspace(root)
-    with transaction(workspace.repository, wait_seconds=10.0, note=lambda _: None):
-        apply_plan(workspace.repository, unit.plan)
+    project = open_project(root)
+    with transaction(project.repository, wait_seconds=10.0, note=lambda _: None):
+        apply_plan(project.repository, unit.plan)
     return unit
 
 

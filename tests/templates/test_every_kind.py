@@ -85,7 +85,7 @@ def test_a_new_kind_generates_units_that_register_and_pass_their_tests(tmp_path)
     unit = UnitRequest(kind="length_bonus", name="short_ones", answers={"greeting": 'say "hi"'})
     made = sandbox.generate(unit)
     assert [item.value for item in made.registered] == ["areal.reward.short_ones:short_ones"]
-    assert run_tests(sandbox.root, list(made.tests), python=sandbox.workspace.python).ok
+    assert run_tests(sandbox.root, list(made.tests), python=sandbox.project.python).ok
     assert made.commit == "feat(length_bonus): add short-ones"
     sandbox.undo(unit)
     sandbox.undo(kind)
@@ -103,7 +103,7 @@ def test_the_tests_that_come_with_a_new_kind_pass(tmp_path):
     cases = [
         f"{path}::test_matrix_sample_units[{check.__name__}]" for check in MATRIX if check is not two_at_once_never_mix
     ]
-    result = run_tests(sandbox.root, cases, python=sandbox.workspace.python)
+    result = run_tests(sandbox.root, cases, python=sandbox.project.python)
     assert result.ok, result.detail
 
 
@@ -115,14 +115,14 @@ def test_a_kind_whose_units_would_be_part_of_no_package_is_refused(tmp_path, fol
     sandbox = Sandbox.copy_of(ROOT, tmp_path)
     request = UnitRequest(kind="template", name="widget", answers={"folder": folder})
     with pytest.raises(UsageError, match=missing) as caught:
-        plan_unit(sandbox.workspace, request)
+        plan_unit(sandbox.project, request)
     assert caught.value.where == "folder"
     for package in ("areal/new", folder):
         (sandbox.root / package).mkdir(exist_ok=True, parents=True)
         (sandbox.root / package / "__init__.py").write_text('"""Widgets."""\n')
-    assert plan_unit(sandbox.workspace, request).plan
+    assert plan_unit(sandbox.project, request).plan
 
 
 def test_a_folder_outside_any_package_is_fine(tmp_path):
     sandbox = Sandbox.copy_of(ROOT, tmp_path)
-    assert plan_unit(sandbox.workspace, UnitRequest(kind="template", name="recipe", answers={"folder": "recipes"})).plan
+    assert plan_unit(sandbox.project, UnitRequest(kind="template", name="recipe", answers={"folder": "recipes"})).plan

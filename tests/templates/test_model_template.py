@@ -59,7 +59,7 @@ def test_their_own_tests_pass(generated):
     sandbox, units = generated
     paths = [path for unit in units.values() for path in unit.tests]
     assert len(paths) == len(FAMILIES)
-    result = run_tests(sandbox.root, paths, python=sandbox.workspace.python)
+    result = run_tests(sandbox.root, paths, python=sandbox.project.python)
     assert result.ok, result.detail
 
 
@@ -166,7 +166,7 @@ def test_a_renamed_family_is_renamed_everywhere(generated, tmp_path):
 
     sandbox = Sandbox.copy_of(ROOT, tmp_path)
     sandbox.generate(request("gemma2", reports.gemma2(), tmp_path))
-    sandbox.apply(plan_rename(sandbox.workspace, "model", "gemma2", "second-gemma"))
+    sandbox.apply(plan_rename(sandbox.project, "model", "gemma2", "second-gemma"))
     model = (sandbox.root / "areal/models/second_gemma/model.py").read_text(encoding="utf-8")
     assert "def _norm(args: SecondGemmaArgs) -> RMSNorm:" in model
     assert '"gemma2": "areal.models.second_gemma:SPEC"' in (sandbox.root / "areal/models/registry.py").read_text()
@@ -181,7 +181,7 @@ def test_another_report_for_the_same_name_is_an_update(tmp_path):
     with pytest.raises(ConflictError, match="exists with other answers"):
         sandbox.plan(request("llama", changed, tmp_path))
     path = save(changed, tmp_path / "changed.json")
-    updated = plan_update(sandbox.workspace, "model", "llama", options={"report": path})
+    updated = plan_update(sandbox.project, "model", "llama", options={"report": path})
     (change,) = [change for change in updated.plan.changes if change.path.endswith("model.py")]
     assert b"scale=0.5" in change.after
     assert b"scale=" not in change.before
@@ -198,7 +198,7 @@ def test_a_second_family_for_a_type_is_refused(tmp_path):
 def test_the_families_of_this_repository_are_what_is_written_for_their_reports_now(path, tmp_path):
     receipt = read_receipt(ROOT, "model", path.stem)
     sandbox = Sandbox.copy_of(ROOT, tmp_path)
-    sandbox.apply(plan_undo(sandbox.workspace, "model", path.stem))
+    sandbox.apply(plan_undo(sandbox.project, "model", path.stem))
     made = sandbox.plan(request(path.stem, {**receipt.answers["report"], "evidence": []}, tmp_path))
     for change in made.plan.changes:
         if change.path.startswith(("areal/models/", "tests/")):

@@ -6,7 +6,7 @@ templates/reward/template.toml  -> Manifest (every string a Jinja template over 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,11 +40,8 @@ class DocumentEntry:
     section: str
     key: str
     line: str
-
-    @property
-    def shape(self) -> str:
-        """How the document is edited; with `table` and `value` a line is handled as an entry of a registry is."""
-        return "document"
+    shape: ClassVar[str] = "document"
+    """How the document is edited; with `table` and `value` a line is handled as an entry of a registry is."""
 
     @property
     def table(self) -> str:

@@ -1,36 +1,131 @@
-"""The record of a change: what was asked, what the kind adds, the plan, and what became of it.
+"""A change of a repository's units: where it happens, what was asked, the plan, its run, and what became of it.
 
-    request = UnitRequest(kind="reward", name="digits", answers={"style": "exact"})
-    change = plan_unit(workspace, request)       # commands plan; nothing was written yet
-    apply_change(workspace, change)              # writes it
-    change.report("reward")                      # what the command prints
+    project = open_project(Path.cwd())                       # from any folder inside the repository
+    change = plan_unit(project, UnitRequest(kind="reward", name="digits"))       # commands plan; nothing is written yet
+    apply_change(project, change)                            # writes it
+    change.report("reward")                                  # what the command prints
 
 One `Change` goes from the command through planning, writing and tests to the report; each step adds what it knows.
+Commands call `run_change`, which does all of it. A dry run and `--plan-out` stop after the plan: they take no lock and
+write nothing into the repository. Backups lie in the git directory, out of sight of git and of every tool that walks
+the work tree.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import shlex
-from dataclasses import dataclass, field
+import shutil
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tooling.cli.errors import ChecksFailedError, EditedSinceError, MergeConflictError
-from tooling.cli.report import Report
+from tooling.cli.errors import (
+    ChecksFailedError,
+    ConflictError,
+    EditedSinceError,
+    MergeConflictError,
+    ToolError,
+    UsageError,
+    WriteError,
+)
+from tooling.cli.git import Repository, find_repository
+from tooling.cli.report import Report, progress, say
+from tooling.cli.suggest import did_you_mean
+from tooling.kit.change.disk import ignore
 from tooling.kit.change.plan import Plan
+from tooling.kit.change.plan_file import plan_document
+from tooling.kit.change.transaction import apply_plan, pending, transaction
+from tooling.kit.names import parse_name
+from tooling.kit.receipts import Receipt, read_receipt, read_receipts
+from tooling.kit.template.kinds import KindSource, ProjectSettings, discover, find_kind, read_settings
+from tooling.kit.template.tree import store_tree
+from tooling.new.testing import run_tests, staged_tests
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from argparse import Namespace
+    from collections.abc import Callable, Iterator, Mapping
 
-    from tooling.cli.errors import ToolError
     from tooling.cli.report import Registration
+    from tooling.kit.change.disk import Observe
     from tooling.kit.kind import CheckResult
     from tooling.kit.names import Names
-    from tooling.kit.receipts import Receipt
 
 SHOWN_REFERENCES = 20
 """Most lines of other files that people are shown."""
+
+
+# ------------------------------------------------------------------------------------------------------- the project
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """One repository as the commands see it: its settings, its kinds, its interpreter."""
+
+    repository: Repository
+    settings: ProjectSettings
+    kinds: Mapping[str, KindSource]
+    """Kinds with a folder; those of installed packages are looked up only when asked for (`kind`)."""
+    python: Path
+    """Interpreter that runs the repository's own code: its `.venv`, else the one that runs this program."""
+
+    @property
+    def root(self) -> Path:
+        """Folder of the repository."""
+        return self.repository.root
+
+    def kind(self, name: str) -> KindSource:
+        """Find a kind. Raises UsageError for an unknown one, with the nearest name."""
+        return self.kinds.get(name) or find_kind(self.root, name)
+
+    def change(self, request: UnitRequest) -> Change:
+        """Begin a change of this repository."""
+        return Change(root=self.root, python=self.python, request=request)
+
+
+def open_project(start: Path) -> Project:
+    """Open the project that a path lies in. Raises UsageError outside a repository and for wrong project settings."""
+    repository = find_repository(start)
+    own = repository.root / ".venv" / "bin" / "python"
+    return Project(
+        repository,
+        read_settings(repository.root),
+        discover(repository.root),
+        own if own.exists() else Path(sys.executable),
+    )
+
+
+def find_unit(project: Project, kind: str, name: str) -> Receipt:
+    """Return the receipt of a generated unit, in whatever spelling its name is given.
+
+    Raises UsageError when it was not generated here, with the nearest unit of that kind; or for an unknown kind.
+    """
+    receipt = read_receipt(project.root, kind, name) if name.isidentifier() else None
+    if receipt is None:
+        try:
+            receipt = read_receipt(project.root, kind, parse_name(name).snake)
+        except UsageError:
+            receipt = None  # a name that could not be generated was not
+    if receipt is not None:
+        return receipt
+    units = [unit.name for unit in read_receipts(project.root) if unit.kind == kind]
+    if not units:
+        project.kind(kind)  # a misspelt kind is the better complaint
+    known = f"generated here: {', '.join(units)}" if units else "none was generated here; see `areal-new list`"
+    raise UsageError(
+        f"no {kind} {name!r} was generated by areal-new in this repository",
+        where=kind,
+        fix=did_you_mean(name, units) or known,
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- the change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,20 +236,26 @@ class Change:
 
     def report(self, command: str, *, dry_run: bool = False, show_diff: bool = False) -> Report:
         """Return what the command prints."""
+        warnings = tuple(self.warnings)
         if self.findings is not None:
-            return Report(
-                command=command,
-                changing=False,
-                warnings=tuple(self.warnings),
-                text=self.findings.text,
-                data=self.findings.data,
-            )
+            text, data = self.findings.text, self.findings.data
+            return Report(command=command, changing=False, warnings=warnings, text=text, data=data)
         steps = list(self.next_steps)
         if self.plan_file is not None:
             steps = [f"areal-new apply {shlex.quote(self.plan_file)}"]
         elif self.plan and self.commit:
             steps.append(f"git commit -m {shlex.quote(self.commit)}")
         name = self.receipt.name if self.receipt is not None else self.request.name
+        lines = [f"kept      {item.path}: {item.reason}" for item in self.kept]
+        lines += [f"conflict  {path}" for path in self.conflicts]
+        if self.references:
+            lines += ["named elsewhere:", *(f"  {reference}" for reference in self.references[:SHOWN_REFERENCES])]
+        if len(self.references) > SHOWN_REFERENCES:
+            lines.append(f"  ... and {len(self.references) - SHOWN_REFERENCES} more; --json has all")
+        if self.backup is not None:
+            lines.append(f"backup of edited files: {self.backup}")
+        if self.plan_file:
+            lines.append(f"plan saved in {self.plan_file}; nothing was applied")
         return Report(
             command=command,
             problem=self.problem,
@@ -164,8 +265,8 @@ class Change:
             registered=tuple(self.registered),
             checks=tuple(self.checks),
             next_steps=tuple(steps),
-            warnings=tuple(self.warnings),
-            text=self._text(),
+            warnings=warnings,
+            text="\n".join(lines),
             data={
                 "applied": self.applied,
                 "unit": {"kind": self.request.kind, "name": name} if name else None,
@@ -179,15 +280,177 @@ class Change:
             },
         )
 
-    def _text(self) -> str:
-        lines = [f"kept      {item.path}: {item.reason}" for item in self.kept]
-        lines += [f"conflict  {path}" for path in self.conflicts]
-        if self.references:
-            lines += ["named elsewhere:", *(f"  {reference}" for reference in self.references[:SHOWN_REFERENCES])]
-        if len(self.references) > SHOWN_REFERENCES:
-            lines.append(f"  ... and {len(self.references) - SHOWN_REFERENCES} more; --json has all")
-        if self.backup is not None:
-            lines.append(f"backup of edited files: {self.backup}")
-        if self.plan_file:
-            lines.append(f"plan saved in {self.plan_file}; nothing was applied")
-        return "\n".join(lines)
+    def save(self, command: str, file: str, *, force: bool) -> None:
+        """Write the plan into a file, whole or not at all. Raises ConflictError when the file exists and `force` is not
+        given, WriteError when the disk refuses."""
+        extra = {
+            "command": command,
+            "kind": self.request.kind,
+            "name": self.receipt.name if self.receipt is not None else self.request.name,
+            "commit": self.commit,
+            "tests": list(self.tests),
+            "next": self.next_steps,
+            "warnings": self.warnings,
+            "conflicts": self.conflicts,
+            "references": list(self.references),
+            "backups": self.backups,
+            "kept": [item._asdict() for item in self.kept],
+            "registered": [asdict(item) for item in self.registered],
+            "templates": [{"kind": kind, "tree": tree} for kind, tree in sorted(self.templates.items())],
+        }
+        text = json.dumps(plan_document(self.plan, extra=extra), indent=2, ensure_ascii=False) + "\n"
+        path = Path(file)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # so that the file is never seen half written
+        try:
+            with temporary.open("xb") as stream:
+                stream.write(text.encode("utf-8", errors="surrogatepass"))
+                stream.flush()
+                os.fsync(stream.fileno())
+            if force:
+                temporary.replace(path)
+            else:
+                os.link(temporary, path)  # unlike a rename, refuses to replace a file that appeared meanwhile
+        except FileExistsError as error:
+            raise ConflictError("exists already", where=file, fix="choose another FILE, or add --force") from error
+        except OSError as error:
+            raise WriteError(
+                f"the plan cannot be saved: {error.strerror}", where=file, fix="choose another FILE"
+            ) from error
+        finally:
+            temporary.unlink(missing_ok=True)
+        self.plan_file = file
+
+
+# ----------------------------------------------------------------------------------------------------------- the run
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """What a command is called with. The project is opened when it is first needed."""
+
+    command: str
+    """The command or kind, as in `areal-new reward`."""
+    arguments: Namespace
+    kind: KindSource | None = None
+    """The kind to generate, or whose questions the command takes."""
+
+    @property
+    def repo(self) -> str | None:
+        """Value of `--repo`; None without it."""
+        return None if self.arguments.repo == Path() else str(self.arguments.repo)
+
+    @cached_property
+    def project(self) -> Project:
+        """The repository of `--repo`, else of the current folder, with its settings and kinds."""
+        return open_project(self.arguments.repo)
+
+    def option(self, name: str) -> Any:
+        """Return an option that not every command has; None where it is missing."""
+        return getattr(self.arguments, name, None)
+
+    @contextmanager
+    def phase(self, what: str) -> Iterator[None]:
+        """Show a part of the work on a terminal while it lasts, and its seconds with `--verbose`."""
+        started = time.perf_counter()
+        with progress(what):
+            yield
+        if self.arguments.verbose:
+            say(f"{what}: {time.perf_counter() - started:.3f} s")
+
+
+def run_change(invocation: Invocation, make: Callable[[Project], Change]) -> Report:
+    """Plan and, unless this is a dry run, write. Raises what planning and writing raise; then nothing was written."""
+    dry_run, plan_out = bool(invocation.option("dry_run")), invocation.option("plan_out")
+    if plan_out is not None and dry_run:
+        raise UsageError(
+            "a dry run saves no plan", where="--plan-out", fix="leave --dry-run out: --plan-out applies nothing either"
+        )
+    project = invocation.project
+    if dry_run or plan_out is not None:
+        if pending(project.repository):  # what is on disk is half of something, and only a run that writes mends it
+            fix = "run `areal-new recover`, then this command again"
+            raise ConflictError("an interrupted run has not been rolled back yet", fix=fix)
+        with invocation.phase("planning"):
+            change = make(project)
+        if _staged_tests_pass(invocation, change) and plan_out is not None:
+            change.save(invocation.command, plan_out, force=invocation.arguments.force)
+    else:
+        wait = invocation.arguments.wait
+        with transaction(
+            project.repository,
+            wait_seconds=wait,
+            note=lambda line: say(f"rolled back an interrupted run: {line}"),
+        ):
+            with invocation.phase("planning"):
+                change = make(project)
+            if _staged_tests_pass(invocation, change) and change.findings is None:
+                with invocation.phase("writing"):
+                    apply_change(project, change)
+        skips = invocation.option("no_test") or invocation.option("test") == "staged" or change.conflicts
+        if change.applied and change.tests and change.plan and not skips:
+            with invocation.phase("running tests"):
+                change.checks.append(run_tests(project.root, list(change.tests), python=project.python))
+    return change.report(invocation.command, dry_run=dry_run, show_diff=bool(invocation.option("diff")))
+
+
+def _staged_tests_pass(invocation: Invocation, change: Change) -> bool:
+    """Run the tests on a copy of the repository as it will be, where that is asked for."""
+    if change.conflicts or not change.tests or invocation.option("test") != "staged":
+        return True
+    project = invocation.project
+    with invocation.phase("running tests on a copy"):
+        result = staged_tests(project.repository, change.plan, list(change.tests), python=project.python)
+    change.checks.append(result)
+    return result.ok
+
+
+def apply_change(project: Project, change: Change, *, observe: Observe = ignore) -> None:
+    """Write a change: the template into git, backups, then the files as one transaction. The caller holds the
+    repository's lock.
+
+    Raises what `apply_plan` raises; then nothing of the plan is on disk. `observe` is handed on to it.
+    """
+    for kind, tree in change.templates.items():
+        problem = "changed since the plan was made; `areal-new update` will bring its units up to date"
+        try:
+            if store_tree(project.repository, project.kind(kind).folder) == tree:
+                continue
+        except ToolError as error:  # the unit is complete without it
+            problem = f"was not stored in git, a later update may miss its base: {error}"
+        change.warnings.append(f"the template of {kind} {problem}")
+    folder = _back_up(project, change) if change.backups else None
+    try:
+        apply_plan(project.repository, change.plan, observe=observe)
+    except BaseException:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    change.applied, change.backup = True, folder
+
+
+def _back_up(project: Project, change: Change) -> Path:
+    """Copy what the plan takes away to "20260131T120000Z" or, within the same second, "20260131T120000Z-2"."""
+    before = {item.path: item.before for item in change.plan.changes}
+    parent = project.repository.state / "backup"
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    names = (stamp if number == 1 else f"{stamp}-{number}" for number in itertools.count(1))
+    folder = next(path for path in map(parent.joinpath, names) if not path.exists())
+    try:
+        folder.mkdir(parents=True)
+        for path in change.backups:
+            content = before.get(path)
+            if content is None:
+                raise ConflictError("the plan does not change it, so it cannot be backed up", where=path)
+            copy = folder / path
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with copy.open("xb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+    except ToolError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise WriteError(f"no backup could be written: {error.strerror}", where=os.fspath(folder)) from error
+    return folder

@@ -1,33 +1,38 @@
 """The command line of `areal-new`: its commands and kinds, their parsers, and the call of one.
 
+    parser = kind_parser(kind)                    # NAME, --style {exact,boxed}, --strict/--no-strict, --from PATH, ...
+    answers, options = read_answers(parser.read(["digits", "--style", "boxed"]))
+
+Texts become typed values here; whether a value is allowed is `tooling.kit.template.questions.check_answers`' matter.
 Start-up is light: this page and the list of kinds need nothing but the standard library and a look at folders; what a
 command needs is imported when it runs (tests/tooling/new/test_start_up.py keeps the list of what may be loaded).
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
+import json
+import os
 import sys
-import time
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from tooling.cli.errors import ToolError, UsageError, exit_codes_help
-from tooling.cli.parser import Command, Parser, add_changing, add_common, listed, one_of, split
+from tooling.cli.parser import Command, Parser, add_changing, add_common, information, listed, one_of, split
 from tooling.cli.run import before_dashes, run_cli
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from tooling.cli.parser import Call
     from tooling.cli.report import Report
     from tooling.kit.template.kinds import KindSource
-    from tooling.new.workspace import Workspace
+    from tooling.kit.template.questions import Question
+    from tooling.new.change import Invocation
 
 PROGRAM: Final = "areal-new"
 EXIT_CODES: Final = (0, 1, 2, 3, 4, 5, 6, 7, 8, 75, 130)
@@ -39,12 +44,12 @@ _DESCRIPTION: Final = """\
 Generates a unit (a reward, a dataset, a workflow, ...) with its test, registers it, and proves it; explains, updates,
 renames and undoes it later. A run changes everything it says, or nothing."""
 
-GENERATE: Final = "tooling.new.commands.generate"
+_GENERATE: Final = "tooling.new.commands.generate"
 """Module that answers for every kind."""
 COMMANDS: Final[Mapping[str, Command]] = {
     name: Command(f"tooling.new.commands.{module}", summary)
     for name, module, summary in (
-        ("apply", "apply", "carry out a plan that --plan-out saved"),
+        ("apply", "apply", "apply a plan that --plan-out saved"),
         ("completion", "completion", "print a completion script for bash, zsh or fish"),
         ("explain", "explain", "say what each file of a unit is for and what is left to do"),
         ("kinds", "kinds", "list what can be generated"),
@@ -57,8 +62,13 @@ COMMANDS: Final[Mapping[str, Command]] = {
         ("update", "update", "bring a unit to the current template; edits are merged"),
     )
 }
-QUESTIONING: Final = frozenset({"explain", "update"})
+_QUESTIONING: Final = frozenset({"explain", "update"})
 """Commands that take the questions of the kind that follows them."""
+_ELSEWHERE: Final = ("--all",)
+"""Options of `update`, which takes the questions of a kind too."""
+_ANSWER, _OPTION = "answer ", "option "
+"""Start of the names in a Namespace; with the space they cannot meet the name of another option."""
+_STRUCTURED: Final = ("json", "yaml")
 
 
 class InvokedModule(Protocol):
@@ -74,44 +84,6 @@ class InvokedModule(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Invocation:
-    """What a command is called with. The workspace is opened when it is first needed."""
-
-    command: str
-    """The command or kind, as in `areal-new reward`."""
-    arguments: Namespace
-    kind: KindSource | None = None
-    """The kind to generate, or whose questions the command takes."""
-
-    @property
-    def repo(self) -> str | None:
-        """Value of `--repo`; None without it."""
-        return None if self.arguments.repo == Path() else str(self.arguments.repo)
-
-    @cached_property
-    def workspace(self) -> Workspace:
-        """The repository of `--repo`, else of the current folder, with its settings and kinds."""
-        from tooling.new.workspace import open_workspace
-
-        return open_workspace(self.arguments.repo)
-
-    def option(self, name: str) -> Any:
-        """Return an option that not every command has; None where it is missing."""
-        return getattr(self.arguments, name, None)
-
-    @contextmanager
-    def phase(self, what: str) -> Iterator[None]:
-        """Show a part of the work on a terminal while it lasts, and its seconds with `--verbose`."""
-        from tooling.cli.report import progress, say
-
-        started = time.perf_counter()
-        with progress(what):
-            yield
-        if self.arguments.verbose:
-            say(f"{what}: {time.perf_counter() - started:.3f} s")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line, by default that of the process, and return the exit code."""
     if argv is None:
@@ -125,36 +97,45 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def answer(call: Call) -> Report:
     """Run a call, and return its report. Raises ToolError."""
-    from tooling.cli.report import Report
-
-    if call.version:
-        from tooling.cli.toml import version
-
-        number = version()
-        return Report(command="version", changing=False, text=f"{PROGRAM} {number}", data={"version": number})
-    if call.help and call.word is None:
-        problem = None
-        try:
-            page = top_help(find_kinds(call.value("--repo")))
-        except ToolError as error:  # e.g. a damaged pyproject.toml: the rest of the page still helps
-            page, problem = top_help({}), error
-        return Report(command="help", changing=False, text=page, data={"help": page}, problem=problem)
     if call.word is None:
-        raise _no_command(call)
+        return _answer_without_command(call)
     kind = _find_kind(call)
-    module = COMMANDS[call.word].module if call.word in COMMANDS else GENERATE
+    module = COMMANDS[call.word].module if call.word in COMMANDS else _GENERATE
     parser = command_parser(call.word, kind) if call.word in COMMANDS else kind_parser(cast("KindSource", kind))
-    if call.help:
-        page = parser.format_help()
-        return Report(command="help", changing=False, text=page, data={"help": page})
+    page = information(PROGRAM, call, parser.format_help)
+    if page is not None:
+        return page
+    from tooling.new.change import Invocation
+
     arguments = parser.read(call.rest)
     try:
         return _module(module).run(Invocation(call.word, arguments, kind))
-    except UsageError as error:
-        from tooling.new.answering import name_option
-
-        name_option(error, getattr(arguments, "questions", ()))
+    except UsageError as error:  # about a question: the option is what a person knows
+        questions = getattr(arguments, "questions", ())
+        if any(error.where == question.name for question in questions if not question.computed):
+            error.where = flag(error.where)
         raise
+
+
+def _answer_without_command(call: Call) -> Report:
+    """Return the version or the page of help. Raises UsageError for any other call that names no command or kind."""
+    problem = None
+    try:
+        kinds = find_kinds(call.value("--repo")) if call.help and not call.version else {}
+    except ToolError as error:  # e.g. a damaged pyproject.toml: the rest of the page still helps
+        kinds, problem = {}, error
+    page = information(PROGRAM, call, lambda: top_help(kinds))
+    if page is not None:
+        return replace(page, problem=problem)
+    from tooling.cli.suggest import did_you_mean
+
+    see = f"see `{PROGRAM} --help`"
+    known = (*VALUE_OPTIONS, *_FLAGS, "-h", "-v", "-V")
+    for word in before_dashes(call.rest):
+        option = word.partition("=")[0]
+        if option.startswith("-") and option not in known:
+            raise UsageError(f"unknown option {option!r}", fix=did_you_mean(option, ("--help", "--version")) or see)
+    raise UsageError("no command and no kind was given", fix=see)
 
 
 def top_help(kinds: Mapping[str, KindSource]) -> str:
@@ -170,19 +151,6 @@ def top_help(kinds: Mapping[str, KindSource]) -> str:
         exit_codes_help(EXIT_CODES),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _no_command(call: Call) -> UsageError:
-    """Return what is wrong with a call that names neither command nor kind."""
-    from tooling.cli.suggest import did_you_mean
-
-    see = f"see `{PROGRAM} --help`"
-    known = (*VALUE_OPTIONS, *_FLAGS, "-h", "-v", "-V")
-    for word in before_dashes(call.rest):
-        option = word.partition("=")[0]
-        if option.startswith("-") and option not in known:
-            return UsageError(f"unknown option {option!r}", fix=did_you_mean(option, ("--help", "--version")) or see)
-    return UsageError("no command and no kind was given", fix=see)
 
 
 # ------------------------------------------------------------------------------------------------------------ parsers
@@ -202,7 +170,7 @@ def kind_parser(kind: KindSource) -> Parser:
     template is damaged, or a question has the name of a common option."""
     program = f"{PROGRAM} {kind.name}"
     parser = Parser(program, f"Generate {kind.summary}.", usage=f"{program} NAME [options]")
-    _module(GENERATE).configure(parser)
+    _module(_GENERATE).configure(parser)
     _add_rest(parser, kind, changing=True)
     return parser
 
@@ -216,9 +184,7 @@ def _add_rest(parser: Parser, kind: KindSource | None, *, changing: bool = False
         add_testing(parser)
     add_common(parser, verbose="show seconds per phase, and where an error arose")
     if kind is not None and questions is not None:
-        from tooling.new.answering import add_questions
-
-        add_questions(questions, kind)
+        _add_questions(questions, kind)
 
 
 def add_planning(parser: Parser, *, force: bool = True) -> None:
@@ -248,6 +214,114 @@ def _module(name: str) -> InvokedModule:
     return cast("InvokedModule", import_module(name))
 
 
+# ---------------------------------------------------------------------------------------------------------- questions
+
+
+def flag(name: str) -> str:
+    """Return the option of a question: "answer_column" -> "--answer-column"."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _add_questions(group: argparse._ArgumentGroup, kind: KindSource) -> None:
+    """Add an option for each question and each manifest option. `group` belongs to a parser that has all its other
+    options: a question of the same name raises UsageError."""
+    from tooling.kit.template.manifest import load_manifest
+    from tooling.kit.template.questions import load_questions
+
+    questions = load_questions(kind.folder)
+    group.set_defaults(questions=questions)
+    added: list[tuple[str, str, dict[str, Any]]] = []
+    for question in questions:
+        if question.computed:  # by the template; not for a caller to answer
+            continue
+        about: dict[str, Any] = {"dest": _ANSWER + question.name, "help": _help(question)}
+        if question.type == "bool" and not question.multiselect:
+            about |= {"action": argparse.BooleanOptionalAction, "default": None}
+        elif question.choices:
+            about["metavar"] = "{" + ",".join(map(str, question.choices)) + "}"
+        else:
+            about["metavar"] = "JSON|@FILE" if question.type in _STRUCTURED else question.type.upper()
+        added.append((f"question {question.name!r}", flag(question.name), about))
+    for option in load_manifest(kind.folder).options:
+        value = {"metavar": option.metavar} if option.metavar else {"action": "store_const", "const": ""}
+        about = {"dest": _OPTION + option.name, "help": option.help, **value}
+        added.append((f"option {option.name!r}", f"--{option.name}", about))
+    for what, name, about in added:
+        try:
+            if name in _ELSEWHERE:
+                raise argparse.ArgumentError(None, "an option of another command")
+            group.add_argument(name, **{**about, "help": about["help"].replace("%", "%%")})
+        except argparse.ArgumentError as error:
+            raise UsageError(
+                f"the {what} of the template would become {name}, which areal-new uses itself",
+                where=os.fspath(kind.folder / "copier.yml"),
+                fix="give it another name in the template",
+            ) from error
+
+
+def _help(question: Question) -> str:
+    """Say when it is asked, what it is about, and what holds without an answer.
+
+    Example: "[style regex] The pattern (default: .+)".
+    """
+    from tooling.kit.template.questions import ELSE, occasion
+
+    when, value = occasion(question.when), question.default
+    asked_when = f"[{when}] " if when else ""
+    if question.required:
+        default = "required" + (" where it is asked" if when == ELSE else f" for {when}" if when else "")
+    elif isinstance(value, str) and ("{{" in value or "{%" in value):
+        default = "default: depends on other answers"
+    else:
+        default = f"default: {value if isinstance(value, str) and value else json.dumps(value, default=str)}"
+    return f"{asked_when}{question.help} ({default})".strip()
+
+
+def read_answers(arguments: Namespace) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return given answers, typed, and given manifest options, of a parser of a kind. Options win over the file of
+    `--answers`. Raises UsageError naming the option whose text is not a value of the question's type."""
+    from tooling.kit.template.questions import parse_answer
+
+    answers = _answers_file(arguments.answers) if arguments.answers is not None else {}
+    questions = {question.name: question for question in getattr(arguments, "questions", ())}
+    options = {}
+    for name, value in vars(arguments).items():
+        if value is None:
+            continue
+        if name.startswith(_ANSWER):
+            question, text = questions[name.removeprefix(_ANSWER)], value
+            if question.type in _STRUCTURED and isinstance(value, str) and value.startswith("@"):
+                text = _read(value[1:], flag(question.name))
+            answers[question.name] = parse_answer(question, text) if isinstance(text, str) else text
+        elif name.startswith(_OPTION):
+            options[name.removeprefix(_OPTION)] = value
+    return answers, options
+
+
+def _answers_file(name: str) -> dict[str, Any]:
+    """Return the object of answers in a JSON file ("-": stdin). Raises UsageError for anything else."""
+    text = sys.stdin.read() if name == "-" else _read(name, "--answers")
+    try:
+        answers = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise UsageError(f"{name} is not JSON: {error}", where="--answers", fix="write an object of answers") from error
+    if not isinstance(answers, dict):
+        raise UsageError(
+            f"{name} holds a {type(answers).__name__}, expected an object",
+            where="--answers",
+            fix='write e.g. {"style": "exact"}',
+        )
+    return answers
+
+
+def _read(name: str, where: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{name} cannot be read: {reason}", where=where, fix="name a readable text file") from error
+
+
 # -------------------------------------------------------------------------------------------------------------- kinds
 
 
@@ -275,7 +349,7 @@ def _find_kind(call: Call) -> KindSource | None:
     """Return the kind to generate; of a command that takes a kind's questions, that kind."""
     word, repo = cast("str", call.word), call.value("--repo")
     if word in COMMANDS:
-        named = split(call.rest, VALUE_OPTIONS).word if word in QUESTIONING else None
+        named = split(call.rest, VALUE_OPTIONS).word if word in _QUESTIONING else None
         return find_kinds(repo).get(named) if named is not None else None
     kinds = find_kinds(repo)
     if word in kinds:

@@ -17,17 +17,16 @@ import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tooling.cli.errors import ToolError
 from tooling.cli.git import find_repository
 from tooling.kit.change.transaction import pending, recover, transaction
-from tooling.new.change import Change, UnitRequest
+from tooling.new.change import Change, Project, UnitRequest, apply_change, open_project
 from tooling.new.commands.generate import plan_unit
 from tooling.new.commands.undo import plan_undo
-from tooling.new.run import apply_change
 from tooling.new.testing import run_tests
-from tooling.new.workspace import Workspace, open_workspace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +49,7 @@ class Sandbox:
 
     @classmethod
     def copy_of(cls, root: Path, into: Path) -> Sandbox:
-        """A repository in `into` with the files of `root` that git knows or would add, all committed."""
+        """Return a repository in `into` with the files of `root` that git knows or would add, all committed."""
         sandbox = cls(into / "repository")
         for name in find_repository(root).files():
             target = sandbox.root / name
@@ -61,15 +60,15 @@ class Sandbox:
         return sandbox
 
     @property
-    def workspace(self) -> Workspace:
-        """As a command started now would see it; tests run with the interpreter that runs the checks."""
+    def project(self) -> Project:
+        """The project as a command started now would see it; tests run with the interpreter that runs the checks."""
         import sys
         from pathlib import Path
 
-        return replace(open_workspace(self.root), python=Path(sys.executable))
+        return replace(open_project(self.root), python=Path(sys.executable))
 
     def git(self, *arguments: str) -> str:
-        """Run git here; its output."""
+        """Run git here, and return its output."""
         identity = ("-c", "user.name=sandbox", "-c", "user.email=sandbox@example.com", "-c", "core.autocrlf=false")
         command = ["git", *identity, *arguments]
         done = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=True)
@@ -81,27 +80,32 @@ class Sandbox:
         self.git("commit", "--quiet", "--message", "state", "--no-verify")
 
     def tree(self) -> Tree:
-        """Everything outside .git, so that two moments can be compared byte by byte."""
+        """Return everything outside .git, so that two moments can be compared byte by byte."""
         found: Tree = {}
         for folder, folders, files in os.walk(self.root):
             if folder == os.fspath(self.root):
                 folders.remove(".git")
             for name in (*folders, *files):
                 path = os.path.join(folder, name)
-                content = None if os.path.isdir(path) else _bytes_of(path)
+                content = None
+                if os.path.islink(path):
+                    content = os.readlink(path).encode()
+                elif not os.path.isdir(path):
+                    with open(path, "rb") as stream:
+                        content = stream.read()
                 found[os.path.relpath(path, self.root)] = (os.lstat(path).st_mode, content)
         return found
 
     def plan(self, request: UnitRequest) -> Change:
-        """The plan for a request now."""
-        return plan_unit(self.workspace, request)
+        """Return the plan for a request now."""
+        return plan_unit(self.project, request)
 
     def apply(self, change: Change, observe: Callable[[str], None] | None = None) -> None:
         """Apply a plan in a transaction."""
-        workspace = self.workspace
+        project = self.project
         options: dict[str, Any] = {} if observe is None else {"observe": observe}
-        with transaction(workspace.repository, wait_seconds=_WAIT_SECONDS, note=_quiet):
-            apply_change(workspace, change, **options)
+        with transaction(project.repository, wait_seconds=_WAIT_SECONDS, note=_quiet):
+            apply_change(project, change, **options)
 
     def generate(self, request: UnitRequest) -> Change:
         """Plan and apply."""
@@ -111,7 +115,7 @@ class Sandbox:
 
     def undo(self, request: UnitRequest) -> Change:
         """Plan and apply the removal."""
-        unit = plan_undo(self.workspace, request.kind, request.name)
+        unit = plan_undo(self.project, request.kind, request.name)
         self.apply(unit)
         return unit
 
@@ -120,7 +124,7 @@ Check = Callable[[Sandbox, UnitRequest], None]
 
 
 def planning_writes_nothing(sandbox: Sandbox, request: UnitRequest) -> None:
-    """A dry run leaves the tree and git as they are."""
+    """Check that a dry run leaves the tree and git as they are."""
     before = sandbox.tree()
     unit = sandbox.plan(request)
     _expect(bool(unit.plan), "a new unit has an empty plan")
@@ -129,14 +133,14 @@ def planning_writes_nothing(sandbox: Sandbox, request: UnitRequest) -> None:
 
 
 def a_second_run_changes_nothing(sandbox: Sandbox, request: UnitRequest) -> None:
-    """Planning again after applying gives an empty plan."""
+    """Check that planning again after applying gives an empty plan."""
     sandbox.generate(request)
     again = sandbox.plan(request)
     _expect(not again.plan, f"a second run would change {[change.path for change in again.plan.changes]}")
 
 
 def undoing_restores_every_byte(sandbox: Sandbox, request: UnitRequest) -> None:
-    """Generated and undone, the tree is what it was, folders and modes included, and git sees no change."""
+    """Check that an undo makes the tree what it was, folders and modes included, and that git sees no change."""
     before = sandbox.tree()
     sandbox.generate(request)
     _expect(sandbox.tree() != before, "generating changed nothing")
@@ -147,7 +151,7 @@ def undoing_restores_every_byte(sandbox: Sandbox, request: UnitRequest) -> None:
 
 
 def an_edit_survives_the_undo(sandbox: Sandbox, request: UnitRequest) -> None:
-    """A file edited since stays and is reported; everything else goes."""
+    """Check that a file edited since stays and is reported, and that everything else goes."""
     unit = sandbox.generate(request)
     assert unit.receipt is not None
     path = sandbox.root / next(iter(sorted(unit.receipt.files)))
@@ -161,10 +165,10 @@ def an_edit_survives_the_undo(sandbox: Sandbox, request: UnitRequest) -> None:
 
 
 def killed_before_any_step_it_recovers(sandbox: Sandbox, request: UnitRequest) -> None:
-    """A process killed before each step of writing, in turn, leaves what the next run takes back byte for byte."""
+    """Check that the next run undoes, byte for byte, what a process killed before any step of writing left."""
     before = sandbox.tree()
     unit = sandbox.plan(request)
-    repository = sandbox.workspace.repository
+    repository = sandbox.project.repository
     number = 0
     while _killed_before(number, lambda observe: sandbox.apply(unit, observe)):
         was_pending = pending(repository)
@@ -178,7 +182,7 @@ def killed_before_any_step_it_recovers(sandbox: Sandbox, request: UnitRequest) -
 
 
 def a_dirty_tree_is_left_alone(sandbox: Sandbox, request: UnitRequest) -> None:
-    """Uncommitted work, staged and not, stays as it is, and so does the index."""
+    """Check that uncommitted work, staged and not, stays as it is, and so does the index."""
     names = [name for name in sandbox.git("ls-files").splitlines() if name.endswith((".md", ".yaml"))][:2]
     for name in names:
         path = sandbox.root / name
@@ -194,8 +198,8 @@ def a_dirty_tree_is_left_alone(sandbox: Sandbox, request: UnitRequest) -> None:
 
 
 def registries_of_any_style_grow_by_their_lines(sandbox: Sandbox, request: UnitRequest) -> None:
-    """With CRLF, comments, another annotation or unsorted entries, a registry gains exactly the new lines - or the
-    edit is refused with the line to paste."""
+    """Check that a registry with CRLF, comments, another annotation or unsorted entries gains exactly the new lines,
+    or that the edit is refused with the line to paste."""
     unit = sandbox.plan(request)
     entries = list(unit.receipt.entries) if unit.receipt else []
     for path in sorted({entry.file for entry in entries}):
@@ -208,7 +212,7 @@ def registries_of_any_style_grow_by_their_lines(sandbox: Sandbox, request: UnitR
 
 
 def two_at_once_never_mix(sandbox: Sandbox, request: UnitRequest) -> None:
-    """Two processes that start together: both units are there at the end, as if one had come after the other."""
+    """Check that two processes that start together make both units, as if one had come after the other."""
     names = (f"{request.name}_one", f"{request.name}_two")
     requests = [replace(request, name=name) for name in names]
     for item in requests:
@@ -218,7 +222,7 @@ def two_at_once_never_mix(sandbox: Sandbox, request: UnitRequest) -> None:
         sandbox.undo(item)
     start = sandbox.tree()
     for race in range(RACES):
-        children = [_forked(lambda item=item: _generate_under_lock(sandbox, item)) for item in requests]  # type: ignore[misc]  # a default in a lambda
+        children = [_forked(partial(_generate_under_lock, sandbox, item)) for item in requests]
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         _expect(codes == [0, 0], f"race {race}: exit codes {codes}")
         _expect_same(expected, sandbox.tree(), f"race {race}")
@@ -228,11 +232,11 @@ def two_at_once_never_mix(sandbox: Sandbox, request: UnitRequest) -> None:
 
 
 def its_tests_pass(sandbox: Sandbox, request: UnitRequest) -> None:
-    """The tests that come with the unit pass in the repository they were generated into."""
+    """Check that the tests that come with the unit pass in the repository they were generated into."""
     unit = sandbox.generate(request)
     _expect(bool(unit.tests), "the kind generates no test")
-    workspace = sandbox.workspace
-    result = run_tests(sandbox.root, list(unit.tests), python=workspace.python)
+    project = sandbox.project
+    result = run_tests(sandbox.root, list(unit.tests), python=project.python)
     _expect(result.ok, result.detail)
 
 
@@ -250,12 +254,8 @@ MATRIX: Final[tuple[Check, ...]] = (
 """Every check; the last one costs what the unit's own tests cost."""
 
 
-def _with_crlf(source: bytes, table: str) -> bytes:
-    return source.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
-
-
 def _with_comments(source: bytes, table: str) -> bytes:
-    """A comment above the first entry, one behind it, and one above the closing bracket."""
+    """Add a comment above the first entry, one behind it, and one above the closing bracket."""
     lines = source.decode().splitlines(keepends=True)
     first, last = _entry_lines(lines, table)
     lines[last] = f"{lines[last]}    # keep sorted\n"
@@ -278,7 +278,7 @@ def _unsorted(source: bytes, table: str) -> bytes:
 
 _STYLES: Final[dict[str, Callable[[bytes, str], bytes]]] = {
     "as it is": lambda source, table: source,
-    "CRLF": _with_crlf,
+    "CRLF": lambda source, table: source.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"),
     "commented": _with_comments,
     "unannotated": _without_annotation,
     "unsorted": _unsorted,
@@ -286,7 +286,7 @@ _STYLES: Final[dict[str, Callable[[bytes, str], bytes]]] = {
 
 
 def _entry_lines(lines: list[str], table: str) -> tuple[int, int]:
-    """Indices of the first and last entry of a table that has one entry per line."""
+    """Return the indices of the first and last entry of a table that has one entry per line."""
     start = next(index for index, line in enumerate(lines) if line.startswith((f"{table}:", f"{table} =")))
     end = next(index for index, line in enumerate(lines) if index > start and line.startswith(("}", "]", ")")))
     return start + 1, end - 1
@@ -306,7 +306,8 @@ def _expect_lines_added(
         return
     after = unit.plan.read(path)
     assert after is not None
-    difference = difflib.ndiff(_lines(before), _lines(after))
+    lines_before, lines_after = (source.decode().splitlines(keepends=True) for source in (before, after))
+    difference = difflib.ndiff(lines_before, lines_after)
     changed = [line for line in difference if line[:1] in "+-"]
     _expect(
         len(changed) == len(entries) and all(line.startswith("+ ") for line in changed),
@@ -317,19 +318,15 @@ def _expect_lines_added(
     )
 
 
-def _lines(source: bytes) -> list[str]:
-    return source.decode().splitlines(keepends=True)
-
-
 def _generate_under_lock(sandbox: Sandbox, request: UnitRequest) -> None:
-    workspace = sandbox.workspace
-    with transaction(workspace.repository, wait_seconds=_WAIT_SECONDS, note=_quiet):
-        unit = plan_unit(workspace, request)
-        apply_change(workspace, unit)
+    project = sandbox.project
+    with transaction(project.repository, wait_seconds=_WAIT_SECONDS, note=_quiet):
+        unit = plan_unit(project, request)
+        apply_change(project, unit)
 
 
 def _forked(action: Callable[[], None]) -> int:
-    """Run an action in a child process; its id. It exits with 0, or 1 when the action raised."""
+    """Run an action in a child process, and return its id. It exits with 0, or 1 when the action raised."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -357,13 +354,6 @@ def _killed_before(number: int, action: Callable[[Callable[[str], None]], None])
     status = os.waitpid(child, 0)[1]
     _expect(os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, f"the apply failed before step {number}")
     return os.WIFSIGNALED(status)
-
-
-def _bytes_of(path: str) -> bytes:
-    if os.path.islink(path):
-        return os.readlink(path).encode()
-    with open(path, "rb") as stream:
-        return stream.read()
 
 
 def _quiet(line: str) -> None:

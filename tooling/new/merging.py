@@ -12,6 +12,7 @@ import re
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +22,7 @@ from tooling.kit.change.plan import sha256
 from tooling.kit.template.rendering import check_files
 from tooling.kit.template.tree import restore_tree
 from tooling.new.change import KeptFile
-from tooling.new.rendering import render_unit, template_tree
+from tooling.new.unit import ADVISORY, render_unit, template_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,17 +31,13 @@ if TYPE_CHECKING:
     from tooling.kit.change.plan import Plan
     from tooling.kit.receipts import Receipt, TemplateReference
     from tooling.kit.template.kinds import KindSource
-    from tooling.new.change import Change
-    from tooling.new.registration import Entries
-    from tooling.new.rendering import RenderedUnit
-    from tooling.new.workspace import Workspace
+    from tooling.new.change import Change, Project
+    from tooling.new.unit import Entries, RenderedUnit
 
 _MOST_CONFLICTS = 127
 """Above it git's exit status means an error."""
 _MOST_COMMITS = 2000
 """How far back a file's history is searched."""
-_ADVISORY = frozenset({"ruff-format"})
-"""Checks that an edited file may fail: people do not format as they type."""
 _MARKERS = (
     re.compile(rb"^<{7} ", re.MULTILINE),
     re.compile(rb"^={7}\r?$", re.MULTILINE),
@@ -78,16 +75,21 @@ def three_way(base: bytes, ours: bytes, theirs: bytes, labels: Labels | None = N
     if any(b"\0" in side for side in (base, ours, theirs)):
         return Merged(ours, 1)
     if _only_crlf(ours) and not _only_crlf(base):
-        base, theirs = _to_crlf(base), _to_crlf(theirs)
-        if theirs in (base, ours):
-            return Merged(ours, 0)
-        if ours == base:
-            return Merged(theirs, 0)
-    return _merge_file(base, ours, theirs, labels or Labels())
+        converted = [side.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n") for side in (base, theirs)]
+        if converted != [base, theirs]:
+            return three_way(converted[0], ours, converted[1], labels)
+    with tempfile.TemporaryDirectory(prefix="areal-new-merge-") as folder:
+        for name, content in (("ours", ours), ("base", base), ("theirs", theirs)):
+            (Path(folder) / name).write_bytes(content)
+        named = [word for label in labels or Labels() for word in ("-L", label)]
+        done = Git(Path(folder)).attempt("merge-file", "-p", "--diff3", *named, "ours", "base", "theirs")
+    if not 0 <= done.status <= _MOST_CONFLICTS:
+        raise ToolError(f"git merge-file failed with status {done.status}: {done.complaint}")
+    return Merged(done.output, done.status)
 
 
 def has_markers(content: bytes) -> bool:
-    """Whether a text holds a conflict that nobody resolved yet: lines of "<<<<<<< ", "=======" and ">>>>>>> "."""
+    """Check whether a text holds a conflict that nobody resolved yet: lines of "<<<<<<< ", "=======" and ">>>>>>> "."""
     position = 0
     for marker in _MARKERS:
         found = marker.search(content, position)
@@ -97,41 +99,26 @@ def has_markers(content: bytes) -> bool:
     return True
 
 
-def _merge_file(base: bytes, ours: bytes, theirs: bytes, labels: Labels) -> Merged:
-    with tempfile.TemporaryDirectory(prefix="areal-new-merge-") as folder:
-        for name, content in (("ours", ours), ("base", base), ("theirs", theirs)):
-            (Path(folder) / name).write_bytes(content)
-        named = [word for label in labels for word in ("-L", label)]
-        done = Git(Path(folder)).attempt("merge-file", "-p", "--diff3", *named, "ours", "base", "theirs")
-    if not 0 <= done.status <= _MOST_CONFLICTS:
-        raise ToolError(f"git merge-file failed with status {done.status}: {done.complaint}")
-    return Merged(done.output, done.status)
-
-
 def _only_crlf(content: bytes) -> bool:
-    """Whether there are line ends and all of them are CRLF."""
+    """Check whether there are line ends and all of them are CRLF."""
     return b"\n" in content and content.count(b"\n") == content.count(b"\r\n")
-
-
-def _to_crlf(content: bytes) -> bytes:
-    return content.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
 
 
 # ------------------------------------------------------------------------------------------------- pristine content
 
 
 @contextmanager
-def old_template(workspace: Workspace, receipt: Receipt, source: KindSource | None) -> Iterator[Path | None]:
+def old_template(project: Project, receipt: Receipt, source: KindSource | None) -> Iterator[Path | None]:
     """Yield the template folder that a unit came from, None when it is not found: the kind's own folder as long as it
     did not change, else the tree that git kept, in a temporary folder."""
-    if source is not None and template_tree(workspace, source) == receipt.template.tree:
+    if source is not None and template_tree(project, source) == receipt.template.tree:
         yield source.folder
         return
     with tempfile.TemporaryDirectory(prefix="areal-new-template-") as scratch:
         # The folder's name is the kind's: messages about the template name it.
         folder = Path(scratch) / receipt.kind
         folder.mkdir()
-        yield folder if restore_tree(workspace.repository, receipt.template.tree, folder) else None
+        yield folder if restore_tree(project.repository, receipt.template.tree, folder) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +165,15 @@ class Merger:
 
     def __init__(
         self,
-        workspace: Workspace,
+        project: Project,
         change: Change,
         receipt: Receipt,
         folder: Path | None,
         *,
         labels: Labels | None = None,
     ) -> None:
-        """folder: of the old template, None when it is not found."""
-        self.workspace = workspace
+        """Render the old template. folder: where it lies, None when it is not found."""
+        self.project = project
         self.change = change
         self.receipt = receipt
         self.labels = labels or Labels()
@@ -200,11 +187,11 @@ class Merger:
         self._edited: dict[str, tuple[bytes, bytes]] = {}
         """Cleanly merged files that hold edits: (as they were, as they will be)."""
         if folder is not None:
-            settings = replace(workspace.settings, package=receipt.package, tests=receipt.tests)
+            settings = replace(project.settings, package=receipt.package, tests=receipt.tests)
             kind = receipt.kind
             try:
                 self.rendered = render_unit(
-                    workspace, folder, receipt.names, receipt.answers, kind=kind, settings=settings
+                    project, folder, receipt.names, receipt.answers, kind=kind, settings=settings
                 )
             except ToolError as error:
                 change.warnings.append(
@@ -263,13 +250,10 @@ class Merger:
             if again is None:
                 raise UsageError("was not generated", where=path)
             return again
-        for content in (again, read_or_none(self.change.plan, path)):
+        repository = self.project.repository
+        for content in chain((again, read_or_none(self.change.plan, path)), _history(repository, path)):
             if content is not None and sha256(content) == known.sha256:
                 return content
-        repository = self.workspace.repository
-        content = _in_history(repository, path, known.sha256)
-        if content is not None:
-            return content
         if again is not None:
             self.change.warnings.append(
                 f"{path}: the old template gives other bytes than it did; the merge may be less exact"
@@ -310,7 +294,7 @@ class Merger:
         for result in results:
             if result.ok:
                 change.checks.append(result)
-            elif result.name in failed_before or result.name in _ADVISORY:
+            elif result.name in failed_before or result.name in ADVISORY:
                 change.warnings.append(f"{result.name} of edited files: {result.detail}")
             else:
                 raise ChecksFailedError(
@@ -345,10 +329,9 @@ def read_or_none(plan: Plan, path: str) -> bytes | None:
         return None
 
 
-def _in_history(repository: Repository, path: str, digest: str) -> bytes | None:
-    """Find content of that hash among the versions of a file in any branch."""
+def _history(repository: Repository, path: str) -> Iterator[bytes | None]:
+    """Yield the versions of a file in any branch; they are looked up when the first one is asked for."""
     git = Git(repository.root)
     commits = git.attempt("rev-list", "--all", f"--max-count={_MOST_COMMITS}", "--", path)
-    names = [f"{commit}:{path}" for commit in commits.output.decode().split()]
-    versions = git.blobs(names) if commits.status == 0 else []
-    return next((content for content in versions if content is not None and sha256(content) == digest), None)
+    if commits.status == 0:
+        yield from git.blobs([f"{commit}:{path}" for commit in commits.output.decode().split()])

@@ -8,17 +8,21 @@ with everything they started when they run too long.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import signal
+import subprocess
+import tempfile
 import time
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tooling.cli.errors import ToolError, UsageError
 from tooling.kit.kind import CheckResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from subprocess import Popen
+    from collections.abc import Sequence
 
     from tooling.cli.git import Repository
     from tooling.kit.change.plan import Plan
@@ -40,34 +44,36 @@ def run_tests(
 ) -> CheckResult:
     """Run test files with pytest, `root` first on the import path.
 
-    A failure is a result, with the end of pytest's
-    output as its detail; so is running past `timeout` seconds. Without any path there is nothing to run, which the
-    detail says. Raises UsageError when the interpreter cannot be started.
+    A failure is a result, with the end of pytest's output as its detail; so is running past `timeout` seconds. Without
+    any path there is nothing to run, which the detail says. Raises UsageError when the interpreter cannot be started.
     """
     if not paths:
         return CheckResult(name, ok=True, seconds=0.0, detail="no tests to run")
-    import tempfile
-
-    command = [
-        os.fspath(python),
-        "-m",
-        "pytest",
-        "-q",
-        "--no-header",
-        "-p",
-        "no:cacheprovider",
-        *paths,
-    ]
+    command = [os.fspath(python), "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *paths]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="areal-new-tests-") as scratch:
-        status, output = _run(command, root, _environment(root, scratch), timeout)
-    seconds = round(time.monotonic() - started, 3)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {
+            "PYTHONPATH": os.pathsep.join([os.fspath(root), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "HYPOTHESIS_STORAGE_DIRECTORY": os.fspath(Path(scratch) / "hypothesis"),
+            "OMP_NUM_THREADS": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",
+        }
+        status, output = _run(command, root, environment, timeout)
+    detail = "\n".join(output.strip().splitlines()[-_TAIL_LINES:])
     if status == 0:
-        return CheckResult(name, ok=True, seconds=seconds)
-    if f"{command[0]}: No module named pytest" in output:
+        detail = ""
+    elif f"{command[0]}: No module named pytest" in output:
         detail = f"pytest is not installed for {command[0]}: install it there, or use --no-test"
-        return CheckResult(name, ok=False, seconds=seconds, detail=detail)
-    return CheckResult(name, ok=False, seconds=seconds, detail=_explain(status, output, timeout))
+    elif status is None:
+        detail = f"ran past {timeout:g} s and was ended\n{detail}".strip()
+    elif status == _NO_TESTS_COLLECTED:
+        detail = f"pytest found no test in the files\n{detail}".strip()
+    elif status < 0:
+        detail = f"ended by signal {-status}\n{detail}".strip()
+    else:
+        detail = detail or f"pytest ended with status {status}"
+    return CheckResult(name, ok=status == 0, seconds=round(time.monotonic() - started, 3), detail=detail)
 
 
 def staged_tests(
@@ -83,32 +89,37 @@ def staged_tests(
     The copy holds what git lists, untracked files included, and is removed whatever happens. Raises UsageError when
     the repository is too large to copy.
     """
-    import tempfile
-
+    root, total = repository.root, 0
     with tempfile.TemporaryDirectory(prefix="areal-new-staged-") as folder:
-        overlay = Path(folder) / repository.root.name
-        _copy(repository.root, overlay, repository.files())
+        overlay = Path(folder) / root.name
+        for path in repository.files():
+            source, target = root / path, overlay / path
+            if not source.is_symlink() and not source.is_file():
+                continue  # deleted but still in the index, or a submodule
+            total += source.lstat().st_size
+            if total > MAX_OVERLAY_BYTES:
+                limit = MAX_OVERLAY_BYTES // 1024**3
+                raise UsageError(f"the repository holds more than {limit} GiB of files", fix="use --test after")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                shutil.copy2(source, target, follow_symlinks=False)
+            except OSError as error:
+                raise ToolError(f"cannot copy for the staged tests: {error.strerror}", where=path) from error
         for change in plan.changes:
-            _put(overlay, change.path, change.after)
+            target = overlay / change.path
+            if change.after is None:
+                target.unlink(missing_ok=True)
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(change.after)
         return run_tests(overlay, paths, python=python, timeout=timeout, name="tests-staged")
 
 
-def _environment(root: Path, scratch: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    path = [os.fspath(root), *filter(None, [kept.get("PYTHONPATH")])]
-    return kept | {
-        "PYTHONPATH": os.pathsep.join(path),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "HYPOTHESIS_STORAGE_DIRECTORY": os.fspath(Path(scratch) / "hypothesis"),
-        "OMP_NUM_THREADS": "1",
-        "OMP_WAIT_POLICY": "PASSIVE",
-    }
-
-
 def _run(command: list[str], root: Path, environment: dict[str, str], timeout: float) -> tuple[int | None, str]:
-    """Exit status (None: out of time) and everything printed."""
-    import subprocess
+    """Run a program, and end it with everything it started when it takes too long or this process is interrupted.
 
+    Return its exit status (None: out of time) and everything printed.
+    """
     try:
         process = subprocess.Popen(
             command,
@@ -124,60 +135,11 @@ def _run(command: list[str], root: Path, environment: dict[str, str], timeout: f
     with process:
         try:
             output, _ = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            _end(process)
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # the tests have a session of their own
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
             output, _ = process.communicate()
             return None, output.decode(errors="replace")
-        except BaseException:
-            _end(process)
-            raise
         return process.returncode, output.decode(errors="replace")
-
-
-def _end(process: Popen[bytes]) -> None:
-    """Kill the tests and whatever they started; they have a session of their own."""
-    import signal
-
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def _explain(status: int | None, output: str, timeout: float) -> str:
-    tail = "\n".join(output.strip().splitlines()[-_TAIL_LINES:])
-    if status is None:
-        return f"ran past {timeout:g} s and was ended\n{tail}".strip()
-    if status == _NO_TESTS_COLLECTED:
-        return f"pytest found no test in the files\n{tail}".strip()
-    if status < 0:
-        return f"ended by signal {-status}\n{tail}".strip()
-    return tail or f"pytest ended with status {status}"
-
-
-def _copy(root: Path, overlay: Path, paths: Iterable[str]) -> None:
-    import shutil
-
-    total = 0
-    for path in paths:
-        source, target = root / path, overlay / path
-        if not source.is_symlink() and not source.is_file():
-            continue  # deleted but still in the index, or a submodule
-        total += source.lstat().st_size
-        if total > MAX_OVERLAY_BYTES:
-            limit = MAX_OVERLAY_BYTES // 1024**3
-            raise UsageError(f"the repository holds more than {limit} GiB of files", fix="use --test after")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            shutil.copy2(source, target, follow_symlinks=False)
-        except OSError as error:
-            raise ToolError(f"cannot copy for the staged tests: {error.strerror}", where=path) from error
-
-
-def _put(overlay: Path, path: str, content: bytes | None) -> None:
-    target = overlay.joinpath(*PurePosixPath(path).parts)
-    if content is None:
-        target.unlink(missing_ok=True)
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(content)

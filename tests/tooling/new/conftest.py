@@ -14,11 +14,9 @@ import pytest
 
 from tooling.cli.parser import split
 from tooling.kit.change.transaction import transaction
-from tooling.new.change import UnitRequest
+from tooling.new.change import UnitRequest, apply_change, open_project
 from tooling.new.command_line import VALUE_OPTIONS, answer, main
 from tooling.new.commands.generate import plan_unit
-from tooling.new.run import apply_change
-from tooling.new.workspace import open_workspace
 
 PROJECT = {
     "pyproject.toml": """\
@@ -218,16 +216,16 @@ class World:
         return json.loads(json.dumps(data), object_hook=lambda item: SimpleNamespace(**item))
 
     @property
-    def workspace(self):
-        return open_workspace(self.root)
+    def project(self):
+        return open_project(self.root)
 
     def plan(self, name="half_off", *, register=True, **answers):
-        return plan_unit(self.workspace, UnitRequest(kind="rule", name=name, answers=answers, register=register))
+        return plan_unit(self.project, UnitRequest(kind="rule", name=name, answers=answers, register=register))
 
     def apply(self, change, **options):
-        workspace = self.workspace
-        with transaction(workspace.repository, wait_seconds=5, note=print):
-            apply_change(workspace, change, **options)
+        project = self.project
+        with transaction(project.repository, wait_seconds=5, note=print):
+            apply_change(project, change, **options)
         return change
 
     def generate(self, name="half_off", **answers):

@@ -9,8 +9,8 @@ import pytest
 
 from tooling.kit.receipts import read_receipt
 from tooling.kit.template.questions import load_questions
-from tooling.new.answering import ask_missing
 from tooling.new.command_line import main
+from tooling.new.commands.generate import ask_missing
 
 QUESTIONS = "templates/rule/copier.yml"
 RECEIPT = ".areal/receipts/rule/x.json"

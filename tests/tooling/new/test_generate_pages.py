@@ -15,7 +15,7 @@ from tooling.new.change import UnitRequest
 from tooling.new.commands.generate import plan_unit
 from tooling.new.commands.rename import plan_rename
 from tooling.new.commands.update import plan_update
-from tooling.new.rendering import prepare
+from tooling.new.unit import prepare
 
 PAGE = """
 from tooling.cli.errors import UsageError
@@ -84,7 +84,7 @@ def plan(world, tmp_path, **answers):
     request = UnitRequest(
         kind="ruled", name="half_off", answers=answers, options={"from": str(tmp_path / "percent.txt")}
     )
-    return plan_unit(world.workspace, request)
+    return plan_unit(world.project, request)
 
 
 def test_the_page_of_an_installed_package_derives_answers_and_sees_the_rendered_files(world, installed, tmp_path):
@@ -109,7 +109,7 @@ def test_an_update_needs_neither_the_option_nor_its_file(world, installed, tmp_p
     template = installed / "ruled/template/{{ package_path }}/rules/{{ snake }}.py.jinja"
     template.write_text(template.read_text(encoding="utf-8").replace("percent off", "percent away"), encoding="utf-8")
     world.edit("shop/rules/half_off.py", "return result", "return abs(result)")
-    unit = plan_update(world.workspace, "ruled", "half_off")
+    unit = plan_update(world.project, "ruled", "half_off")
     world.apply(unit)
     assert unit.exit_code == 0
     assert "Takes 40 percent away." in world.read("shop/rules/half_off.py")
@@ -119,27 +119,27 @@ def test_an_update_needs_neither_the_option_nor_its_file(world, installed, tmp_p
 def test_an_update_follows_a_page_that_derives_otherwise_now(world, installed, tmp_path, monkeypatch):
     world.apply(plan(world, tmp_path))
     world.edit("shop/rules/half_off.py", "return result", "return abs(result)")
-    assert not plan_update(world.workspace, "ruled", "half_off").plan
+    assert not plan_update(world.project, "ruled", "half_off").plan
     derive = importlib.import_module("ruler_page").prepare
 
     def changed(change):
         return {**derive(change), "percent": change.request.answers["percent"] // 2}
 
     monkeypatch.setattr("ruler_page.prepare", changed)
-    unit = plan_update(world.workspace, "ruled", "half_off")
+    unit = plan_update(world.project, "ruled", "half_off")
     world.apply(unit)
     assert unit.exit_code == 0
     assert "(100 - 20)" in world.read("shop/rules/half_off.py")
     assert "return abs(result)" in world.read("shop/rules/half_off.py")
     assert read_receipt(world.root, "ruled", "half_off").answers["percent"] == 20
     monkeypatch.setattr("ruler_page.prepare", derive)
-    assert not plan_update(world.workspace, "ruled", "half_off").plan
+    assert not plan_update(world.project, "ruled", "half_off").plan
 
 
 def test_an_update_can_read_new_data_by_the_option(world, installed, tmp_path):
     world.apply(plan(world, tmp_path))
     (tmp_path / "other.txt").write_text("70", encoding="utf-8")
-    unit = plan_update(world.workspace, "ruled", "half_off", options={"from": str(tmp_path / "other.txt")})
+    unit = plan_update(world.project, "ruled", "half_off", options={"from": str(tmp_path / "other.txt")})
     world.apply(unit)
     assert "(100 - 70)" in world.read("shop/rules/half_off.py")
     assert "read a file" in unit.warnings
@@ -148,7 +148,7 @@ def test_an_update_can_read_new_data_by_the_option(world, installed, tmp_path):
 def test_a_rename_runs_no_page(world, installed, tmp_path):
     world.apply(plan(world, tmp_path))
     before = len(calls())
-    world.apply(plan_rename(world.workspace, "ruled", "half_off", "half_price"))
+    world.apply(plan_rename(world.project, "ruled", "half_off", "half_price"))
     assert len(calls()) == before
     assert "LINES = 14" in world.read("shop/rules/half_price.py")
 
@@ -184,23 +184,23 @@ def test_options_of_a_projects_own_template_are_refused_since_its_page_is_not_ru
         '[[options]]\nname = "from"\nmetavar = "F"\nhelp = "h"\n\n[[files]]',
     )
     with pytest.raises(UsageError, match="is not run for a project's own template"):
-        plan_unit(world.workspace, UnitRequest(kind="rule", name="half_off", options={"from": "x"}))
+        plan_unit(world.project, UnitRequest(kind="rule", name="half_off", options={"from": "x"}))
 
 
 def test_a_byte_for_byte_copy_of_a_built_in_template_has_the_built_in_page(world, tmp_path, monkeypatch):
     built_in = tmp_path / "built_in"
     source = with_page(world, "rule")
     shutil.copytree(source.folder, built_in / "rule")
-    monkeypatch.setattr("tooling.new.rendering.built_in_folder", lambda: built_in)
+    monkeypatch.setattr("tooling.new.unit.built_in_folder", lambda: built_in)
     (tmp_path / "site").mkdir()
     (tmp_path / "site/ruler_page.py").write_text(PAGE, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    workspace = world.workspace
-    change = workspace.change(UnitRequest(kind="rule", name="half_off"))
-    _, finish = prepare(workspace, source, change)
+    project = world.project
+    change = project.change(UnitRequest(kind="rule", name="half_off"))
+    _, finish = prepare(project, source, change)
     assert finish is not None
     sys.modules.pop("ruler_page")
     world.edit(world.module_template, "percent off", "percent away")
-    assert prepare(workspace, source, change) == ({}, None)
+    assert prepare(project, source, change) == ({}, None)
     assert change.warnings == ["the page ruler_page was not run: a project's own template is data"]
     assert "ruler_page" not in sys.modules

@@ -16,10 +16,9 @@ from tooling.cli.errors import (
 )
 from tooling.kit.change.transaction import recover, transaction
 from tooling.kit.receipts import read_receipt
-from tooling.new.change import UnitRequest
+from tooling.new.change import UnitRequest, open_project
 from tooling.new.commands.generate import plan_unit
 from tooling.new.testing import run_tests, staged_tests
-from tooling.new.workspace import open_workspace
 
 MODULE = "shop/rules/half_off.py"
 TEST = "tests/test_half_off.py"
@@ -66,17 +65,17 @@ def test_generated_files_pass_the_gates_and_their_own_tests(world):
     assert {check.name for check in unit.checks} == {"syntax", "ruff-format", "ruff-check"}
     assert all(check.ok for check in unit.checks)
     before = world.tree()
-    result = run_tests(world.root, unit.tests, python=world.workspace.python)
+    result = run_tests(world.root, unit.tests, python=world.project.python)
     assert result.ok, result.detail
     assert world.tree() == before
 
 
 def test_staged_tests_prove_a_plan_that_was_not_applied(world):
     unit = world.plan()
-    assert staged_tests(world.workspace.repository, unit.plan, unit.tests, python=world.workspace.python).ok
+    assert staged_tests(world.project.repository, unit.plan, unit.tests, python=world.project.python).ok
     world.edit(world.test_template, "200.0 - 2.0", "1.0 - 2.0")
     broken = world.plan()
-    result = staged_tests(world.workspace.repository, broken.plan, broken.tests, python=world.workspace.python)
+    result = staged_tests(world.project.repository, broken.plan, broken.tests, python=world.project.python)
     assert not result.ok
     assert "test_half_off_takes_its_share_off" in result.detail
     assert not (world.root / MODULE).exists()
@@ -206,7 +205,7 @@ def test_wrong_answers_are_refused_by_their_question(world, answers, message):
 
 def test_an_unknown_option_is_refused(world):
     with pytest.raises(UsageError, match="no option 'from'"):
-        plan_unit(world.workspace, UnitRequest(kind="rule", name="half_off", options={"from": "x"}))
+        plan_unit(world.project, UnitRequest(kind="rule", name="half_off", options={"from": "x"}))
 
 
 def test_a_registry_of_another_shape_is_refused_with_the_line_to_paste(world):
@@ -254,9 +253,9 @@ def test_a_projects_own_template_runs_no_page(world, tmp_path):
 
 
 def test_everything_works_from_a_folder_inside(world):
-    workspace = open_workspace(world.root / "shop/rules")
-    assert workspace.root == world.root
-    assert plan_unit(workspace, UnitRequest(kind="rule", name="half_off")).plan
+    project = open_project(world.root / "shop/rules")
+    assert project.root == world.root
+    assert plan_unit(project, UnitRequest(kind="rule", name="half_off")).plan
 
 
 def test_a_run_that_ends_at_any_step_is_rolled_back_completely_or_was_complete(world):
@@ -272,7 +271,7 @@ def test_a_run_that_ends_at_any_step_is_rolled_back_completely_or_was_complete(w
         if process == 0:  # the child ends without any clean-up, as a killed process does
             end_at_step(world, number)
         assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 9, steps[number]
-        repository = world.workspace.repository
+        repository = world.project.repository
         with transaction(repository, wait_seconds=5, note=lambda line: None):
             assert recover(repository) == []
         tree = world.tree()

@@ -7,7 +7,7 @@ import pytest
 from tooling.cli.errors import ChecksFailedError
 from tooling.kit.kind import RegistryEntry
 from tooling.new.change import Change, UnitRequest
-from tooling.new.registration import register
+from tooling.new.unit import register
 
 TABLE = 'RULES = {\n    "free": "shop:free",\n    "zero": "shop:zero",\n}\n'
 

@@ -19,7 +19,7 @@ REGISTRY = "shop/rules/registry.py"
 
 
 def rename(world, old="half_off", new="half_price", **options):
-    unit = plan_rename(world.workspace, "rule", old, new, **options)
+    unit = plan_rename(world.project, "rule", old, new, **options)
     world.apply(unit)
     return unit
 
@@ -27,13 +27,13 @@ def rename(world, old="half_off", new="half_price", **options):
 def test_a_renamed_unit_is_as_if_it_had_been_generated_under_the_new_name(world):
     world.generate("half_price")
     expected = world.tree()
-    world.apply(plan_undo(world.workspace, "rule", "half_price"))
+    world.apply(plan_undo(world.project, "rule", "half_price"))
     world.generate("half_off")
     unit = rename(world)
     assert world.tree() == expected
     assert unit.exit_code == 0
     assert unit.references == ()
-    assert run_tests(world.root, unit.tests, python=world.workspace.python).ok
+    assert run_tests(world.root, unit.tests, python=world.project.python).ok
 
 
 def test_edits_move_along_and_use_the_new_name(world):
@@ -74,7 +74,7 @@ def test_a_renamed_unit_can_be_undone_to_a_clean_tree(world):
     before = world.tree()
     world.generate()
     rename(world)
-    world.apply(plan_undo(world.workspace, "rule", "half_price"))
+    world.apply(plan_undo(world.project, "rule", "half_price"))
     assert world.tree() == before
 
 
@@ -146,10 +146,10 @@ def test_what_an_undo_took_out_does_not_come_back_under_the_new_name(world):
     world.generate()
     registry, page = world.read("shop/rules/registry.py"), world.read("docs/extensions.md")
     world.edit("shop/rules/half_off.py", "return result", "return result + 0.0")
-    world.apply(plan_undo(world.workspace, "rule", "half_off"))
+    world.apply(plan_undo(world.project, "rule", "half_off"))
     before = world.read("shop/rules/registry.py"), world.read("docs/extensions.md")
     assert before != (registry, page)
-    unit = plan_rename(world.workspace, "rule", "half_off", "third_off")
+    unit = plan_rename(world.project, "rule", "half_off", "third_off")
     world.apply(unit)
     assert (world.read("shop/rules/registry.py"), world.read("docs/extensions.md")) == before
     assert (unit.registered, unit.receipt.entries, unit.receipt.documents) == ([], (), ())
@@ -159,7 +159,7 @@ def test_an_entry_that_stood_there_before_gets_one_beside_it(world):
     line = '    "half_off": "shop.rules.half_off:half_off_rule",\n'
     world.edit("shop/rules/registry.py", '    "zero"', line + '    "zero"')
     world.generate()
-    world.apply(plan_rename(world.workspace, "rule", "half_off", "third_off"))
+    world.apply(plan_rename(world.project, "rule", "half_off", "third_off"))
     assert line in world.read("shop/rules/registry.py"), "it is not ours to remove"
     assert '"third_off": "shop.rules.third_off:third_off_rule"' in world.read("shop/rules/registry.py")
 
@@ -178,7 +178,7 @@ def test_a_new_name_that_is_taken_or_no_name_is_refused(world, new):
     world.generate()
     before = world.tree()
     with pytest.raises((NameRefusedError, ConflictError)):
-        plan_rename(world.workspace, "rule", "half_off", new)
+        plan_rename(world.project, "rule", "half_off", new)
     assert world.tree() == before
 
 
@@ -186,9 +186,9 @@ def test_the_same_name_and_another_units_name_are_refused(world):
     world.generate("half_off")
     world.generate("third_off")
     with pytest.raises(UsageError, match="already"):
-        plan_rename(world.workspace, "rule", "half_off", "Half-Off")
+        plan_rename(world.project, "rule", "half_off", "Half-Off")
     with pytest.raises(ConflictError, match="third_off"):
-        plan_rename(world.workspace, "rule", "half_off", "third_off")
+        plan_rename(world.project, "rule", "half_off", "third_off")
 
 
 def test_a_name_that_differs_from_the_old_one_only_in_separators_is_fine(world):
@@ -202,7 +202,7 @@ def test_a_file_in_the_way_is_a_conflict(world):
     world.generate()
     world.write(NEW, "x = 1\n")
     with pytest.raises(ConflictError):
-        plan_rename(world.workspace, "rule", "half_off", "half_price")
+        plan_rename(world.project, "rule", "half_off", "half_price")
 
 
 def test_a_unit_whose_kind_is_gone_can_be_renamed_from_git(world):
@@ -220,7 +220,7 @@ def test_without_the_old_template_the_message_says_what_to_do(world):
     world.git("gc", "--quiet", "--prune=now")
     world.edit(world.module_template, "percent away.", "percent off.")
     with pytest.raises(UsageError, match="not in this repository") as caught:
-        plan_rename(world.workspace, "rule", "half_off", "half_price")
+        plan_rename(world.project, "rule", "half_off", "half_price")
     assert "areal-new update rule half_off" in caught.value.fix
 
 

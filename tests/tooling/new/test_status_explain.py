@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tooling.cli.errors import UsageError
+from tooling.new.change import open_project
 from tooling.new.commands.explain import explain, find_markers
-from tooling.new.workspace import open_workspace
 
 ROOT = Path(__file__).resolve().parents[3]
 MODULE = "shop/rules/half_off.py"
@@ -79,7 +79,7 @@ def test_units_are_listed_by_kind_and_name(world):
 def test_a_generated_unit_is_explained_from_its_receipt_and_files(world):
     world.generate(percent=25)
     world.write(MODULE, world.read(MODULE) + "# FIXME: fractions\n")
-    explanation = world.as_namespaces(explain(world.workspace, "rule", "Half-Off"))
+    explanation = world.as_namespaces(explain(world.project, "rule", "Half-Off"))
     assert (explanation.generated, explanation.name, explanation.summary) == (True, "half_off", "a rule on prices")
     module, test = explanation.files
     assert (module.path, module.purpose, module.state) == (MODULE, "the rule half off", "edited")
@@ -96,7 +96,7 @@ def test_a_generated_unit_is_explained_from_its_receipt_and_files(world):
 
 def test_a_unit_that_is_not_there_is_explained_from_its_template(world):
     before = world.tree()
-    explanation = world.as_namespaces(explain(world.workspace, "rule", answers={"percent": 30}))
+    explanation = world.as_namespaces(explain(world.project, "rule", answers={"percent": 30}))
     assert (explanation.generated, explanation.name) == (False, "example")
     assert [file.state for file in explanation.files] == ["planned", "planned"]
     assert explanation.files[0].path == "shop/rules/example.py"
@@ -108,9 +108,9 @@ def test_a_unit_that_is_not_there_is_explained_from_its_template(world):
 def test_a_kind_that_cannot_be_made_of_nothing_is_explained_by_the_example_of_its_template(world):
     world.edit("templates/rule/copier.yml", "  default: 10\n", "")
     with pytest.raises(UsageError):
-        explain(world.workspace, "rule")
+        explain(world.project, "rule")
     world.edit("templates/rule/template.toml", "[[files]]", "[example]\npercent = 3\n\n[[files]]")
-    explanation = world.as_namespaces(explain(world.workspace, "rule"))
+    explanation = world.as_namespaces(explain(world.project, "rule"))
     assert (explanation.generated, explanation.name) == (False, "example")
     assert [file.state for file in explanation.files] == ["planned", "planned"]
     assert explanation.files[0].path == "shop/rules/example.py"
@@ -119,9 +119,9 @@ def test_a_kind_that_cannot_be_made_of_nothing_is_explained_by_the_example_of_it
 
 
 def test_every_kind_of_this_repository_is_explained_without_a_name():
-    workspace = open_workspace(ROOT)
-    for kind in workspace.kinds:
-        explanation = explain(workspace, kind)
+    project = open_project(ROOT)
+    for kind in project.kinds:
+        explanation = explain(project, kind)
         assert explanation["files"]
         assert all(file["purpose"] for file in explanation["files"])
 
@@ -129,9 +129,9 @@ def test_every_kind_of_this_repository_is_explained_without_a_name():
 def test_an_explained_unit_survives_the_loss_of_its_kind(world):
     world.generate()
     shutil.rmtree(world.root / "templates/rule")
-    assert explain(world.workspace, "rule", "half_off")["files"][0]["purpose"] == "the rule half off"
+    assert explain(world.project, "rule", "half_off")["files"][0]["purpose"] == "the rule half off"
     with pytest.raises(UsageError, match="no kind 'rule'"):
-        explain(world.workspace, "rule", "other")
+        explain(world.project, "rule", "other")
 
 
 def test_markers_are_words_and_lose_the_markup_around_them():

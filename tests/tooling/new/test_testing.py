@@ -15,8 +15,8 @@ from tooling.cli.errors import UsageError
 from tooling.cli.git import find_repository
 from tooling.kit.change.plan import Plan
 from tooling.new import testing as testing_run
+from tooling.new.change import open_project
 from tooling.new.testing import run_tests, staged_tests
-from tooling.new.workspace import open_workspace
 
 PYTHON = Path(sys.executable)
 
@@ -110,11 +110,11 @@ def test_an_interpreter_that_cannot_start_is_named(repository, tmp_path):
 
 
 def test_the_interpreter_is_that_of_the_repository_when_it_has_one(repository):
-    assert open_workspace(repository.root).python == Path(sys.executable)
+    assert open_project(repository.root).python == Path(sys.executable)
     own = repository.root / ".venv/bin/python"
     own.parent.mkdir(parents=True)
     own.symlink_to(sys.executable)
-    assert open_workspace(repository.root).python == own
+    assert open_project(repository.root).python == own
 
 
 def test_staged_tests_see_the_plan_and_leave_the_repository_alone(repository):

@@ -15,7 +15,7 @@ RECEIPT = ".areal/receipts/rule/half_off.json"
 
 
 def undo(world, name="half_off", **options):
-    unit = plan_undo(world.workspace, "rule", name, **options)
+    unit = plan_undo(world.project, "rule", name, **options)
     return unit, world.apply(unit)
 
 
@@ -174,15 +174,15 @@ def test_an_entry_that_stood_there_before_survives(world):
 def test_a_unit_that_was_not_generated_is_named_with_the_nearest_one(world):
     world.generate()
     with pytest.raises(UsageError, match="no rule 'half_of'") as caught:
-        plan_undo(world.workspace, "rule", "half_of")
+        plan_undo(world.project, "rule", "half_of")
     assert "half_off" in caught.value.fix
     with pytest.raises(UsageError, match="was generated"):
-        plan_undo(world.workspace, "rule", "../../etc/passwd")
+        plan_undo(world.project, "rule", "../../etc/passwd")
 
 
 def test_a_misspelt_kind_is_told_before_the_name(world):
     with pytest.raises(UsageError, match="there is no kind 'rul'") as caught:
-        plan_undo(world.workspace, "rul", "half_off")
+        plan_undo(world.project, "rul", "half_off")
     assert "'rule'" in caught.value.fix
 
 
@@ -190,7 +190,7 @@ def test_planning_an_undo_writes_nothing(world):
     world.generate()
     world.edit(MODULE, "return result", "return max(result, 0.0)")
     before = world.tree()
-    unit = plan_undo(world.workspace, "rule", "half_off", force=True)
+    unit = plan_undo(world.project, "rule", "half_off", force=True)
     assert world.tree() == before
     assert not (world.root / ".git/areal-new/backup").exists()
     assert unit.backups == [MODULE]
@@ -199,7 +199,7 @@ def test_planning_an_undo_writes_nothing(world):
 def test_a_failed_undo_leaves_no_backup_behind(world):
     world.generate()
     world.edit(MODULE, "return result", "return max(result, 0.0)")
-    unit = plan_undo(world.workspace, "rule", "half_off", force=True)
+    unit = plan_undo(world.project, "rule", "half_off", force=True)
     world.edit(MODULE, "max", "min")
     with pytest.raises(ConflictError, match="changed since"):
         world.apply(unit)

@@ -23,7 +23,7 @@ QUESTIONS = "templates/rule/copier.yml"
 
 
 def update(world, name="half_off", **options):
-    unit = plan_update(world.workspace, "rule", name, **options)
+    unit = plan_update(world.project, "rule", name, **options)
     world.apply(unit)
     return unit
 
@@ -37,7 +37,7 @@ def improve_template(world):
 
 def test_an_unchanged_template_gives_an_empty_plan(world):
     world.generate()
-    unit = plan_update(world.workspace, "rule", "half_off")
+    unit = plan_update(world.project, "rule", "half_off")
     assert not unit.plan
     assert unit.exit_code == 0
 
@@ -50,7 +50,7 @@ def test_a_pristine_unit_becomes_what_the_template_makes_now(world):
     receipt = read_receipt(world.root, "rule", "half_off")
     assert receipt.files[MODULE].sha256 == sha256((world.root / MODULE).read_bytes())
     assert receipt.template.tree == unit.receipt.template.tree
-    assert not plan_update(world.workspace, "rule", "half_off").plan
+    assert not plan_update(world.project, "rule", "half_off").plan
     world.git("checkout", "--quiet", "templates")
 
 
@@ -95,19 +95,19 @@ def test_conflicts_that_nobody_resolved_are_told_again_and_stop_the_next_merge(w
     world.edit(MODULE, "Takes 10 percent off.", "Takes a tenth off.")
     improve_template(world)
     update(world)
-    again = plan_update(world.workspace, "rule", "half_off")
+    again = plan_update(world.project, "rule", "half_off")
     assert (bool(again.plan), again.exit_code, again.conflicts) == (False, 5, [MODULE])
     before = world.tree()
     with pytest.raises(MergeConflictError, match="earlier merge") as caught:
-        plan_update(world.workspace, "rule", "half_off", answers={"percent": 20})
+        plan_update(world.project, "rule", "half_off", answers={"percent": 20})
     assert caught.value.where == MODULE
     with pytest.raises(MergeConflictError):
-        plan_rename(world.workspace, "rule", "half_off", "quarter_off")
+        plan_rename(world.project, "rule", "half_off", "quarter_off")
     assert world.tree() == before
     resolved = [line for line in world.read(MODULE).splitlines() if not line.startswith(("<", "|", "=", ">"))]
     kept = [line for line in resolved if "percent off" not in line and "Lowers by" not in line]
     world.write(MODULE, "\n".join(kept) + "\n")
-    assert plan_update(world.workspace, "rule", "half_off").exit_code == 0
+    assert plan_update(world.project, "rule", "half_off").exit_code == 0
     assert update(world, answers={"style": "rounded"}).exit_code == 0
     assert "Takes a tenth off." in world.read(MODULE)
     assert "round(result, 2)" in world.read(MODULE)
@@ -121,14 +121,14 @@ def test_new_answers_are_merged_like_a_new_template(world):
     assert "(100 - 25)" in world.read(MODULE)
     assert "return max(result, 0.0)" in world.read(MODULE)
     assert read_receipt(world.root, "rule", "half_off").answers["percent"] == 25
-    assert not plan_update(world.workspace, "rule", "half_off", answers={"percent": 25}).plan
-    assert run_tests(world.root, unit.tests, python=world.workspace.python).ok
+    assert not plan_update(world.project, "rule", "half_off", answers={"percent": 25}).plan
+    assert run_tests(world.root, unit.tests, python=world.project.python).ok
 
 
 def test_an_answer_to_no_question_is_refused(world):
     world.generate()
     with pytest.raises(UsageError, match="percent"):
-        plan_update(world.workspace, "rule", "half_off", answers={"precent": 25})
+        plan_update(world.project, "rule", "half_off", answers={"precent": 25})
 
 
 def test_old_answers_stay_and_new_questions_get_their_defaults(world):
@@ -159,7 +159,7 @@ def test_an_old_answer_that_is_no_longer_allowed_asks_for_a_new_one(world):
     world.generate(percent=90)
     world.edit(QUESTIONS, "percent > 100 %}at most 100", "percent > 50 %}at most 50")
     with pytest.raises(UsageError, match="at most 50"):
-        plan_update(world.workspace, "rule", "half_off")
+        plan_update(world.project, "rule", "half_off")
     update(world, answers={"percent": 40})
     assert "(100 - 40)" in world.read(MODULE)
 
@@ -196,7 +196,7 @@ def test_a_new_file_never_overwrites_one_of_the_users(world):
     add_notes_file(world)
     world.write("docs/half_off.md", "mine\n")
     with pytest.raises(ConflictError, match="does not belong to the unit"):
-        plan_update(world.workspace, "rule", "half_off")
+        plan_update(world.project, "rule", "half_off")
 
 
 def drop_test_file(world):
@@ -277,7 +277,7 @@ def test_what_an_undo_kept_does_not_bring_the_rest_back(world):
 
     world.generate()
     world.edit(MODULE, "    return result", "    return max(result, 0.0)")
-    world.apply(plan_undo(world.workspace, "rule", "half_off"))
+    world.apply(plan_undo(world.project, "rule", "half_off"))
     improve_template(world)
     update(world)
     assert "Lowers by" in world.read(MODULE)
@@ -290,7 +290,7 @@ def test_a_template_that_renders_bad_code_now_changes_nothing(world):
     world.edit(world.module_template, "return result", "return reslut")
     before = world.tree()
     with pytest.raises(ChecksFailedError, match="ruff-check") as caught:
-        plan_update(world.workspace, "rule", "half_off")
+        plan_update(world.project, "rule", "half_off")
     assert any("F821" in check.detail for check in caught.value.checks)
     assert world.tree() == before
 
@@ -301,7 +301,7 @@ def test_a_merge_that_fits_together_as_text_but_not_as_code_is_refused(world):
     world.edit(world.module_template, "def {{ snake }}_rule(price: float)", "def {{ snake }}_rule(cost: float)")
     world.edit(world.module_template, "result = price *", "result = cost *")
     with pytest.raises(ChecksFailedError, match="do not fit together") as caught:
-        plan_update(world.workspace, "rule", "half_off")
+        plan_update(world.project, "rule", "half_off")
     assert "\n" not in str(caught.value)
     assert any(not check.ok and check.detail for check in caught.value.checks)
 
@@ -320,17 +320,17 @@ def test_all_units_are_updated_in_one_plan(world):
     world.generate("quarter_off")
     world.edit(MANIFEST, "| {{ summary }} |", "| {{ summary }}! |")
     improve_template(world)
-    unit = plan_update_all(world.workspace)
+    unit = plan_update_all(world.project)
     world.apply(unit)
     assert "Lowers by" in world.read(MODULE)
     assert "Lowers by" in world.read("shop/rules/quarter_off.py")
     assert world.read("docs/extensions.md").count("a rule! |") == 2
-    assert not plan_update_all(world.workspace, "rule").plan
+    assert not plan_update_all(world.project, "rule").plan
 
 
 def test_a_misspelt_kind_is_no_empty_set_of_units(world):
     with pytest.raises(UsageError, match="there is no kind 'rul'") as caught:
-        plan_update_all(world.workspace, "rul")
+        plan_update_all(world.project, "rul")
     assert "'rule'" in caught.value.fix
 
 
@@ -339,7 +339,7 @@ def test_all_or_none_and_the_failing_unit_is_named(world):
     world.generate("quarter_off")
     world.edit(QUESTIONS, "percent > 100 %}at most 100", "percent > 50 %}at most 50")
     with pytest.raises(UsageError, match="rule half_off: "):
-        plan_update_all(world.workspace)
+        plan_update_all(world.project)
 
 
 # ------------------------------------------------------------------------------------------------- the merge base
@@ -384,7 +384,7 @@ def test_without_any_base_the_update_says_what_is_missing(world):
     world.edit(MODULE, "    return result", "    return max(result, 0.0)")
     before = world.tree()
     with pytest.raises(UsageError, match="not in this repository, and no commit holds the file") as caught:
-        plan_update(world.workspace, "rule", "half_off")
+        plan_update(world.project, "rule", "half_off")
     assert caught.value.where == MODULE
     assert world.tree() == before
 
@@ -402,7 +402,7 @@ def test_in_a_shallow_clone_the_way_out_is_named(world, tmp_path):
     )
     shallow = type(world)(clone)
     with pytest.raises(UsageError) as caught:
-        plan_update(shallow.workspace, "rule", "half_off")
+        plan_update(shallow.project, "rule", "half_off")
     assert "git fetch --unshallow" in caught.value.fix
     shallow.git("fetch", "--quiet", "--unshallow")
     assert update(shallow).exit_code == 0
@@ -454,4 +454,4 @@ def test_without_its_kind_a_unit_cannot_be_updated_and_the_message_says_so(world
     world.generate()
     shutil.rmtree(world.root / "templates/rule")
     with pytest.raises(UsageError, match="no kind 'rule'"):
-        plan_update(world.workspace, "rule", "half_off")
+        plan_update(world.project, "rule", "half_off")

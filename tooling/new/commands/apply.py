@@ -1,21 +1,39 @@
-"""Carries out a plan that --plan-out saved, exactly as it was reviewed.
+"""Applies a plan that --plan-out saved, exactly as it was reviewed.
 
 Refused (exit code 3) when a file has changed since the plan was made. Applying it again does nothing.
 """
 
+# A plan file (`tooling.new.change.Change.save`) may come from anybody: paths and types are checked, nothing in it is
+# evaluated. Its content is still code that its tests run; review it like a patch.
+
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
+from tooling.cli.errors import ConflictError, UsageError
 from tooling.cli.parser import add_changing
+from tooling.cli.report import Registration
+from tooling.kit.change.plan import read_inside, safe_path
+from tooling.kit.change.plan_file import plan_from_document
+from tooling.new.change import KeptFile, UnitRequest, run_change
 from tooling.new.command_line import add_testing
-from tooling.new.run import run_change
-from tooling.new.saved_plan import load_plan
 
 if TYPE_CHECKING:
     from tooling.cli.parser import Parser
     from tooling.cli.report import Report
-    from tooling.new.command_line import Invocation
+    from tooling.new.change import Change, Invocation, Project
+
+_TEXTS = ("command", "kind", "name", "commit")
+_LISTS = ("tests", "next", "warnings", "conflicts", "references", "backups")
+_TABLES: dict[str, dict[str, type]] = {
+    "kept": {"path": str, "reason": str},
+    "registered": {field.name: int if field.name == "line" else str for field in fields(Registration)},
+    "templates": {"kind": str, "tree": str},
+}
+"""Lists of objects in a plan file, with the fields of an object and their types."""
 
 
 def configure(parser: Parser) -> None:
@@ -27,4 +45,58 @@ def configure(parser: Parser) -> None:
 
 def run(invocation: Invocation) -> Report:
     """Apply the plan."""
-    return run_change(invocation, lambda workspace: load_plan(invocation.arguments.file, workspace))
+    return run_change(invocation, lambda project: load_plan(invocation.arguments.file, project))
+
+
+def load_plan(file: str, project: Project) -> Change:
+    """Return the change that a plan file describes; its plan is empty when everything in it is on disk already.
+
+    Raises UsageError for a damaged file, ConflictError naming every file that changed since the plan was made.
+    """
+    try:
+        document = json.loads(Path(file).read_bytes())
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", where=file, fix="name a file of --plan-out") from error
+    except (ValueError, RecursionError) as error:
+        _refuse(file, f"not JSON: {error}")
+    if not isinstance(document, dict):
+        _refuse(file, "not a JSON object")
+    plan, extra = plan_from_document(document, project.root), document["extra"]
+    damaged = [name for name in _TEXTS if not isinstance(extra.get(name), str)]
+    damaged += [name for name in _LISTS if not _is_list(extra.get(name), str)]
+    damaged += [
+        name
+        for name, known in _TABLES.items()
+        if not _is_list(extra.get(name), dict)
+        or not all(item.keys() == known.keys() for item in extra[name])
+        or not all(isinstance(value, known[field]) for item in extra[name] for field, value in item.items())
+    ]
+    if damaged:
+        _refuse(file, f"`extra` has no usable {', '.join(damaged)}")
+    change = project.change(UnitRequest(kind=extra["kind"], name=extra["name"]))
+    if all(read_inside(project.root, item.path) == item.after for item in plan.changes):
+        return change
+    moved = [item.path for item in plan.changes if read_inside(project.root, item.path) != item.before]
+    if moved:
+        raise ConflictError(
+            "changed since the plan was made", where=", ".join(moved), fix="make the plan again with --plan-out"
+        )
+    for path in extra["tests"]:  # a path goes to pytest as an argument
+        if safe_path(path) != path or path.startswith("-") or plan.read(path) is None:
+            _refuse(file, f"the test {path!r} is not in the repository")
+    change.plan, change.commit = plan, extra["commit"]
+    change.tests, change.references = tuple(extra["tests"]), tuple(extra["references"])
+    change.next_steps, change.warnings, change.conflicts = extra["next"], extra["warnings"], extra["conflicts"]
+    change.backups = [safe_path(path) for path in extra["backups"]]
+    change.kept = [KeptFile(**item) for item in extra["kept"]]
+    change.registered = [Registration(**item) for item in extra["registered"]]
+    change.templates = {item["kind"]: item["tree"] for item in extra["templates"]}
+    return change
+
+
+def _is_list(value: object, kind: type) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
+
+
+def _refuse(file: str, problem: str) -> NoReturn:
+    raise UsageError(f"the saved plan is damaged: {problem}", where=file, fix="make the plan again with --plan-out")

@@ -19,12 +19,11 @@ from tooling.cli.report import Report
 from tooling.new.command_line import COMMANDS, PROGRAM, VALUE_OPTIONS, command_parser, find_kinds, kind_parser
 
 if TYPE_CHECKING:
-    from argparse import Action
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tooling.cli.parser import Parser
     from tooling.kit.template.kinds import KindSource
-    from tooling.new.command_line import Invocation
+    from tooling.new.change import Invocation
 
 # Kinds, choices and summaries come from templates that anybody may have written, and shells expand what they complete:
 # a word with anything but harmless characters is left out, and prose is quoted.
@@ -58,11 +57,6 @@ class CompletedOption:
     values: tuple[str, ...] = ()
     """What may follow; empty when anything may, then files are offered."""
 
-    @property
-    def offers_files(self) -> bool:
-        """Whether a value follows that is not one of a list."""
-        return self.takes_value and not self.values
-
 
 @dataclass(frozen=True, slots=True)
 class CompletedWord:
@@ -78,7 +72,7 @@ class CompletedWord:
 
 
 def vocabulary(kinds: Mapping[str, KindSource]) -> list[CompletedWord]:
-    """Every command and kind with its options; a kind whose template is damaged has none."""
+    """Return every command and kind with its options; a kind whose template is damaged has none."""
     names = tuple(_harmless(kinds))
     words = []
     for name in names:
@@ -96,16 +90,14 @@ def vocabulary(kinds: Mapping[str, KindSource]) -> list[CompletedWord]:
 
 
 def _options(parser: Parser) -> tuple[CompletedOption, ...]:
-    return tuple(option for action in parser._actions for option in _flags(action))
-
-
-def _flags(action: Action) -> Iterable[CompletedOption]:
-    takes_value = action.nargs != 0
-    metavar = action.metavar if isinstance(action.metavar, str) else ""
-    listed = metavar[1:-1].split(",") if metavar.startswith("{") and metavar.endswith("}") else []
-    text = (action.help or "").replace("%%", "%").replace("%(default)g", str(action.default))
-    for flag in _harmless(name for name in action.option_strings if name.startswith("--")):
-        yield CompletedOption(flag, text, takes_value, tuple(_harmless(listed)))
+    found = []
+    for action in parser._actions:
+        metavar = action.metavar if isinstance(action.metavar, str) else ""
+        listed = metavar[1:-1].split(",") if metavar.startswith("{") and metavar.endswith("}") else []
+        text = (action.help or "").replace("%%", "%").replace("%(default)g", str(action.default))
+        flags = _harmless(name for name in action.option_strings if name.startswith("--"))
+        found += [CompletedOption(flag, text, action.nargs != 0, tuple(_harmless(listed))) for flag in flags]
+    return tuple(found)
 
 
 def _harmless(words: Iterable[str]) -> Iterable[str]:
@@ -113,7 +105,7 @@ def _harmless(words: Iterable[str]) -> Iterable[str]:
 
 
 def _quoted(text: str) -> str:
-    """In single quotes, for bash, zsh and fish alike; control characters and line ends become spaces."""
+    """Quote a text for bash, zsh and fish alike; control characters and line ends become spaces."""
     return "'" + "".join(c if c.isprintable() else " " for c in text).replace("\\", "/").replace("'", "`") + "'"
 
 
@@ -122,6 +114,20 @@ def _quoted(text: str) -> str:
 
 def _bash(words: Sequence[CompletedWord]) -> str:
     names = " ".join(word.name for word in words)
+    values, files, branches = [], [], []
+    for word in words:
+        branches += [f"    {word.name})", "        if [[ $current == -* ]]; then"]
+        branches.append(f"            {_compgen(option.flag for option in word.options)}")
+        if word.arguments:
+            branches += ["        elif ((position == 1)); then", f"            {_compgen(word.arguments)}"]
+        if word.files:
+            branches.append("        else _areal_new_files")
+        branches += ["        fi", "        ;;"]
+        for option in word.options:
+            if option.values:
+                values.append(f'    "{word.name} {option.flag}") {_compgen(option.values)}; return ;;')
+            elif option.takes_value:
+                files.append(f'"{word.name} {option.flag}"')
     return "\n".join(
         [
             f"# bash completion of {PROGRAM}; made by `{PROGRAM} completion bash`",
@@ -144,14 +150,16 @@ def _bash(words: Sequence[CompletedWord]) -> str:
             "    done",
             "    COMPREPLY=()",
             '    case "$word $previous" in',
-            *_bash_values(words),
+            *values,
+            "    " + " | \\\n        ".join(files) + ")",
+            "        _areal_new_files; return ;;",
             "    esac",
             "    if [[ -z $word ]]; then",
-            f'        COMPREPLY=($(compgen -W "{names} --help --version --repo --json" -- "$current"))',
+            f"        {_compgen([names, '--help', '--version', '--repo', '--json'])}",
             "        return",
             "    fi",
             "    case $word in",
-            *(line for word in words for line in _bash_word(word)),
+            *branches,
             "    esac",
             "}",
             f"complete -F _areal_new {PROGRAM}",
@@ -160,28 +168,8 @@ def _bash(words: Sequence[CompletedWord]) -> str:
     )
 
 
-def _bash_values(words: Sequence[CompletedWord]) -> Iterable[str]:
-    files = [f'"{word.name} {option.flag}"' for word in words for option in word.options if option.offers_files]
-    for word in words:
-        for option in word.options:
-            if option.values:
-                reply = f'COMPREPLY=($(compgen -W "{" ".join(option.values)}" -- "$current"))'
-                yield f'    "{word.name} {option.flag}") {reply}; return ;;'
-    yield "    " + " | \\\n        ".join(files) + ")"
-    yield "        _areal_new_files; return ;;"
-
-
-def _bash_word(word: CompletedWord) -> Iterable[str]:
-    yield f"    {word.name})"
-    yield "        if [[ $current == -* ]]; then"
-    yield f'            COMPREPLY=($(compgen -W "{" ".join(option.flag for option in word.options)}" -- "$current"))'
-    if word.arguments:
-        yield "        elif ((position == 1)); then"
-        yield f'            COMPREPLY=($(compgen -W "{" ".join(word.arguments)}" -- "$current"))'
-    if word.files:
-        yield "        else _areal_new_files"
-    yield "        fi"
-    yield "        ;;"
+def _compgen(words: Iterable[str]) -> str:
+    return f'COMPREPLY=($(compgen -W "{" ".join(words)}" -- "$current"))'
 
 
 # -------------------------------------------------------------------------------------------------------------- zsh
@@ -189,6 +177,21 @@ def _bash_word(word: CompletedWord) -> Iterable[str]:
 
 def _zsh(words: Sequence[CompletedWord]) -> str:
     described = " ".join(_quoted(f"{word.name}:{word.summary.replace(':', ' -')}") for word in words)
+    branches = []
+    for word in words:
+        specifications = []
+        for option in word.options:
+            text = re.sub(r"[\[\]:]", " ", option.help)
+            after = f":value:({' '.join(option.values)})" if option.values else ":value:_files"
+            specifications.append(
+                _quoted(f"{option.flag}=[{text}]{after}" if option.takes_value else f"{option.flag}[{text}]")
+            )
+        if word.arguments:
+            specifications.append(f"'1:argument:({' '.join(word.arguments)})'")
+        if word.files:
+            specifications.append("'*:file:_files'")
+        arguments = " \\\n            ".join(specifications)
+        branches += [f"    {word.name})", f"        _arguments -s {arguments}", "        ;;"]
     return "\n".join(
         [
             f"#compdef {PROGRAM}",
@@ -204,32 +207,13 @@ def _zsh(words: Sequence[CompletedWord]) -> str:
             "    shift words",
             "    ((CURRENT--))",
             "    case $word in",
-            *(line for word in words for line in _zsh_word(word)),
+            *branches,
             "    esac",
             "}",
             '_areal_new "$@"',
             "",
         ]
     )
-
-
-def _zsh_word(word: CompletedWord) -> Iterable[str]:
-    yield f"    {word.name})"
-    specifications = [_zsh_option(option) for option in word.options]
-    if word.arguments:
-        specifications.append(f"'1:argument:({' '.join(word.arguments)})'")
-    if word.files:
-        specifications.append("'*:file:_files'")
-    yield "        _arguments -s " + " \\\n            ".join(specifications)
-    yield "        ;;"
-
-
-def _zsh_option(option: CompletedOption) -> str:
-    text = re.sub(r"[\[\]:]", " ", option.help)
-    if not option.takes_value:
-        return _quoted(f"{option.flag}[{text}]")
-    values = f"({' '.join(option.values)})" if option.values else "_files"
-    return _quoted(f"{option.flag}=[{text}]:value:{values}")
 
 
 # ------------------------------------------------------------------------------------------------------------- fish

@@ -16,20 +16,17 @@ from tooling.kit.change.plan import Plan
 from tooling.kit.names import parse_name
 from tooling.kit.template.manifest import load_manifest, resolve
 from tooling.kit.template.rendering import complete_answers, template_context
-from tooling.new.answering import read_answers
-from tooling.new.change import UnitRequest
+from tooling.new.change import UnitRequest, find_unit
+from tooling.new.command_line import read_answers
 from tooling.new.commands.generate import plan_unit
 from tooling.new.commands.status import file_state
-from tooling.new.workspace import find_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from tooling.cli.parser import Parser
     from tooling.kit.kind import DocumentEntry, FileEntry, RegistryEntry
-    from tooling.kit.receipts import Receipt
-    from tooling.new.command_line import Invocation
-    from tooling.new.workspace import Workspace
+    from tooling.new.change import Invocation, Project
 
 _MARKER = re.compile(r"\b(?:TODO|FIXME)\b.*")
 _EXAMPLE = "example"
@@ -44,10 +41,10 @@ def configure(parser: Parser) -> None:
 
 
 def run(invocation: Invocation) -> Report:
-    """Explain."""
+    """Explain the unit, or any unit of the kind."""
     arguments = invocation.arguments
     answers, options = read_answers(arguments)
-    explanation = explain(invocation.workspace, arguments.kind, arguments.name, answers=answers, options=options)
+    explanation = explain(invocation.project, arguments.kind, arguments.name, answers=answers, options=options)
     return Report(
         command="explain",
         changing=False,
@@ -58,7 +55,7 @@ def run(invocation: Invocation) -> Report:
 
 
 def explain(
-    workspace: Workspace,
+    project: Project,
     kind: str,
     name: str | None = None,
     *,
@@ -74,9 +71,9 @@ def explain(
     """
     if name is not None:
         try:
-            receipt = find_unit(workspace, kind, name)
+            receipt = find_unit(project, kind, name)
         except UsageError:
-            workspace.kind(kind)  # an unknown kind is the better complaint
+            project.kind(kind)  # an unknown kind is the better complaint
         else:
             if answers or options:
                 raise UsageError(
@@ -84,16 +81,32 @@ def explain(
                     where=receipt.path,
                     fix=f"leave the answers out; `areal-new update {kind} {receipt.name}` takes new ones",
                 )
-            return _explain_receipt(workspace, receipt)
-    source = workspace.kind(kind)
+            plan = Plan(project.root)
+            try:
+                summary = project.kind(kind).summary
+            except UsageError:
+                summary = ""  # the kind was removed; its units are still explained
+            return _explanation(
+                plan,
+                (kind, receipt.name, summary),
+                receipt.answers,
+                [
+                    (entry.entry(path), file_state(plan, path, entry.sha256))
+                    for path, entry in sorted(receipt.files.items())
+                ],
+                receipt.entries,
+                receipt.documents,
+                generated=True,
+            )
+    source = project.kind(kind)
     manifest = load_manifest(source.folder)
     if name is None and not answers and not options and manifest.example:  # what holds of any unit; nothing is rendered
         names = parse_name(_EXAMPLE, reserved=manifest.reserved)
-        settings = workspace.settings
+        settings = project.settings
         example = complete_answers(source.folder, manifest.example, names, settings, kind=kind)
         resolved = resolve(manifest, {**template_context(names, settings, kind), **example})
         return _explanation(
-            Plan(workspace.root),
+            Plan(project.root),
             (kind, names.snake, manifest.summary),
             {},
             [(entry, "planned") for entry in resolved.files],
@@ -103,7 +116,7 @@ def explain(
             commit=resolved.commit,
         )
     request = UnitRequest(kind=kind, name=name or _EXAMPLE, answers=answers or {}, options=options or {})
-    change = plan_unit(workspace, request)
+    change = plan_unit(project, request)
     if change.receipt is None:  # options that ask for findings only
         raise UsageError(f"the {kind} {request.name!r} cannot be planned", where=kind)
     return _explanation(
@@ -116,17 +129,6 @@ def explain(
         next_steps=change.next_steps,
         commit=change.commit,
     )
-
-
-def _explain_receipt(workspace: Workspace, receipt: Receipt) -> dict[str, Any]:
-    plan = Plan(workspace.root)
-    try:
-        summary = workspace.kind(receipt.kind).summary
-    except UsageError:
-        summary = ""  # the kind was removed; its units are still explained
-    files = [(entry.entry(path), file_state(plan, path, entry.sha256)) for path, entry in sorted(receipt.files.items())]
-    about = (receipt.kind, receipt.name, summary)
-    return _explanation(plan, about, receipt.answers, files, receipt.entries, receipt.documents, generated=True)
 
 
 def _explanation(
@@ -196,18 +198,15 @@ def _located(contract: str, text: str) -> str:
         return contract
     line = 0
     for part in name.split("."):
-        found = next((node for node in body if part in _defined(node)), None)
-        if found is None or not separator:
+        for node in body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            assigned = [target.id for target in targets if isinstance(target, ast.Name)]
+            if part == getattr(node, "name", None) or part in assigned:
+                line, body = node.lineno, getattr(node, "body", [])
+                break
+        else:
             return contract
-        line, body = found.lineno, getattr(found, "body", [])
-    return f"{path}:{line}:{name}"
-
-
-def _defined(node: Any) -> list[str]:
-    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        return [node.name]
-    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    return [target.id for target in targets if isinstance(target, ast.Name)]
+    return f"{path}:{line}:{name}" if separator else contract
 
 
 def _lines(explanation: Mapping[str, Any]) -> Iterator[str]:

@@ -1,29 +1,39 @@
-"""Generates a unit of a kind: files, registry entries, document lines and receipt, as one change."""
+"""Generates a unit of a kind: files, registry entries, document lines and receipt, as one change.
+
+What is missing is asked when a person is at a terminal.
+"""
 
 from __future__ import annotations
 
 import shlex
+import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tooling.cli.errors import ConflictError, UsageError
+from tooling.cli.report import printable
 from tooling.kit.change.plan import sha256
 from tooling.kit.names import parse_name
 from tooling.kit.receipts import read_receipt
+from tooling.kit.template.expressions import holds
 from tooling.kit.template.manifest import load_manifest
-from tooling.new.answering import ask_missing, ask_name, may_ask, read_answers
-from tooling.new.change import Change, UnitRequest
-from tooling.new.registration import Entries, refuse_collisions, register
-from tooling.new.rendering import check_rendered, prepare, reference, render_unit
-from tooling.new.run import run_change
+from tooling.kit.template.questions import parse_answer
+from tooling.new.change import Change, UnitRequest, run_change
+from tooling.new.command_line import flag, read_answers
+from tooling.new.unit import Entries, check_rendered, prepare, reference, refuse_collisions, register, render_unit
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from tooling.cli.parser import Parser
     from tooling.cli.report import Report
     from tooling.kit.receipts import Receipt, TemplateReference
-    from tooling.new.command_line import Invocation
-    from tooling.new.rendering import RenderedUnit
-    from tooling.new.workspace import Workspace
+    from tooling.kit.template.questions import Question
+    from tooling.new.change import Invocation, Project
+    from tooling.new.unit import RenderedUnit
+
+MAX_ATTEMPTS = 3
+"""How often a person is asked the same question."""
 
 
 def configure(parser: Parser) -> None:
@@ -36,29 +46,79 @@ def configure(parser: Parser) -> None:
 
 
 def run(invocation: Invocation) -> Report:
-    """Generate. What is missing is asked when a person is at a terminal."""
+    """Generate the unit."""
     kind, arguments = invocation.kind, invocation.arguments
     if kind is None:
         raise UsageError("no kind was given", fix="see `areal-new kinds`")
     answers, options = read_answers(arguments)
-    name, ask = arguments.name, may_ask(as_json=arguments.json)
+    # Questions go to stderr and answers come from stdin: both must be terminals.
+    may_ask = not arguments.json and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    name = arguments.name
     known = load_manifest(kind.folder).options
     if any(option.name in options for option in known if option.reports):  # findings only: nothing has to be locked
         arguments.dry_run = True
         name = name or f"{kind.name}-report"
     if not name:
-        if not ask:
+        if not may_ask:
             raise UsageError(
                 f"no name for the new {kind.name} was given", where="NAME", fix=f"write `areal-new {kind.name} NAME`"
             )
-        name = ask_name(kind)
-    if ask and not options:  # options may answer questions themselves
+        attempts = (_ask(f"name of the new {kind.name}: ") for _ in range(MAX_ATTEMPTS))
+        name = next(filter(None, attempts), None)
+        if name is None:
+            raise UsageError("no name was given")
+    if may_ask and not options:  # options may answer questions themselves
         answers = ask_missing(arguments.questions, answers)
     request = UnitRequest(kind=kind.name, name=name, answers=answers, options=options, register=arguments.register)
-    return run_change(invocation, lambda workspace: plan_unit(workspace, request))
+    return run_change(invocation, lambda project: plan_unit(project, request))
 
 
-def plan_unit(workspace: Workspace, request: UnitRequest) -> Change:
+def ask_missing(questions: Sequence[Question], answers: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask the required questions that have no answer yet, and return all answers. Raises UsageError when there is
+    none."""
+    found = dict(answers)
+    defaults = {other.name: other.default for other in questions if not other.required}
+    for question in questions:
+        if question.computed or not question.required or question.name in found:
+            continue
+        try:
+            applies = holds(question.when, {**defaults, **found}, where=f"{question.name}: when")
+        except UsageError:  # as far as answers and plain defaults tell; the template's own check will
+            applies = False
+        if applies:
+            found[question.name] = _ask_question(question)
+    return found
+
+
+def _ask_question(question: Question) -> Any:
+    listed = f" [{', '.join(map(str, question.choices))}]" if question.choices else ""
+    for _ in range(MAX_ATTEMPTS):
+        text = _ask(f"{question.name}{listed} - {question.help}: ")
+        if not text:
+            continue
+        try:
+            answer = parse_answer(question, text)
+        except UsageError as error:
+            sys.stderr.write(f"{printable(str(error))}\n")
+            continue
+        chosen = answer if isinstance(answer, list) else [answer]
+        if not question.choices or all(item in question.choices for item in chosen):
+            return answer
+        sys.stderr.write(f"{printable(repr(text))} is not a choice\n")
+    raise UsageError(f"the question {question.name!r} was not answered", where=flag(question.name))
+
+
+def _ask(prompt: str) -> str:
+    sys.stderr.write(printable(prompt))
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    if not line:
+        sys.stderr.write("\n")
+        raise UsageError("the input ended before all questions were answered")
+    return line.strip()
+
+
+def plan_unit(project: Project, request: UnitRequest) -> Change:
     """Plan a new unit: name, answers, files, gates, registry, docs line and receipt, all before the first write.
 
     Planning the same unit a second time gives an empty plan. It restores files that are gone and never touches files
@@ -66,19 +126,19 @@ def plan_unit(workspace: Workspace, request: UnitRequest) -> Change:
     the request, ConflictError when something is in the way or the unit exists with other answers, RegistryShapeError
     for a registry that cannot be edited, ChecksFailedError when the rendered files do not pass the gates.
     """
-    source = workspace.kind(request.kind)
+    source = project.kind(request.kind)
     reserved = load_manifest(source.folder).reserved
-    change = workspace.change(request)
+    change = project.change(request)
     change.take_back = f"areal-new undo {request.kind} {shlex.quote(request.name)}"
     change.names = parse_name(request.name, reserved=reserved)
-    existing = read_receipt(workspace.root, request.kind, change.names.snake)
-    derived, finish = prepare(workspace, source, change)
+    existing = read_receipt(project.root, request.kind, change.names.snake)
+    derived, finish = prepare(project, source, change)
     if change.findings is not None:
         return change
     # Next steps of the page come behind those of the manifest.
     more_steps, change.next_steps = change.next_steps, []
     unit = render_unit(
-        workspace,
+        project,
         source.folder,
         change.names,
         {**request.answers, **derived},
@@ -87,24 +147,23 @@ def plan_unit(workspace: Workspace, request: UnitRequest) -> Change:
         given=request.answers,
     )
     change.commit, change.next_steps = unit.manifest.commit, [*unit.manifest.next, *more_steps]
-    template = reference(workspace, source)
+    template = reference(project, source)
     if existing is None:
-        refuse_collisions(workspace, change.plan, request.kind, unit, reserved=reserved)
-        _plan_new(workspace, change, unit, template)
+        refuse_collisions(project, change.plan, request.kind, unit, reserved=reserved)
+        _plan_new(project, change, unit, template)
     else:
-        _refuse_other_answers(request, unit, existing)
-        _plan_again(workspace, change, unit, template, existing)
+        _plan_again(project, change, unit, template, existing)
     assert change.receipt is not None
     change.tests = change.receipt.tests_of_unit
     return change
 
 
-def _plan_new(workspace: Workspace, change: Change, unit: RenderedUnit, template: TemplateReference) -> None:
+def _plan_new(project: Project, change: Change, unit: RenderedUnit, template: TemplateReference) -> None:
     kind = change.request.kind
     for entry in unit.manifest.files:
         change.plan.write(entry.path, unit.files[entry.path], reason=entry.purpose)
     check_rendered(change, unit.files, f"the {kind} {unit.names.snake!r}")
-    wanted = change.request.register and workspace.settings.register
+    wanted = change.request.register and project.settings.register
     done = register(change, [*unit.manifest.registry, *unit.manifest.documents]) if wanted else Entries()
     receipt = replace(unit.receipt(kind, template, register=wanted), entries=done.entries, documents=done.documents)
     change.plan.write(receipt.path, receipt.to_bytes(), reason="receipt")
@@ -112,10 +171,24 @@ def _plan_new(workspace: Workspace, change: Change, unit: RenderedUnit, template
 
 
 def _plan_again(
-    workspace: Workspace, change: Change, unit: RenderedUnit, template: TemplateReference, existing: Receipt
+    project: Project, change: Change, unit: RenderedUnit, template: TemplateReference, existing: Receipt
 ) -> None:
-    """Restore what is gone; an untouched unit gives an empty plan."""
+    """Restore what is gone; an untouched unit gives an empty plan. Raises ConflictError for other answers."""
     plan, kind, change.receipt = change.plan, change.request.kind, existing
+    both = unit.answers.keys() & existing.answers.keys()
+    differing = sorted(name for name in both if unit.answers[name] != existing.answers[name])
+    if differing:
+        name, limit = differing[0], 80
+        old, new = (
+            text if len(text) <= limit else f"{text[: limit - 3]}..."
+            for text in (repr(existing.answers[name]), repr(unit.answers[name]))
+        )
+        raise ConflictError(
+            f"the {kind} {existing.name!r} exists with other answers: {', '.join(differing)} "
+            f"({name} is {old}, asked for is {new})",
+            where=existing.path,
+            fix=f"give them to `areal-new update {kind} {existing.name}`, or `areal-new undo` the unit first",
+        )
     if existing.template.tree != template.tree:
         update = f"areal-new update {kind} {existing.name}"
         change.warnings.append(
@@ -136,7 +209,7 @@ def _plan_again(
         elif known is None:
             restored.append(entry.path)
     asked = change.request.register
-    wanted = existing.register or (asked and workspace.settings.register)
+    wanted = existing.register or (asked and project.settings.register)
     done = Entries()
     if asked and wanted:
         done = register(change, [*unit.manifest.registry, *unit.manifest.documents])
@@ -151,20 +224,3 @@ def _plan_again(
     plan.write(receipt.path, receipt.to_bytes(), reason="receipt")
     check_rendered(change, {path: unit.files[path] for path in restored}, f"the {kind}")
     change.receipt, change.templates = receipt, {kind: template.tree} if plan else {}
-
-
-def _refuse_other_answers(request: UnitRequest, unit: RenderedUnit, existing: Receipt) -> None:
-    both = unit.answers.keys() & existing.answers.keys()
-    differing = sorted(name for name in both if unit.answers[name] != existing.answers[name])
-    if differing:
-        name, limit = differing[0], 80
-        old, new = (
-            text if len(text) <= limit else f"{text[: limit - 3]}..."
-            for text in (repr(existing.answers[name]), repr(unit.answers[name]))
-        )
-        raise ConflictError(
-            f"the {request.kind} {existing.name!r} exists with other answers: {', '.join(differing)} "
-            f"({name} is {old}, asked for is {new})",
-            where=existing.path,
-            fix=f"give them to `areal-new update {request.kind} {existing.name}`, or `areal-new undo` the unit first",
-        )

@@ -8,7 +8,7 @@ from tooling.cli.report import Report, aligned
 
 if TYPE_CHECKING:
     from tooling.cli.parser import Parser
-    from tooling.new.command_line import Invocation
+    from tooling.new.change import Invocation
 
 
 def configure(parser: Parser) -> None:
@@ -23,7 +23,7 @@ def run(invocation: Invocation) -> Report:
 
     kind = invocation.arguments.kind
     if kind is not None:
-        invocation.workspace.kind(kind)  # refuses a misspelt one
+        invocation.project.kind(kind)  # refuses a misspelt one
     root = find_repository(invocation.arguments.repo).root
     receipts = [item for item in read_receipts(root) if kind in (None, item.kind)]
     units = [

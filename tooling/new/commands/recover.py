@@ -13,7 +13,7 @@ from tooling.cli.report import Report
 
 if TYPE_CHECKING:
     from tooling.cli.parser import Parser
-    from tooling.new.command_line import Invocation
+    from tooling.new.change import Invocation
 
 
 def configure(parser: Parser) -> None:

@@ -17,13 +17,10 @@ from tooling.kit.receipts import RECEIPTS, read_receipt
 from tooling.kit.template.manifest import load_manifest
 from tooling.kit.template.questions import load_questions
 from tooling.kit.template.rendering import complete_answers
-from tooling.new.change import Change, UnitRequest
+from tooling.new.change import Change, UnitRequest, find_unit, run_change
 from tooling.new.command_line import add_planning, add_testing
 from tooling.new.merging import Labels, Merger, Rewriting, old_template, read_or_none
-from tooling.new.registration import entry_state, move_entries, refuse_collisions
-from tooling.new.rendering import check_rendered, render_unit, template_tree
-from tooling.new.run import run_change
-from tooling.new.workspace import find_unit
+from tooling.new.unit import check_rendered, entry_state, move_entries, refuse_collisions, render_unit, template_tree
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -31,12 +28,12 @@ if TYPE_CHECKING:
 
     from tooling.cli.parser import Parser
     from tooling.cli.report import Report
+    from tooling.kit.change.plan import Plan
     from tooling.kit.kind import ResolvedManifest
     from tooling.kit.receipts import Receipt
     from tooling.kit.template.kinds import ProjectSettings
-    from tooling.new.command_line import Invocation
-    from tooling.new.rendering import RenderedUnit
-    from tooling.new.workspace import Workspace
+    from tooling.new.change import Invocation, Project
+    from tooling.new.unit import RenderedUnit
 
 REWRITABLE = (".md", ".py", ".pyi", ".toml", ".yaml", ".yml")
 _LONGEST_TEXT = 160
@@ -57,15 +54,15 @@ def configure(parser: Parser) -> None:
 
 
 def run(invocation: Invocation) -> Report:
-    """Rename."""
+    """Rename the unit."""
     given = invocation.arguments
     return run_change(
         invocation,
-        lambda workspace: plan_rename(workspace, given.kind, given.old, given.new, references=given.references),
+        lambda project: plan_rename(project, given.kind, given.old, given.new, references=given.references),
     )
 
 
-def plan_rename(workspace: Workspace, kind: str, old: str, new: str, *, references: bool = False) -> Change:
+def plan_rename(project: Project, kind: str, old: str, new: str, *, references: bool = False) -> Change:
     """Plan another name for a unit; the change's `references` are the lines elsewhere that still name it.
 
     The template a unit came from is rendered with the old name (base) and with the new one (theirs); each file is
@@ -73,14 +70,14 @@ def plan_rename(workspace: Workspace, kind: str, old: str, new: str, *, referenc
     when the unit or the template it came from cannot be found, ChecksFailedError when the result does not pass the
     gates.
     """
-    receipt = find_unit(workspace, kind, old)
-    change = workspace.change(UnitRequest(kind=kind, name=new))
+    receipt = find_unit(project, kind, old)
+    change = project.change(UnitRequest(kind=kind, name=new))
     change.fix_kept, change.take_back = "change it by hand", f"areal-new rename {kind} {new} {old}"
     try:
-        source = workspace.kind(kind)
+        source = project.kind(kind)
     except UsageError:
         source = None  # the kind is gone; git may still hold the template
-    with old_template(workspace, receipt, source) as folder:
+    with old_template(project, receipt, source) as folder:
         if folder is None:
             raise UsageError(
                 f"the template that {receipt.name!r} came from (tree {receipt.template.tree[:12]}) is not in this "
@@ -92,26 +89,34 @@ def plan_rename(workspace: Workspace, kind: str, old: str, new: str, *, referenc
         names = change.names = parse_name(new, reserved=reserved)
         if names.snake == receipt.name:
             raise UsageError(f"the {kind} is called {receipt.name!r} already", where=new, fix="give another name")
-        if read_receipt(workspace.root, kind, names.snake) is not None:
+        if read_receipt(project.root, kind, names.snake) is not None:
             raise ConflictError(f"there is a {kind} {names.snake!r} already", where=new, fix="give another name")
-        merger = Merger(workspace, change, receipt, folder, labels=Labels("yours", receipt.name, names.snake))
-        settings = replace(workspace.settings, package=receipt.package, tests=receipt.tests)
+        merger = Merger(project, change, receipt, folder, labels=Labels("yours", receipt.name, names.snake))
+        settings = replace(project.settings, package=receipt.package, tests=receipt.tests)
         answers = _answers(folder, receipt, settings)
-        unit = render_unit(workspace, folder, names, answers, kind=kind, settings=settings)
-        refuse_collisions(workspace, change.plan, kind, unit, reserved=reserved, own=receipt)
-        pairs = _pairs(merger, unit)
+        unit = render_unit(project, folder, names, answers, kind=kind, settings=settings)
+        refuse_collisions(project, change.plan, kind, unit, reserved=reserved, own=receipt)
+        if merger.rendered is None:
+            why = "; ".join(change.warnings)
+            raise UsageError("the old template cannot be rendered", where=receipt.path, fix=why)
+        before, after = merger.rendered.manifest, unit.manifest
+        if len(before.files) != len(after.files):
+            raise UsageError(
+                "the template makes other files for the new name", where=receipt.path, fix="generate the unit anew"
+            )
+        moved = {was.path: now.path for was, now in zip(before.files, after.files, strict=True)}
         check_rendered(change, unit.files, f"the {kind} {names.snake!r}")
-        merger.rewriting = _rewriting(receipt, unit, pairs)
-        purposes = {entry.path: entry.purpose for entry in unit.manifest.files}
-        for old_path, new_path in pairs.items():
-            merger.merge(old_path, new_path, unit.files[new_path], purposes[new_path])
+        merger.rewriting = _rewriting(receipt, unit, moved)
+        for was, now in zip(before.files, after.files, strict=True):
+            merger.merge(was.path, now.path, unit.files[now.path], now.purpose)
         merger.finish()
-        merger.complete(unit, receipt.template, move_entries(change, receipt, None, _wanted(merger, unit.manifest)))
-    _follow_references(workspace, change, merger.rewriting, {*pairs, *pairs.values()}, rewrite=references)
+        wanted = _wanted(change.plan, receipt, before, after)
+        merger.complete(unit, receipt.template, move_entries(change, receipt, None, wanted))
+    _follow_references(project, change, merger.rewriting, {*moved, *moved.values()}, rewrite=references)
     if change.references:
         advice = "correct them by hand" if references else "`--references` rewrites symbols, modules and paths"
         change.next_steps.append(f"{len(change.references)} lines elsewhere still name {receipt.name!r}: {advice}")
-    if source is not None and template_tree(workspace, source) == receipt.template.tree:
+    if source is not None and template_tree(project, source) == receipt.template.tree:
         change.templates[kind] = receipt.template.tree
     return change
 
@@ -132,19 +137,6 @@ def _answers(folder: Path, receipt: Receipt, settings: ProjectSettings) -> dict[
     return kept
 
 
-def _pairs(merger: Merger, unit: RenderedUnit) -> dict[str, str]:
-    """Return old path -> new path of each file, in the manifest's order."""
-    if merger.rendered is None:
-        where, why = merger.receipt.path, "; ".join(merger.change.warnings)
-        raise UsageError("the old template cannot be rendered", where=where, fix=why)
-    old, new = merger.rendered.manifest.files, unit.manifest.files
-    if len(old) != len(new):
-        raise UsageError(
-            "the template makes other files for the new name", where=merger.receipt.path, fix="generate the unit anew"
-        )
-    return {before.path: after.path for before, after in zip(old, new, strict=True)}
-
-
 def _rewriting(receipt: Receipt, unit: RenderedUnit, paths: Mapping[str, str]) -> Rewriting:
     """Return what changes its name with a unit: symbols (in the receipt's order), files and modules."""
     words = {old: new for old, new in zip(receipt.symbols, unit.manifest.symbols, strict=False) if old != new}
@@ -158,10 +150,8 @@ def _rewriting(receipt: Receipt, unit: RenderedUnit, paths: Mapping[str, str]) -
     return Rewriting(words, receipt.names.key)
 
 
-def _wanted(merger: Merger, new: ResolvedManifest) -> ResolvedManifest:
+def _wanted(plan: Plan, receipt: Receipt, old: ResolvedManifest, new: ResolvedManifest) -> ResolvedManifest:
     """Return the new manifest without entries and lines that somebody took out under the old name."""
-    receipt, plan = merger.receipt, merger.change.plan
-    old = new if merger.rendered is None else merger.rendered.manifest
     if (len(old.registry), len(old.documents)) != (len(new.registry), len(new.documents)):
         return new
     entries = zip(old.registry, new.registry, strict=True)
@@ -174,15 +164,15 @@ def _wanted(merger: Merger, new: ResolvedManifest) -> ResolvedManifest:
 
 
 def _follow_references(
-    workspace: Workspace, change: Change, rewriting: Rewriting, own: Collection[str], *, rewrite: bool
+    project: Project, change: Change, rewriting: Rewriting, own: Collection[str], *, rewrite: bool
 ) -> None:
     """List the lines of other files that still name the unit; with `rewrite`, change first what can be changed.
     Receipts belong to their units, templates are not references."""
     patterns = [part for word in sorted({*rewriting.words, rewriting.key}) for part in ("-e", word)]
     command = ["grep", "--untracked", "-l", "-z", "-I", "--fixed-strings", *patterns, "--", "."]
-    templates = tuple(f"{folder}/" for folder in workspace.settings.templates)
+    templates = tuple(f"{folder}/" for folder in project.settings.templates)
     found: list[str] = []
-    for path in sorted(Git(workspace.root).listed(*command, allowed=(0, 1))):
+    for path in sorted(Git(project.root).listed(*command, allowed=(0, 1))):
         content = read_or_none(change.plan, path)  # a link or a folder is not text of ours
         if content is None or path in own or path.startswith(f"{RECEIPTS}/"):
             continue

@@ -12,7 +12,7 @@ from tooling.new.command_line import find_root
 
 if TYPE_CHECKING:
     from tooling.cli.parser import Parser
-    from tooling.new.command_line import Invocation
+    from tooling.new.change import Invocation
 
 OUTPUT = "output"
 

@@ -13,15 +13,14 @@ from tooling.kit.change.plan import Plan, sha256
 from tooling.kit.change.transaction import pending
 from tooling.kit.receipts import read_receipts
 from tooling.kit.template.tree import hash_algorithm, tree_hash
-from tooling.new.registration import entry_state
-from tooling.new.workspace import find_unit
+from tooling.new.change import find_unit
+from tooling.new.unit import entry_state
 
 if TYPE_CHECKING:
     from tooling.cli.parser import Parser
     from tooling.kit.kind import DocumentEntry, RegistryEntry
     from tooling.kit.receipts import Receipt
-    from tooling.new.command_line import Invocation
-    from tooling.new.workspace import Workspace
+    from tooling.new.change import Invocation, Project
 
 
 def configure(parser: Parser) -> None:
@@ -31,16 +30,16 @@ def configure(parser: Parser) -> None:
 
 
 def run(invocation: Invocation) -> Report:
-    """Compare."""
-    kind, name, workspace = invocation.arguments.kind, invocation.arguments.name, invocation.workspace
+    """Compare the units with their receipts."""
+    kind, name, project = invocation.arguments.kind, invocation.arguments.name, invocation.project
     if kind is not None and name is not None:
-        receipts = [find_unit(workspace, kind, name)]
+        receipts = [find_unit(project, kind, name)]
     else:
         if kind is not None:
-            workspace.kind(kind)  # refuses a misspelt one
-        receipts = [receipt for receipt in read_receipts(workspace.root) if kind in (None, receipt.kind)]
-    units = [unit_status(workspace, receipt) for receipt in receipts]
-    warnings = ("an interrupted run waits for `areal-new recover`",) if pending(workspace.repository) else ()
+            project.kind(kind)  # refuses a misspelt one
+        receipts = [receipt for receipt in read_receipts(project.root) if kind in (None, receipt.kind)]
+    units = [unit_status(project, receipt) for receipt in receipts]
+    warnings = ("an interrupted run waits for `areal-new recover`",) if pending(project.repository) else ()
     parts = []
     for unit in units:
         rows = [("", file["state"], file["path"]) for file in unit["files"]]
@@ -50,13 +49,13 @@ def run(invocation: Invocation) -> Report:
     return Report(command="status", changing=False, warnings=warnings, text=text, data={"units": units})
 
 
-def unit_status(workspace: Workspace, receipt: Receipt) -> dict[str, Any]:
+def unit_status(project: Project, receipt: Receipt) -> dict[str, Any]:
     """Say how one unit is, as JSON values.
 
     `state` is the first that holds of: "incomplete" (a file or entry is missing or changed), "edited", "outdated",
     "clean"; `template` is "current", "outdated", or "unavailable" when the kind is gone.
     """
-    plan = Plan(workspace.root)
+    plan = Plan(project.root)
     files = [
         {"path": path, "state": file_state(plan, path, entry.sha256)} for path, entry in sorted(receipt.files.items())
     ]
@@ -65,7 +64,7 @@ def unit_status(workspace: Workspace, receipt: Receipt) -> dict[str, Any]:
         {"file": item.file, "table": item.table, "key": item.key, "state": entry_state(plan, item)} for item in made
     ]
     try:
-        tree = tree_hash(workspace.kind(receipt.kind).folder, algorithm=hash_algorithm(workspace.repository))
+        tree = tree_hash(project.kind(receipt.kind).folder, algorithm=hash_algorithm(project.repository))
         template = "current" if tree == receipt.template.tree else "outdated"
     except ToolError:
         template = "unavailable"

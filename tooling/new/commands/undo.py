@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING
 from tooling.cli.errors import ConflictError
 from tooling.cli.parser import add_changing
 from tooling.kit.change.plan import sha256
-from tooling.new.change import Change, KeptFile, UnitRequest
+from tooling.new.change import Change, KeptFile, UnitRequest, find_unit, run_change
 from tooling.new.command_line import add_planning
-from tooling.new.registration import unregister
-from tooling.new.run import run_change
-from tooling.new.workspace import find_unit
+from tooling.new.unit import unregister
 
 if TYPE_CHECKING:
     from tooling.cli.parser import Parser
     from tooling.cli.report import Report
-    from tooling.new.command_line import Invocation
-    from tooling.new.workspace import Workspace
+    from tooling.new.change import Invocation, Project
 
 
 def configure(parser: Parser) -> None:
@@ -38,22 +35,22 @@ def configure(parser: Parser) -> None:
 
 
 def run(invocation: Invocation) -> Report:
-    """Undo."""
+    """Undo the unit."""
     arguments = invocation.arguments
     return run_change(
-        invocation, lambda workspace: plan_undo(workspace, arguments.kind, arguments.name, force=arguments.force)
+        invocation, lambda project: plan_undo(project, arguments.kind, arguments.name, force=arguments.force)
     )
 
 
-def plan_undo(workspace: Workspace, kind: str, name: str, *, force: bool = False) -> Change:
+def plan_undo(project: Project, kind: str, name: str, *, force: bool = False) -> Change:
     """Plan the removal of a unit; `kept` says what was edited since and stays (exit code 4).
 
     The receipt shrinks to what stayed, so that `force` can take the rest later: it removes edited files too, with a
     backup in the git directory, and forgets registry entries that somebody changed. Raises UsageError when the unit was
     not generated here.
     """
-    receipt = find_unit(workspace, kind, name)
-    change = workspace.change(UnitRequest(kind=kind, name=receipt.name))
+    receipt = find_unit(project, kind, name)
+    change = project.change(UnitRequest(kind=kind, name=receipt.name))
     change.fix_kept = "--force takes it away too and keeps a backup"
     plan = change.plan
     for path, entry in sorted(receipt.files.items()):

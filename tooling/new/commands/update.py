@@ -17,22 +17,19 @@ from tooling.kit.template.expressions import evaluate
 from tooling.kit.template.manifest import load_manifest
 from tooling.kit.template.questions import load_configuration, load_questions, refuse_unasked
 from tooling.kit.template.rendering import template_context
-from tooling.new.answering import read_answers
-from tooling.new.change import Change, UnitRequest
-from tooling.new.command_line import add_planning, add_testing
+from tooling.new.change import Change, UnitRequest, find_unit, run_change
+from tooling.new.command_line import add_planning, add_testing, read_answers
 from tooling.new.merging import Merger, has_markers, old_template, read_or_none
-from tooling.new.registration import move_entries
-from tooling.new.rendering import (
+from tooling.new.unit import (
     check_rendered,
     json_values,
+    move_entries,
     prepare,
     reference,
     refuse_unknown,
     render_unit,
     template_tree,
 )
-from tooling.new.run import run_change
-from tooling.new.workspace import find_unit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,9 +39,8 @@ if TYPE_CHECKING:
     from tooling.cli.report import Report
     from tooling.kit.receipts import Receipt
     from tooling.kit.template.kinds import KindSource
-    from tooling.new.command_line import Invocation
-    from tooling.new.rendering import RenderedUnit
-    from tooling.new.workspace import Workspace
+    from tooling.new.change import Invocation, Project
+    from tooling.new.unit import RenderedUnit
 
 
 def configure(parser: Parser) -> None:
@@ -59,23 +55,21 @@ def configure(parser: Parser) -> None:
 
 
 def run(invocation: Invocation) -> Report:
-    """Update."""
+    """Update the unit, or all of them."""
     arguments = invocation.arguments
     kind, name = arguments.kind, arguments.name
     answers, options = read_answers(arguments)
     if arguments.all:
         if name is not None or answers or options:
             raise UsageError("--all takes neither a name nor answers", where="--all", fix="leave one of them out")
-        return run_change(invocation, lambda workspace: plan_update_all(workspace, kind))
+        return run_change(invocation, lambda project: plan_update_all(project, kind))
     if name is None:
         raise UsageError("which unit?", where="KIND NAME", fix="name one (see `areal-new list`), or use --all")
-    return run_change(
-        invocation, lambda workspace: plan_update(workspace, kind, name, answers=answers, options=options)
-    )
+    return run_change(invocation, lambda project: plan_update(project, kind, name, answers=answers, options=options))
 
 
 def plan_update(
-    workspace: Workspace,
+    project: Project,
     kind: str,
     name: str,
     *,
@@ -93,25 +87,25 @@ def plan_update(
     (give new ones); ConflictError when a new file is in the way; MergeConflictError when markers of an earlier update
     are in the way; ChecksFailedError when the result does not pass the gates.
     """
-    change = workspace.change(UnitRequest(kind=kind, name=name, answers=answers or {}, options=options or {}))
+    change = project.change(UnitRequest(kind=kind, name=name, answers=answers or {}, options=options or {}))
     change.fix_kept = "remove or change it by hand"
-    _update(workspace, change)
+    _update(project, change)
     return change
 
 
-def plan_update_all(workspace: Workspace, kind: str | None = None) -> Change:
+def plan_update_all(project: Project, kind: str | None = None) -> Change:
     """Plan the update of every unit, or every unit of a kind; all or none. Raises as `plan_update`, with the unit in
     the message."""
-    change = workspace.change(UnitRequest(kind=kind or "", name=""))
+    change = project.change(UnitRequest(kind=kind or "", name=""))
     change.fix_kept = "remove or change it by hand"
     if kind is not None:
-        workspace.kind(kind)  # refuses a misspelt one
-    for receipt in read_receipts(workspace.root):
+        project.kind(kind)  # refuses a misspelt one
+    for receipt in read_receipts(project.root):
         if kind is not None and receipt.kind != kind:
             continue
         change.request = UnitRequest(kind=receipt.kind, name=receipt.name)
         try:
-            _update(workspace, change)
+            _update(project, change)
         except ToolError as error:
             error.message = f"{receipt.kind} {receipt.name}: {error.message}"
             raise
@@ -119,15 +113,22 @@ def plan_update_all(workspace: Workspace, kind: str | None = None) -> Change:
     return change
 
 
-def _update(workspace: Workspace, change: Change) -> None:
+def _update(project: Project, change: Change) -> None:
     """Add the update of one unit to the change."""
     request = change.request
-    receipt = find_unit(workspace, request.kind, request.name)
-    source = workspace.kind(request.kind)
+    receipt = find_unit(project, request.kind, request.name)
+    source = project.kind(request.kind)
     change.names = receipt.names
-    changed = bool(request.options) or template_tree(workspace, source) != receipt.template.tree
-    if not changed and _same(request.answers, receipt) and _same(_derived(workspace, source, receipt), receipt):
-        known = {**template_context(receipt.names, workspace.settings, receipt.kind), **receipt.answers}
+    changed = bool(request.options) or template_tree(project, source) != receipt.template.tree
+    if not changed and _same(request.answers, receipt):
+        # What the kind's page makes of the old answers now: it is code, which no hash of the template knows.
+        scratch = project.change(UnitRequest(kind=receipt.kind, name=receipt.name, answers=receipt.answers))
+        scratch.names = receipt.names
+        changed = not _same(prepare(project, source, scratch)[0], receipt)
+    else:
+        changed = True
+    if not changed:
+        known = {**template_context(receipt.names, project.settings, receipt.kind), **receipt.answers}
         refuse_unasked(load_questions(source.folder), request.answers, known)
         change.receipt = receipt
         change.tests += receipt.tests_of_unit
@@ -136,15 +137,15 @@ def _update(workspace: Workspace, change: Change) -> None:
             if content is not None and sha256(content) != pristine.sha256 and has_markers(content):
                 change.conflicts.append(path)
         return
-    with old_template(workspace, receipt, source) as folder:
-        merger = Merger(workspace, change, receipt, folder)
-        unit = _render_now(workspace, source, change, receipt)
+    with old_template(project, receipt, source) as folder:
+        merger = Merger(project, change, receipt, folder)
+        unit = _render_now(project, source, change, receipt)
         check_rendered(change, unit.files, f"the {receipt.kind} {receipt.name!r} as the template makes it now")
-        moved = _renamed_paths(workspace, source.folder, receipt, unit)
+        moved = _renamed_paths(project, source.folder, receipt, unit)
         for entry in unit.manifest.files:
             merger.merge(moved.get(entry.path, entry.path), entry.path, unit.files[entry.path], entry.purpose)
         merger.finish()
-    template = reference(workspace, source)
+    template = reference(project, source)
     before = None if merger.rendered is None else merger.rendered.manifest
     merger.complete(unit, template, move_entries(change, receipt, before, unit.manifest))
     change.templates[receipt.kind] = template.tree
@@ -155,14 +156,7 @@ def _same(answers: Mapping[str, Any], receipt: Receipt) -> bool:
     return all(name in receipt.answers and receipt.answers[name] == given[name] for name in given)
 
 
-def _derived(workspace: Workspace, source: KindSource, receipt: Receipt) -> Mapping[str, Any]:
-    """Return what the kind's page makes of the old answers now. It is code, which no hash of the template tells of."""
-    scratch = workspace.change(UnitRequest(kind=receipt.kind, name=receipt.name, answers=receipt.answers))
-    scratch.names = receipt.names
-    return prepare(workspace, source, scratch)[0]
-
-
-def _render_now(workspace: Workspace, source: KindSource, change: Change, receipt: Receipt) -> RenderedUnit:
+def _render_now(project: Project, source: KindSource, change: Change, receipt: Receipt) -> RenderedUnit:
     """Render the template with the old answers, the given ones, and what the options stand for."""
     request = change.request
     known = {question.name for question in load_questions(source.folder)}
@@ -175,15 +169,15 @@ def _render_now(workspace: Workspace, source: KindSource, change: Change, receip
     refuse_unknown(source.folder, request.answers)
     old = {name: value for name, value in receipt.answers.items() if name in known}
     change.request = replace(request, answers={**old, **request.answers})
-    derived, finish = prepare(workspace, source, change)
+    derived, finish = prepare(project, source, change)
     answers = {**change.request.answers, **derived}
     change.request, change.next_steps = request, []
     return render_unit(
-        workspace, source.folder, receipt.names, answers, kind=receipt.kind, finish=finish, given=request.answers
+        project, source.folder, receipt.names, answers, kind=receipt.kind, finish=finish, given=request.answers
     )
 
 
-def _renamed_paths(workspace: Workspace, folder: Path, receipt: Receipt, unit: RenderedUnit) -> dict[str, str]:
+def _renamed_paths(project: Project, folder: Path, receipt: Receipt, unit: RenderedUnit) -> dict[str, str]:
     """Map the new path of each generated file whose template file was renamed to the old one, by the `renames` of the
     manifest. A file renamed twice is followed.
 
@@ -196,7 +190,7 @@ def _renamed_paths(workspace: Workspace, folder: Path, receipt: Receipt, unit: R
     configuration = load_configuration(folder)
     prefix = f"{configuration.get('_subdirectory') or ''}/".lstrip("/")
     suffix = str(configuration.get("_templates_suffix") or ".jinja")
-    settings = replace(workspace.settings, package=receipt.package, tests=receipt.tests)
+    settings = replace(project.settings, package=receipt.package, tests=receipt.tests)
     before = {**template_context(receipt.names, settings, receipt.kind), **receipt.answers}
     after = {**template_context(receipt.names, unit.settings, receipt.kind), **unit.answers}
     found: dict[str, str] = {}

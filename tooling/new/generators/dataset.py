@@ -2,13 +2,14 @@
 
 `--from PATH` is looked at by `areal.dataset.inspection`, a child process of the repository's own interpreter that
 speaks JSON: this package never imports the framework, and nothing of the data is executed. Without `--from` a small
-invented excerpt stands in. What is refused here is refused before anything is rendered.
+invented excerpt takes its place. What is refused here is refused before anything is rendered.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,7 +70,7 @@ def prepare(change: Change) -> dict[str, Any]:
     """Return the answers for `--kind` and `--from`.
 
     Raises UsageError for options that contradict each other, data that cannot be read or contradict themselves (with
-    the first rows), and columns that cannot be told apart.
+    the first rows), and columns that cannot be distinguished.
     """
     request = change.request
     kind = request.options.get("kind", "")
@@ -91,7 +92,7 @@ def prepare(change: Change) -> dict[str, Any]:
 
 
 def _invented(change: Change, kind: str) -> dict[str, Any]:
-    """A scaffold with question and answer columns, for data that come later."""
+    """Return the answers of a scaffold with question and answer columns, for data that come later."""
     answers = change.request.answers
     family = "preference" if kind == "preference" else "answered"
     roles = tuple(_INVENTED[family][0])
@@ -139,7 +140,14 @@ def _inspected(change: Change, kind: str) -> dict[str, Any]:
             "; ".join(report["reasons"]), where=where, fix="`python -m areal.dataset.inspection` shows every column"
         )
     if report["num_fatal"]:
-        raise _contradiction(report, where)
+        fatal = [problem for problem in report["problems"] if problem["fatal"]]
+        listed = "; ".join(f"{problem['place']}: {problem['problem']}" for problem in fatal[:_MAX_LISTED])
+        more = report["num_fatal"] - len(fatal[:_MAX_LISTED])
+        raise UsageError(
+            f"{report['num_fatal']} rows contradict the schema: {listed}{f'; and {more} more' if more else ''}",
+            where=f"{where}:{fatal[0]['place'].split()[-1]}",
+            fix="correct the rows, or name other columns, e.g. with --answer-column",
+        )
     excerpt = report["excerpt"]
     if not excerpt["train"] or not excerpt["test"]:
         raise UsageError(
@@ -152,9 +160,7 @@ def _inspected(change: Change, kind: str) -> dict[str, Any]:
 
 
 def _inspect(change: Change, path: Path, kind: str) -> dict[str, Any]:
-    """The report of the inspection. Raises UsageError with what it said when it failed."""
-    import subprocess
-
+    """Run the inspection, and return its report. Raises UsageError with what it said when it failed."""
     request = change.request
     command = [
         *(str(change.python), "-m", "areal.dataset.inspection", str(path), "--json"),
@@ -165,7 +171,10 @@ def _inspect(change: Change, path: Path, kind: str) -> dict[str, Any]:
         if request.answers.get(f"{role}_column"):
             command.append(f"--{role}-column={request.answers[f'{role}_column']}")
     if "keep_columns" in request.answers:
-        command.append(f"--keep-columns={json.dumps(_kept(request.answers['keep_columns']))}")
+        kept = request.answers["keep_columns"]
+        if not isinstance(kept, list) or not all(isinstance(name, str) for name in kept):
+            raise UsageError("expected a list of names", where="--keep-columns", fix='write e.g. ["level", "tests"]')
+        command.append(f"--keep-columns={json.dumps(kept)}")
     try:
         done = subprocess.run(
             command, cwd=change.root, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
@@ -183,23 +192,6 @@ def _inspect(change: Change, path: Path, kind: str) -> dict[str, Any]:
             report["error"], where=request.options["from"], fix="correct the path, the data or the columns"
         )
     return dict(report)
-
-
-def _kept(names: Any) -> list[str]:
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UsageError("expected a list of names", where="--keep-columns", fix='write e.g. ["level", "tests"]')
-    return names
-
-
-def _contradiction(report: Mapping[str, Any], where: str) -> UsageError:
-    fatal = [problem for problem in report["problems"] if problem["fatal"]]
-    listed = "; ".join(f"{problem['place']}: {problem['problem']}" for problem in fatal[:_MAX_LISTED])
-    more = report["num_fatal"] - len(fatal[:_MAX_LISTED])
-    return UsageError(
-        f"{report['num_fatal']} rows contradict the schema: {listed}{f'; and {more} more' if more else ''}",
-        where=f"{where}:{fatal[0]['place'].split()[-1]}",
-        fix="correct the rows, or name other columns, e.g. with --answer-column",
-    )
 
 
 def _warnings(report: Mapping[str, Any]) -> tuple[str, ...]:
@@ -226,7 +218,7 @@ def _warnings(report: Mapping[str, Any]) -> tuple[str, ...]:
 def _answers(
     mapping: Mapping[str, Any], excerpt: Mapping[str, Sequence[Mapping[str, str]]], *, origin: str
 ) -> dict[str, Any]:
-    """What the template needs, as JSON values."""
+    """Return what the template needs, as JSON values."""
     keep = [_printable_column(name) for name in mapping["keep"]]
     return {
         **{f"{role}_column": _printable_column(mapping[role]) for role in COLUMNS},
@@ -242,7 +234,7 @@ def _answers(
 
 
 def _printable_column(name: str) -> str:
-    """The name of a column, which comes from data and goes into source code."""
+    """Return the name of a column, which comes from data. Raises UsageError when source code cannot hold it."""
     if name and (len(name) > _MAX_COLUMN or not _COLUMN.fullmatch(name)):
         raise UsageError(
             f"the column {name!a} has a name that cannot be written into source code",
@@ -252,8 +244,8 @@ def _printable_column(name: str) -> str:
 
 
 def _example(row: Mapping[str, Any]) -> list[str]:
-    """A raw row for a docstring, one line for each column and each turn: JSON with long texts cut short, ASCII, and
-    therefore without triple quotation marks."""
+    """Return a raw row for a docstring, one line for each column and each turn: JSON with long texts cut short, ASCII,
+    and therefore without triple quotation marks."""
     lines: list[str] = []
     for name, value in row.items():
         start = f"{' ' if lines else '{'}{json.dumps(name)}: "

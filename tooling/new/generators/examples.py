@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ast
 import json
-import math
+import sys
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,7 +55,7 @@ class Example:
     """"labelled" or "recorded"."""
 
     def to_answer(self) -> dict[str, Any]:
-        """As the template and the receipt hold it: texts as lines of Python source."""
+        """Return it as the template and the receipt hold it: texts as lines of Python source."""
         return {
             "line": self.line,
             "prompt": source_lines(self.prompt),
@@ -73,7 +73,7 @@ class Example:
 
 
 def from_answer(answer: Mapping[str, Any]) -> Example:
-    """The inverse of `to_answer`; the answer may come from a receipt. Raises UsageError for what is not an example."""
+    """Return the example of an answer of `to_answer`, maybe from a receipt. Raises UsageError for anything else."""
     try:
         texts = {key: from_source(answer[key]) for key in ("prompt", "completion", "row")}
         score = None if answer["origin"] == "recorded" else float(answer["score"])
@@ -83,7 +83,7 @@ def from_answer(answer: Mapping[str, Any]) -> Example:
 
 
 def read_examples(file: str) -> tuple[list[Example], list[str]]:
-    """Up to `MAX_CANDIDATES` different rows, spread over the given scores, and warnings about those left out.
+    """Return up to `MAX_CANDIDATES` different rows, spread over the given scores, and warnings about those left out.
 
     Raises UsageError with file and line for anything that is not a row.
     """
@@ -109,7 +109,7 @@ def read_examples(file: str) -> tuple[list[Example], list[str]]:
 
 
 def spread(examples: Sequence[Example], limit: int) -> list[Example]:
-    """At most `limit` examples, taken in turn from each score so that rare outcomes are kept; in the file's order."""
+    """Return at most `limit` examples, in turn from each score so that rare outcomes are kept; in the file's order."""
     by_score: dict[float | None, list[Example]] = defaultdict(list)
     for example in examples:
         by_score[example.score].append(example)
@@ -120,7 +120,7 @@ def spread(examples: Sequence[Example], limit: int) -> list[Example]:
 
 
 def fitting(examples: Sequence[Example], limit: int) -> list[Example]:
-    """At most `limit` examples whose table stays below `MAX_TABLE_LINES`, as `spread` chooses them."""
+    """Return at most `limit` examples whose table stays below `MAX_TABLE_LINES`, as `spread` chooses them."""
     for count in range(min(limit, len(examples)), 0, -1):
         chosen = spread(examples, count)
         if sum(example.num_lines for example in chosen) <= MAX_TABLE_LINES:
@@ -129,7 +129,7 @@ def fitting(examples: Sequence[Example], limit: int) -> list[Example]:
 
 
 def recorded(example: Example, score: float) -> Example:
-    """The example with the score that the reward gave it."""
+    """Return the example with the score that the reward gave it."""
     return replace(example, score=score, origin="recorded")
 
 
@@ -198,16 +198,10 @@ def _scores(row: dict[str, Any], count: int, where: str) -> list[float | None]:
         fix = "give one score for each completion"
         raise UsageError(f"has {len(values)} scores in {', '.join(name for name, _ in given)}", where=where, fix=fix)
     for item in values:
-        if not isinstance(item, bool | int | float) or not _is_finite(item):
+        # An integer may be too large for a number of the table.
+        if not isinstance(item, bool | int | float) or not -sys.float_info.max <= item <= sys.float_info.max:
             raise UsageError(f"`{key}` is {item!r:.50}", where=where, fix="write a number, true or false")
     return [float(item) for item in values]
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
 
 
 WIDTH: Final = 84
@@ -215,7 +209,7 @@ WIDTH: Final = 84
 
 
 def source_lines(value: Any) -> list[str]:
-    """Lines of an expression for a JSON value; broken up where it would be longer than `WIDTH`."""
+    """Return the lines of an expression for a JSON value; broken up where it would be longer than `WIDTH`."""
     whole = ascii(value)
     if len(whole) <= WIDTH:
         return [whole]
@@ -229,32 +223,28 @@ def source_lines(value: Any) -> list[str]:
 
 
 def from_source(lines: Sequence[str]) -> Any:
-    """The value that `source_lines` was given. Raises ValueError or SyntaxError for anything but literals."""
+    """Return the value that `source_lines` was given. Raises ValueError or SyntaxError for anything but literals."""
     return ast.literal_eval("\n".join(lines))
 
 
 def text_pieces(text: str) -> list[str]:
-    """Literals that Python joins to the text, broken after line ends, else between words, else where it has to be."""
+    """Return literals that Python joins to the text, broken after line ends, else between words, else anywhere."""
     pieces: list[str] = []
     rest = text
     while rest:
-        size = _fitting(rest)
+        width, size = 0, len(rest)
+        for number, letter in enumerate(rest):
+            width += len(ascii(letter)) - 2
+            if width > WIDTH - 2:
+                between_words = rest.rfind(" ", number // 2, number) + 1
+                size = between_words or number
+                break
+            if letter == "\n":
+                size = number + 1
+                break
         pieces.append(ascii(rest[:size]))
         rest = rest[size:]
     return pieces or ["''"]
-
-
-def _fitting(text: str) -> int:
-    """How many characters go into one piece."""
-    width = 0
-    for size, letter in enumerate(text):
-        width += len(ascii(letter)) - 2
-        if width > WIDTH - 2:
-            between_words = text.rfind(" ", size // 2, size) + 1
-            return between_words or size
-        if letter == "\n":
-            return size + 1
-    return len(text)
 
 
 def _items(pairs: Iterator[tuple[str, Any]]) -> Iterator[str]:

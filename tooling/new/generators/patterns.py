@@ -12,16 +12,17 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import subprocess
 import warnings
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from tooling.cli.errors import UsageError
 from tooling.new.generators.examples import source_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 WINDOW: Final = 4096
@@ -51,7 +52,7 @@ _ADVICE: Final = "bound the inner repeat, as in {1,20}, or make it possessive, a
 
 
 def checked_pattern(pattern: str, python: Path) -> str:
-    """The group that holds the answer, as a Python literal ("1" or "'answer'").
+    """Return the group that holds the answer, as a Python literal ("1" or "'answer'").
 
     Raises UsageError for a pattern that does not compile, has no such group, matches the empty text, or is too slow.
     """
@@ -86,7 +87,7 @@ def checked_pattern(pattern: str, python: Path) -> str:
 
 
 def _nested(tree: Any, *, inside: bool) -> bool:
-    """Whether an unbounded repeat holds another. Possessive repeats and atomic groups never go back into theirs."""
+    """Check whether an unbounded repeat holds another. Possessive repeats and atomic groups never go back inside."""
     for operation, argument in tree:
         name = str(operation)
         if name in {"MAX_REPEAT", "MIN_REPEAT"}:
@@ -99,7 +100,7 @@ def _nested(tree: Any, *, inside: bool) -> bool:
 
 
 def _parts(argument: Any) -> Iterator[Any]:
-    """Patterns inside the argument of an operation, however it nests them."""
+    """Yield patterns inside the argument of an operation, however it nests them."""
     if type(argument).__name__ == "SubPattern":
         yield argument
     elif isinstance(argument, (list, tuple)):
@@ -108,8 +109,7 @@ def _parts(argument: Any) -> Iterator[Any]:
 
 
 def _refuse_slow(pattern: str, python: Path) -> None:
-    import subprocess
-
+    """Raise UsageError when the pattern takes too long for a hostile text, in a process that can be killed."""
     texts = list(_hostile_texts(pattern))
     command = [str(python), "-I", "-S", "-c", _TRIAL]
     try:
@@ -135,7 +135,7 @@ def _refuse_slow(pattern: str, python: Path) -> None:
 
 
 def _hostile_texts(pattern: str) -> Iterator[str]:
-    """Long runs of what the pattern itself is about, each followed by something that no run contains."""
+    """Yield long runs of what the pattern itself is about, each followed by something that no run contains."""
     letters = dict.fromkeys([*(letter for letter in pattern if letter.isalnum()), *"a0A _-.,:(\n\t"])
     for letter in list(letters)[:24]:
         yield letter * (WINDOW - 1) + "\0"
@@ -163,7 +163,7 @@ class WorkedCase:
 
 
 def worked_cases(pattern: str, example: str, comparison: str) -> list[list[str]]:
-    """Cases as Python literals (completion, answer, score), the example first.
+    """Return cases as Python literals (completion, answer, score), the example first.
 
     Raises UsageError when the pattern finds nothing to compare in the example.
     """
@@ -178,18 +178,29 @@ def worked_cases(pattern: str, example: str, comparison: str) -> list[list[str]]
         raise UsageError(
             f"the pattern does not find {what} in {example!r}", where="--example", fix="give a completion that it fits"
         )
-    cases = [case for case in _intended(example, answer, comparison) if _holds(case, compiled, comparison)]
-    cases = list(dict.fromkeys(cases))
-    return [["\n".join(_completion_source(case)), ascii(case.answer), repr(case.score)] for case in cases]
+    cases = []
+    for case in dict.fromkeys(_intended(example, answer, comparison)):
+        # Not every pattern refuses the bare answer: only what is true of this one becomes a case.
+        text = case.completion + ("-" * 5000 if case.suffix else "")
+        found = _value(last_found(compiled, text), comparison)
+        same = found == case.answer
+        if comparison == "number" and found is not None:
+            same = Decimal(found) == Decimal(case.answer)
+        if same == (case.score == 1.0):
+            lines = source_lines(case.completion)
+            if case.suffix:
+                lines[-1] += f" + {case.suffix}"
+            cases.append(["\n".join(lines), ascii(case.answer), repr(case.score)])
+    return cases
 
 
 def matches(pattern: str, text: str) -> list[str]:
-    """The parts of a text that the pattern matches."""
+    """Return the parts of a text that the pattern matches."""
     return [match[0] for match in re.finditer(pattern, text[-WINDOW:])]
 
 
 def last_found(compiled: re.Pattern[str], text: str) -> str | None:
-    """What the generated reward finds: the answer's group of the last match in the window."""
+    """Return what the generated reward finds: the answer's group of the last match in the window."""
     found = None
     group: int | str = "answer" if "answer" in compiled.groupindex else 1
     for match in compiled.finditer(text[-WINDOW:]):
@@ -205,9 +216,15 @@ def _value(found: str | None, comparison: str) -> str | None:
     return (found or "").strip() or None
 
 
-def _intended(example: str, answer: str, comparison: str) -> Iterable[WorkedCase]:
-    other = _other(answer, comparison)
-    wrong = example.replace(_as_written(example, answer, comparison), other)
+def _intended(example: str, answer: str, comparison: str) -> Iterator[WorkedCase]:
+    """Yield the cases that most patterns are about."""
+    written, other = answer, f"not{answer}"
+    if comparison == "number":
+        # As it is written in the example: "1,080" for the number 1080.
+        numbers = (match[0] for match in _NUMBER.finditer(example))
+        written = next((text for text in numbers if text.replace(",", "") == answer), answer)
+        other = str(Decimal(answer) + 1)
+    wrong = example.replace(written, other)
     yield WorkedCase(example, answer, 1.0)
     yield WorkedCase(f"Let me think.\n{example}", answer, 1.0)
     yield WorkedCase(f"{example}\n", answer, 1.0)
@@ -222,31 +239,3 @@ def _intended(example: str, answer: str, comparison: str) -> Iterable[WorkedCase
     yield WorkedCase(example.translate(_FULL_WIDTH), answer, 0.0)
     yield WorkedCase(example.swapcase(), answer, 0.0)
     yield WorkedCase(f"{example}\n", answer, 0.0, suffix='"-" * 5000')
-
-
-def _as_written(example: str, answer: str, comparison: str) -> str:
-    """The answer as it stands in the example: "1,080" for the number 1080."""
-    if comparison == "text":
-        return answer
-    return next((match[0] for match in _NUMBER.finditer(example) if match[0].replace(",", "") == answer), answer)
-
-
-def _other(answer: str, comparison: str) -> str:
-    try:
-        return str(Decimal(answer) + 1) if comparison == "number" else f"not{answer}"
-    except InvalidOperation:
-        return f"{answer}1"
-
-
-def _holds(case: WorkedCase, compiled: re.Pattern[str], comparison: str) -> bool:
-    """Whether the pattern is one of which this case is true: not every pattern refuses the bare answer."""
-    text = case.completion + ("-" * 5000 if case.suffix else "")
-    found, expected = _value(last_found(compiled, text), comparison), case.answer
-    if comparison == "number" and found is not None:
-        return (Decimal(found) == Decimal(expected)) == (case.score == 1.0)
-    return (found == expected) == (case.score == 1.0)
-
-
-def _completion_source(case: WorkedCase) -> list[str]:
-    lines = source_lines(case.completion)
-    return [*lines[:-1], f"{lines[-1]} + {case.suffix}"] if case.suffix else lines

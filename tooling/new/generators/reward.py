@@ -17,7 +17,9 @@ import importlib.util
 import json
 import keyword
 import math
+import os
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -52,7 +54,10 @@ def prepare(change: Change) -> dict[str, Any]:
     cannot be used, with the option and, for examples, the line."""
     request = change.request
     style = request.answers.get("style", "exact")
-    _refuse_keywords(request.answers)
+    for question in ("answer_column", "tests_column"):  # columns become keyword arguments in the generated test
+        if keyword.iskeyword(str(request.answers.get(question, ""))):
+            fix = "rename the column in the dataset"
+            raise UsageError(f"{request.answers[question]!r} is a keyword of Python", where=question, fix=fix)
     read, warnings = _examples(request, style)
     answers: dict[str, Any] = {"examples": [example.to_answer() for example in read]} if read else {}
     if read:
@@ -62,7 +67,9 @@ def prepare(change: Change) -> dict[str, Any]:
                 f"{text!r} is not a number of rows", where="--max-examples", fix=f"use 1 to {_MAX_EXAMPLES}"
             )
         answers["max_examples"] = int(text)
-        answers["examples_file"] = _shown_name(request.options["from-examples"])
+        # For a comment: no folders, no characters that end or disguise a line.
+        name = Path(request.options["from-examples"]).name
+        answers["examples_file"] = "".join(c if c.isascii() and c.isprintable() else "?" for c in name)[:60]
     if style == "regex":
         answers |= _regex(change, read)
     elif style == "composite":
@@ -74,14 +81,6 @@ def prepare(change: Change) -> dict[str, Any]:
         answers["rubric_lines"] = text_pieces(str(request.answers.get("rubric", DEFAULT_RUBRIC)).strip())
     change.warnings += warnings
     return answers
-
-
-def _refuse_keywords(answers: Mapping[str, Any]) -> None:
-    """Columns become keyword arguments in the generated test."""
-    for question in ("answer_column", "tests_column"):
-        if keyword.iskeyword(str(answers.get(question, ""))):
-            fix = "rename the column in the dataset"
-            raise UsageError(f"{answers[question]!r} is a keyword of Python", where=question, fix=fix)
 
 
 def finish(change: Change, answers: Mapping[str, Any], folder: Path) -> Mapping[str, Any] | None:
@@ -118,18 +117,8 @@ def _examples(request: UnitRequest, style: str) -> tuple[list[Example], list[str
     return (read if style == "composite" else [replace(one, prompt="question") for one in read]), warnings
 
 
-def _shown_name(file: str) -> str:
-    """The file's name for a comment: no folders, no characters that end or disguise a line."""
-    name = Path(file).name
-    return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in name)[:60]
-
-
-# ---------------------------------------------------------------------------------------------------------- patterns
-
-
 def _regex(change: Change, read: list[Example]) -> dict[str, Any]:
-    import re
-
+    """Return what the template of a pattern needs: a checked pattern, an example that it fits, and worked cases."""
     request = change.request
     pattern = str(request.answers.get("pattern") or DEFAULT_PATTERN)
     group = checked_pattern(pattern, change.python)
@@ -141,32 +130,24 @@ def _regex(change: Change, read: list[Example]) -> dict[str, Any]:
         found = (text for one in read for text in (*matches(pattern, one.completion), one.completion))
         example = min((text for text in found if last_found(re.compile(pattern), text)), key=len, default="")
     comparison = str(request.answers.get("comparison", "text"))
+    literal = f'r"{pattern}"'  # a raw string where that is possible: it is what a person would write
+    plain = pattern.isascii() and pattern.isprintable() and '"' not in pattern and not pattern.endswith("\\")
+    if not plain or len(literal) > 84 or ast.literal_eval(literal) != pattern:
+        literal = "\n".join(text_pieces(pattern))
     return {
         "pattern": pattern,
         "example": example,
-        "pattern_literal": _pattern_literal(pattern),
+        "pattern_literal": literal,
         "group": group,
         "cases": worked_cases(pattern, example, comparison),
     }
-
-
-def _pattern_literal(pattern: str) -> str:
-    """A raw string where that is possible: it is what a person would write."""
-    raw = f'r"{pattern}"'
-    plain = pattern.isascii() and pattern.isprintable() and '"' not in pattern and not pattern.endswith("\\")
-    if plain and len(raw) <= 84 and ast.literal_eval(raw) == pattern:
-        return raw
-    return "\n".join(text_pieces(pattern))
 
 
 # ---------------------------------------------------------------------------------------------------------- scoring
 
 
 def _scores(change: Change, folder: Path, read: list[Example]) -> list[dict[str, Any]]:
-    """What the rendered reward says about each example, from a child process."""
-    import os
-    import subprocess
-
+    """Run the rendered reward on each example in a child process, and return what it says."""
     assert change.names is not None
     snake = change.names.snake
     file = next(iter(sorted(folder.rglob(f"reward/{snake}.py"))), None)
@@ -208,7 +189,7 @@ def _scores(change: Change, folder: Path, read: list[Example]) -> list[dict[str,
 
 
 def _compared(read: list[Example], outcomes: list[dict[str, Any]], file: str) -> list[Example]:
-    """The examples with their scores. Raises for rows that the reward refuses or scores otherwise."""
+    """Return the examples with their scores. Raises for rows that the reward refuses or scores otherwise."""
     raised = [(one, outcome["error"]) for one, outcome in zip(read, outcomes, strict=True) if "error" in outcome]
     if raised:
         one, error = raised[0]
@@ -221,14 +202,13 @@ def _compared(read: list[Example], outcomes: list[dict[str, Any]], file: str) ->
     wrong = [(one, value) for one, value in pairs if one.score is not None and abs(one.score - value) > 1e-6]
     if wrong:
         lines = [f"line {one.line}: expected {one.score:g}, got {value:g}" for one, value in wrong]
-        detail = "\n".join(
-            [*lines[:_MAX_LISTED], *([f"and {len(lines) - _MAX_LISTED} more"] * (len(lines) > _MAX_LISTED))]
-        )
+        if len(lines) > _MAX_LISTED:
+            lines[_MAX_LISTED:] = [f"and {len(lines) - _MAX_LISTED} more"]
         raise ChecksFailedError(
             f"the reward disagrees with {len(wrong)} of {len(read)} given scores",
             where=f"{file}:{wrong[0][0].line}",
             fix="choose the style that these scores came from, or correct them",
-            checks=(CheckResult("examples", ok=False, seconds=0.0, detail=detail),),
+            checks=(CheckResult("examples", ok=False, seconds=0.0, detail="\n".join(lines)),),
         )
     return [one if one.score is not None else table.recorded(one, value) for one, value in pairs]
 
@@ -241,16 +221,18 @@ _REGISTRY: Final = "reward/registry.py"
 
 
 def checked_parts(text: str, root: Path, own: str) -> tuple[dict[str, float], list[str]]:
-    """Weights by name or path, and warnings about paths that cannot be checked.
+    """Return weights by name or path, and warnings about paths that cannot be checked.
 
     Raises UsageError for anything that is not a list of known rewards with weights.
     """
     parts = _parsed(text)
-    # The table of a project of its own, by name
-    frameworks, projects = (
-        _frameworks_rewards(root),
-        _table(read_inside(root, f"{read_settings(root).package_path}/{_REGISTRY}") or b""),
-    )
+    source = read_inside(root, f"areal/{_REGISTRY}")
+    if source is None:  # the framework is not in the repository: what a run finds is that of the installed one
+        found = importlib.util.find_spec("areal")  # of a package at the top: imports nothing
+        places = [Path(place, _REGISTRY) for place in (found and found.submodule_search_locations) or ()]
+        source = next((place.read_bytes() for place in places if place.is_file()), b"")
+    frameworks = _table(source)
+    projects = _table(read_inside(root, f"{read_settings(root).package_path}/{_REGISTRY}") or b"")
     known = {**projects, **frameworks}
     weights: dict[str, float] = {}
     warnings: list[str] = []
@@ -269,7 +251,7 @@ def checked_parts(text: str, root: Path, own: str) -> tuple[dict[str, float], li
                 where=_WHERE,
                 fix="write e.g. gsm8k or my_package.rewards:short",
             )
-        elif not _checked_path(name, root):
+        elif not _has_function(name, root):
             warnings.append(f"--parts: {name} is not in this repository, so it was not checked")
         resolved = name if name in frameworks else projects.get(name, name)
         if resolved in weights:
@@ -278,50 +260,36 @@ def checked_parts(text: str, root: Path, own: str) -> tuple[dict[str, float], li
     return weights, warnings
 
 
-def _frameworks_rewards(root: Path) -> dict[str, str]:
-    """The table of the framework, by name: what `load("reward", name, REWARDS)` finds in a run."""
-    source = read_inside(root, f"areal/{_REGISTRY}")
-    if source is None:
-        found = importlib.util.find_spec("areal")  # of a package at the top: imports nothing
-        places = [Path(place, _REGISTRY) for place in (found and found.submodule_search_locations) or ()]
-        source = next((place.read_bytes() for place in places if place.is_file()), b"")
-    return _table(source)
-
-
 def _parsed(text: str) -> dict[str, float]:
-    if not text.strip():
-        raise UsageError("a composite has no parts", where=_WHERE, fix="write e.g. gsm8k=1.0,exact=0.2")
+    """Return the weights that "gsm8k=1.0,exact=0.2" or a JSON object gives."""
+    pairs: Any = []
     if text.lstrip().startswith("{"):
         try:
             pairs = json.loads(text, object_pairs_hook=list)
         except (json.JSONDecodeError, RecursionError) as error:
             raise UsageError(f"is not JSON: {error}", where=_WHERE, fix='write e.g. {"gsm8k": 1.0}') from error
-    else:
+    elif text.strip():
         pairs = [tuple(map(str.strip, item.rpartition("=")[::2])) for item in text.split(",")]
     parts: dict[str, float] = {}
-    for name, weight in pairs:
+    for name, given in pairs:
         if name in parts:
             raise UsageError(f"{name!r} comes twice", where=_WHERE, fix="add its weights up")
-        parts[name] = _weight(name, weight)
+        try:
+            weight = float(given) if isinstance(given, str | int | float) and not isinstance(given, bool) else math.nan
+        except (ValueError, OverflowError):
+            weight = math.nan
+        if not name or not math.isfinite(weight) or weight == 0.0:
+            problem = f"part {name!r} has weight {given!r}, expected a number other than 0"
+            raise UsageError(problem, where=_WHERE, fix="write name=weight")
+        parts[name] = weight
     if not parts:
         raise UsageError("a composite has no parts", where=_WHERE, fix="write e.g. gsm8k=1.0,exact=0.2")
     return parts
 
 
-def _weight(name: str, given: object) -> float:
-    try:
-        weight = float(given) if isinstance(given, str | int | float) and not isinstance(given, bool) else math.nan
-    except (ValueError, OverflowError):
-        weight = math.nan
-    if not name or not math.isfinite(weight) or weight == 0.0:
-        raise UsageError(
-            f"part {name!r} has weight {given!r}, expected a number other than 0", where=_WHERE, fix="write name=weight"
-        )
-    return weight
-
-
-def _checked_path(path: str, root: Path) -> bool:
-    """Whether the repository has the path's function; False when it has nothing of its package."""
+def _has_function(path: str, root: Path) -> bool:
+    """Check that the repository has the path's function; False when it has nothing of its package. Raises UsageError
+    when it has the package without the function."""
     module, _, function = path.partition(":")
     file = module.replace(".", "/")
     source = read_inside(root, f"{file}.py") or read_inside(root, f"{file}/__init__.py")
@@ -334,13 +302,8 @@ def _checked_path(path: str, root: Path) -> bool:
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{file}.py cannot be read: {error}", where=_WHERE, fix="correct it first") from error
     names = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    names += [
-        target.id
-        for node in body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    ]
+    targets = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
+    names += [target.id for target in targets if isinstance(target, ast.Name)]
     if function not in names:
         fix = did_you_mean(function, names) or f"it defines: {', '.join(names) or 'nothing'}"
         raise UsageError(f"{module} defines no {function!r}", where=_WHERE, fix=fix)
@@ -348,7 +311,7 @@ def _checked_path(path: str, root: Path) -> bool:
 
 
 def _table(source: bytes) -> dict[str, str]:
-    """Text keys and values of every dict literal at the top level of a module; {} when it cannot be read."""
+    """Return text keys and values of every dict literal at the top level of a module; {} when it cannot be read."""
     try:
         body = ast.parse(source).body
     except (SyntaxError, ValueError):

@@ -30,16 +30,15 @@ def main() -> None:
     spec.loader.exec_module(module)
     function = getattr(module, request["function"])
     for row in request["rows"]:
-        answers.write(json.dumps(_outcome(function, row)) + "\n")
+        outcome: dict[str, Any]
+        try:
+            value = float(function(row["prompt"], row["completion"], [1], [2], **row["row"]))
+        except Exception as error:  # noqa: BLE001 - whatever the reward raises is its answer
+            outcome = {"error": f"{type(error).__name__}: {error}"[:500]}
+        else:
+            outcome = {"value": value} if math.isfinite(value) else {"error": f"it returned {value}"}
+        answers.write(json.dumps(outcome) + "\n")
         answers.flush()
-
-
-def _outcome(function: Any, row: dict[str, Any]) -> dict[str, Any]:
-    try:
-        value = float(function(row["prompt"], row["completion"], [1], [2], **row["row"]))
-    except Exception as error:  # noqa: BLE001 - whatever the reward raises is its answer
-        return {"error": f"{type(error).__name__}: {error}"[:500]}
-    return {"value": value} if math.isfinite(value) else {"error": f"it returned {value}"}
 
 
 if __name__ == "__main__":
