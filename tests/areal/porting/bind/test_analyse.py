@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -136,11 +134,10 @@ def test_an_architecture_beyond_the_blocks_is_refused_by_name(report) -> None:
     assert not found["slots"]
 
 
-def test_the_command_writes_one_object_and_names_what_is_near() -> None:
-    command = [sys.executable, "-m", "areal.porting", "lama", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    answer = json.loads(done.stdout)
-    assert (done.returncode, answer["ok"]) == (2, False)
+def test_the_command_writes_one_object_and_names_what_is_near(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lama", "--json"]) == 2
+    answer = json.loads(capsys.readouterr().out)
+    assert not answer["ok"]
     assert "llama" in answer["nearest"]
 
 

@@ -80,6 +80,7 @@ def test_an_analysis_that_would_look_at_too_many_configs_is_refused_naming_the_f
     assert found.missing[0]["where"].removeprefix("config.") in found.tiny_config
 
 
+@pytest.mark.exhaustive
 def test_an_analysis_that_takes_too_long_is_refused_naming_where_it_was() -> None:
     found = analyse(installed("llama"), budget=Budget(seconds=0.0))
     assert found.status == "unsupported"

@@ -97,7 +97,7 @@ def test_the_expression_itself_is_found(truth: Expression) -> None:
 @pytest.mark.parametrize("truth", EQUIVALENT, ids=str)
 def test_what_is_found_holds_for_configs_that_were_not_shown(truth: Expression) -> None:
     generator = random.Random(str(truth))
-    found = fit("slot", [sample(truth, config(generator)) for _ in range(60)], fields_of(truth) | {"heads", "first"})
+    found = fit("slot", [sample(truth, config(generator)) for _ in range(60)], {*fields_of(truth), "heads", "first"})
     assert found is not None
     assert all(explains(found, sample(truth, config(generator))) for _ in range(100))
 

@@ -12,11 +12,11 @@ from areal.porting.probe.tiny import complete
 @pytest.mark.parametrize(
     ("model_type", "unread"),
     [
+        pytest.param("phi3", (), marks=pytest.mark.exhaustive),  # refuses other types than its own: overlooks nothing
         ("llama", ()),
-        ("phi3", ()),  # refuses other types than its own, and so overlooks nothing
         ("apertus", ("rope_theta",)),  # its default is a type with a base of its own, unless rope_scaling says another
         ("gpt_neox", ("rope_theta", "rope_scaling+rope_theta")),
-        ("cohere2_moe", ("rope_parameters+rope_theta", "rope_scaling")),
+        pytest.param("cohere2_moe", ("rope_parameters+rope_theta", "rope_scaling"), marks=pytest.mark.exhaustive),
     ],
 )
 def test_what_a_class_overlooks_is_known(model_type, unread):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,17 +14,27 @@ from areal.porting.family import Constant, Field, Product, WhenNull
 from areal.porting.probe.subject import resolve
 from areal.porting.probe.tiny import tiny_config
 
+if TYPE_CHECKING:
+    from areal.porting.bind.reading import ConfigReader
+
 DEPTH = "num_hidden_layers"
 
 
-RULES = [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("llama", "smollm3", "afmoe", "ministral")]
+OTHERS = ("falcon", "llama", "smollm3", "afmoe", "ministral")
+RULES = [pytest.param(name, marks=pytest.mark.exhaustive) for name in OTHERS]
 
 
-@pytest.mark.parametrize("model_type", ["qwen2", "falcon", *RULES])
-def test_completed_configs_are_what_the_class_makes_of_them(model_type: str) -> None:
+@functools.cache
+def learned(model_type: str) -> tuple[dict[str, Any], ConfigReader]:
+    """A tiny config, and what was learned of its class."""
     subject = resolve(model_type)
     base = tiny_config(subject)
-    reader = learn(subject, base, DEPTH, SKIPPED)
+    return base, learn(subject, base, DEPTH, SKIPPED)
+
+
+@pytest.mark.parametrize("model_type", ["qwen2", *RULES])
+def test_completed_configs_are_what_the_class_makes_of_them(model_type: str) -> None:
+    base, reader = learned(model_type)
     assert reader.rules
     for name in reader.rules:
         config = changed(base, {name: None})
@@ -39,9 +50,7 @@ def test_completed_configs_are_what_the_class_makes_of_them(model_type: str) -> 
 
 
 def test_a_list_over_layers_is_filled_by_the_fields_that_transformers_reads() -> None:
-    subject = resolve("qwen2")
-    base = tiny_config(subject)
-    reader = learn(subject, base, DEPTH, SKIPPED)
+    base, reader = learned("qwen2")
     config: dict[str, Any] = changed(base, {"layer_types": None, "max_window_layers": 3, "use_sliding_window": True})
     assert reader.complete(config)["layer_types"] == ["full_attention"] * 3 + ["sliding_attention"]
     config = changed(config, {"use_sliding_window": False})
@@ -55,6 +64,7 @@ def test_a_list_of_layers_that_stands_for_null_is_one_value() -> None:
     assert reader.per_layer == {"layer_types"}
 
 
+@pytest.mark.exhaustive
 def test_texts_that_the_source_compares_a_field_with_are_tried() -> None:
     subject = resolve("deepseek_v2")
     base = tiny_config(subject)
@@ -62,6 +72,7 @@ def test_texts_that_the_source_compares_a_field_with_are_tried() -> None:
     assert alternatives(base["topk_method"], written)[:1] == ["group_limited_greedy"]
 
 
+@pytest.mark.exhaustive
 def test_kinds_of_feed_forward_layers_are_tried_where_the_default_has_one() -> None:
     subject = resolve("mellum")
     base = tiny_config(subject)

@@ -65,6 +65,7 @@ def test_what_is_expected_to_be_the_base_is_not_judged_again(observer: Observer)
     assert outcome.expected is None
 
 
+@pytest.mark.exhaustive
 def test_a_field_that_shows_only_where_it_makes_no_difference_is_found(observer: Observer) -> None:
     base = observer.base
     reader = learn(observer.subject, base, depth_field(observer.subject, base, len(observer.inference.spec.layers)), ())

@@ -12,6 +12,7 @@ from torch.nn import functional
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
+from areal.porting.infer.infer import infer
 from areal.porting.probe.instance import build
 from areal.porting.probe.subject import Subject, resolve
 
@@ -39,6 +40,21 @@ def installed():
         return build(subject, {"model_type": subject.model_type, **SIZES, **fields}, attention="eager")
 
     return make
+
+
+@pytest.fixture(scope="session")
+def inferred(installed):
+    """inferred("llama"): a tiny instance and what was inferred of it; not to be changed."""
+    made = {}
+
+    def look_up(model_type, **fields):
+        key = (model_type, *fields.items())
+        if key not in made:
+            instance = installed(model_type, **fields)
+            made[key] = (instance, infer(instance))
+        return made[key]
+
+    return look_up
 
 
 @pytest.fixture(scope="session")

@@ -42,31 +42,38 @@ def old(**fields: Any) -> dict[str, Any]:
     return {"vocab_size": 64, "n_embd": 32, "n_inner": 48, "n_layer": 2, "n_head": 4, "n_positions": 64, **fields}
 
 
+def thorough(*rows: tuple[Any, ...]) -> list[Any]:
+    """Rows of which another has most in the default run."""
+    return [pytest.param(*row, marks=pytest.mark.exhaustive) for row in rows]
+
+
 @pytest.mark.parametrize(
     ("model_type", "fields", "expected"),
     [
         ("llama", {**SMALL, "head_dim": 8}, {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "scale": 8**-0.5}),
-        ("llama", {**SMALL, "num_key_value_heads": 1, "head_dim": 6}, {"num_kv_heads": 1, "head_dim": 6}),
         ("qwen2", SMALL, {"query_bias": True, "key_bias": True, "value_bias": True, "output_bias": False}),
-        ("qwen3", {**SMALL, "head_dim": 8}, {"norm_scope": "head", "norm_after_rotary": False}),
         ("hunyuan_v1_dense", {**SMALL, "head_dim": 8}, {"norm_scope": "head", "norm_after_rotary": True}),
         ("olmo2", SMALL, {"norm_scope": "full"}),
         ("stablelm", {**SMALL, "qk_layernorm": True}, {"norm_scope": "each_head"}),
-        ("cohere", {**SMALL, "use_qk_norm": True}, {"norm_scope": "each_head"}),
-        ("olmo", {**SMALL, "clip_qkv": 0.5}, {"clip": 0.5}),
-        ("granite", {**SMALL, "attention_multiplier": 0.3}, {"scale": 0.3}),
         ("gemma2", {**SMALL, "head_dim": 8, "attn_logit_softcapping": 4.0}, {"softcap": 4.0}),
-        ("gpt_oss", {**SMALL, "head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1}, {"sinks": True}),
         ("granite_swa", SMALL, {"sinks": True}),
-        ("afmoe", {**SMALL, "head_dim": 8, "num_experts": 2, "num_experts_per_tok": 1}, {"gate": "elementwise"}),
-        ("gpt2", old(), {"num_kv_heads": 4, "query_bias": True, "output_bias": True}),
         ("gpt_bigcode", old(multi_query=True), {"num_kv_heads": 1}),
-        ("gpt_neox", SMALL, {"num_kv_heads": 4, "query_bias": True}),
-        ("falcon", {**SMALL, "num_kv_heads": 2, "new_decoder_architecture": True}, {"num_kv_heads": 2}),
         (
             "bloom",
             {"vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4},
             {"alibi": True, "alibi_scale": 1.0},
+        ),
+        *thorough(
+            ("llama", {**SMALL, "num_key_value_heads": 1, "head_dim": 6}, {"num_kv_heads": 1, "head_dim": 6}),
+            ("qwen3", {**SMALL, "head_dim": 8}, {"norm_scope": "head", "norm_after_rotary": False}),
+            ("cohere", {**SMALL, "use_qk_norm": True}, {"norm_scope": "each_head"}),
+            ("olmo", {**SMALL, "clip_qkv": 0.5}, {"clip": 0.5}),
+            ("granite", {**SMALL, "attention_multiplier": 0.3}, {"scale": 0.3}),
+            ("gpt_oss", {**SMALL, "head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1}, {"sinks": True}),
+            ("afmoe", {**SMALL, "head_dim": 8, "num_experts": 2, "num_experts_per_tok": 1}, {"gate": "elementwise"}),
+            ("gpt2", old(), {"num_kv_heads": 4, "query_bias": True, "output_bias": True}),
+            ("gpt_neox", SMALL, {"num_kv_heads": 4, "query_bias": True}),
+            ("falcon", {**SMALL, "num_kv_heads": 2, "new_decoder_architecture": True}, {"num_kv_heads": 2}),
         ),
     ],
 )
@@ -87,24 +94,26 @@ def test_alibi_is_that_of_fused_attention_where_the_eager_one_differs() -> None:
 @pytest.mark.parametrize(
     ("model_type", "fields", "expected"),
     [
-        ("llama", {"head_dim": 8}, {"type": "default", "dim": 8, "theta": 10000.0, "interleaved": False}),
-        ("cohere", {}, {"interleaved": True, "dim": 8}),
         ("glm4", {"head_dim": 8}, {"interleaved": True, "dim": 4}),
-        ("stablelm", {"partial_rotary_factor": 0.5}, {"dim": 4, "interleaved": False}),
-        (
-            "llama",
-            {"rope_parameters": {**YARN, "rope_type": "linear"}},
-            {"type": "linear", "parameters": {"factor": 4.0}},
-        ),
         (
             "llama",
             {"rope_parameters": {**YARN, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}},
             {"type": "llama3"},
         ),
-        (
-            "qwen2",
-            {"rope_parameters": {**YARN, "attention_factor": 1.3, "beta_fast": 8, "beta_slow": 2}},
-            {"type": "yarn"},
+        *thorough(
+            (
+                "qwen2",
+                {"rope_parameters": {**YARN, "attention_factor": 1.3, "beta_fast": 8, "beta_slow": 2}},
+                {"type": "yarn"},
+            ),
+            ("llama", {"head_dim": 8}, {"type": "default", "dim": 8, "theta": 10000.0, "interleaved": False}),
+            ("cohere", {}, {"interleaved": True, "dim": 8}),
+            ("stablelm", {"partial_rotary_factor": 0.5}, {"dim": 4, "interleaved": False}),
+            (
+                "llama",
+                {"rope_parameters": {**YARN, "rope_type": "linear"}},
+                {"type": "linear", "parameters": {"factor": 4.0}},
+            ),
         ),
     ],
 )
@@ -146,8 +155,12 @@ def test_chunks_are_found() -> None:
     assert finding.attention.norm_after_rotary
 
 
-@pytest.mark.parametrize("query_rank", [None, 10])
-@pytest.mark.parametrize("rope", [None, {**YARN, "mscale": 1.0, "mscale_all_dim": 0.8, "beta_fast": 8, "beta_slow": 2}])
+SHARPENED = {**YARN, "mscale": 1.0, "mscale_all_dim": 0.8, "beta_fast": 8, "beta_slow": 2}
+
+
+@pytest.mark.parametrize(
+    ("query_rank", "rope"), [(10, SHARPENED), *thorough((None, None), (10, None), (None, SHARPENED))]
+)
 def test_latent_attention_is_found(query_rank: int | None, rope: dict[str, Any] | None) -> None:
     fields = {**LATENT, "q_lora_rank": query_rank} | ({} if rope is None else {"rope_parameters": rope})
 

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from areal.porting.infer.infer import first_divergence, infer
+from areal.porting.infer.infer import first_divergence
 
 
-@pytest.fixture(scope="module")
-def known(installed):
-    instance = installed("llama")
-    return instance, infer(instance)
+@pytest.fixture
+def known(inferred):
+    return inferred("llama")
 
 
 def test_a_right_spec_diverges_nowhere(known) -> None:

@@ -29,6 +29,7 @@ def test_facts_that_were_chosen_between_alternatives_have_a_margin(model_type):
         assert lines["attention.query_norm"].margin > 100
 
 
+@pytest.mark.exhaustive
 def test_a_close_call_shows():
     close = margins("llama", hidden_act="gelu")["feed_forward"]
     assert "next best: gelu_" in close.detail

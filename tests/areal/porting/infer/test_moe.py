@@ -366,8 +366,13 @@ def test_shared_experts_may_stand_beside_the_module_of_the_routed_ones(installed
     ("model_type", "feature"),
     [
         ("phimoe", "routing weights that are no scaled softmax or sigmoid"),
-        ("jetmoe", "a bias on the mixture of experts"),
-        ("deepseek_v4", "feed-forward layers that need more than hidden states"),
+        *(
+            pytest.param(*row, marks=pytest.mark.exhaustive)
+            for row in (
+                ("jetmoe", "a bias on the mixture of experts"),
+                ("deepseek_v4", "feed-forward layers that need more than hidden states"),
+            )
+        ),
     ],
 )
 def test_mixtures_of_other_kinds_are_refused_by_name(installed, model_type, feature):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from areal.porting.infer.roles import find_roles
-from areal.porting.probe.instance import make_tokens
+from areal.porting.probe.instance import build, make_tokens
+from areal.porting.probe.subject import resolve
+from areal.porting.probe.tiny import tiny_config
 from areal.porting.probe.trace import record
 from areal.porting.records import LayerRoles, UnsupportedError
 
@@ -72,11 +74,8 @@ def test_a_table_of_positions_that_gets_the_tokens_is_no_second_embedding(foreig
     assert roles.embedding == "trunk.table"
 
 
+@pytest.mark.exhaustive
 def test_a_second_embedding_of_the_tokens_is_refused() -> None:
-    from areal.porting.probe.instance import build
-    from areal.porting.probe.subject import resolve
-    from areal.porting.probe.tiny import tiny_config
-
     subject = resolve("gemma4_text")
     with pytest.raises(UnsupportedError, match="further embeddings of the tokens"):
         roles_of(build(subject, tiny_config(subject), attention="eager"))

@@ -30,7 +30,12 @@ def test_learned_positions_keep_their_unused_rows(foreign) -> None:
 @pytest.mark.parametrize(
     ("model_type", "fields", "expected"),
     [
-        ("xglm", {"d_model": 64, "ffn_dim": 96, "num_layers": 2, "attention_heads": 4}, ("halves", True, 2)),
+        pytest.param(
+            "xglm",
+            {"d_model": 64, "ffn_dim": 96, "num_layers": 2, "attention_heads": 4},
+            ("halves", True, 2),
+            marks=pytest.mark.exhaustive,
+        ),
         ("ctrl", {"n_embd": 64, "dff": 96, "n_layer": 2, "n_head": 4, "n_positions": 64}, ("halves", False, 0)),
     ],
 )
@@ -45,6 +50,7 @@ def test_sinusoids_in_turn_are_found(foreign) -> None:
     assert infer(foreign(places="waves")).spec.positions.interleaved
 
 
+@pytest.mark.exhaustive
 def test_embedding_norms_are_found(installed) -> None:
     spec = infer(installed("bloom", n_layer=2, n_head=4, layer_norm_epsilon=2e-3)).spec
 
@@ -60,7 +66,10 @@ def test_a_head_bias_is_found(installed) -> None:
     assert found.weights["lm_head.bias"].shape == (128,)
 
 
-@pytest.mark.parametrize(("quieter", "bound"), [(0.21, None), (1.0, 2.5), (3.0, 2.5)])
+@pytest.mark.parametrize(
+    ("quieter", "bound"),
+    [(3.0, 2.5), *(pytest.param(*each, marks=pytest.mark.exhaustive) for each in ((0.21, None), (1.0, 2.5)))],
+)
 def test_logit_multipliers_and_bounds_are_measured(foreign, quieter: float, bound: float | None) -> None:
     spec = infer(foreign(quieter=quieter, bound=bound)).spec
 
@@ -72,11 +81,16 @@ def test_tying_is_a_shared_tensor(foreign) -> None:
 
     assert found.spec.tied
     assert "lm_head.weight" not in found.weights
-    assert "lm_head.weight" in infer(foreign(tied=False)).weights
 
 
-@pytest.mark.parametrize("kind", ["rms", "layer"])
-@pytest.mark.parametrize("turned", ["plain", "biased"])
+@pytest.mark.parametrize(
+    ("turned", "kind"),
+    [
+        ("plain", "rms"),
+        ("biased", "layer"),
+        *(pytest.param(*each, marks=pytest.mark.exhaustive) for each in (("plain", "layer"), ("biased", "rms"))),
+    ],
+)
 def test_a_matrix_and_a_norm_before_the_head_are_found(foreign, turned: str, kind: str) -> None:
     found = infer(foreign(turned=turned, kind=kind, tied=True))
 
@@ -85,7 +99,6 @@ def test_a_matrix_and_a_norm_before_the_head_are_found(foreign, turned: str, kin
     assert (transform.norm.kind, transform.norm.eps) == (kind, 3e-3)
     assert found.spec.final_norm == transform.norm
     assert found.weights["head_transform.dense.weight"].shape == (48, 48)
-    assert infer(foreign()).spec.head_transform is None
 
 
 @pytest.mark.parametrize(

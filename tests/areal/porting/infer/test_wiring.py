@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from areal.porting.infer.infer import infer
 from areal.porting.records import UnsupportedError
 
 KINDS = ("pre", "post", "sandwich", "parallel", "parallel_two_norms", "post_residual")
+COMBINATIONS = list(itertools.product(KINDS, ("rms", "layer"), ("module", "functional")))
+QUICK = {(wiring, *COMBINATIONS[place % 4][1:]) for place, wiring in enumerate(KINDS)}
 
 
-@pytest.mark.parametrize("norms", ["module", "functional"])
-@pytest.mark.parametrize("kind", ["rms", "layer"])
-@pytest.mark.parametrize("wiring", KINDS)
+@pytest.mark.parametrize(
+    ("wiring", "kind", "norms"),
+    [each if each in QUICK else pytest.param(*each, marks=pytest.mark.exhaustive) for each in COMBINATIONS],
+)
 def test_every_kind_of_block_is_found(foreign, wiring: str, kind: str, norms: str) -> None:
     found = infer(foreign(wiring=wiring, kind=kind, norms=norms))
 
@@ -37,15 +42,23 @@ def test_norms_inside_the_modules_of_the_parts_are_the_blocks(foreign) -> None:
     assert [name.rpartition(".")[2] for name in found.roles.layers[0].norms] == ["scaler", "scaler"]
 
 
-@pytest.mark.parametrize("kind", ["rms", "layer"])
-@pytest.mark.parametrize("norms", ["module", "functional"])
+@pytest.mark.parametrize(
+    ("kind", "norms"),
+    [
+        ("rms", "functional"),
+        ("layer", "module"),
+        *(pytest.param(*each, marks=pytest.mark.exhaustive) for each in (("rms", "module"), ("layer", "functional"))),
+    ],
+)
 def test_one_plus_weight_is_found(foreign, kind: str, norms: str) -> None:
     found = infer(foreign(kind=kind, norms=norms, shift=1.0))
 
     assert {norm.offset for norm in found.spec.layers[1].norms.values()} == {1.0}
 
 
-@pytest.mark.parametrize("wiring", ["pre", "sandwich", "parallel"])
+@pytest.mark.parametrize(
+    "wiring", ["sandwich", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("pre", "parallel"))]
+)
 def test_residual_multipliers_are_measured(foreign, wiring: str) -> None:
     assert [layer.residual_multiplier for layer in infer(foreign(wiring=wiring, step=0.37)).spec.layers] == [0.37] * 2
 

@@ -32,14 +32,17 @@ def test_kinds_are_followed_through_attributes_and_lookups(tmp_path):
     ("model_type", "field", "kinds"),
     [
         ("lfm2", "layer_types", {"full_attention", "conv"}),
-        ("ministral", "layer_types", {"full_attention", "sliding_attention"}),
         ("smollm3", "layer_types", {"full_attention", "sliding_attention"}),
+        pytest.param("ministral", "layer_types", {"full_attention", "sliding_attention"}, marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_tiny_config_has_every_kind_of_layer(model_type, field, kinds):
     assert set(tiny_config(resolve(model_type))[field]) == kinds
 
 
-@pytest.mark.parametrize("model_type", ["mistral", "mixtral", "qwen2", "qwen2_moe", "smollm3"])
+@pytest.mark.parametrize(
+    "model_type",
+    ["qwen2_moe", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("mistral", "mixtral", "smollm3"))],
+)
 def test_windows_of_tiny_configs_are_on_and_small(model_type):
     assert tiny_config(resolve(model_type))["sliding_window"] == 8
