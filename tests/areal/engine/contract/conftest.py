@@ -17,13 +17,14 @@ KINDS = (
     "embedded", "vllm double", "sglang double", "vllm",
     # Its start takes a minute; the double, which has its traps, is in every run.
     pytest.param("sglang", marks=pytest.mark.exhaustive),
-    # What differs from "vllm double" is in test_given_addresses.py.
+    # What differs from "vllm double" is in test_given_addresses.py, and in the tests of the supervisor.
     pytest.param("vllm double at an address", marks=pytest.mark.exhaustive),
+    pytest.param("vllm double, supervised", marks=pytest.mark.exhaustive),
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def subject(request, tmp_path_factory):
+def subject(request, tmp_path_factory, fork_server):
     """An engine of one kind and its model."""
     kind, model = request.param, engines.build_model()
     folder = tmp_path_factory.mktemp("engine")
@@ -41,14 +42,17 @@ def subject(request, tmp_path_factory):
             pytest.skip("no SGLang here: bash scripts/setup_sglang.sh")
         command = engines.sglang_command(folder, model, engines.ServerEngineConfig(dtype="float32", max_concurrent=64))
         engine = engines.with_servers("sglang", command, model, folder, max_concurrent=64)
+    elif kind == "vllm double, supervised":
+        command = engines.double_command("vllm", engines.write_config(folder / "model", model))
+        engine = engines.with_servers("vllm", command, model, folder)
     elif kind == "vllm double at an address":
-        address = resources.enter_context(engines.server_by_hand(folder, model))
+        address = resources.enter_context(engines.forked_double(fork_server, "vllm", folder, model))
         pool, adapter = engines.given_pool([address], "trainer"), engines.VLLMAdapter(owner="trainer")
         engine = engines.with_servers("vllm", None, model, folder, pool=pool, adapter=adapter, addresses=(address,))
     else:
         api = kind.split()[0]
-        command = engines.double_command(api, engines.write_config(folder / "model", model))
-        engine = engines.with_servers(api, command, model, folder)
+        address = resources.enter_context(engines.forked_double(fork_server, api, folder, model))
+        engine = engines.with_servers(api, None, model, folder, pool=engines.RunningServer(address))
     try:
         if kind != "embedded":
             engine.wait_ready()

@@ -6,16 +6,16 @@ import asyncio
 import contextlib
 import copy
 import json
-import os
-import subprocess
 import sys
+import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.api import GenerationConfig, ModelRequest, ModelResponse, WeightUpdateMeta
+from areal.api import GenerationConfig, ModelRequest, ModelResponse, ServerInstance, WeightUpdateMeta
 from areal.engine.config import EmbeddedEngineConfig, ServerEngineConfig, SGLangConfig, VLLMConfig
 from areal.engine.embedded.engine import EmbeddedEngine
 from areal.engine.server.checks import RequestLimits
@@ -295,16 +295,43 @@ def given_pool(addresses: Sequence[str], owner: str, *, patience_seconds: float 
 
 
 @contextlib.contextmanager
-def server_by_hand(folder: Path, model: Any) -> Iterator[str]:
-    """Address of a double of vLLM's API that runs by itself; it needs not be ready yet."""
+def forked_double(server: Any, api: str, folder: Path, model: Any) -> Iterator[str]:
+    """Address of a double that the fork server starts; it needs not be ready yet."""
     port = free_port()
-    command = double_command("vllm", write_config(folder / "model", model))(0, port)
-    process = subprocess.Popen(command.arguments, env={**os.environ, **command.environment})
+    command = double_command(api, write_config(folder / "model", model))(0, port)
+    variables = {**command.environment, "AREAL_SERVER_INCARNATION": RunningServer.incarnation}
+    process = server.start(command.arguments[1], command.arguments[2:], environment=variables)
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
         process.kill()
-        process.wait(10)
+
+
+class RunningServer:
+    """`ServerPool` over one server that somebody else ends."""
+
+    size = 1
+    incarnation = "life-0"
+
+    def __init__(self, url: str) -> None:
+        self._instance = ServerInstance(name="server-0", incarnation=self.incarnation, url=url)
+
+    def start(self, listener: Any) -> None:
+        """Announce the server when it answers."""
+        self._listener = listener
+        threading.Thread(target=self._announce, daemon=True).start()
+
+    def _announce(self) -> None:
+        while not is_healthy(self._instance.url, 1.0):
+            time.sleep(0.02)
+        self._listener.server_up(self._instance)
+
+    def evict(self, instance: ServerInstance, reason: str) -> None:
+        """Give up at once; no contract test breaks its server."""
+        self._listener.server_retired(instance.name, reason)
+
+    def close(self) -> None:
+        """Leave the server alone."""
 
 
 def gloo_carrier() -> BroadcastCarrier:

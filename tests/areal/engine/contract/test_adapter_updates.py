@@ -7,6 +7,7 @@ ours, whose layers are stored the other way round.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -48,20 +49,25 @@ GPT2 = {
 class Adapted:
     """A model with adapters, and an engine over one server that is sent nothing else after the first version."""
 
-    def __init__(self, folder, *, kind, config, library, targets):
+    def __init__(self, folder, server, *, kind, config, library, targets):
         lora = LoraConfig(rank=4, alpha=16, targets=targets)
         self.folder, self._config, self._library = folder, config, library
         self.actor = TrainingEngine(
             library.from_config(config, seed=1), config=TrainEngineConfig(lora=lora), total_steps=4
         )
         adapters = AdaptersOnDisk.of(self.actor.model)
-        self.pool = LocalSupervisor(
-            ["vllm-0"],
-            self._command(kind, config, library),
-            health=is_healthy,
-            config=SupervisorConfig(poll_seconds=0.1, restart_pause_seconds=0.1, startup_seconds=240.0),
-            log_folder=folder / "logs",
-        )
+        self.resources = contextlib.ExitStack()
+        if kind == "double":
+            double = engines.forked_double(server, "vllm", folder, self.actor.model)
+            self.pool = engines.RunningServer(self.resources.enter_context(double))
+        else:
+            self.pool = LocalSupervisor(
+                ["vllm-0"],
+                self._command(kind, config, library),
+                health=is_healthy,
+                config=SupervisorConfig(poll_seconds=0.1, restart_pause_seconds=0.1, startup_seconds=240.0),
+                log_folder=folder / "logs",
+            )
         self.engine = ServerEngine(
             VLLMAdapter(),
             pool=self.pool,
@@ -81,7 +87,7 @@ class Adapted:
         self.models = {0: self.model()}
 
     def _command(self, kind, config, library):
-        if kind == "double":
+        if kind == "supervised double":
             return engines.double_command("vllm", engines.write_config(self.folder / "model", self.actor.model))
         content = {**config, "dtype": "float32"}
         if library is hf_loading:
@@ -137,6 +143,7 @@ class Adapted:
 CASES = {
     # Part of a fused layer with biases, and a layer that stands alone.
     "double": {"kind": "double", "config": QWEN2, "library": models, "targets": ["q_proj", "down_proj"]},
+    "supervised double": {"kind": "supervised double", "config": QWEN2, "library": models, "targets": ["q_proj"]},
     "vllm": {"kind": "vllm", "config": QWEN2, "library": models, "targets": ["q_proj", "down_proj"]},
     "vllm, model of transformers": {"kind": "vllm", "config": GPT2, "library": hf_loading, "targets": []},
 }
@@ -147,19 +154,21 @@ CASES = {
     params=[
         pytest.param(name, marks=[] if name == "double" else [pytest.mark.slow, pytest.mark.exhaustive])
         for name in CASES
+        if name != "supervised double"
     ],
 )
-def adapted(request, tmp_path_factory):
+def adapted(request, tmp_path_factory, fork_server):
     """One server for all tests of a case, for its start takes seconds."""
     case = CASES[request.param]
     if case["kind"] == "vllm" and not engines.VLLM_PYTHON.is_file():
         pytest.skip("no vLLM here: bash scripts/setup_vllm.sh")
-    subject = Adapted(tmp_path_factory.mktemp("adapted"), **case)
+    subject = Adapted(tmp_path_factory.mktemp("adapted"), fork_server, **case)
     try:
         subject.engine.wait_ready()
         yield subject
     finally:
         subject.engine.close()
+        subject.resources.close()
 
 
 def test_updates_are_as_small_as_the_adapters_and_exact(adapted):
@@ -212,15 +221,16 @@ def test_a_whole_checkpoint_in_between_and_adapters_again(adapted, tmp_path):
 
 
 @pytest.mark.exhaustive  # a server that comes later: tests/areal/engine/server/test_adapters.py
+@pytest.mark.parametrize("adapted", [name for name in CASES if name != "double"], indirect=True)
 def test_a_server_that_was_killed_gets_the_base_and_the_present_adapters(adapted):
     version = adapted.engine.version
     starts = adapted.engine.stats()["starts"]
     guard = adapted.pool.pid("vllm-0")
     for child in Path("/proc").glob("[0-9]*/stat"):
-        fields = child.read_text().rpartition(")")[2].split()
-        if int(fields[1]) == guard:
-            os.kill(int(child.parent.name), signal.SIGKILL)
-            break
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            if int(child.read_text().rpartition(")")[2].split()[1]) == guard:
+                os.kill(int(child.parent.name), signal.SIGKILL)
+                break
     for response in adapted.generate(2):
         assert set(response.output_versions) == {version}
         assert adapted.deviation(response, version) < EXACT

@@ -221,9 +221,9 @@ def test_nothing_is_computed_while_paused_and_requests_wait(subject):
         await asyncio.to_thread(subject.engine.pause)
         await asyncio.to_thread(subject.engine.pause)
         waiting = asyncio.create_task(subject.engine.agenerate(subject.request(new=4)))
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.15)
         settled = subject.engine.stats()["generated_tokens"]
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.2)
         still = subject.engine.stats()["generated_tokens"]
         states = running.done(), waiting.done()
         await asyncio.to_thread(subject.engine.resume)

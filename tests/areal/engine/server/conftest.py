@@ -36,7 +36,7 @@ class World:
         for server in self.servers:
             server.paths = paths
         self.pool = misbehaving.Pool(*self.servers, restarts=restarts)
-        defaults = {"dtype": "float32", "stall_seconds": 0.8, "wait_seconds": 10.0, "control_seconds": 5.0}
+        defaults = {"dtype": "float32", "stall_seconds": 0.5, "wait_seconds": 10.0, "control_seconds": 5.0}
         self.engine = ServerEngine(
             VLLMAdapter(),
             pool=self.pool,

@@ -25,7 +25,7 @@ def good_tokens(prompt_length, count):
 def test_a_generation_that_breaks_off_goes_on_elsewhere_with_its_tokens(world, behaviour):
     world.start(2)
     for server in world.servers:
-        server.script, server.delay = [behaviour], 0.02
+        server.script, server.delay = [behaviour], 0.01
     # Whichever is asked first breaks off; the second one too, the third call finishes.
     response = world.one(new=12)
     assert response.output_tokens == good_tokens(2, 12)
@@ -55,7 +55,7 @@ def test_an_answer_without_its_end_mark_is_no_answer(world):
 
 def test_a_continuation_draws_other_random_numbers(world):
     world.start(1)
-    world.servers[0].script, world.servers[0].delay = ["drop:4"], 0.02
+    world.servers[0].script, world.servers[0].delay = ["drop:4"], 0.01
     world.one(new=8, seed=42)
     first, second = world.servers[0].requests
     assert first["sampling_params"]["seed"] == 42
@@ -155,13 +155,13 @@ def test_a_silent_server_is_given_up_and_its_requests_go_on(world):
 
 
 def test_a_slow_queue_is_no_silence(world):
-    world.start(1)
+    world.start(1, stall_seconds=0.2)
     world.servers[0].script = ["stall:0"]
-    world.servers[0].delay = 0.1
+    world.servers[0].delay = 0.01
 
     async def main():
         waiting = asyncio.create_task(world.engine.agenerate(world.request(new=5, seed=1)))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.02)
         busy = await world.engine.agenerate(world.request(new=25, seed=2))
         return busy, len(world.pool.evicted), await waiting
 
@@ -291,11 +291,11 @@ def test_a_server_that_keeps_its_old_weights_is_found_by_the_probe(world):
 def test_nothing_sampled_between_a_bad_switch_and_its_probe_is_kept(world):
     world.start(2, affinity_tokens=0)
     for server in world.servers:
-        server.delay = 0.02
+        server.delay = 0.01
 
     async def main():
         tasks = [asyncio.create_task(world.engine.agenerate(world.request(new=60, seed=seed))) for seed in range(2)]
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.2)
         world.servers[0].score = -0.9
         await asyncio.to_thread(world.update, 1)
         world.servers[0].score = -0.5
@@ -336,12 +336,12 @@ def test_a_restarted_server_gets_the_newest_weights_before_requests(world):
 )
 def test_labels_follow_updates_during_a_generation(world):
     world.start(1)
-    world.servers[0].delay = 0.02
+    world.servers[0].delay = 0.01
 
     async def main():
         task = asyncio.create_task(world.engine.agenerate(world.request(new=80)))
         for version in (1, 2):
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.15)
             await asyncio.to_thread(world.update, version)
         return await task
 
@@ -352,12 +352,12 @@ def test_labels_follow_updates_during_a_generation(world):
 
 def test_a_server_that_dies_after_an_update_leaves_only_tokens_of_known_versions(world):
     world.start(1)
-    world.servers[0].delay = 0.02
+    world.servers[0].delay = 0.01
     world.servers[0].script = ["drop:40"]
 
     async def main():
         task = asyncio.create_task(world.engine.agenerate(world.request(new=60)))
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.2)
         await asyncio.to_thread(world.update, 1)
         return await task
 

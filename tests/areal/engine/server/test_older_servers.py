@@ -28,11 +28,11 @@ def test_completions_serve_where_there_is_nothing_better(world):
 
 def test_without_labels_requests_are_cut_before_an_update_and_continued_after_it(world):
     world.start(1, paths=OLDER)
-    world.servers[0].delay = 0.02
+    world.servers[0].delay = 0.01
 
     async def main():
         task = asyncio.create_task(world.engine.agenerate(world.request(new=60)))
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.2)
         await asyncio.to_thread(world.update, 1)
         return await task
 

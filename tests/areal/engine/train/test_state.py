@@ -3,8 +3,6 @@
 import copy
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,14 +22,12 @@ _PROGRAM = Path(__file__).parent / "continue_run.py"
     "float32 and bfloat16 with master weights",
     seen="parameters, moments, master weights and losses of the continued run equal those of one that was left alone",
 )
-def test_a_run_killed_after_an_optimizer_step_continues_bit_by_bit_in_another_process(tmp_path):
+def test_a_run_killed_after_an_optimizer_step_continues_bit_by_bit_in_another_process(tmp_path, fork_server):
     program = importlib.util.spec_from_file_location("continue_run", _PROGRAM)
     module = importlib.util.module_from_spec(program)
     program.loader.exec_module(module)
-    done = subprocess.run(
-        [sys.executable, str(_PROGRAM), str(tmp_path)], check=False, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
+    done = fork_server.start(_PROGRAM, [str(tmp_path)])
+    assert done.wait(240) == 0, done.stderr
     before = rng_state()
     try:
         for line, dtype in zip(done.stdout.splitlines(), module.DTYPES, strict=True):
