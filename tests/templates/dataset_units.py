@@ -1,7 +1,4 @@
-"""Makes dataset units the way `areal-new dataset` does - page, rendering, formatting - and data to make them from.
-
-Not a test: `test_dataset_*.py` import it by path (tests have no packages).
-"""
+"""Data for the tests of the templates, requests for datasets of it, and their files: page, rendering, formatting."""
 
 from __future__ import annotations
 
@@ -53,6 +50,23 @@ def generated(
 def write_lines(path: Path, rows: list) -> Path:
     path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
     return path
+
+
+def write_table(folder: Path, form: str, rows: list) -> Path:
+    """Write rows in a format of `datasets`; returns the path for --from."""
+    import datasets
+
+    folder.mkdir(parents=True)
+    made = datasets.Dataset.from_list(rows)
+    if form == "csv":
+        made.to_csv(str(folder / "train.csv"))
+    elif form == "parquet":
+        made.to_parquet(str(folder / "train.parquet"))
+    elif form == "saved":
+        datasets.DatasetDict(train=made, test=made).save_to_disk(str(folder))
+    else:
+        (folder / "train.json").write_text(json.dumps(rows))
+    return folder
 
 
 def picture(number: int) -> bytes:
@@ -117,3 +131,49 @@ ROWS = {
     ],
 }
 """Rows by the form they have, as people's data sets have them."""
+
+SAMPLE = {
+    "scaffold",
+    "scaffold_preference",
+    *(f"from_{name}" for name in ("answers", "hashes", "chats", "waiting", "transcripts", "albums", "hostile")),
+    "only_sft_solutions",
+    "csv_hashes",
+    "saved_pair_chats",
+    "table_pictures",
+}
+"""Requests that together need every part of the template."""
+MISTAKES = [
+    ('"messages": user_prompt(row["question"]', '"messages": user_prompt(row["answer"]'),
+    ("rpartition", "partition"),
+    ("max_length)\n", "None)\n"),
+    (', row["answer"]) for row', ', row["question"]) for row'),
+    ('require_texts(raw, "question", "answer")', 'require_texts(raw, "question")'),
+    ('"" if final_answer(row["answer"]) else', '"" if True else'),
+]
+"""What is replaced by what in a loader of question and answer."""
+
+
+def requests(folder: Path, *, everything: bool) -> list[tuple[str, dict, dict]]:
+    """Write data of every form and format below a folder; name, answers and options of each unit, or of the sample."""
+
+    def wanted(name: str) -> bool:
+        return everything or name in SAMPLE
+
+    made = [("scaffold", {}, {})]
+    made += [(f"scaffold_{kind}", {}, {"kind": kind}) for kind in ("rl", "sft", "preference")]
+    columns = {"answers": {"question_column": "prompt", "answer_column": "gold", "keep_columns": ["level"]}}
+    for name, rows in ROWS.items():
+        path = write_lines(folder / f"{name}.jsonl", rows)
+        made.append((f"from_{name}", columns.get(name, {}), {"from": str(path)}))
+    for kind in ("rl", "sft"):
+        for name in ("hashes", "chats", "solutions"):
+            made.append((f"only_{kind}_{name}", {}, {"kind": kind, "from": str(folder / f"{name}.jsonl")}))
+    for form in ("csv", "parquet", "saved", "json"):
+        for name in ("hashes", "transcripts") if form == "csv" else ("hashes", "chats", "pair_chats"):
+            if wanted(f"{form}_{name}"):
+                path = write_table(folder / form / name, form, ROWS[name])
+                made.append((f"{form}_{name}", {}, {"from": str(path)}))
+    seen = {"bytes": picture(1), "path": None}
+    path = write_table(folder / "pictures", "parquet", [{"question": "?", "answer": "a", "image": seen}] * 3)
+    made.append(("table_pictures", {}, {"from": str(path)}))
+    return [request for request in made if wanted(request[0])]

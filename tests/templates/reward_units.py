@@ -1,14 +1,11 @@
-"""Helpers for the tests of the reward generator: a copy of this repository, and units planned and written in it."""
+"""Rewards for the tests of the templates, by hand and from examples; plans of them."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
+import json
 from pathlib import Path
 from typing import Any
 
-from tooling.kit.change.transaction import apply_plan, transaction
 from tooling.new.change import Change, UnitRequest, open_project
 from tooling.new.commands.generate import plan_unit
 
@@ -37,45 +34,49 @@ UNITS: dict[str, dict[str, Any]] = {
     },
 }
 
-
-def copied_repository(target: Path) -> Path:
-    """The files of this repository, as they are now, in a git repository of their own."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    ).stdout.decode()
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target / name)
-    subprocess.run(["git", "init", "--quiet"], cwd=target, check=True)
-    return target
+ODD = '\u2019\u202e\ud83d\ude00 \0 \x1b[31m \\ " \' """ {{ x }} {% y %} # not a comment \t end'
+LABELLED: list[Any] = [
+    {"completion": "The answer is B.", "answer": "B", "score": 1.0},
+    {"completion": "The answer is C.", "answer": "B", "score": 0},
+    {"completion": f"{ODD}\nThe answer is B", "answer": "B", "reward": True, "source": ODD},
+    {"completions": ["B", "A or B", ""], "answer": "B", "label": [1, 0, False], "prompt": "Which?"},
+]
 
 
-def planned(root: Path, name: str, answers: dict[str, Any], **options: str) -> Change:
-    """The plan of one reward. Options are written with underscores."""
-    request = UnitRequest(
-        kind="reward",
-        name=name,
-        answers=answers,
-        options={option.replace("_", "-"): str(value) for option, value in options.items()},
-    )
-    return plan_unit(open_project(root), request)
+def solutions(number: int) -> list[Any]:
+    """Real worked solutions from the packaged rows of GSM8K (MIT licence), every third with another row's answer."""
+    lines = (ROOT / "areal/dataset/fixtures/gsm8k/train.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines[:number]]
+    finals = [row["answer"].rpartition("#### ")[2] for row in rows]
+    return [
+        {"prompt": row["question"], "completion": row["answer"], "answer": finals[index - (index % 3 == 2)]}
+        for index, row in enumerate(rows)
+    ]
 
 
-def written(root: Path, unit: Change) -> Change:
-    """Apply a plan."""
-    project = open_project(root)
-    with transaction(project.repository, wait_seconds=10.0, note=lambda _: None):
-        apply_plan(project.repository, unit.plan)
-    return unit
+NUMBERED = {"style": "regex", "pattern": r"#### (.+)", "comparison": "number"}
+EXAMPLES: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "solved": (solutions(64), NUMBERED),
+    "choices": (LABELLED, {"style": "choice"}),
+    "both": ([{"prompt": ODD, "completion": "72", "answer": "72"}], {"style": "composite", "parts": "exact=1.0"}),
+    "programs": (
+        [
+            {"completion": f"```python\ndef f():\n    return {value}\n```", "tests": ["assert f() == 3"]}
+            for value in (3, 4)
+        ],
+        {"style": "code"},
+    ),
+}
+"""Rows and answers of rewards made from examples."""
 
 
-def run(root: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """`python -m COMMAND` in a repository, which is the first place imports are looked for."""
-    environment = {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", *command], cwd=root, env=environment, capture_output=True, text=True, check=False
-    )
+def write_rows(path: Path, rows: list[Any]) -> Path:
+    """Write rows as lines of JSON; a text is a line already."""
+    path.write_text("".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def planned(root: Path, name: str, answers: dict[str, Any], **options: object) -> Change:
+    """Plan a reward. Options are written with underscores."""
+    given = {option.replace("_", "-"): str(value) for option, value in options.items()}
+    return plan_unit(open_project(root), UnitRequest(kind="reward", name=name, answers=answers, options=given))

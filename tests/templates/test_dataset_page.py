@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
+import dataset_units as units
 import pytest
 
 from tooling.cli.errors import UsageError
 
-
-def _helper():
-    spec = importlib.util.spec_from_file_location("dataset_units", Path(__file__).with_name("dataset_units.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-units = _helper()
 HASHES = units.ROWS["hashes"]
 
 

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
+import model_reports as reports
 import pytest
 
 from tooling.cli.errors import UsageError
 from tooling.kit.template.kinds import discover
 from tooling.new.change import UnitRequest
 from tooling.new.commands.generate import plan_unit
-from tooling.new.matrix import MATRIX, Sandbox, two_at_once_never_mix
+from tooling.new.matrix import MATRIX, its_tests_pass, two_at_once_never_mix
 from tooling.new.testing import run_tests
 
 ROOT = Path(__file__).resolve().parents[2]
 
-
-def _helper():
-    spec = importlib.util.spec_from_file_location("model_reports", Path(__file__).with_name("model_reports.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-reports = _helper()
 
 ANSWERS = {
     "dataset": {},
@@ -56,11 +47,9 @@ LEFT_OUT = {
     # Two families made of one report claim the same model_type, so one of them is refused (test_model_template.py).
     ("model", "two_at_once_never_mix"),
 }
-SAMPLED = ("reward",)
+LONG = (its_tests_pass, two_at_once_never_mix)
 CASES = [
-    pytest.param(
-        kind, check, marks=[] if kind in SAMPLED and check is not two_at_once_never_mix else [pytest.mark.exhaustive]
-    )
+    pytest.param(kind, check, marks=[] if kind == "reward" and check not in LONG else [pytest.mark.exhaustive])
     for kind in ANSWERS
     for check in MATRIX
     if (kind, check.__name__) not in LEFT_OUT
@@ -68,13 +57,12 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "check"), CASES, ids=lambda value: getattr(value, "__name__", value))
-def test_every_kind_passes_the_matrix(kind, check, tmp_path):
-    check(Sandbox.copy_of(ROOT, tmp_path), request_for(kind, tmp_path))
+def test_every_kind_passes_the_matrix(kind, check, sandbox, tmp_path):
+    check(sandbox, request_for(kind, tmp_path))
 
 
 @pytest.mark.exhaustive
-def test_a_new_kind_generates_units_that_register_and_pass_their_tests(tmp_path):
-    sandbox = Sandbox.copy_of(ROOT, tmp_path)
+def test_a_new_kind_generates_units_that_register_and_pass_their_tests(sandbox, tmp_path):
     before = sandbox.tree()
     kind = UnitRequest(
         kind="template",
@@ -94,8 +82,7 @@ def test_a_new_kind_generates_units_that_register_and_pass_their_tests(tmp_path)
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_the_tests_that_come_with_a_new_kind_pass(tmp_path):
-    sandbox = Sandbox.copy_of(ROOT, tmp_path)
+def test_the_tests_that_come_with_a_new_kind_pass(sandbox, tmp_path):
     made = sandbox.generate(request_for("template", tmp_path))
     sandbox.commit()
     (path,) = made.tests
@@ -111,8 +98,7 @@ def test_the_tests_that_come_with_a_new_kind_pass(tmp_path):
     ("folder", "missing"),
     [("areal/widget", "areal/widget/__init__.py"), ("areal/new/widget", "areal/new/__init__.py")],
 )
-def test_a_kind_whose_units_would_be_part_of_no_package_is_refused(tmp_path, folder, missing):
-    sandbox = Sandbox.copy_of(ROOT, tmp_path)
+def test_a_kind_whose_units_would_be_part_of_no_package_is_refused(sandbox, tmp_path, folder, missing):
     request = UnitRequest(kind="template", name="widget", answers={"folder": folder})
     with pytest.raises(UsageError, match=missing) as caught:
         plan_unit(sandbox.project, request)
@@ -123,6 +109,5 @@ def test_a_kind_whose_units_would_be_part_of_no_package_is_refused(tmp_path, fol
     assert plan_unit(sandbox.project, request).plan
 
 
-def test_a_folder_outside_any_package_is_fine(tmp_path):
-    sandbox = Sandbox.copy_of(ROOT, tmp_path)
+def test_a_folder_outside_any_package_is_fine(sandbox, tmp_path):
     assert plan_unit(sandbox.project, UnitRequest(kind="template", name="recipe", answers={"folder": "recipes"})).plan

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import model_reports as reports
 import pytest
 
 from tooling.cli.errors import UnsupportedError, UsageError
@@ -17,16 +18,6 @@ from tooling.new.change import Change, UnitRequest
 from tooling.new.generators.model import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def _helper():
-    spec = importlib.util.spec_from_file_location("model_reports", Path(__file__).with_name("model_reports.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-reports = _helper()
 CONFIG = {
     "model_type": "qwen9",
     "architectures": ["Qwen9ForCausalLM"],
@@ -65,6 +56,21 @@ def refused(error=UsageError, name="llama", **options):
 # ------------------------------------------------------------------------------------------------------ real analyses
 
 
+@pytest.fixture
+def analysis_here(monkeypatch, run_command):
+    """Analyses run in this process: one of its own takes seconds to import transformers."""
+    from areal.porting.__main__ import main
+
+    start = subprocess.run
+
+    def run(command, **options):
+        if command[1:3] != ["-m", "areal.porting"]:
+            return start(command, **options)
+        return run_command(main, command[3:], cwd=options["cwd"])
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+
 def test_an_unknown_type_is_refused_with_the_nearest_ones():
     error = refused(name="qwen4")
     assert error.exit_code == 2
@@ -73,7 +79,7 @@ def test_an_unknown_type_is_refused_with_the_nearest_ones():
     assert "qwen4_exp" in error.message
 
 
-def test_a_type_that_cannot_be_expressed_is_refused_with_the_feature_and_where_it_is():
+def test_a_type_that_cannot_be_expressed_is_refused_with_the_feature_and_where_it_is(analysis_here):
     error = refused(UnsupportedError, name="mamba")
     assert (error.exit_code, error.code) == (8, "unsupported")
     assert "mamba needs what areal.models.blocks cannot express: " in error.message
@@ -81,14 +87,14 @@ def test_a_type_that_cannot_be_expressed_is_refused_with_the_feature_and_where_i
     assert error.details["report"]["missing"]
 
 
-def test_a_config_of_an_unknown_type_is_compared_with_the_nearest_family(tmp_path):
+def test_a_config_of_an_unknown_type_is_compared_with_the_nearest_family(tmp_path, analysis_here):
     error = refused(name="qwen9", from_=save(tmp_path, CONFIG, "config.json"))
     assert "use_mystery: True" in error.message
     assert "--like" in error.fix
     assert error.exit_code == 2
 
 
-def test_code_of_a_stranger_is_not_run_unasked(tmp_path):
+def test_code_of_a_stranger_is_not_run_unasked(tmp_path, analysis_here):
     folder = tmp_path / "stranger"
     folder.mkdir()
     save(folder, {**CONFIG, "auto_map": {"AutoModelForCausalLM": "modeling_qwen9.Qwen9ForCausalLM"}}, "config.json")
@@ -111,7 +117,7 @@ def test_the_checklist_of_a_real_type_says_how_each_thing_is_known():
     assert {item["source"] for item in report["evidence"]} <= {"config", "parameters", "source", "probe", "parity"}
 
 
-def test_like_writes_what_nobody_has_proven_and_says_so(tmp_path):
+def test_like_writes_what_nobody_has_proven_and_says_so(tmp_path, analysis_here):
     found = prepared("qwen9", from_=save(tmp_path, CONFIG, "config.json"), like="llama")
     assert found.answers["report"]["status"] == "unproven"
     assert found.answers["report"]["model_type"] == "qwen9"
@@ -178,7 +184,7 @@ def test_a_modeling_file_needs_its_config():
 
 
 @pytest.mark.exhaustive
-def test_errors_of_the_analysis_name_options_of_this_command(tmp_path):
+def test_errors_of_the_analysis_name_options_of_this_command(tmp_path, analysis_here):
     folder = tmp_path / "novel"
     folder.mkdir()
     save(folder, {**CONFIG}, "config.json")
