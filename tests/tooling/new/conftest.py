@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +30,7 @@ line-length = 100
 [tool.ruff.lint]
 select = ["E", "F", "I"]
 """,
-    ".gitignore": "__pycache__/\n",
+    ".gitignore": "__pycache__/\n.venv/\n",
     "shop/__init__.py": '"""A shop."""\n',
     "shop/rules/__init__.py": '"""Rules on prices."""\n',
     "shop/rules/free.py": '"""A rule."""\n\n\ndef free_rule(price: float) -> float:\n    return 0.0 * price\n',
@@ -142,20 +141,6 @@ MODULE_TEMPLATE = "templates/rule/template/{{ package_path }}/rules/{{ snake }}.
 TEST_TEMPLATE = "templates/rule/template/{{ tests }}/test_{{ snake }}.py.jinja"
 
 
-def run_here(folder, *words, stdin=""):
-    """`areal-new WORDS` in a folder, called in this process: returncode, stdout and stderr."""
-    with (
-        contextlib.chdir(folder),
-        contextlib.redirect_stdout(io.StringIO()) as out,
-        contextlib.redirect_stderr(io.StringIO()) as err,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("COLUMNS", "100")
-        patch.setattr("sys.stdin", io.StringIO(stdin))
-        code = main([*map(str, words)])
-    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
-
-
 class World:
     """The repository, and what a user does in it."""
 
@@ -178,6 +163,12 @@ class World:
         text = self.read(path)
         assert old in text, f"{old!r} is not in {path}: {text}"
         self.write(path, text.replace(old, new, 1))
+
+    def interpreter(self, script: str) -> Path:
+        """Let a shell script run the tests of units, in place of Python and pytest."""
+        path = self.write(".venv/bin/python", f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return path
 
     def git(self, *arguments: str) -> str:
         command = ["git", "-c", "user.name=Ada", "-c", "user.email=ada@example.com", *arguments]
@@ -234,23 +225,35 @@ class World:
         return unit_plan
 
 
-def build_world(root: Path) -> World:
-    world = World(root)
+@pytest.fixture(scope="session")
+def originals(tmp_path_factory):
+    """The project without a unit and with one, each made once and copied for every test."""
+    world = World(tmp_path_factory.mktemp("original") / "shop")
     for path, text in PROJECT.items():
         world.write(path, text)
     for path, text in KIND.items():
         world.write(f"templates/rule/{path}", text)
-    world.git("init", "--quiet", "--initial-branch=main")
+    world.git("init", "--quiet", "--initial-branch=main", "--template=")
     world.commit("start")
-    return world
+    made = World(world.root.parent / "made")
+    shutil.copytree(world.root, made.root, symlinks=True)
+    made.generate()
+    return world, made
 
 
 @pytest.fixture
-def run():
-    """Runs a command line in this process."""
-    return run_here
+def world(originals, tmp_path):
+    """The project, without a unit."""
+    return World(shutil.copytree(originals[0].root, tmp_path / "shop", symlinks=True))
 
 
 @pytest.fixture
-def world(tmp_path):
-    return build_world(tmp_path / "shop")
+def made(originals, tmp_path):
+    """The project in which the unit half_off was generated, not committed."""
+    return World(shutil.copytree(originals[1].root, tmp_path / "shop", symlinks=True))
+
+
+@pytest.fixture
+def run(run_command):
+    """`run(folder, "rule", "x", stdin="")`: a command line in this process."""
+    return lambda folder, *words, stdin="": run_command(main, words, cwd=folder, stdin=stdin)

@@ -1,4 +1,4 @@
-"""The command line as people use it: real processes in a real repository."""
+"""The command line as people use it, in a real repository; one real run for what only a process has."""
 
 import json
 import os
@@ -21,20 +21,6 @@ from tooling.new.command_line import COMMANDS, EXIT_CODES, VALUE_OPTIONS, main
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
 COMMAND = [sys.executable, "-m", "tooling.new"]
-
-
-def start(folder, *words, stdin=""):
-    """A real process; most tests call the command in this one (`run`)."""
-    return subprocess.run(
-        [*COMMAND, *map(str, words)],
-        cwd=folder,
-        env=ENVIRONMENT,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
 
 
 def call(capsys, world, *words):
@@ -83,9 +69,8 @@ def test_words_after_two_dashes_are_names(capsys, world, words, said):
 
 def test_options_may_stand_anywhere(capsys, world):
     for words in (
-        ["--json", "rule", "half_off", "--percent", "50", "--dry-run"],
+        ["--json", "rule", "--percent=50", "half_off", "--dry-run"],
         ["rule", "--percent", "50", "--dry-run", "half_off", "--json"],
-        ["--json", "rule", "--dry-run", "--percent=50", "half_off"],
     ):
         code, out, _ = call(capsys, world, *words)
         assert (code, json.loads(out)["unit"]) == (0, {"kind": "rule", "name": "half_off"})
@@ -138,9 +123,9 @@ def test_a_question_with_the_name_of_a_common_option_names_the_template(capsys, 
 # ----------------------------------------------------------------------------------------------------------- help
 
 
-def test_help_names_every_command_kind_and_exit_code(world):
-    done = start(world.root, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
+def test_help_names_every_command_kind_and_exit_code(world, run):
+    done = run(world.root, "--help")
+    assert (done.code, done.stderr) == (0, "")
     for word in (*COMMANDS, "rule", "a rule on prices", *map(str, EXIT_CODES)):
         assert word in done.stdout
 
@@ -161,14 +146,14 @@ def test_every_command_explains_itself(capsys, command):
 
 def test_help_outside_a_repository_lists_the_built_in_kinds(tmp_path, run):
     done = run(tmp_path, "--help")
-    assert done.returncode == 0
+    assert done.code == 0
     assert "  template" in done.stdout
 
 
-def test_help_survives_damaged_project_settings(world):
+def test_help_survives_damaged_project_settings(world, run):
     world.write("pyproject.toml", "[tool.areal.new\n")
-    done = start(world.root, "--help")
-    assert done.returncode == 2
+    done = run(world.root, "--help")
+    assert done.code == 2
     assert "pyproject.toml" in done.stderr
     assert "undo" in done.stdout
 
@@ -187,7 +172,7 @@ def _declared_version():
 
 def test_it_works_from_any_sub_directory_and_with_repo(world, run):
     folder = world.root / "shop" / "rules"
-    assert run(folder, "rule", "half_off", "--no-test").returncode == 0
+    assert run(folder, "rule", "half_off", "--no-test").code == 0
     assert "half_off" in run(Path("/"), "list", "--repo", folder).stdout
     assert (world.root / "shop/rules/half_off.py").is_file()
 
@@ -196,15 +181,15 @@ def test_it_works_in_a_linked_work_tree_and_leaves_the_other_alone(world, tmp_pa
     linked = tmp_path / "linked"
     world.git("worktree", "add", "--quiet", str(linked))
     before = world.tree()
-    assert run(linked, "rule", "half_off", "--no-test").returncode == 0
+    assert run(linked, "rule", "half_off", "--no-test").code == 0
     assert (linked / "shop/rules/half_off.py").is_file()
     assert world.tree() == before
-    assert run(linked, "undo", "rule", "half_off").returncode == 0
+    assert run(linked, "undo", "rule", "half_off").code == 0
 
 
 def test_outside_a_repository_it_says_so(tmp_path, run):
     done = run(tmp_path, "template", "x")
-    assert done.returncode == 2
+    assert done.code == 2
     assert "not inside a git repository" in done.stderr
 
 
@@ -212,7 +197,10 @@ def test_outside_a_repository_it_says_so(tmp_path, run):
 
 
 def test_generating_says_what_was_done_and_proves_it(world):
-    done = start(world.root, "rule", "half_off", "--percent", "50")
+    command = [*COMMAND, "rule", "half_off", "--percent", "50"]
+    done = subprocess.run(
+        command, cwd=world.root, env=ENVIRONMENT, capture_output=True, text=True, timeout=90, check=False
+    )
     assert done.returncode == 0, done.stderr
     out = done.stdout
     assert re.search(r"create +shop/rules/half_off.py +the rule half off", out)
@@ -224,11 +212,11 @@ def test_generating_says_what_was_done_and_proves_it(world):
 
 def test_generate_and_undo_leave_the_tree_as_it_was(world, run):
     before, staged = world.tree(), world.status()
-    assert run(world.root, "rule", "half_off").returncode == 0
+    assert run(world.root, "rule", "half_off", "--no-test").code == 0
     again = run(world.root, "rule", "half_off")
-    assert (again.returncode, again.stdout.splitlines()[0]) == (0, "nothing to do")
-    done = start(world.root, "undo", "rule", "half_off")
-    assert done.returncode == 0, done.stderr
+    assert (again.code, again.stdout.splitlines()[0]) == (0, "nothing to do")
+    done = run(world.root, "undo", "rule", "half_off")
+    assert done.code == 0, done.stderr
     assert re.search(r"delete +shop/rules/half_off.py", done.stdout)
     assert (world.tree(), world.status()) == (before, staged)
 
@@ -264,7 +252,7 @@ def test_no_register_leaves_the_registry_alone(capsys, world):
 def test_a_dry_run_writes_nothing_at_all(world, run):
     before, state = world.tree(), sorted(map(str, (world.root / ".git").rglob("*")))
     done = run(world.root, "rule", "half_off", "--dry-run", "--diff")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     assert "dry run: nothing was written" in done.stdout
     assert (world.tree(), sorted(map(str, (world.root / ".git").rglob("*")))) == (before, state)
 
@@ -277,14 +265,15 @@ def test_the_diff_of_a_dry_run_is_what_the_real_run_does(world, run):
     patched = world.tree()
     world.git("checkout", "--quiet", ".")
     world.git("clean", "--quiet", "-fd")
-    assert run(world.root, "rule", "half_off", "--no-test").returncode == 0
+    assert run(world.root, "rule", "half_off", "--no-test").code == 0
     assert world.tree() == patched
 
 
 def test_a_dry_run_can_run_the_tests_on_a_copy(world, run):
+    world.interpreter("test -f shop/rules/half_off.py")
     before = world.tree()
     done = run(world.root, "rule", "half_off", "--dry-run", "--test", "staged")
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.code == 0, done.stdout + done.stderr
     assert "✓ tests-staged" in done.stdout
     assert world.tree() == before
 
@@ -294,18 +283,19 @@ def test_a_dry_run_can_run_the_tests_on_a_copy(world, run):
 
 def test_a_saved_plan_is_applied_as_it_was_reviewed(world, tmp_path, run):
     file = tmp_path / "plan.json"
+    world.interpreter("test -f shop/rules/half_off.py")
     before = world.tree()
     saved = run(world.root, "rule", "half_off", "--plan-out", file)
-    assert saved.returncode == 0, saved.stderr
+    assert saved.code == 0, saved.stderr
     assert world.tree() == before
     assert f"areal-new apply {file}" in saved.stdout
-    done = start(world.root, "apply", file)
-    assert done.returncode == 0, done.stderr
+    done = run(world.root, "apply", file)
+    assert done.code == 0, done.stderr
     assert "✓ tests" in done.stdout
-    assert "half_off" in start(world.root, "list").stdout
+    assert "half_off" in run(world.root, "list").stdout
     again = run(world.root, "apply", file)
-    assert (again.returncode, "nothing to do" in again.stdout) == (0, True)
-    assert run(world.root, "undo", "rule", "half_off").returncode == 0
+    assert (again.code, "nothing to do" in again.stdout) == (0, True)
+    assert run(world.root, "undo", "rule", "half_off").code == 0
     assert world.tree() == before
 
 
@@ -316,7 +306,7 @@ def test_a_plan_whose_ground_moved_is_refused_and_names_the_files(world, tmp_pat
     before = world.tree()
     for words in (["apply", file], ["apply", file, "--dry-run"]):
         done = run(world.root, *words)
-        assert done.returncode == 3
+        assert done.code == 3
         assert "shop/rules/registry.py: changed since the plan was made" in done.stderr
     assert world.tree() == before
 
@@ -339,6 +329,14 @@ def test_an_existing_plan_file_is_replaced_only_with_force(capsys, world, tmp_pa
     assert list(tmp_path.glob(".*.tmp")) == []
 
 
+@pytest.fixture(scope="module")
+def saved_plan(originals, run_command, tmp_path_factory):
+    """A plan file as a JSON object."""
+    file = tmp_path_factory.mktemp("saved") / "plan.json"
+    assert run_command(main, ["rule", "half_off", "--plan-out", file], cwd=originals[0].root).code == 0
+    return json.loads(file.read_text())
+
+
 @pytest.mark.parametrize(
     ("part", "value", "said"),
     [
@@ -354,12 +352,9 @@ def test_an_existing_plan_file_is_replaced_only_with_force(capsys, world, tmp_pa
         ("commit", None, "commit"),
     ],
 )
-def test_a_plan_file_is_not_trusted(capsys, world, tmp_path, part, value, said):
+def test_a_plan_file_is_not_trusted(capsys, world, saved_plan, tmp_path, part, value, said):
     file = tmp_path / "plan.json"
-    call(capsys, world, "rule", "half_off", "--plan-out", file)
-    document = json.loads(file.read_text())
-    document["extra"][part] = value
-    file.write_text(json.dumps(document))
+    file.write_text(json.dumps(saved_plan | {"extra": saved_plan["extra"] | {part: value}}))
     before = world.tree()
     code, _, err = call(capsys, world, "apply", file)
     assert code == 2
@@ -380,14 +375,13 @@ def test_a_file_that_is_no_plan_is_refused(capsys, world, tmp_path, text):
 # ----------------------------------------------------------------------------------------------------------- tests
 
 
-def failing(world):
-    world.edit(world.test_template, "== 200.0", "== 1.0 + 200.0")
+FAILS = "echo 'E  assert 180.0 == 181.0'; exit 1"
 
 
 def test_failing_tests_after_writing_keep_the_files_and_say_how_to_undo(world, run):
-    failing(world)
+    world.interpreter(FAILS)
     done = run(world.root, "rule", "half_off")
-    assert done.returncode == 7
+    assert done.code == 7
     assert "✗ tests" in done.stdout
     assert "assert" in done.stdout
     assert "areal-new undo rule half_off" in done.stderr
@@ -395,11 +389,10 @@ def test_failing_tests_after_writing_keep_the_files_and_say_how_to_undo(world, r
 
 
 def test_failing_staged_tests_write_nothing(world, run):
-    failing(world)
-    world.commit()
+    world.interpreter(FAILS)
     before = world.tree()
     done = run(world.root, "rule", "half_off", "--test", "staged")
-    assert done.returncode == 7
+    assert done.code == 7
     assert "nothing was written" in done.stderr
     assert world.tree() == before
 
@@ -410,8 +403,8 @@ def test_failing_staged_tests_write_nothing(world, run):
 def test_a_lock_that_is_taken_names_its_holder(world, run):
     with repository_lock(find_repository(world.root), wait_seconds=0):
         done = run(world.root, "rule", "half_off", "--wait", "0")
-        assert run(world.root, "rule", "half_off", "--dry-run").returncode == 0
-    assert done.returncode == 75
+        assert run(world.root, "rule", "half_off", "--dry-run").code == 0
+    assert done.code == 75
     assert f"pid {os.getpid()}" in done.stderr
 
 
@@ -455,9 +448,9 @@ def test_a_reader_that_leaves_early_is_no_error(world):
     assert done.stderr == ""
 
 
-def test_without_a_terminal_nothing_is_asked(world):
-    done = start(world.root, "rule", stdin="half_off\n")
-    assert done.returncode == 2
+def test_without_a_terminal_nothing_is_asked(world, run):
+    done = run(world.root, "rule", stdin="half_off\n")
+    assert done.code == 2
     assert not (world.root / "shop/rules/half_off.py").exists()
 
 
@@ -520,15 +513,15 @@ with repository_lock(repository, wait_seconds=0):
     assert subprocess.run([sys.executable, "-c", script], cwd=world.root, env=ENVIRONMENT, check=False).returncode == 9
     assert world.tree() != before
     dry = run(world.root, "rule", "half_off", "--dry-run")
-    assert dry.returncode == 3
+    assert dry.code == 3
     assert "areal-new recover" in dry.stderr
-    assert "interrupted run" in start(world.root, "status").stderr
+    assert "interrupted run" in run(world.root, "status").stderr
     half_done = world.tree()
     preview = run(world.root, "recover", "--dry-run")
     assert "shop/new.py: would be removed again" in preview.stdout
     assert world.tree() == half_done
-    done = start(world.root, "recover")
-    assert (done.returncode, "shop/new.py" in done.stdout) == (0, True)
+    done = run(world.root, "recover")
+    assert (done.code, "shop/new.py" in done.stdout) == (0, True)
     assert world.tree() == before
     assert "nothing to recover" in run(world.root, "recover").stdout
     assert "nothing to recover" in run(world.root, "recover", "--dry-run").stdout

@@ -11,7 +11,6 @@ from tooling.kit.receipts import read_receipt, read_receipts
 from tooling.new.commands.rename import plan_rename
 from tooling.new.commands.undo import plan_undo
 from tooling.new.merging import Rewriting
-from tooling.new.testing import run_tests
 
 OLD, NEW = "shop/rules/half_off.py", "shop/rules/half_price.py"
 OLD_TEST, NEW_TEST = "tests/test_half_off.py", "tests/test_half_price.py"
@@ -33,41 +32,37 @@ def test_a_renamed_unit_is_as_if_it_had_been_generated_under_the_new_name(world)
     assert world.tree() == expected
     assert unit.exit_code == 0
     assert unit.references == ()
-    assert run_tests(world.root, unit.tests, python=world.project.python).ok
 
 
-def test_edits_move_along_and_use_the_new_name(world):
-    world.generate()
-    world.edit(OLD, "def half_off_rule(price: float)", "def half_off_rule(price: float, floor: float = 0.0)")
-    world.edit(OLD, "    return result", "    return max(result, floor)")
-    world.write(OLD, world.read(OLD) + "\n\nDEFAULT = half_off_rule\n")
-    unit = rename(world)
+def test_edits_move_along_and_use_the_new_name(made):
+    made.edit(OLD, "def half_off_rule(price: float)", "def half_off_rule(price: float, floor: float = 0.0)")
+    made.edit(OLD, "    return result", "    return max(result, floor)")
+    made.write(OLD, made.read(OLD) + "\n\nDEFAULT = half_off_rule\n")
+    unit = rename(made)
     assert unit.exit_code == 0
-    text = world.read(NEW)
+    text = made.read(NEW)
     assert "def half_price_rule(price: float, floor: float = 0.0)" in text
     assert "return max(result, floor)" in text
     assert "DEFAULT = half_price_rule" in text
     assert "half_off" not in text
-    assert not (world.root / OLD).exists()
-    assert not (world.root / OLD_TEST).exists()
+    assert not (made.root / OLD).exists()
+    assert not (made.root / OLD_TEST).exists()
 
 
-def test_registry_docs_and_receipt_move(world):
-    world.generate()
-    rename(world)
-    assert '    "half_price": "shop.rules.half_price:half_price_rule",\n' in world.read(REGISTRY)
-    assert "half_off" not in world.read(REGISTRY)
-    assert "half_off" not in world.read("docs/extensions.md")
-    assert [receipt.name for receipt in read_receipts(world.root)] == ["half_price"]
-    assert [status.state for status in world.units()] == ["clean"]
+def test_registry_docs_and_receipt_move(made):
+    rename(made)
+    assert '    "half_price": "shop.rules.half_price:half_price_rule",\n' in made.read(REGISTRY)
+    assert "half_off" not in made.read(REGISTRY)
+    assert "half_off" not in made.read("docs/extensions.md")
+    assert [receipt.name for receipt in read_receipts(made.root)] == ["half_price"]
+    assert [status.state for status in made.units()] == ["clean"]
 
 
-def test_renaming_there_and_back_changes_nothing(world):
-    world.generate()
-    before = world.tree()
-    rename(world)
-    rename(world, "half_price", "half_off")
-    assert world.tree() == before
+def test_renaming_there_and_back_changes_nothing(made):
+    before = made.tree()
+    rename(made)
+    rename(made, "half_price", "half_off")
+    assert made.tree() == before
 
 
 def test_a_renamed_unit_can_be_undone_to_a_clean_tree(world):
@@ -87,21 +82,19 @@ def test_an_answer_that_was_given_stays_and_a_default_follows_the_name(world):
     assert read_receipt(world.root, "rule", "third_price").answers["summary"] == "third price, a rule"
 
 
-def test_a_deleted_file_stays_deleted_under_the_new_name(world):
-    world.generate()
-    (world.root / OLD_TEST).unlink()
-    unit = rename(world)
-    assert not (world.root / NEW_TEST).exists()
+def test_a_deleted_file_stays_deleted_under_the_new_name(made):
+    (made.root / OLD_TEST).unlink()
+    unit = rename(made)
+    assert not (made.root / NEW_TEST).exists()
     assert unit.tests == ()
 
 
-def test_a_newer_template_does_not_slip_in(world):
-    world.generate()
-    world.edit(world.module_template, "Takes {{ percent }}", "Now takes {{ percent }}")
-    tree = read_receipt(world.root, "rule", "half_off").template.tree
-    rename(world)
-    assert "Now takes" not in world.read(NEW)
-    assert read_receipt(world.root, "rule", "half_price").template.tree == tree
+def test_a_newer_template_does_not_slip_in(made):
+    made.edit(made.module_template, "Takes {{ percent }}", "Now takes {{ percent }}")
+    tree = read_receipt(made.root, "rule", "half_off").template.tree
+    rename(made)
+    assert "Now takes" not in made.read(NEW)
+    assert read_receipt(made.root, "rule", "half_price").template.tree == tree
 
 
 def use_elsewhere(world):
@@ -112,11 +105,10 @@ def use_elsewhere(world):
     world.write("data.bin", b"\0half_off_rule")
 
 
-def test_places_elsewhere_are_reported_with_their_lines(world):
-    world.generate()
-    use_elsewhere(world)
-    before = {path: content for path, content in world.tree().items() if path.startswith(("shop/cart", "README"))}
-    unit = rename(world)
+def test_places_elsewhere_are_reported_with_their_lines(made):
+    use_elsewhere(made)
+    before = {path: content for path, content in made.tree().items() if path.startswith(("shop/cart", "README"))}
+    unit = rename(made)
     assert unit.references == (
         "README.md:1: See `shop/rules/half_off.py`; not half_off_rules or xhalf_off_rule.",
         "notes.txt:1: half_off_rule is used here",
@@ -125,33 +117,31 @@ def test_places_elsewhere_are_reported_with_their_lines(world):
         "shop/run.yaml:1: rule: half_off",
         "shop/run.yaml:2: function: shop.rules.half_off:half_off_rule",
     )
-    assert {path: world.tree()[path] for path in before} == before
+    assert {path: made.tree()[path] for path in before} == before
     assert "--references" in unit.next_steps[0]
 
 
-def test_unmistakable_references_are_rewritten_on_request(world):
-    world.generate()
-    use_elsewhere(world)
-    unit = rename(world, references=True)
-    assert world.read("shop/cart.py") == (
+def test_unmistakable_references_are_rewritten_on_request(made):
+    use_elsewhere(made)
+    unit = rename(made, references=True)
+    assert made.read("shop/cart.py") == (
         "from shop.rules.half_price import half_price_rule\n\nPRICE = half_price_rule(2.0)\n"
     )
-    assert world.read("shop/run.yaml") == "rule: half_off\nfunction: shop.rules.half_price:half_price_rule\n"
-    assert world.read("README.md") == "See `shop/rules/half_price.py`; not half_off_rules or xhalf_off_rule.\n"
-    assert world.read("notes.txt") == "half_off_rule is used here\n"
+    assert made.read("shop/run.yaml") == "rule: half_off\nfunction: shop.rules.half_price:half_price_rule\n"
+    assert made.read("README.md") == "See `shop/rules/half_price.py`; not half_off_rules or xhalf_off_rule.\n"
+    assert made.read("notes.txt") == "half_off_rule is used here\n"
     assert unit.references == ("notes.txt:1: half_off_rule is used here", "shop/run.yaml:1: rule: half_off")
 
 
-def test_what_an_undo_took_out_does_not_come_back_under_the_new_name(world):
-    world.generate()
-    registry, page = world.read("shop/rules/registry.py"), world.read("docs/extensions.md")
-    world.edit("shop/rules/half_off.py", "return result", "return result + 0.0")
-    world.apply(plan_undo(world.project, "rule", "half_off"))
-    before = world.read("shop/rules/registry.py"), world.read("docs/extensions.md")
+def test_what_an_undo_took_out_does_not_come_back_under_the_new_name(made):
+    registry, page = made.read("shop/rules/registry.py"), made.read("docs/extensions.md")
+    made.edit("shop/rules/half_off.py", "return result", "return result + 0.0")
+    made.apply(plan_undo(made.project, "rule", "half_off"))
+    before = made.read("shop/rules/registry.py"), made.read("docs/extensions.md")
     assert before != (registry, page)
-    unit = plan_rename(world.project, "rule", "half_off", "third_off")
-    world.apply(unit)
-    assert (world.read("shop/rules/registry.py"), world.read("docs/extensions.md")) == before
+    unit = plan_rename(made.project, "rule", "half_off", "third_off")
+    made.apply(unit)
+    assert (made.read("shop/rules/registry.py"), made.read("docs/extensions.md")) == before
     assert (unit.registered, unit.receipt.entries, unit.receipt.documents) == ([], (), ())
 
 
@@ -164,52 +154,46 @@ def test_an_entry_that_stood_there_before_gets_one_beside_it(world):
     assert '"third_off": "shop.rules.third_off:third_off_rule"' in world.read("shop/rules/registry.py")
 
 
-def test_an_entry_that_somebody_changed_is_kept_and_reported(world):
-    world.generate()
-    world.edit(REGISTRY, "shop.rules.half_off:half_off_rule", "shop.other:rule")
-    unit = rename(world)
+def test_an_entry_that_somebody_changed_is_kept_and_reported(made):
+    made.edit(REGISTRY, "shop.rules.half_off:half_off_rule", "shop.other:rule")
+    unit = rename(made)
     assert unit.exit_code == 4
-    assert '"half_off": "shop.other:rule"' in world.read(REGISTRY)
-    assert '"half_price": "shop.rules.half_price:half_price_rule"' in world.read(REGISTRY)
+    assert '"half_off": "shop.other:rule"' in made.read(REGISTRY)
+    assert '"half_price": "shop.rules.half_price:half_price_rule"' in made.read(REGISTRY)
 
 
 @pytest.mark.parametrize("new", ["free", "FREE", "registry", "class", "../x"])
-def test_a_new_name_that_is_taken_or_no_name_is_refused(world, new):
-    world.generate()
-    before = world.tree()
+def test_a_new_name_that_is_taken_or_no_name_is_refused(made, new):
+    before = made.tree()
     with pytest.raises((NameRefusedError, ConflictError)):
-        plan_rename(world.project, "rule", "half_off", new)
-    assert world.tree() == before
+        plan_rename(made.project, "rule", "half_off", new)
+    assert made.tree() == before
 
 
-def test_the_same_name_and_another_units_name_are_refused(world):
-    world.generate("half_off")
-    world.generate("third_off")
+def test_the_same_name_and_another_units_name_are_refused(made):
+    made.generate("third_off")
     with pytest.raises(UsageError, match="already"):
-        plan_rename(world.project, "rule", "half_off", "Half-Off")
+        plan_rename(made.project, "rule", "half_off", "Half-Off")
     with pytest.raises(ConflictError, match="third_off"):
-        plan_rename(world.project, "rule", "half_off", "third_off")
+        plan_rename(made.project, "rule", "half_off", "third_off")
 
 
-def test_a_name_that_differs_from_the_old_one_only_in_separators_is_fine(world):
-    world.generate()
-    rename(world, "half_off", "halfoff")
-    assert (world.root / "shop/rules/halfoff.py").exists()
-    assert not (world.root / OLD).exists()
+def test_a_name_that_differs_from_the_old_one_only_in_separators_is_fine(made):
+    rename(made, "half_off", "halfoff")
+    assert (made.root / "shop/rules/halfoff.py").exists()
+    assert not (made.root / OLD).exists()
 
 
-def test_a_file_in_the_way_is_a_conflict(world):
-    world.generate()
-    world.write(NEW, "x = 1\n")
+def test_a_file_in_the_way_is_a_conflict(made):
+    made.write(NEW, "x = 1\n")
     with pytest.raises(ConflictError):
-        plan_rename(world.project, "rule", "half_off", "half_price")
+        plan_rename(made.project, "rule", "half_off", "half_price")
 
 
-def test_a_unit_whose_kind_is_gone_can_be_renamed_from_git(world):
-    world.generate()
-    shutil.rmtree(world.root / "templates/rule")
-    rename(world)
-    assert "def half_price_rule" in world.read(NEW)
+def test_a_unit_whose_kind_is_gone_can_be_renamed_from_git(made):
+    shutil.rmtree(made.root / "templates/rule")
+    rename(made)
+    assert "def half_price_rule" in made.read(NEW)
 
 
 def test_without_the_old_template_the_message_says_what_to_do(world):

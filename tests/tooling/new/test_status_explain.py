@@ -34,46 +34,41 @@ def test_a_fresh_unit_is_clean(world):
     ]
 
 
-def test_an_edit_is_seen(world):
-    world.generate()
-    world.edit(MODULE, "return result", "return max(result, 0.0)")
-    assert status(world).state == "edited"
-    assert [file.state for file in status(world).files] == ["edited", "pristine"]
+def test_an_edit_is_seen(made):
+    made.edit(MODULE, "return result", "return max(result, 0.0)")
+    assert status(made).state == "edited"
+    assert [file.state for file in status(made).files] == ["edited", "pristine"]
 
 
-def test_a_missing_file_or_entry_is_seen_before_an_edit(world):
-    world.generate()
-    world.edit(MODULE, "return result", "return max(result, 0.0)")
-    (world.root / TEST).unlink()
-    assert status(world).state == "incomplete"
-    assert [file.state for file in status(world).files] == ["edited", "missing"]
-    world.edit(REGISTRY, "shop.rules.half_off:half_off_rule", "shop.other:rule")
-    world.edit("docs/extensions.md", "| `half_off` | half off, a rule |\n", "")
-    assert [entry.state for entry in status(world).entries] == ["changed", "absent"]
+def test_a_missing_file_or_entry_is_seen_before_an_edit(made):
+    made.edit(MODULE, "return result", "return max(result, 0.0)")
+    (made.root / TEST).unlink()
+    assert status(made).state == "incomplete"
+    assert [file.state for file in status(made).files] == ["edited", "missing"]
+    made.edit(REGISTRY, "shop.rules.half_off:half_off_rule", "shop.other:rule")
+    made.edit("docs/extensions.md", "| `half_off` | half off, a rule |\n", "")
+    assert [entry.state for entry in status(made).entries] == ["changed", "absent"]
 
 
-def test_a_newer_template_makes_a_clean_unit_outdated(world):
-    world.generate()
-    world.edit(world.module_template, "percent off", "percent away")
-    assert (status(world).state, status(world).template) == ("outdated", "outdated")
-    shutil.rmtree(world.root / "templates/rule")
-    assert status(world).template == "unavailable"
+def test_a_newer_template_makes_a_clean_unit_outdated(made):
+    made.edit(made.module_template, "percent off", "percent away")
+    assert (status(made).state, status(made).template) == ("outdated", "outdated")
+    shutil.rmtree(made.root / "templates/rule")
+    assert status(made).template == "unavailable"
 
 
-def test_a_link_in_the_place_of_a_file_is_an_edit(world):
-    world.generate()
-    (world.root / MODULE).unlink()
-    (world.root / MODULE).symlink_to("registry.py")
-    assert [file.state for file in status(world).files] == ["edited", "pristine"]
+def test_a_link_in_the_place_of_a_file_is_an_edit(made):
+    (made.root / MODULE).unlink()
+    (made.root / MODULE).symlink_to("registry.py")
+    assert [file.state for file in status(made).files] == ["edited", "pristine"]
 
 
-def test_units_are_listed_by_kind_and_name(world):
-    world.generate("half_off")
-    world.generate("fifth_off")
-    assert [unit.name for unit in world.units()] == ["fifth_off", "half_off"]
-    assert world.units("reward") == []
+def test_units_are_listed_by_kind_and_name(made):
+    made.generate("fifth_off")
+    assert [unit.name for unit in made.units()] == ["fifth_off", "half_off"]
+    assert made.units("reward") == []
     with pytest.raises(UsageError, match="fourth_off"):
-        world.units("rule", "fourth_off")
+        made.units("rule", "fourth_off")
 
 
 def test_a_generated_unit_is_explained_from_its_receipt_and_files(world):
@@ -126,12 +121,11 @@ def test_every_kind_of_this_repository_is_explained_without_a_name():
         assert all(file["purpose"] for file in explanation["files"])
 
 
-def test_an_explained_unit_survives_the_loss_of_its_kind(world):
-    world.generate()
-    shutil.rmtree(world.root / "templates/rule")
-    assert explain(world.project, "rule", "half_off")["files"][0]["purpose"] == "the rule half off"
+def test_an_explained_unit_survives_the_loss_of_its_kind(made):
+    shutil.rmtree(made.root / "templates/rule")
+    assert explain(made.project, "rule", "half_off")["files"][0]["purpose"] == "the rule half off"
     with pytest.raises(UsageError, match="no kind 'rule'"):
-        explain(world.project, "rule", "other")
+        explain(made.project, "rule", "other")
 
 
 def test_markers_are_words_and_lose_the_markup_around_them():

@@ -47,18 +47,17 @@ def test_crlf_registries_and_documents_come_back_byte_for_byte(world):
     assert world.tree() == before
 
 
-def test_an_edited_file_is_kept_and_reported_and_the_rest_goes(world):
-    world.generate()
-    world.edit(MODULE, "return result", "return max(result, 0.0)")
-    edited = world.read(MODULE)
-    unit, _ = undo(world)
+def test_an_edited_file_is_kept_and_reported_and_the_rest_goes(made):
+    made.edit(MODULE, "return result", "return max(result, 0.0)")
+    edited = made.read(MODULE)
+    unit, _ = undo(made)
     assert unit.exit_code == 4
     assert [item.path for item in unit.kept] == [MODULE]
-    assert world.read(MODULE) == edited
-    assert not (world.root / TEST).exists()
-    assert "half_off" not in world.read(REGISTRY)
-    assert "half_off" not in world.read("docs/extensions.md")
-    left = read_receipt(world.root, "rule", "half_off")
+    assert made.read(MODULE) == edited
+    assert not (made.root / TEST).exists()
+    assert "half_off" not in made.read(REGISTRY)
+    assert "half_off" not in made.read("docs/extensions.md")
+    left = read_receipt(made.root, "rule", "half_off")
     assert set(left.files) == {MODULE}
     assert (left.entries, left.documents) == ((), ())
 
@@ -86,47 +85,43 @@ def test_two_forced_undos_in_a_second_keep_both_backups(world):
     assert [(backup / MODULE).read_text(encoding="utf-8") for backup in backups] == ["first", "second"]
 
 
-def test_after_a_kept_file_the_unit_can_be_generated_again(world):
-    world.generate()
-    complete = world.tree()
-    world.edit(MODULE, "return result", "return max(result, 0.0)")
-    edited = world.read(MODULE)
-    undo(world)
-    world.generate()
-    assert world.read(MODULE) == edited
+def test_after_a_kept_file_the_unit_can_be_generated_again(made):
+    complete = made.tree()
+    made.edit(MODULE, "return result", "return max(result, 0.0)")
+    edited = made.read(MODULE)
+    undo(made)
+    made.generate()
+    assert made.read(MODULE) == edited
     mode, _ = complete[MODULE]
-    assert world.tree() == complete | {MODULE: (mode, edited.encode())}
+    assert made.tree() == complete | {MODULE: (mode, edited.encode())}
 
 
-def test_a_registry_entry_that_somebody_changed_is_kept_and_reported(world):
-    world.generate()
-    world.edit(REGISTRY, "shop.rules.half_off:half_off_rule", "shop.other:rule")
-    unit, _ = undo(world)
+def test_a_registry_entry_that_somebody_changed_is_kept_and_reported(made):
+    made.edit(REGISTRY, "shop.rules.half_off:half_off_rule", "shop.other:rule")
+    unit, _ = undo(made)
     assert unit.exit_code == 4
     assert [(item.path, "changed since" in item.reason) for item in unit.kept] == [(REGISTRY, True)]
-    assert "shop.other:rule" in world.read(REGISTRY)
-    assert not (world.root / MODULE).exists()
-    assert [entry.key for entry in read_receipt(world.root, "rule", "half_off").entries] == ["half_off"]
-    forced, _ = undo(world, force=True)
+    assert "shop.other:rule" in made.read(REGISTRY)
+    assert not (made.root / MODULE).exists()
+    assert [entry.key for entry in read_receipt(made.root, "rule", "half_off").entries] == ["half_off"]
+    forced, _ = undo(made, force=True)
     assert forced.exit_code == 0
-    assert "shop.other:rule" in world.read(REGISTRY)
-    assert not (world.root / RECEIPT).exists()
+    assert "shop.other:rule" in made.read(REGISTRY)
+    assert not (made.root / RECEIPT).exists()
 
 
-def test_a_document_line_that_somebody_changed_is_kept_and_reported(world):
-    world.generate()
-    world.edit("docs/extensions.md", "half off, a rule", "a fine rule")
-    unit, _ = undo(world)
+def test_a_document_line_that_somebody_changed_is_kept_and_reported(made):
+    made.edit("docs/extensions.md", "half off, a rule", "a fine rule")
+    unit, _ = undo(made)
     assert [item.path for item in unit.kept] == ["docs/extensions.md"]
-    assert "a fine rule" in world.read("docs/extensions.md")
+    assert "a fine rule" in made.read("docs/extensions.md")
 
 
-def test_a_registry_that_cannot_be_read_any_more_does_not_block_the_rest(world):
-    world.generate()
-    world.edit(REGISTRY, "RULES: Final[dict[str, str]] = {", "RULES: Final[dict[str, str]] = {**{}, ")
-    unit, _ = undo(world)
+def test_a_registry_that_cannot_be_read_any_more_does_not_block_the_rest(made):
+    made.edit(REGISTRY, "RULES: Final[dict[str, str]] = {", "RULES: Final[dict[str, str]] = {**{}, ")
+    unit, _ = undo(made)
     assert [item.path for item in unit.kept] == [REGISTRY]
-    assert not (world.root / MODULE).exists()
+    assert not (made.root / MODULE).exists()
 
 
 def test_files_and_entries_that_are_gone_already_are_fine(world):
@@ -143,13 +138,12 @@ def test_files_and_entries_that_are_gone_already_are_fine(world):
     assert undo(world)[0].exit_code == 0
 
 
-def test_a_link_in_the_place_of_a_file_is_not_followed(world, tmp_path):
-    world.generate()
+def test_a_link_in_the_place_of_a_file_is_not_followed(made, tmp_path):
     precious = tmp_path / "precious.py"
     precious.write_text("mine", encoding="utf-8")
-    (world.root / MODULE).unlink()
-    (world.root / MODULE).symlink_to(precious)
-    unit, _ = undo(world, force=True)
+    (made.root / MODULE).unlink()
+    (made.root / MODULE).symlink_to(precious)
+    unit, _ = undo(made, force=True)
     assert [item.path for item in unit.kept] == [MODULE]
     assert precious.read_text(encoding="utf-8") == "mine"
 
@@ -171,13 +165,12 @@ def test_an_entry_that_stood_there_before_survives(world):
     assert world.tree() == before
 
 
-def test_a_unit_that_was_not_generated_is_named_with_the_nearest_one(world):
-    world.generate()
+def test_a_unit_that_was_not_generated_is_named_with_the_nearest_one(made):
     with pytest.raises(UsageError, match="no rule 'half_of'") as caught:
-        plan_undo(world.project, "rule", "half_of")
+        plan_undo(made.project, "rule", "half_of")
     assert "half_off" in caught.value.fix
     with pytest.raises(UsageError, match="was generated"):
-        plan_undo(world.project, "rule", "../../etc/passwd")
+        plan_undo(made.project, "rule", "../../etc/passwd")
 
 
 def test_a_misspelt_kind_is_told_before_the_name(world):
@@ -186,31 +179,28 @@ def test_a_misspelt_kind_is_told_before_the_name(world):
     assert "'rule'" in caught.value.fix
 
 
-def test_planning_an_undo_writes_nothing(world):
-    world.generate()
-    world.edit(MODULE, "return result", "return max(result, 0.0)")
-    before = world.tree()
-    unit = plan_undo(world.project, "rule", "half_off", force=True)
-    assert world.tree() == before
-    assert not (world.root / ".git/areal-new/backup").exists()
+def test_planning_an_undo_writes_nothing(made):
+    made.edit(MODULE, "return result", "return max(result, 0.0)")
+    before = made.tree()
+    unit = plan_undo(made.project, "rule", "half_off", force=True)
+    assert made.tree() == before
+    assert not (made.root / ".git/areal-new/backup").exists()
     assert unit.backups == [MODULE]
 
 
-def test_a_failed_undo_leaves_no_backup_behind(world):
-    world.generate()
-    world.edit(MODULE, "return result", "return max(result, 0.0)")
-    unit = plan_undo(world.project, "rule", "half_off", force=True)
-    world.edit(MODULE, "max", "min")
+def test_a_failed_undo_leaves_no_backup_behind(made):
+    made.edit(MODULE, "return result", "return max(result, 0.0)")
+    unit = plan_undo(made.project, "rule", "half_off", force=True)
+    made.edit(MODULE, "max", "min")
     with pytest.raises(ConflictError, match="changed since"):
-        world.apply(unit)
-    assert list((world.root / ".git/areal-new/backup").iterdir()) == []
+        made.apply(unit)
+    assert list((made.root / ".git/areal-new/backup").iterdir()) == []
 
 
-def test_a_backup_that_cannot_be_written_stops_the_undo(world):
-    world.generate()
-    world.edit(MODULE, "return result", "return max(result, 0.0)")
-    before = world.tree()
-    world.write(".git/areal-new/backup", "a file in the way")
+def test_a_backup_that_cannot_be_written_stops_the_undo(made):
+    made.edit(MODULE, "return result", "return max(result, 0.0)")
+    before = made.tree()
+    made.write(".git/areal-new/backup", "a file in the way")
     with pytest.raises(WriteError, match="backup"):
-        undo(world, force=True)
-    assert world.tree() == before
+        undo(made, force=True)
+    assert made.tree() == before

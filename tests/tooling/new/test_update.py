@@ -12,7 +12,6 @@ from tooling.kit.change.plan import sha256
 from tooling.kit.receipts import read_receipt
 from tooling.new.commands.rename import plan_rename
 from tooling.new.commands.update import plan_update, plan_update_all
-from tooling.new.testing import run_tests
 
 MODULE = "shop/rules/half_off.py"
 TEST = "tests/test_half_off.py"
@@ -35,32 +34,29 @@ def improve_template(world):
     )
 
 
-def test_an_unchanged_template_gives_an_empty_plan(world):
-    world.generate()
-    unit = plan_update(world.project, "rule", "half_off")
+def test_an_unchanged_template_gives_an_empty_plan(made):
+    unit = plan_update(made.project, "rule", "half_off")
     assert not unit.plan
     assert unit.exit_code == 0
 
 
-def test_a_pristine_unit_becomes_what_the_template_makes_now(world):
-    world.generate()
-    improve_template(world)
-    unit = update(world)
-    assert "Lowers by 10 percent." in world.read(MODULE)
-    receipt = read_receipt(world.root, "rule", "half_off")
-    assert receipt.files[MODULE].sha256 == sha256((world.root / MODULE).read_bytes())
+def test_a_pristine_unit_becomes_what_the_template_makes_now(made):
+    improve_template(made)
+    unit = update(made)
+    assert "Lowers by 10 percent." in made.read(MODULE)
+    receipt = read_receipt(made.root, "rule", "half_off")
+    assert receipt.files[MODULE].sha256 == sha256((made.root / MODULE).read_bytes())
     assert receipt.template.tree == unit.receipt.template.tree
-    assert not plan_update(world.project, "rule", "half_off").plan
-    world.git("checkout", "--quiet", "templates")
+    assert not plan_update(made.project, "rule", "half_off").plan
+    made.git("checkout", "--quiet", "templates")
 
 
-def test_edits_and_changes_of_the_template_are_both_kept(world):
-    world.generate()
-    world.edit(MODULE, "    return result", "    return max(result, 0.0)")
-    improve_template(world)
-    unit = update(world)
+def test_edits_and_changes_of_the_template_are_both_kept(made):
+    made.edit(MODULE, "    return result", "    return max(result, 0.0)")
+    improve_template(made)
+    unit = update(made)
     assert unit.exit_code == 0
-    text = world.read(MODULE)
+    text = made.read(MODULE)
     assert "Lowers by 10 percent." in text
     assert "return max(result, 0.0)" in text
     assert [check.name for check in unit.checks].count("ruff-check") == 2
@@ -77,58 +73,53 @@ def test_updates_work_when_neither_template_was_ever_committed(world):
     assert "return max(result, 0.0)" in world.read(MODULE)
 
 
-def test_lines_changed_on_both_sides_get_markers_and_exit_code_5(world):
-    world.generate()
-    world.edit(MODULE, "Takes 10 percent off.", "Takes a tenth off.")
-    improve_template(world)
-    unit = update(world)
+def test_lines_changed_on_both_sides_get_markers_and_exit_code_5(made):
+    made.edit(MODULE, "Takes 10 percent off.", "Takes a tenth off.")
+    improve_template(made)
+    unit = update(made)
     assert unit.exit_code == 5
     assert unit.conflicts == [MODULE]
-    text = world.read(MODULE)
+    text = made.read(MODULE)
     for part in ("<<<<<<< yours", "Takes a tenth off.", "||||||| template before", "Lowers by", ">>>>>>> template now"):
         assert part in text
-    assert read_receipt(world.root, "rule", "half_off").template.tree == unit.receipt.template.tree
+    assert read_receipt(made.root, "rule", "half_off").template.tree == unit.receipt.template.tree
 
 
-def test_conflicts_that_nobody_resolved_are_told_again_and_stop_the_next_merge(world):
-    world.generate()
-    world.edit(MODULE, "Takes 10 percent off.", "Takes a tenth off.")
-    improve_template(world)
-    update(world)
-    again = plan_update(world.project, "rule", "half_off")
+def test_conflicts_that_nobody_resolved_are_told_again_and_stop_the_next_merge(made):
+    made.edit(MODULE, "Takes 10 percent off.", "Takes a tenth off.")
+    improve_template(made)
+    update(made)
+    again = plan_update(made.project, "rule", "half_off")
     assert (bool(again.plan), again.exit_code, again.conflicts) == (False, 5, [MODULE])
-    before = world.tree()
+    before = made.tree()
     with pytest.raises(MergeConflictError, match="earlier merge") as caught:
-        plan_update(world.project, "rule", "half_off", answers={"percent": 20})
+        plan_update(made.project, "rule", "half_off", answers={"percent": 20})
     assert caught.value.where == MODULE
     with pytest.raises(MergeConflictError):
-        plan_rename(world.project, "rule", "half_off", "quarter_off")
-    assert world.tree() == before
-    resolved = [line for line in world.read(MODULE).splitlines() if not line.startswith(("<", "|", "=", ">"))]
+        plan_rename(made.project, "rule", "half_off", "quarter_off")
+    assert made.tree() == before
+    resolved = [line for line in made.read(MODULE).splitlines() if not line.startswith(("<", "|", "=", ">"))]
     kept = [line for line in resolved if "percent off" not in line and "Lowers by" not in line]
-    world.write(MODULE, "\n".join(kept) + "\n")
-    assert plan_update(world.project, "rule", "half_off").exit_code == 0
-    assert update(world, answers={"style": "rounded"}).exit_code == 0
-    assert "Takes a tenth off." in world.read(MODULE)
-    assert "round(result, 2)" in world.read(MODULE)
+    made.write(MODULE, "\n".join(kept) + "\n")
+    assert plan_update(made.project, "rule", "half_off").exit_code == 0
+    assert update(made, answers={"style": "rounded"}).exit_code == 0
+    assert "Takes a tenth off." in made.read(MODULE)
+    assert "round(result, 2)" in made.read(MODULE)
 
 
-def test_new_answers_are_merged_like_a_new_template(world):
-    world.generate()
-    world.edit(MODULE, "    return result", "    return max(result, 0.0)")
-    unit = update(world, answers={"percent": 25})
+def test_new_answers_are_merged_like_a_new_template(made):
+    made.edit(MODULE, "    return result", "    return max(result, 0.0)")
+    unit = update(made, answers={"percent": 25})
     assert unit.exit_code == 0
-    assert "(100 - 25)" in world.read(MODULE)
-    assert "return max(result, 0.0)" in world.read(MODULE)
-    assert read_receipt(world.root, "rule", "half_off").answers["percent"] == 25
-    assert not plan_update(world.project, "rule", "half_off", answers={"percent": 25}).plan
-    assert run_tests(world.root, unit.tests, python=world.project.python).ok
+    assert "(100 - 25)" in made.read(MODULE)
+    assert "return max(result, 0.0)" in made.read(MODULE)
+    assert read_receipt(made.root, "rule", "half_off").answers["percent"] == 25
+    assert not plan_update(made.project, "rule", "half_off", answers={"percent": 25}).plan
 
 
-def test_an_answer_to_no_question_is_refused(world):
-    world.generate()
+def test_an_answer_to_no_question_is_refused(made):
     with pytest.raises(UsageError, match="percent"):
-        plan_update(world.project, "rule", "half_off", answers={"precent": 25})
+        plan_update(made.project, "rule", "half_off", answers={"precent": 25})
 
 
 def test_old_answers_stay_and_new_questions_get_their_defaults(world):
@@ -164,13 +155,12 @@ def test_an_old_answer_that_is_no_longer_allowed_asks_for_a_new_one(world):
     assert "(100 - 40)" in world.read(MODULE)
 
 
-def test_a_file_that_the_user_deleted_stays_deleted(world):
-    world.generate()
-    (world.root / TEST).unlink()
-    improve_template(world)
-    world.edit(world.test_template, "200.0 - 2.0", "200.0 - 1.0 * 2.0")
-    unit = update(world)
-    assert not (world.root / TEST).exists()
+def test_a_file_that_the_user_deleted_stays_deleted(made):
+    (made.root / TEST).unlink()
+    improve_template(made)
+    made.edit(made.test_template, "200.0 - 2.0", "200.0 - 1.0 * 2.0")
+    unit = update(made)
+    assert not (made.root / TEST).exists()
     assert unit.tests == ()
 
 
@@ -183,20 +173,18 @@ def add_notes_file(world):
     )
 
 
-def test_a_file_that_is_new_in_the_template_is_added_to_the_unit(world):
-    world.generate()
-    add_notes_file(world)
-    update(world)
-    assert world.read("docs/half_off.md") == "# half off\n"
-    assert "docs/half_off.md" in read_receipt(world.root, "rule", "half_off").files
+def test_a_file_that_is_new_in_the_template_is_added_to_the_unit(made):
+    add_notes_file(made)
+    update(made)
+    assert made.read("docs/half_off.md") == "# half off\n"
+    assert "docs/half_off.md" in read_receipt(made.root, "rule", "half_off").files
 
 
-def test_a_new_file_never_overwrites_one_of_the_users(world):
-    world.generate()
-    add_notes_file(world)
-    world.write("docs/half_off.md", "mine\n")
+def test_a_new_file_never_overwrites_one_of_the_users(made):
+    add_notes_file(made)
+    made.write("docs/half_off.md", "mine\n")
     with pytest.raises(ConflictError, match="does not belong to the unit"):
-        plan_update(world.project, "rule", "half_off")
+        plan_update(made.project, "rule", "half_off")
 
 
 def drop_test_file(world):
@@ -206,62 +194,57 @@ def drop_test_file(world):
     world.write(MANIFEST, text[:start] + text[end:])
 
 
-def test_a_pristine_file_that_left_the_template_goes(world):
-    world.generate()
-    drop_test_file(world)
-    update(world)
-    assert not (world.root / TEST).exists()
-    assert set(read_receipt(world.root, "rule", "half_off").files) == {MODULE}
+def test_a_pristine_file_that_left_the_template_goes(made):
+    drop_test_file(made)
+    update(made)
+    assert not (made.root / TEST).exists()
+    assert set(read_receipt(made.root, "rule", "half_off").files) == {MODULE}
 
 
-def test_an_edited_file_that_left_the_template_stays_and_is_reported(world):
-    world.generate()
-    world.edit(TEST, "200.0", "400.0")
-    drop_test_file(world)
-    unit = update(world)
+def test_an_edited_file_that_left_the_template_stays_and_is_reported(made):
+    made.edit(TEST, "200.0", "400.0")
+    drop_test_file(made)
+    unit = update(made)
     assert unit.exit_code == 4
     assert [item.path for item in unit.kept] == [TEST]
-    assert "400.0" in world.read(TEST)
-    assert set(read_receipt(world.root, "rule", "half_off").files) == {MODULE}
+    assert "400.0" in made.read(TEST)
+    assert set(read_receipt(made.root, "rule", "half_off").files) == {MODULE}
 
 
-def test_a_file_that_the_template_renamed_moves_with_its_edits(world):
-    world.generate()
-    world.edit(TEST, "200.0) ==", "400.0 - 200.0) ==")
+def test_a_file_that_the_template_renamed_moves_with_its_edits(made):
+    made.edit(TEST, "200.0) ==", "400.0 - 200.0) ==")
     new = "templates/rule/template/{{ tests }}/rules/{{ snake }}_test.py.jinja"
-    (world.root / new).parent.mkdir(parents=True)
-    (world.root / world.test_template).rename(world.root / new)
-    world.edit(MANIFEST, "{{ tests }}/test_{{ snake }}.py", "{{ tests }}/rules/{{ snake }}_test.py")
-    old_name, new_name = (path.removeprefix("templates/rule/") for path in (world.test_template, new))
-    world.write(MANIFEST, world.read(MANIFEST) + f'\n[renames]\n"{old_name}" = "{new_name}"\n')
-    unit = update(world)
+    (made.root / new).parent.mkdir(parents=True)
+    (made.root / made.test_template).rename(made.root / new)
+    made.edit(MANIFEST, "{{ tests }}/test_{{ snake }}.py", "{{ tests }}/rules/{{ snake }}_test.py")
+    old_name, new_name = (path.removeprefix("templates/rule/") for path in (made.test_template, new))
+    made.write(MANIFEST, made.read(MANIFEST) + f'\n[renames]\n"{old_name}" = "{new_name}"\n')
+    unit = update(made)
     assert unit.exit_code == 0
-    assert not (world.root / TEST).exists()
-    assert "400.0 - 200.0" in world.read("tests/rules/half_off_test.py")
+    assert not (made.root / TEST).exists()
+    assert "400.0 - 200.0" in made.read("tests/rules/half_off_test.py")
     assert unit.tests == ("tests/rules/half_off_test.py",)
 
 
-def test_registry_entries_and_document_lines_move_when_the_template_changes_them(world):
-    world.generate()
-    world.edit(MANIFEST, ':{{ snake }}_rule"', ':{{ snake }}_price_rule"')
-    world.edit(MANIFEST, 'symbols = ["{{ snake }}_rule"]', 'symbols = ["{{ snake }}_price_rule"]')
-    world.edit(MANIFEST, "| {{ summary }} |", "| {{ summary }}! |")
-    world.edit(world.module_template, "def {{ snake }}_rule", "def {{ snake }}_price_rule")
-    world.write(world.test_template, world.read(world.test_template).replace("_rule", "_price_rule"))
-    unit = update(world)
-    assert '"half_off": "shop.rules.half_off:half_off_price_rule",' in world.read(REGISTRY)
-    assert world.read(REGISTRY).count("half_off") == 3
-    assert "| `half_off` | half off, a rule! |" in world.read("docs/extensions.md")
+def test_registry_entries_and_document_lines_move_when_the_template_changes_them(made):
+    made.edit(MANIFEST, ':{{ snake }}_rule"', ':{{ snake }}_price_rule"')
+    made.edit(MANIFEST, 'symbols = ["{{ snake }}_rule"]', 'symbols = ["{{ snake }}_price_rule"]')
+    made.edit(MANIFEST, "| {{ summary }} |", "| {{ summary }}! |")
+    made.edit(made.module_template, "def {{ snake }}_rule", "def {{ snake }}_price_rule")
+    made.write(made.test_template, made.read(made.test_template).replace("_rule", "_price_rule"))
+    unit = update(made)
+    assert '"half_off": "shop.rules.half_off:half_off_price_rule",' in made.read(REGISTRY)
+    assert made.read(REGISTRY).count("half_off") == 3
+    assert "| `half_off` | half off, a rule! |" in made.read("docs/extensions.md")
     assert sorted(item.action for item in unit.registered) == ["add", "add", "remove", "remove"]
 
 
-def test_an_entry_that_the_user_removed_is_not_put_back(world):
-    world.generate()
-    world.edit(REGISTRY, '    "half_off": "shop.rules.half_off:half_off_rule",\n', "")
-    registry = world.read(REGISTRY)
-    improve_template(world)
-    update(world)
-    assert world.read(REGISTRY) == registry
+def test_an_entry_that_the_user_removed_is_not_put_back(made):
+    made.edit(REGISTRY, '    "half_off": "shop.rules.half_off:half_off_rule",\n', "")
+    registry = made.read(REGISTRY)
+    improve_template(made)
+    update(made)
+    assert made.read(REGISTRY) == registry
 
 
 def test_a_unit_generated_without_registering_stays_out_of_registries(world):
@@ -285,47 +268,43 @@ def test_what_an_undo_kept_does_not_bring_the_rest_back(world):
     assert "half_off" not in world.read(REGISTRY)
 
 
-def test_a_template_that_renders_bad_code_now_changes_nothing(world):
-    world.generate()
-    world.edit(world.module_template, "return result", "return reslut")
-    before = world.tree()
+def test_a_template_that_renders_bad_code_now_changes_nothing(made):
+    made.edit(made.module_template, "return result", "return reslut")
+    before = made.tree()
     with pytest.raises(ChecksFailedError, match="ruff-check") as caught:
-        plan_update(world.project, "rule", "half_off")
+        plan_update(made.project, "rule", "half_off")
     assert any("F821" in check.detail for check in caught.value.checks)
-    assert world.tree() == before
+    assert made.tree() == before
 
 
-def test_a_merge_that_fits_together_as_text_but_not_as_code_is_refused(world):
-    world.generate()
-    world.edit(MODULE, "    return result", "    return result + 0.0 * price")
-    world.edit(world.module_template, "def {{ snake }}_rule(price: float)", "def {{ snake }}_rule(cost: float)")
-    world.edit(world.module_template, "result = price *", "result = cost *")
+def test_a_merge_that_fits_together_as_text_but_not_as_code_is_refused(made):
+    made.edit(MODULE, "    return result", "    return result + 0.0 * price")
+    made.edit(made.module_template, "def {{ snake }}_rule(price: float)", "def {{ snake }}_rule(cost: float)")
+    made.edit(made.module_template, "result = price *", "result = cost *")
     with pytest.raises(ChecksFailedError, match="do not fit together") as caught:
-        plan_update(world.project, "rule", "half_off")
+        plan_update(made.project, "rule", "half_off")
     assert "\n" not in str(caught.value)
     assert any(not check.ok and check.detail for check in caught.value.checks)
 
 
-def test_code_that_was_broken_before_the_update_is_only_a_warning(world):
-    world.generate()
-    world.edit(MODULE, "    return result", "    return reslut")
-    improve_template(world)
-    unit = update(world)
+def test_code_that_was_broken_before_the_update_is_only_a_warning(made):
+    made.edit(MODULE, "    return result", "    return reslut")
+    improve_template(made)
+    unit = update(made)
     assert any("F821" in warning for warning in unit.warnings)
-    assert "Lowers by" in world.read(MODULE)
+    assert "Lowers by" in made.read(MODULE)
 
 
-def test_all_units_are_updated_in_one_plan(world):
-    world.generate("half_off")
-    world.generate("quarter_off")
-    world.edit(MANIFEST, "| {{ summary }} |", "| {{ summary }}! |")
-    improve_template(world)
-    unit = plan_update_all(world.project)
-    world.apply(unit)
-    assert "Lowers by" in world.read(MODULE)
-    assert "Lowers by" in world.read("shop/rules/quarter_off.py")
-    assert world.read("docs/extensions.md").count("a rule! |") == 2
-    assert not plan_update_all(world.project, "rule").plan
+def test_all_units_are_updated_in_one_plan(made):
+    made.generate("quarter_off")
+    made.edit(MANIFEST, "| {{ summary }} |", "| {{ summary }}! |")
+    improve_template(made)
+    unit = plan_update_all(made.project)
+    made.apply(unit)
+    assert "Lowers by" in made.read(MODULE)
+    assert "Lowers by" in made.read("shop/rules/quarter_off.py")
+    assert made.read("docs/extensions.md").count("a rule! |") == 2
+    assert not plan_update_all(made.project, "rule").plan
 
 
 def test_a_misspelt_kind_is_no_empty_set_of_units(world):
@@ -450,8 +429,7 @@ def test_another_formatting_now_than_then_is_merged_with_a_warning(world):
     assert "return abs(result)" in world.read(MODULE)
 
 
-def test_without_its_kind_a_unit_cannot_be_updated_and_the_message_says_so(world):
-    world.generate()
-    shutil.rmtree(world.root / "templates/rule")
+def test_without_its_kind_a_unit_cannot_be_updated_and_the_message_says_so(made):
+    shutil.rmtree(made.root / "templates/rule")
     with pytest.raises(UsageError, match="no kind 'rule'"):
-        plan_update(world.project, "rule", "half_off")
+        plan_update(made.project, "rule", "half_off")
