@@ -13,10 +13,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import UsageError
-from tooling.review.records import MIN_REASON, Finding, Place, Rule, is_test
+from tooling.review.records import MIN_REASON, Place, ReviewFinding, Rule, is_test
 from tooling.review.rules import references
 from tooling.review.rules.catalogue import RULES
 
@@ -50,8 +51,8 @@ LINTED: Final[dict[str, str]] = {
 """Rules of ruff, and ours that looks for the same: whoever gave a reason to one does not have to repeat it."""
 
 
-def reason(side: Side, finding: Finding) -> str:
-    """Why a finding is suppressed; "" when it counts."""
+def reason(side: Side, finding: ReviewFinding) -> str:
+    """Return why a finding is suppressed; "" when it counts."""
     lines = (side.text(finding.place.path) or "").split("\n")
     at = finding.place.line - 1
     if not 0 <= at < len(lines):
@@ -67,7 +68,7 @@ def reason(side: Side, finding: Finding) -> str:
 
 
 def codes_of(rule: str) -> list[str]:
-    """The codes of ruff that say the same."""
+    """Return the codes of ruff that say the same."""
     return [code for code, ours in LINTED.items() if ours == rule]
 
 
@@ -82,8 +83,8 @@ def _enough(text: str) -> str:
 VERSION = 1
 
 
-def baseline(findings: Iterable[Finding]) -> str:
-    """The file's content; what a fingerprint is about stands beside it, for people."""
+def baseline(findings: Iterable[ReviewFinding]) -> str:
+    """Write a baseline; each fingerprint comes with what it is about, for people."""
     rows = {
         each.fingerprint: f"{each.rule.id} {each.place.path}: {each.place.message}"
         for each in findings
@@ -94,7 +95,7 @@ def baseline(findings: Iterable[Finding]) -> str:
 
 
 def read_baseline(text: str) -> frozenset[str]:
-    """The fingerprints. Raises UsageError for what `--as-baseline` does not print."""
+    """Read the fingerprints. Raises UsageError for what `--as-baseline` does not print."""
     if not text:
         return frozenset()
     try:
@@ -103,45 +104,51 @@ def read_baseline(text: str) -> frozenset[str]:
             raise KeyError("version")
         return frozenset(document["accepted"])
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"is no baseline: {error}", where="baseline", fix="make it with --as-baseline") from error
+        raise UsageError(f"is not a baseline: {error}", where="baseline", fix="make it with --as-baseline") from error
 
 
-def find(comparison: Comparison, policy: Policy, accepted: Collection[str] = ()) -> tuple[Finding, ...]:
-    """New findings, the worst first. accepted: fingerprints of a baseline."""
+def find(comparison: Comparison, policy: Policy, accepted: Collection[str] = ()) -> tuple[ReviewFinding, ...]:
+    """Return new findings, the worst first. accepted: fingerprints of a baseline."""
     comparison.base.frozen = comparison.head.frozen = policy.frozen
-    found = [*_in_files(comparison, policy), *_in_change(comparison, policy)]
+    found = list(_in_files(comparison, policy))
+    for rule in RULES.values():
+        places = rule.in_change(comparison) if rule.in_change and rule.id not in policy.disable else ()
+        found += [_finding(rule, place, comparison.head) for place in places if policy.reads(place.path)]
     found.sort(key=lambda each: (-each.rule.severity, each.place.path, each.place.line, each.rule.id))
-    return tuple(_judged(comparison, _numbered(found), accepted))
+    judged, count = list[ReviewFinding](), Counter[str]()
+    for each in found:
+        nth, count[each.fingerprint] = count[each.fingerprint], count[each.fingerprint] + 1
+        numbered = replace(each, nth=nth)
+        why = "baseline" if numbered.fingerprint in accepted else reason(comparison.head, numbered)
+        judged.append(replace(numbered, suppressed=why))
+    return tuple(judged)
 
 
-def _in_files(comparison: Comparison, policy: Policy) -> Iterator[Finding]:
+def _in_files(comparison: Comparison, policy: Policy) -> Iterator[ReviewFinding]:
     active = [rule for rule in RULES.values() if rule.in_file is not None and rule.id not in policy.disable]
     files = [each for each in comparison.files if each.path.endswith(".py") and policy.reads(each.path)]
     after = {each.path: _places(active, comparison.head, each.path) if each.status != "D" else [] for each in files}
     # The other side is asked only what this side answers: most changes have nothing to compare.
     fired = [rule for rule in active if any(each.rule is rule for found in after.values() for each in found)]
-    new: list[Finding] = []
-    gone: list[Finding] = []
+    new: list[ReviewFinding] = []
+    gone: list[ReviewFinding] = []
     for file in files if fired else ():
         before = _places(fired, comparison.base, file.old_path) if file.status != "A" else []
         new += _without(after[file.path], before, moved=False)
         gone += _without(before, after[file.path], moved=False)
     yield from _without(new, gone, moved=True)
-    yield from _elsewhere(comparison, policy, [rule for rule in active if rule in references.RULES])
-
-
-def _elsewhere(comparison: Comparison, policy: Policy, rules: list[Rule]) -> Iterator[Finding]:
-    """In files that the change left alone, but took something from."""
+    # In files that the change left alone, but took something from
+    rules = [rule for rule in active if rule in references.RULES]
     comparison.head.load(comparison.affected)
     for path in comparison.affected:
-        after = _places(rules, comparison.head, path) if policy.reads(path) else []
-        if after:
-            yield from _without(after, _places(rules, comparison.base, path), moved=False)
+        now = _places(rules, comparison.head, path) if policy.reads(path) else []
+        if now:
+            yield from _without(now, _places(rules, comparison.base, path), moved=False)
 
 
-def _places(rules: Iterable[Rule], side: Side, path: str) -> list[Finding]:
+def _places(rules: Iterable[Rule], side: Side, path: str) -> list[ReviewFinding]:
     module = side.module(path)
-    found: dict[tuple[str, int, str], Finding] = {}
+    found: dict[tuple[str, int, str], ReviewFinding] = {}
     held = [rule for rule in rules if rule.in_tests or not is_test(path)]
     for rule in held if module is not None else ():
         for place in rule.in_file(module, side) if rule.in_file is not None and module is not None else ():
@@ -151,15 +158,15 @@ def _places(rules: Iterable[Rule], side: Side, path: str) -> list[Finding]:
     return list(found.values())
 
 
-def _without(found: list[Finding], known: list[Finding], *, moved: bool) -> list[Finding]:
-    """What is found more often than it is known. Of moved code the file and the enclosing function are another."""
+def _without(found: list[ReviewFinding], known: list[ReviewFinding], *, moved: bool) -> list[ReviewFinding]:
+    """Return what is found more often than it is known. Moved code has another file and another enclosing function."""
 
-    def key(finding: Finding) -> tuple[str, ...]:
+    def key(finding: ReviewFinding) -> tuple[str, ...]:
         said = (finding.rule.id, finding.place.message, finding.code)
         return said if moved else (*said, finding.symbol)
 
     left = Counter(map(key, known))
-    new: list[Finding] = []
+    new: list[ReviewFinding] = []
     for finding in found:
         left[key(finding)] -= 1
         if left[key(finding)] < 0:
@@ -167,29 +174,8 @@ def _without(found: list[Finding], known: list[Finding], *, moved: bool) -> list
     return new
 
 
-def _in_change(comparison: Comparison, policy: Policy) -> Iterator[Finding]:
-    for rule in RULES.values():
-        if rule.in_change is not None and rule.id not in policy.disable:
-            for place in rule.in_change(comparison):
-                if policy.reads(place.path):
-                    yield _finding(rule, place, comparison.head)
-
-
-def _finding(rule: Rule, place: Place, side: Side) -> Finding:
+def _finding(rule: Rule, place: Place, side: Side) -> ReviewFinding:
     lines = (side.text(place.path) or "").split("\n")
     code = lines[place.line - 1].strip() if 0 < place.line <= len(lines) else ""
     module = side.module(place.path)
-    return Finding(rule, place, module.symbol_at(place.line) if module is not None else "", code)
-
-
-def _numbered(found: Iterable[Finding]) -> Iterator[Finding]:
-    count: Counter[str] = Counter()
-    for finding in found:
-        yield Finding(finding.rule, finding.place, finding.symbol, finding.code, count[finding.fingerprint])
-        count[finding.fingerprint] += 1
-
-
-def _judged(comparison: Comparison, found: Iterable[Finding], accepted: Collection[str]) -> Iterator[Finding]:
-    for finding in found:
-        why = "baseline" if finding.fingerprint in accepted else reason(comparison.head, finding)
-        yield Finding(finding.rule, finding.place, finding.symbol, finding.code, finding.nth, why)
+    return ReviewFinding(rule, place, module.symbol_at(place.line) if module is not None else "", code)

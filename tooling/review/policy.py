@@ -18,7 +18,7 @@ import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from tooling.cli.errors import UsageError
 from tooling.cli.settings import Settings, Strings, parse_settings, section
@@ -76,49 +76,51 @@ class Touched:
 
 
 def glob(pattern: str) -> re.Pattern[str]:
-    """`**` stands for any folders, also none; `*` and `?` stay within one."""
+    """Compile a glob. `**` stands for any folders, also none; `*` and `?` stay within one."""
     text = re.escape(pattern).replace(r"\*\*/", "(?:.*/)?").replace(r"/\*\*", "/.*")
     return re.compile(text.replace(r"\*\*", ".*").replace(r"\*", "[^/]*").replace(r"\?", "[^/]"), re.DOTALL)
 
 
 def read_domains(content: bytes, where: str) -> tuple[Domain, ...]:
-    """The domains of a table. Raises UsageError that names what is wrong."""
+    """Read the domains of a table. Raises UsageError that names what is wrong."""
     try:
         table = parse_toml(content)
-        return tuple(_domain(each) for each in table["domain"])
+        return tuple(
+            Domain(
+                name=row["name"],
+                title=row["title"],
+                expert=row["expert"],
+                weight=int(row["weight"]),
+                globs=tuple(glob(each) for each in row["globs"]),
+                questions=tuple(row.get("questions", ())),
+                signals=tuple(
+                    Signal(each["name"], re.compile(each["pattern"]), each["question"])
+                    for each in row.get("signals", ())
+                ),
+            )
+            for row in table["domain"]
+        )
     except TOMLError as error:
-        raise UsageError(f"is no TOML: {error}", where=where, fix="correct the file") from error
+        raise UsageError(f"is not TOML: {error}", where=where, fix="correct the file") from error
     except (KeyError, TypeError, re.error) as error:
-        raise UsageError(f"is no table of domains: {error}", where=where, fix=f"write it as {BUILT_IN.name}") from error
-
-
-def _domain(row: Mapping[str, Any]) -> Domain:
-    return Domain(
-        name=row["name"],
-        title=row["title"],
-        expert=row["expert"],
-        weight=int(row["weight"]),
-        globs=tuple(glob(each) for each in row["globs"]),
-        questions=tuple(row.get("questions", ())),
-        signals=tuple(
-            Signal(each["name"], re.compile(each["pattern"]), each["question"]) for each in row.get("signals", ())
-        ),
-    )
+        raise UsageError(
+            f"is not a table of domains: {error}", where=where, fix=f"write it as {BUILT_IN.name}"
+        ) from error
 
 
 @functools.cache
 def built_in() -> tuple[Domain, ...]:
-    """The table of domains.toml."""
+    """Return the table of domains.toml."""
     return read_domains(BUILT_IN.read_bytes(), BUILT_IN.name)
 
 
 def owner(path: str, domains: tuple[Domain, ...]) -> Domain:
-    """The first domain that owns a path; ELSEWHERE if none does."""
+    """Return the first domain that owns a path; ELSEWHERE if none does."""
     return next((each for each in domains if each.owns(path)), ELSEWHERE)
 
 
 def touched(comparison: Comparison, domains: tuple[Domain, ...]) -> tuple[Touched, ...]:
-    """The domains of a change, in the order of the table."""
+    """Return the domains of a change, in the order of the table."""
     paths: dict[str, list[str]] = {}
     owners: dict[str, Domain] = {}
     for file in comparison.files:

@@ -11,11 +11,11 @@ from tooling.review.records import Severity
 from tooling.review.rules.catalogue import RULES, family_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from tooling.review.analysis import Pass, Risk
     from tooling.review.policy import Touched
-    from tooling.review.records import Finding, Rule
+    from tooling.review.records import ReviewFinding
     from tooling.review.repository.comparison import Comparison
 
 
@@ -27,33 +27,22 @@ class ReviewResult:
     domains: tuple[Touched, ...]
     risk: Risk
     passes: tuple[Pass, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[ReviewFinding, ...]
     notes: tuple[str, ...] = ()
     """What was not looked at."""
     users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Changed functions and classes -> where files outside the change use them; empty where nobody asked."""
 
     @property
-    def open(self) -> tuple[Finding, ...]:
+    def open(self) -> tuple[ReviewFinding, ...]:
         """Findings that are not suppressed."""
         return tuple(each for each in self.findings if not each.suppressed)
 
 
 def fields(outcome: ReviewResult) -> dict[str, Any]:
-    """For `--json`: CHANGE_ANALYSIS_REPORT holds phases 1 to 3, `findings` phase 4."""
-    return {
-        "CHANGE_ANALYSIS_REPORT": _analysis(outcome),
-        "findings": [finding_object(each) for each in outcome.open],
-        "suppressed": [
-            {**finding_object(each), "reason": each.suppressed} for each in outcome.findings if each.suppressed
-        ],
-        "not_reviewed": list(outcome.notes),
-    }
-
-
-def _analysis(outcome: ReviewResult) -> dict[str, Any]:
+    """Return the fields of `--json`: CHANGE_ANALYSIS_REPORT holds phases 1 to 3, `findings` phase 4."""
     comparison = outcome.comparison
-    return {
+    analysis = {
         "change": comparison.title,
         "base": comparison.base.where,
         "head": comparison.head.where,
@@ -100,10 +89,18 @@ def _analysis(outcome: ReviewResult) -> dict[str, Any]:
             for each in outcome.passes
         ],
     }
+    return {
+        "CHANGE_ANALYSIS_REPORT": analysis,
+        "findings": [finding_object(each) for each in outcome.open],
+        "suppressed": [
+            {**finding_object(each), "reason": each.suppressed} for each in outcome.findings if each.suppressed
+        ],
+        "not_reviewed": list(outcome.notes),
+    }
 
 
-def finding_object(finding: Finding) -> dict[str, Any]:
-    """One finding."""
+def finding_object(finding: ReviewFinding) -> dict[str, Any]:
+    """Return one finding for JSON."""
     return {
         "rule": finding.rule.id,
         "family": family_of(finding.rule.id),
@@ -124,69 +121,58 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~@&])")
 
 
 def text(outcome: ReviewResult, *, quick: bool) -> str:
-    """Lines for a terminal."""
-    return "\n".join(_text(outcome, quick)) + "\n"
-
-
-def _text(outcome: ReviewResult, quick: bool) -> Iterator[str]:
+    """Format lines for a terminal."""
     comparison, risk = outcome.comparison, outcome.risk
-    yield f"{comparison.title}: {len(comparison.files)} files, +{comparison.added} -{comparison.removed}"
-    yield f"risk {risk.level.name}: {'; '.join(risk.reasons)}"
+    lines = list[str]()
+    lines.append(f"{comparison.title}: {len(comparison.files)} files, +{comparison.added} -{comparison.removed}")
+    lines.append(f"risk {risk.level.name}: {'; '.join(risk.reasons)}")
     for each in outcome.domains:
         raised = f" (signals: {', '.join(each.signals)})" if each.signals else ""
-        yield f"  {each.domain.name}: {len(each.paths)} files{raised}"
+        lines.append(f"  {each.domain.name}: {len(each.paths)} files{raised}")
     if outcome.users:
         places = {place.rpartition(":")[0] for each in outcome.users.values() for place in each}
-        yield f"used outside the change: {', '.join(outcome.users)} (in {len(places)} files)"
+        lines.append(f"used outside the change: {', '.join(outcome.users)} (in {len(places)} files)")
     for one in outcome.passes:
-        yield f"pass {one.name}, {one.depth}: {one.why}"
+        lines.append(f"pass {one.name}, {one.depth}: {one.why}")
     if quick:
-        return
+        return "\n".join(lines) + "\n"
     for finding in outcome.open:
         place, rule = finding.place, finding.rule
-        yield f"{place.path}:{place.line}: {rule.severity.name} {rule.id}: {place.message}"
-        yield f"    why: {finding.rule.why}"
-        yield f"    fix: {finding.rule.fix}"
+        lines.append(f"{place.path}:{place.line}: {rule.severity.name} {rule.id}: {place.message}")
+        lines.append(f"    why: {finding.rule.why}")
+        lines.append(f"    fix: {finding.rule.fix}")
         if finding.place.evidence:
-            yield f"    see: {finding.place.evidence}"
+            lines.append(f"    see: {finding.place.evidence}")
     hidden = len(outcome.findings) - len(outcome.open)
-    yield f"{len(outcome.open)} new findings" + (f", {hidden} suppressed" if hidden else "")
+    lines.append(f"{len(outcome.open)} new findings" + (f", {hidden} suppressed" if hidden else ""))
     for note in outcome.notes:
-        yield f"not reviewed: {note}"
+        lines.append(f"not reviewed: {note}")
+    return "\n".join(lines) + "\n"
 
 
 def markdown(outcome: ReviewResult) -> str:
-    """A comment for a pull request. Names of files and code are escaped: they are somebody's text."""
+    """Write a comment for a pull request. Names of files and code are escaped: they are somebody's text."""
     comparison, risk = outcome.comparison, outcome.risk
     parts = [f"### Review: risk {risk.level.name}", ""]
     parts += [f"- {escaped(reason)}" for reason in risk.reasons]
     parts += ["", f"{len(comparison.files)} files, +{comparison.added} -{comparison.removed}", ""]
     if outcome.open:
         parts += ["| severity | rule | place | what | fix |", "| --- | --- | --- | --- | --- |"]
-        parts += [_row(each) for each in outcome.open]
+        for each in outcome.open:
+            place, rule = each.place, each.rule
+            cells = (rule.severity.name, rule.id, escaped(f"{place.path}:{place.line}"), escaped(place.message))
+            parts.append(f"| {' | '.join(cells)} | {escaped(rule.fix)} |")
     else:
         parts += ["No new findings."]
     if outcome.passes:
         parts += ["", "Passes to do:", ""]
-        parts += [f"- **{escaped(each.name)}** ({each.depth}): {escaped(each.why)}" for each in outcome.passes]
+        parts += [f"- **{escaped(one.name)}** ({one.depth}): {escaped(one.why)}" for one in outcome.passes]
     parts += [f"- not reviewed: {escaped(note)}" for note in outcome.notes]
     return "\n".join(parts) + "\n"
 
 
-def _row(finding: Finding) -> str:
-    place = escaped(f"{finding.place.path}:{finding.place.line}")
-    cells = (
-        finding.rule.severity.name,
-        finding.rule.id,
-        place,
-        escaped(finding.place.message),
-        escaped(finding.rule.fix),
-    )
-    return f"| {' | '.join(cells)} |"
-
-
 def escaped(words: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
+    """Return text that Markdown shows as it is, on one line."""
     return _SPECIAL.sub(r"\\\1", " ".join(words.split()))
 
 
@@ -200,29 +186,28 @@ LEVELS: Final = {
 
 
 def sarif(outcome: ReviewResult, *, tool_version: str) -> dict[str, Any]:
-    """The log as an object for `json.dumps`; suppressed findings are marked as such."""
+    """Return the SARIF log as an object for `json.dumps`; suppressed findings are marked as such."""
     order = sorted({each.rule.id for each in outcome.findings})
     driver = {
         "name": "areal-review",
         "semanticVersion": tool_version,
-        "rules": [_rule(RULES[name]) for name in order],
+        "rules": [
+            {
+                "id": rule.id,
+                "shortDescription": {"text": rule.title},
+                "fullDescription": {"text": rule.why},
+                "help": {"text": f"{rule.fix}\n\nExample:\n{rule.example}"},
+                "defaultConfiguration": {"level": LEVELS[rule.severity]},
+            }
+            for rule in map(RULES.__getitem__, order)
+        ],
     }
     results = [_result(each, order.index(each.rule.id)) for each in outcome.findings]
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _rule(rule: Rule) -> dict[str, Any]:
-    return {
-        "id": rule.id,
-        "shortDescription": {"text": rule.title},
-        "fullDescription": {"text": rule.why},
-        "help": {"text": f"{rule.fix}\n\nExample:\n{rule.example}"},
-        "defaultConfiguration": {"level": LEVELS[rule.severity]},
-    }
-
-
-def _result(finding: Finding, index: int) -> dict[str, Any]:
+def _result(finding: ReviewFinding, index: int) -> dict[str, Any]:
     artifact = {"uri": quote(finding.place.path, errors="surrogateescape"), "uriBaseId": "%SRCROOT%"}
     result: dict[str, Any] = {
         "ruleId": finding.rule.id,
@@ -241,34 +226,31 @@ def _result(finding: Finding, index: int) -> dict[str, Any]:
 
 
 def rdjson(outcome: ReviewResult) -> dict[str, Any]:
-    """reviewdog's DiagnosticResult; findings that are suppressed stay out, since it has no word for them."""
+    """Return reviewdog's DiagnosticResult; findings that are suppressed stay out, since it has no word for them."""
     source = {"name": "areal-review"}
-    return {"source": source, "diagnostics": [_diagnostic(each) for each in outcome.open]}
-
-
-def _diagnostic(finding: Finding) -> dict[str, Any]:
     severities = {"error": "ERROR", "warning": "WARNING", "note": "INFO"}
-    path = finding.place.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    start = {"line": max(1, finding.place.line)}
-    return {
-        "message": f"{finding.place.message}. {finding.rule.why} {finding.rule.fix}",
-        "location": {"path": path, "range": {"start": start}},
-        "severity": severities[LEVELS[finding.rule.severity]],
-        "code": {"value": finding.rule.id},
-    }
+    found = []
+    for each in outcome.open:
+        path = each.place.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        found.append(
+            {
+                "message": f"{each.place.message}. {each.rule.why} {each.rule.fix}",
+                "location": {"path": path, "range": {"start": {"line": max(1, each.place.line)}}},
+                "severity": severities[LEVELS[each.rule.severity]],
+                "code": {"value": each.rule.id},
+            }
+        )
+    return {"source": source, "diagnostics": found}
 
 
 def github(outcome: ReviewResult) -> str:
-    """`::error file=...`: one line per finding."""
-    return "".join(_github(outcome))
-
-
-def _github(outcome: ReviewResult) -> Iterator[str]:
-    kinds = {"error": "error", "warning": "warning", "note": "notice"}
+    """Write annotations, `::error file=...`: one line per finding."""
+    kinds, lines = {"error": "error", "warning": "warning", "note": "notice"}, list[str]()
     for each in outcome.open:
         place = f"file={_property(each.place.path)},line={each.place.line},title={_property(each.rule.id)}"
         message = f"{each.place.message}. {each.rule.why} {each.rule.fix}"
-        yield f"::{kinds[LEVELS[each.rule.severity]]} {place}::{_data(message)}\n"
+        lines.append(f"::{kinds[LEVELS[each.rule.severity]]} {place}::{_data(message)}\n")
+    return "".join(lines)
 
 
 def _data(words: str) -> str:

@@ -55,7 +55,7 @@ def test_globs(pattern, path, matches):
 
 
 def test_a_table_that_is_none_is_refused():
-    with pytest.raises(UsageError, match="is no table of domains"):
+    with pytest.raises(UsageError, match="is not a table of domains"):
         read_domains(b'[[domain]]\nname = "x"\n', "mine.toml")
 
 

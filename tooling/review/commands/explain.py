@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def row(rule: Rule) -> dict[str, Any]:
-    """One rule of the list."""
+    """Return one rule of the list."""
     return {"id": rule.id, "family": family_of(rule.id), "severity": rule.severity.name, "title": rule.title}
 
 
 def fields(rule: Rule) -> dict[str, Any]:
-    """Everything about one rule, for programs."""
+    """Return everything about one rule, for programs."""
     return row(rule) | {
         "why": rule.why,
         "fix": rule.fix,
@@ -36,7 +36,7 @@ def fields(rule: Rule) -> dict[str, Any]:
 
 
 def text(rule: Rule) -> str:
-    """The same for people."""
+    """Format the same for people."""
     example = "\n".join(f"    {line}" for line in rule.example.splitlines())
     lines = [
         f"{rule.id} ({rule.severity.name}, {family_of(rule.id)}): {rule.title}",
@@ -51,14 +51,14 @@ def text(rule: Rule) -> str:
 
 
 def suppression(name: str) -> str:
-    """The comment that suppresses a finding."""
+    """Return the comment that suppresses a finding."""
     codes = codes_of(name)
     also = f"; `# noqa: {codes[0]} - REASON` does too" if codes else ""
     return f"# review: ignore[{name}] REASON (on the line or alone above it; {MIN_REASON} characters or more{also})"
 
 
 def concerns_of(name: str) -> list[str]:
-    """What a rule serves."""
+    """Return the concerns that a rule serves."""
     return [concern for concern, rules in CONCERNS.items() if name in rules]
 
 
@@ -67,7 +67,7 @@ def _reads(rule: Rule) -> str:
 
 
 def markdown() -> str:
-    """The reference page: concerns with their rules, then every rule."""
+    """Return the reference page: concerns with their rules, then every rule."""
     parts = [
         "# Rules of areal-review",
         "",
@@ -78,7 +78,9 @@ def markdown() -> str:
         "| concern | rules |",
         "| --- | --- |",
     ]
-    parts += [f"| {concern} | {', '.join(map(_link, rules))} |" for concern, rules in CONCERNS.items()]
+    parts += [
+        f"| {concern} | {', '.join(f'[{name}](#{name})' for name in rules)} |" for concern, rules in CONCERNS.items()
+    ]
     for family, rules in FAMILIES.items():
         parts += ["", f"## {family}"]
         for rule in rules:
@@ -88,13 +90,8 @@ def markdown() -> str:
     return "\n".join(parts) + "\n"
 
 
-def _link(name: str) -> str:
-    return f"[{name}](#{name})"
-
-
 def explain(words: Sequence[str]) -> Report:
-    """What a rule looks for; all rules without a name."""
-
+    """Say what a rule looks for; list all rules without a name."""
     command = "areal-review explain"
     if not words:
         rows = [row(rule) for rule in RULES.values()]

@@ -82,7 +82,7 @@ def _number(word: str) -> int:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The arguments. Raises UsageError, also for options that would be ignored."""
+    """Parse the arguments. Raises UsageError, also for options that would be ignored."""
     arguments = make_parser().read(words)
     forms = [f"--{name}" for name in ("sarif", "rdjson", "github", "markdown") if getattr(arguments, name)]
     if arguments.json and forms:
@@ -170,7 +170,7 @@ def _comparison(git: ReviewedClone, arguments: argparse.Namespace) -> Comparison
     if arguments.pr:
         request = fetch(git, arguments.pr, remote=arguments.remote or "", base=arguments.base or "")
         comparison = made.between(git, request.base, request.head)
-        chosen = "" if request.told else " (the remote's default branch: `gh` told no other)"
+        chosen = "" if request.told else " (the remote's default branch: `gh` named no other)"
         comparison.title = f"pull request {request.number} onto {request.base_name}{chosen}"
         return comparison
     if arguments.staged:
@@ -179,10 +179,8 @@ def _comparison(git: ReviewedClone, arguments: argparse.Namespace) -> Comparison
         return made.work_tree(git)
     if arguments.commit:
         return made.commit_alone(git, arguments.commit)
-    return made.between(git, arguments.base or _default_base(git), arguments.head or "HEAD")
-
-
-def _default_base(git: ReviewedClone) -> str:
+    if arguments.base:
+        return made.between(git, arguments.base, arguments.head or "HEAD")
     from tooling.review.policy import read_policy
     from tooling.review.repository.side import Side
 
@@ -192,11 +190,11 @@ def _default_base(git: ReviewedClone) -> str:
     base = next(known, None)
     if base is None:
         raise UsageError("no branch `main` to compare with", where="--base", fix="name the base: --base REV")
-    return base
+    return made.between(git, base, arguments.head or "HEAD")
 
 
 def _unread(comparison: Comparison, policy: Policy) -> tuple[str, ...]:
-    """What no rule looked at, with the reason."""
+    """List what no rule looked at, with the reason."""
     notes = [f"{path}: its content is not in this clone" for path in comparison.absent]
     for file in comparison.files:
         if file.status == "D":

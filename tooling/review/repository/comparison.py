@@ -14,7 +14,7 @@ from tooling.review.repository.module import Function, Module
 from tooling.review.repository.side import INDEX, WORK_TREE, Side
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator
 
     from tooling.review.repository.git import ReviewedClone
 
@@ -65,15 +65,16 @@ class Comparison:
     @cached_property
     def symbols(self) -> dict[str, tuple[str, ...]]:
         """Path -> functions and classes with changed lines, innermost names only."""
-        return {each.path: tuple(sorted(self._changed(each))) for each in self.files if each.path.endswith(".py")}
-
-    def _changed(self, file: ChangedFile) -> Iterator[str]:
-        seen: set[str] = set()
-        for side, path, lines in ((self.head, file.path, file.added), (self.base, file.old_path, file.removed)):
-            module = side.module(path) if lines else None
-            if module is not None:
-                seen |= {module.symbol_at(line) for line in lines}
-        yield from seen - {""}
+        found = {}
+        for file in self.files:
+            seen: set[str] = set()
+            for side, path, lines in ((self.head, file.path, file.added), (self.base, file.old_path, file.removed)):
+                module = side.module(path) if lines and file.path.endswith(".py") else None
+                if module is not None:
+                    seen |= {module.symbol_at(line) for line in lines}
+            if file.path.endswith(".py"):
+                found[file.path] = tuple(sorted(seen - {""}))
+        return found
 
     @cached_property
     def gone(self) -> dict[str, tuple[str, ChangedFile]]:
@@ -98,14 +99,21 @@ class Comparison:
         wanted: dict[str, set[str]] = {}
         for name, path in [*((name, file.old_path) for name, file in self.gone.values()), *self._resigned()]:
             if len(name) > 2:
-                wanted.setdefault(name, set()).add(_stem(path))
+                # "engine" of "areal/api/engine.py", "api" of "areal/api/__init__.py"
+                *folders, stem = path.removesuffix(".py").split("/")
+                wanted.setdefault(name, set()).add(folders[-1] if stem == "__init__" and folders else stem)
         paths = [path for path in self.head.grep(wanted, "*.py") if path not in self.by_path] if wanted else []
         self.head.load(paths)
         # A name like `main` is everywhere: who does not name the module either means another one, unless the name is
         # handed on by a package.
         handed_on = self.head.mentioned(wanted, "*__init__.py") if paths else set()
-        texts = {path: self.head.text(path) or "" for path in paths}
-        return tuple(path for path, text in texts.items() if _may_mean(text, wanted, handed_on))
+        found = []
+        for path in paths:
+            text = self.head.text(path) or ""
+            mentioned = (name for name in wanted if name in text)
+            if any(name in handed_on or any(stem in text for stem in wanted[name]) for name in mentioned):
+                found.append(path)
+        return tuple(found)
 
     def _resigned(self) -> Iterator[tuple[str, str]]:
         for file in self.files:
@@ -117,48 +125,34 @@ class Comparison:
             yield from ((name, file.path) for name, shape in now if old.get(name, shape) != shape)
 
 
-def _stem(path: str) -> str:
-    """ "engine" of "areal/api/engine.py", "api" of "areal/api/__init__.py"."""
-    *folders, name = path.removesuffix(".py").split("/")
-    return folders[-1] if name == "__init__" and folders else name
-
-
-def _may_mean(text: str, wanted: Mapping[str, Collection[str]], handed_on: Collection[str]) -> bool:
-    mentioned = (name for name in wanted if name in text)
-    return any(name in handed_on or any(stem in text for stem in wanted[name]) for name in mentioned)
-
-
 def top_level(module: Module) -> dict[str, ast.AST]:
-    """What a module defines itself at its top level (imports are not counted)."""
+    """Return what a module defines itself at its top level (imports are not counted)."""
     found: dict[str, ast.AST] = {}
     for node in module.tree.body:
         if isinstance(node, Function | ast.ClassDef):
             found[node.name] = node
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found.update({name.id: node for target in targets for name in ast.walk(target) if _stored(name)})  # type: ignore[attr-defined]  # _stored says it is a Name
+            names = (name for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
+            found.update({name.id: node for name in names if isinstance(name.ctx, ast.Store)})
     return found
 
 
-def _stored(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-
-
 def _signatures(module: Module) -> dict[str, str]:
-    """What callers of each function and class of the top level depend on."""
-    return {node.name: _shape(node) for node in module.tree.body if isinstance(node, Function | ast.ClassDef)}
-
-
-def _shape(node: Function | ast.ClassDef) -> str:
-    if isinstance(node, Function):
-        return ast.dump(node.args)
-    made = (each for each in node.body if isinstance(each, Function) and each.name == "__init__")
-    fields = (each for each in node.body if isinstance(each, ast.AnnAssign))
-    return " ".join([*(ast.dump(each.args) for each in made), *(ast.dump(each) for each in fields)])
+    """Return what callers of each function and class of the top level depend on."""
+    found = {}
+    for node in module.tree.body:
+        if isinstance(node, Function):
+            found[node.name] = ast.dump(node.args)
+        elif isinstance(node, ast.ClassDef):
+            made = (each for each in node.body if isinstance(each, Function) and each.name == "__init__")
+            fields = (each for each in node.body if isinstance(each, ast.AnnAssign))
+            found[node.name] = " ".join([*(ast.dump(each.args) for each in made), *(ast.dump(each) for each in fields)])
+    return found
 
 
 def between(git: ReviewedClone, base: str, head: str) -> Comparison:
-    """What `head` adds since it left `base`."""
+    """Compare `head` with where it left `base`."""
     tip = git.require(head, "--head")
     onto = git.require(base, "--base")
     start = git.merge_base(onto, tip)
@@ -170,20 +164,20 @@ def between(git: ReviewedClone, base: str, head: str) -> Comparison:
 
 
 def commit_alone(git: ReviewedClone, revision: str) -> Comparison:
-    """What one commit changes against its first parent."""
+    """Compare one commit with its first parent."""
     tip = git.require(revision, "--head")
     start = git.commit(f"{tip}^") or EMPTY_TREE
     return _compared(git, start, tip, [start, tip], revision)
 
 
 def staged(git: ReviewedClone) -> Comparison:
-    """What the next commit would hold."""
+    """Compare the index with the last commit."""
     start = git.commit("HEAD") or EMPTY_TREE
     return _compared(git, start, INDEX, ["--cached", start], "staged")
 
 
 def work_tree(git: ReviewedClone) -> Comparison:
-    """What differs on disk from the last commit, new files included."""
+    """Compare the work tree with the last commit, new files included."""
     start = git.commit("HEAD") or EMPTY_TREE
     found = _compared(git, start, WORK_TREE, [start], "work tree")
     known = found.by_path
@@ -216,7 +210,7 @@ def _compared(git: ReviewedClone, start: str, tip: str, arguments: list[str], ti
 
 
 def _diff(git: ReviewedClone, arguments: list[str]) -> tuple[list[str], bytes, tuple[str, ...]]:
-    """Changed files as git lists them, the patch, and the files that neither can be about."""
+    """Return the changed files as git lists them, the patch, and the files that neither can be about."""
     try:
         raw = git.listed(*_DIFF, *_RAW, *arguments, "--")
         return raw, git.run(*_DIFF, "-U0", *arguments, "--"), ()

@@ -1,4 +1,4 @@
-"""One Python file as a syntax tree, with what rules ask again and again: nodes by type, scopes, imported names."""
+"""Reads a Python file as a syntax tree, with what rules ask again and again: nodes by type, scopes, imported names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ALIAS = re.compile(r"^([ \t]*)type[ \t]+(\w+)(?:\[[^\]\n]*\])?[ \t]*=", re.MULT
 
 
 def parse(text: str) -> ast.Module | None:
-    """The tree of a file; None for what is no Python. Type parameters of Python 3.12 (`def f[T](x)`, `type X = ...`)
+    """Parse a file; None for anything but Python. Type parameters of Python 3.12 (`def f[T](x)`, `type X = ...`)
     are read by any version: they are taken out, which moves no line."""
     for attempt in (text, _ALIAS.sub(r"\1\2 =", _PARAMETERS.sub(r"\1", text))):
         try:
@@ -72,26 +72,26 @@ class Module:
         return self._walked[1]
 
     def nodes(self, *types: type[Node]) -> Iterator[Node]:
-        """All nodes of exactly these types."""
+        """Yield all nodes of exactly these types."""
         for kind in types:
             yield from self._walked[0].get(kind, ())  # type: ignore[misc]  # filed under their own type
 
     def functions(self) -> Iterator[Function]:
-        """All functions and methods, nested ones included."""
+        """Yield all functions and methods, nested ones included."""
         yield from self.nodes(ast.FunctionDef)
         yield from self.nodes(ast.AsyncFunctionDef)
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """The nodes that hold a node, from the inside out."""
+        """Return the nodes that hold a node, from the inside out."""
         while (node := self.parents.get(node)) is not None:  # type: ignore[assignment]  # None ends the loop
             yield node
 
     def function_of(self, node: ast.AST) -> Function | ast.Lambda | None:
-        """The innermost function that holds a node."""
+        """Return the innermost function that holds a node."""
         return next((each for each in self.around(node) if isinstance(each, Function | ast.Lambda)), None)
 
     def class_of(self, node: ast.AST) -> ast.ClassDef | None:
-        """The class whose method (directly) a function is."""
+        """Return the class whose method (directly) a function is."""
         parent = self.parents.get(node)
         return parent if isinstance(parent, ast.ClassDef) else None
 
@@ -113,7 +113,7 @@ class Module:
         return spans
 
     def symbol_at(self, line: int) -> str:
-        """Qualified name of the innermost function or class around a line; "" at the top level."""
+        """Return the qualified name of the innermost function or class around a line; "" at the top level."""
         holding = [(start, name) for start, end, name in self._spans if start <= line <= end]
         return max(holding)[1] if holding else ""
 
@@ -160,7 +160,7 @@ class Module:
         return found
 
     def absolute(self, node: ast.ImportFrom) -> str:
-        """The module an import names, relative ones resolved."""
+        """Return the module an import names, relative ones resolved."""
         if not node.level:
             return node.module or ""
         parts = self.package.split(".")
@@ -169,7 +169,7 @@ class Module:
         return ".".join([*kept, *([node.module] if node.module else [])])
 
     def dotted(self, node: ast.expr) -> str:
-        """What `dist.all_reduce` stands for: "torch.distributed.all_reduce"; "" for what is no name."""
+        """Resolve a name: `dist.all_reduce` stands for "torch.distributed.all_reduce"; "" for other expressions."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -180,7 +180,7 @@ class Module:
 
 
 def own_nodes(function: ast.AST) -> list[ast.AST]:
-    """The nodes of a body without those of functions and classes defined in it."""
+    """Return the nodes of a body without those of functions and classes defined in it."""
     # Two dozen rules walk each function: the tree itself keeps what the first of them found.
     found: list[ast.AST] | None = getattr(function, "own_nodes", None)
     if found is None:
@@ -213,17 +213,27 @@ TEARDOWN = re.compile(
 
 
 def keyword(call: ast.Call, *names: str) -> ast.expr | None:
-    """The value of the first keyword of these names."""
+    """Return the value of the first keyword of these names."""
     return next((each.value for each in call.keywords if each.arg in names), None)
 
 
 def parameters(function: Function | ast.Lambda) -> list[str]:
-    """Names of all parameters."""
+    """Return the names of all parameters."""
     spec = function.args
     named = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, *filter(None, (spec.vararg, spec.kwarg))]
     return [each.arg for each in named]
 
 
 def last_name(node: ast.expr) -> str:
-    """The last part of a name: "join" of `self.thread.join`."""
+    """Return the last part of a name: "join" of `self.thread.join`."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def field_names(module: Module | None) -> dict[str, int]:
+    """Return "Class.field" -> line, of every annotated class attribute."""
+    return {
+        f"{node.name}.{each.target.id}": each.lineno
+        for node in (module.nodes(ast.ClassDef) if module is not None else ())
+        for each in node.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }

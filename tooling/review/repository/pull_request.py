@@ -1,4 +1,4 @@
-"""A pull request by its number: its commits are fetched under refs of their own, and nothing else is touched.
+"""Fetches a pull request by its number under refs of its own, and touches nothing else.
 
 Branches, index and work tree stay as they are; what a pull request says (title, text, names of branches) is not read,
 but for the name of the branch that it asks to be merged into. `gh` tells that name if it is there; without it the base
@@ -44,7 +44,13 @@ def fetch(git: ReviewedClone, number: int, *, remote: str = "", base: str = "") 
 
     Raises UsageError: no such remote or request, or it cannot be reached.
     """
-    remote = remote or _default_remote(git)
+    if not remote:
+        remotes = git.text("remote").split()
+        preferred = [each for each in ("upstream", "origin") if each in remotes] or remotes
+        if not preferred:
+            fix = "add one, or review a branch with --head"
+            raise UsageError("this repository has no remote", where="--pr", fix=fix)
+        remote = preferred[0]
     known = _listed(git, remote, number)
     source = next((name for name in (each.format(number) for each in _HEADS) if name in known), None)
     if source is None:
@@ -60,18 +66,10 @@ def fetch(git: ReviewedClone, number: int, *, remote: str = "", base: str = "") 
     return PullRequest(number, head, onto, name, told)
 
 
-def _default_remote(git: ReviewedClone) -> str:
-    remotes = git.text("remote").split()
-    known = [each for each in ("upstream", "origin") if each in remotes] or remotes
-    if not known:
-        raise UsageError("this repository has no remote", where="--pr", fix="add one, or review a branch with --head")
-    return known[0]
-
-
 def _listed(git: ReviewedClone, remote: str, number: int) -> dict[str, str]:
-    """Refs of the remote that matter here, with their hashes; "HEAD" with the name of the default branch."""
+    """Return refs of the remote that matter here, with their hashes; "HEAD" with the name of the default branch."""
     if remote.startswith("-"):
-        raise UsageError("is no remote", where=f"--remote {remote}", fix="name one that `git remote` lists")
+        raise UsageError("is not a remote", where=f"--remote {remote}", fix="name one that `git remote` lists")
     patterns = ["HEAD", "refs/heads/*", *(each.format(number) for each in _HEADS)]
     found: dict[str, str] = {}
     for line in git.remote("ls-remote", "--symref", "--", remote, *patterns).splitlines():
@@ -96,7 +94,7 @@ def _base(git: ReviewedClone, number: int, given: str, known: dict[str, str]) ->
 
 
 def _told_by_gh(git: ReviewedClone, number: int) -> str:
-    """Name of the base branch, "" where `gh` is missing, logged out, or of another host."""
+    """Ask `gh` for the base branch; "" where `gh` is missing, logged out, or of another host."""
     program = shutil.which("gh")
     if program is None:
         return ""

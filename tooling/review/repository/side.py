@@ -1,4 +1,4 @@
-"""One side of a change: the files of a commit, of the index or of the work tree, and what its modules define."""
+"""Reads one side of a change: the files of a commit, of the index or of the work tree, and what its modules define."""
 
 from __future__ import annotations
 
@@ -44,11 +44,15 @@ class Side:
 
     @cached_property
     def _objects(self) -> dict[str, str]:
-        """Path -> hash of its content. Links and submodules have none: what they hold is no content of a file."""
+        """Path -> hash of its content. Links and submodules have none."""
         staged = self.where == INDEX
         command = ["ls-files", "-s", "-z"] if staged else ["ls-tree", "-r", "-z", "--full-tree", self.where]
-        rows = (row.partition("\t") for row in self.git.listed(*command))
-        return {path: _hash(head.split(" "), staged) for head, _, path in rows}
+        found = {}
+        for row in self.git.listed(*command):
+            head, _, path = row.partition("\t")
+            mode, *rest = head.split(" ")
+            found[path] = rest[0 if staged else 1] if mode.startswith("100") else ""
+        return found
 
     def load(self, paths: Iterable[str]) -> None:
         """Read many files at once."""
@@ -59,12 +63,15 @@ class Side:
             named = [self._objects[path] for path in missing]
             read = iter(self.git.blobs([each for each in named if each]))
             contents = [next(read, None) if each else None for each in named]
-        self._texts.update(zip(missing, map(_decoded, contents), strict=True))
+        for path, content in zip(missing, contents, strict=True):
+            binary = content is None or len(content) > MAX_BYTES or b"\0" in content[:8000]
+            text = content.decode("utf-8", "replace").replace("\r\n", "\n") if content is not None else ""
+            self._texts[path] = None if binary else text
 
     def _on_disk(self, path: str) -> bytes | None:
         place = self.git.root / path
         try:
-            # A link may lead anywhere; its target is no content of this repository.
+            # A link may lead anywhere; its target is not content of this repository.
             return place.read_bytes() if stat.S_ISREG(place.lstat().st_mode) else None
         except OSError:
             return None
@@ -76,7 +83,7 @@ class Side:
         return self._texts.get(path)
 
     def module(self, path: str) -> Module | None:
-        """The parsed file; None if there is none or it is no Python."""
+        """Return the parsed file; None if there is none or it is not Python."""
         if path not in self._modules:
             text = self.text(path) if path.endswith(".py") else None
             key = (path, text or "")
@@ -107,20 +114,20 @@ class Side:
         )
 
     def find_module(self, name: str) -> Module | None:
-        """The module of a dotted name, if it is ours."""
+        """Return the module of a dotted name, if it is ours."""
         path = self.packages.get(name)
         if path is not None and path not in self._texts:
             self.load(self.packages.values())  # one process reads them all; one each would take longer
         return self.module(path) if path is not None else None
 
     def grep(self, words: Iterable[str], *patterns: str) -> list[str]:
-        """Files that hold one of the words, below the patterns ("*.py")."""
+        """Return files that hold one of the words, below the patterns ("*.py")."""
         found = self._grep(["-l", "-z"], words, patterns).split("\0")
         prefix = f"{self.where}:" if self.where not in {INDEX, WORK_TREE} else ""
         return sorted(path.removeprefix(prefix) for path in found if path)
 
     def mentioned(self, words: Iterable[str], *patterns: str) -> set[str]:
-        """Those of the words that some file below the patterns holds."""
+        """Return those of the words that some file below the patterns holds."""
         return set(self._grep(["-h", "-o"], words, patterns).splitlines())
 
     def _grep(self, form: list[str], words: Iterable[str], patterns: tuple[str, ...]) -> str:
@@ -133,7 +140,7 @@ class Side:
         return os.fsdecode(self.git.run(*command, allowed=(0, 1)))
 
     def definition(self, name: str, depth: int = 0) -> tuple[Module, Function | ast.ClassDef] | None:
-        """The function or class of a dotted name, followed through re-exports; None if that is not certain."""
+        """Return the function or class of a dotted name, followed through re-exports; None if that is not certain."""
         owner, _, last = name.rpartition(".")
         module = self.find_module(owner) if owner else None
         if module is None or depth > 5:
@@ -150,18 +157,7 @@ class Side:
         return None
 
 
-def _hash(head: list[str], staged: bool) -> str:
-    regular = head[0].startswith("100")
-    return head[1 if staged else 2] if regular else ""
-
-
 def dotted_path(path: str) -> str:
-    """ "areal/api/engine.py" -> "areal.api.engine"; of an `__init__.py` the package."""
+    """Map "areal/api/engine.py" to "areal.api.engine"; of an `__init__.py` the package."""
     parts = PurePosixPath(path).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def _decoded(content: bytes | None) -> str | None:
-    if content is None or len(content) > MAX_BYTES or b"\0" in content[:8000]:
-        return None
-    return content.decode("utf-8", "replace").replace("\r\n", "\n")

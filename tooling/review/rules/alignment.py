@@ -51,40 +51,29 @@ def _two_dimensional(module: Module, call: ast.Call) -> bool:
 
 
 def mask_not_shifted(module: Module, _side: Side) -> Iterator[Place]:
-    """Labels rolled by one, and the mask of the same batch used as it came."""
+    """Find labels rolled by one, and the mask of the same batch used as it came."""
     for function in module.functions():
         nodes = list(own_nodes(function))
         rolls = [node for node in nodes if isinstance(node, ast.Call) and last_name(node.func) == "roll"]
-        bases = {base for each in rolls for base in _rolled(each, _TOKENS)}
-        if not bases or any(_mentions_mask(each) for each in rolls):
+        # Bases of the items that a roll by minus one is of: "data" of `torch.roll(data["input_ids"], shifts=-1)`
+        back = [each for each in rolls if "-1" in map(ast.unparse, (*each.args, *(one.value for one in each.keywords)))]
+        bases = {_item(node, _TOKENS) for each in back for node in ast.walk(each)} - {""}
+        if not bases or any("mask" in ast.unparse(each) for each in rolls):
             continue
         read = {_item(node, _LOSS_MASK): node for node in nodes if _item(node, _LOSS_MASK)}
-        sliced = any(isinstance(each, ast.Subscript) and _is_mask_slice(each) for each in nodes)
+        subscripts = [each for each in nodes if isinstance(each, ast.Subscript) and "mask" in ast.unparse(each.value)]
+        sliced = any(isinstance(part, ast.Slice) for each in subscripts for part in ast.walk(each.slice))
         for base, node in read.items():
             if base in bases and not sliced and isinstance(node, ast.expr) and _weighs(module, function, node):
                 message = f"`{ast.unparse(node)}` is used as it came, the tokens of `{base}` are rolled by one"
                 yield Place(module.path, node.lineno, message, f"{module.path}:{rolls[0].lineno}")
 
 
-def _rolled(call: ast.Call, pattern: re.Pattern[str]) -> Iterator[str]:
-    """Bases of the items that a roll by minus one is of: "data" of `torch.roll(data["input_ids"], shifts=-1)`."""
-    if "-1" in {ast.unparse(each) for each in (*call.args, *(pair.value for pair in call.keywords))}:
-        yield from filter(None, (_item(node, pattern) for node in ast.walk(call)))
-
-
 def _item(node: ast.AST, pattern: re.Pattern[str]) -> str:
-    """ "data" of `data["loss_mask"]`; "" of everything else."""
+    """Return "data" of `data["loss_mask"]`; "" of everything else."""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.ctx, ast.Load):
         return ast.unparse(node.value) if pattern.search(str(node.slice.value)) else ""
     return ""
-
-
-def _mentions_mask(call: ast.Call) -> bool:
-    return "mask" in ast.unparse(call)
-
-
-def _is_mask_slice(node: ast.Subscript) -> bool:
-    return "mask" in ast.unparse(node.value) and any(isinstance(each, ast.Slice) for each in ast.walk(node.slice))
 
 
 def _weighs(module: Module, function: Function, node: ast.expr) -> bool:

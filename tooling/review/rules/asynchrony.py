@@ -29,7 +29,7 @@ _POOL = re.compile(r"executor|pool", re.IGNORECASE)
 
 
 def blocking_in_async(module: Module, _side: Side) -> Iterator[Place]:
-    """A call that waits, in a function of the event loop."""
+    """Find a call that waits, in a function of the event loop."""
     for function in module.nodes(ast.AsyncFunctionDef):
         for node in own_nodes(function):
             name = module.dotted(node.func) if isinstance(node, ast.Call) else ""
@@ -38,7 +38,7 @@ def blocking_in_async(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def file_in_async(module: Module, _side: Side) -> Iterator[Place]:
-    """A file opened in a function that runs once per episode."""
+    """Find a file opened in a function that runs once per episode."""
     for function in module.nodes(ast.AsyncFunctionDef):
         if not function.name.endswith("run_episode"):
             continue
@@ -48,7 +48,7 @@ def file_in_async(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def never_awaited(module: Module, side: Side) -> Iterator[Place]:
-    """A coroutine that is made and dropped."""
+    """Find a coroutine that is created and dropped."""
     for node in module.nodes(ast.Expr):
         call = node.value
         if isinstance(call, ast.Call) and _is_coroutine(module, side, call):
@@ -84,7 +84,7 @@ def _is_plain_async(found: list[Function]) -> bool:
 
 
 def dropped_task(module: Module, _side: Side) -> Iterator[Place]:
-    """A task that nobody keeps."""
+    """Find a task that nobody keeps."""
     for node in module.nodes(ast.Expr):
         call = node.value
         if isinstance(call, ast.Call) and last_name(call.func) in {"create_task", "ensure_future"}:
@@ -94,7 +94,7 @@ def dropped_task(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def unbounded_wait(module: Module, _side: Side) -> Iterator[Place]:
-    """Waiting without a limit while something is torn down."""
+    """Find waits without a limit while something is torn down."""
     for node in module.nodes(ast.Call):
         if not isinstance(node.func, ast.Attribute) or node.func.attr not in {"join", "shutdown"}:
             continue
@@ -102,44 +102,33 @@ def unbounded_wait(module: Module, _side: Side) -> Iterator[Place]:
         if not isinstance(function, Function) or not TEARDOWN.match(function.name):
             continue
         owner = ast.unparse(node.func.value)
-        if node.func.attr == "join" and not node.args and not node.keywords and _joined(owner, function):
+        if node.func.attr == "join" and not node.args and not node.keywords and _WAITER.search(owner):
+            calls = (each for each in own_nodes(function) if isinstance(each, ast.Call))
+            if any(last_name(each.func) == "join" and (each.args or each.keywords) for each in calls):
+                continue  # another join has a limit
             yield Place(module.path, node.lineno, f"`{owner}.join()` in `{function.name}` may wait for ever")
-        elif node.func.attr == "shutdown" and _POOL.search(owner) and _waits(node):
+        wait = keyword(node, "wait") or (node.args[0] if node.args else None)
+        waits = isinstance(wait, ast.Constant) and wait.value is True
+        if node.func.attr == "shutdown" and _POOL.search(owner) and waits:
             yield Place(module.path, node.lineno, f"`{owner}.shutdown` in `{function.name}` waits for running work")
 
 
-def _joined(owner: str, function: Function) -> bool:
-    """Whether it is a thread or process, and no earlier join of it had a limit."""
-    if not _WAITER.search(owner):
-        return False
-    calls = (node for node in own_nodes(function) if isinstance(node, ast.Call) and last_name(node.func) == "join")
-    return not any(each.args or each.keywords for each in calls)
-
-
-def _waits(call: ast.Call) -> bool:
-    wait = keyword(call, "wait") or (call.args[0] if call.args else None)
-    return isinstance(wait, ast.Constant) and wait.value is True
-
-
 def endless_retry(module: Module, _side: Side) -> Iterator[Place]:
-    """`while True: try: return ... except Exception: ...` that never gives up."""
+    """Find `while True: try: return ... except Exception: ...` that never gives up."""
     for loop in module.nodes(ast.While):
         if not isinstance(loop.test, ast.Constant) or not loop.test.value or len(loop.body) != 1:
             continue
         attempt = loop.body[0]
         if not isinstance(attempt, ast.Try) or not _leaves(attempt.body, (ast.Return, ast.Break)):
             continue
-        handlers = [each for each in attempt.handlers if _is_broad(each)]
+        broad = {"Exception", "BaseException"}
+        handlers = [each for each in attempt.handlers if each.type is None or last_name(each.type) in broad]
         if handlers and not any(_leaves(each.body, (ast.Return, ast.Break, ast.Raise)) for each in attempt.handlers):
             yield Place(module.path, handlers[0].lineno, "any failure is tried again, without end")
 
 
 def _leaves(body: list[ast.stmt], kinds: tuple[type[ast.stmt], ...]) -> bool:
     return any(isinstance(node, kinds) for statement in body for node in [statement, *own_nodes(statement)])
-
-
-def _is_broad(handler: ast.ExceptHandler) -> bool:
-    return handler.type is None or last_name(handler.type) in {"Exception", "BaseException"}
 
 
 RULES = (

@@ -51,7 +51,7 @@ RULES: Final[dict[str, Rule]] = {rule.id: rule for rules in FAMILIES.values() fo
 
 
 def family_of(rule: str) -> str:
-    """The family of a rule's id."""
+    """Return the family of a rule's id."""
     return next(name for name, rules in FAMILIES.items() if any(each.id == rule for each in rules))
 
 

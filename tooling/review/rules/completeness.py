@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.rules.fields import field_names
+from tooling.review.repository.module import field_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ _MIRRORS = (".agents", ".claude", ".opencode", ".codex")
 
 
 def lock_behind(comparison: Comparison) -> Iterator[Place]:
-    """Requirements changed, and the lock that the repository keeps did not."""
+    """Find requirements that changed without the lock that the repository keeps."""
     for file in comparison.files:
         if PurePosixPath(file.path).name != "pyproject.toml" or file.status != "M":
             continue
@@ -35,7 +35,7 @@ def lock_behind(comparison: Comparison) -> Iterator[Place]:
 
 
 def checklist_behind(comparison: Comparison) -> Iterator[Place]:
-    """A requirement moved, and the checklist of that package stayed."""
+    """Find a requirement that moved without the checklist of its package."""
     lists = {PurePosixPath(path).stem: path for path in comparison.head.paths if "/checklists/" in path}
     for file in comparison.files:
         name = PurePosixPath(file.path).name
@@ -43,28 +43,21 @@ def checklist_behind(comparison: Comparison) -> Iterator[Place]:
             continue
         before, after = (_pins(side.text(path), name) for side, path in _sides(comparison, file))
         for package in sorted(set(before) & set(after) & set(lists)):
-            behind = lists[package] not in comparison.by_path
-            if before[package] != after[package] and behind and _names_version(comparison, lists[package]):
+            if before[package] == after[package] or lists[package] in comparison.by_path:
+                continue
+            if _VERSION.search(comparison.head.text(lists[package]) or ""):  # says what version it is about
+                lines = (comparison.head.text(file.path) or "").lower().replace("_", "-").split("\n")
+                hits = (number for number in sorted(file.added) if package in lines[number - 1])
+                line = next(hits, min(file.added, default=1))
                 message = f"{package} moved, {lists[package]} did not"
-                yield Place(file.path, _line_of(comparison, file, package), message, f"{lists[package]}:1")
+                yield Place(file.path, line, message, f"{lists[package]}:1")
 
 
 def _pins(text: str | None, name: str) -> dict[str, str]:
-    """Package -> version that is asked for."""
+    """Map packages to the versions that are asked for."""
     lines = _requirements(text) if name == "pyproject.toml" else (text or "").splitlines()
     found = (_PIN.match(line) for line in lines)
     return {each["name"].lower().replace("_", "-"): each["version"].strip() for each in found if each}
-
-
-def _names_version(comparison: Comparison, path: str) -> bool:
-    """Whether a checklist says what version it is about."""
-    return bool(_VERSION.search(comparison.head.text(path) or ""))
-
-
-def _line_of(comparison: Comparison, file: ChangedFile, package: str) -> int:
-    lines = (comparison.head.text(file.path) or "").split("\n")
-    hits = (number for number in sorted(file.added) if package in lines[number - 1].lower().replace("_", "-"))
-    return next(hits, min(file.added, default=1))
 
 
 def _sides(comparison: Comparison, file: ChangedFile) -> tuple[tuple[Any, str], tuple[Any, str]]:
@@ -81,7 +74,7 @@ def _requirements(text: str | None) -> frozenset[str]:
 
 
 def pages_behind(comparison: Comparison) -> Iterator[Place]:
-    """Fields of the command line's configuration changed, and its generated page did not."""
+    """Find fields of the command line's configuration that changed without its generated page."""
     pages = [path for path in comparison.head.paths if path.endswith("cli_reference.md")]
     if not pages or any(path in comparison.by_path for path in pages):
         return
@@ -97,7 +90,7 @@ def pages_behind(comparison: Comparison) -> Iterator[Place]:
 
 
 def translation_behind(comparison: Comparison) -> Iterator[Place]:
-    """A page changed, and its translation did not."""
+    """Find a page that changed without its translation."""
     for file in comparison.files:
         parts = PurePosixPath(file.path).parts
         if "docs" not in parts or "en" not in parts or not file.path.endswith(".md") or file.status != "M":
@@ -108,7 +101,7 @@ def translation_behind(comparison: Comparison) -> Iterator[Place]:
 
 
 def mirrors_differ(comparison: Comparison) -> Iterator[Place]:
-    """A skill that several agent platforms keep a copy of, changed in one of them."""
+    """Find a skill that several agent platforms keep a copy of, changed in one of them."""
     for file in comparison.files:
         top, _, rest = file.path.partition("/")
         if top not in _MIRRORS or not rest.startswith("skills/") or file.status not in "MA":
@@ -121,10 +114,11 @@ def mirrors_differ(comparison: Comparison) -> Iterator[Place]:
 
 
 def documents_name_gone(comparison: Comparison) -> Iterator[Place]:
-    """A document or skill that names a symbol or file which the change removed."""
+    """Find a document or skill that names a symbol or file which the change removed."""
     gone = {name: file for name, file in comparison.gone.values() if len(name) > 5 and not name.islower()}
     gone |= {name: file for name, file in comparison.gone.values() if "_" in name.strip("_") and len(name) > 7}
-    still = {name for name in gone if _is_defined(comparison, name)}
+    modules = {part for path in comparison.head.packages for part in path.split(".")}
+    still = {name for name in gone if name in modules or _is_defined(comparison, name)}
     for name in sorted(set(gone) - still):
         for path in comparison.head.grep([name], "*.md"):
             text = comparison.head.text(path) or ""
@@ -135,10 +129,7 @@ def documents_name_gone(comparison: Comparison) -> Iterator[Place]:
 
 
 def _is_defined(comparison: Comparison, name: str) -> bool:
-    """Whether another module defines the name now, or is called so: it moved, or the page means something else."""
-    named = (part for path in comparison.head.packages for part in path.split("."))
-    if name in named:
-        return True
+    """Tell whether another module defines the name now: it moved, or the page means something else."""
     spelt = re.compile(
         rf"^\s*(?:(?:async\s+)?def|class)\s+{re.escape(name)}\b|^{re.escape(name)}\b\s*[:=]", re.MULTILINE
     )
@@ -146,7 +137,7 @@ def _is_defined(comparison: Comparison, name: str) -> bool:
 
 
 def removed_export(comparison: Comparison) -> Iterator[Place]:
-    """A name taken out of a package's `__all__` without a word of deprecation before."""
+    """Find a name removed from a package's `__all__` without any deprecation before."""
     for file in comparison.files:
         if not file.path.endswith("__init__.py") or file.status not in "MR" or file.path != file.old_path:
             continue

@@ -7,8 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, last_name, own_nodes
-from tooling.review.rules.fields import field_names
+from tooling.review.repository.module import Function, field_names, own_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,15 +30,16 @@ def _fields(node: ast.ClassDef) -> list[ast.AnnAssign]:
 
 
 def field_order(module: Module, _side: Side) -> Iterator[Place]:
-    """A field without a default behind one that has a default."""
+    """Find a field without a default behind one that has a default."""
     for node in module.nodes(ast.ClassDef):
         decorator = _dataclass_decorator(node)
         if not decorator or "kw_only=True" in decorator or "KW_ONLY" in ast.unparse(node):
             continue
         seen = ""
         for each in _fields(node):
-            has_default = each.value is not None and "kw_only=True" not in ast.unparse(each.value)
-            if has_default and _default_of(each.value):
+            value = ast.unparse(each.value) if each.value is not None else ""
+            bare = value.startswith(("field(", "dataclasses.field(")) and "default" not in value
+            if value and not bare and "kw_only=True" not in value:
                 seen = seen or ast.unparse(each.target)
             elif seen and each.value is None:
                 name = ast.unparse(each.target)
@@ -48,13 +48,8 @@ def field_order(module: Module, _side: Side) -> Iterator[Place]:
                 )
 
 
-def _default_of(value: ast.expr | None) -> bool:
-    text = ast.unparse(value) if value is not None else ""
-    return bool(text) and (not text.startswith(("field(", "dataclasses.field(")) or "default" in text)
-
-
 def mutable_default(module: Module, _side: Side) -> Iterator[Place]:
-    """A list or dict as default that the function then changes."""
+    """Find a list or dict as default that the function then changes."""
     for function in module.functions():
         spec = function.args
         named = [*spec.posonlyargs, *spec.args]
@@ -72,24 +67,21 @@ def mutable_default(module: Module, _side: Side) -> Iterator[Place]:
 
 def _is_changed(function: Function, name: str) -> bool:
     """Whether it is changed in place, and not replaced before."""
+    changed = False
     for node in own_nodes(function):
         if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
             return False
-    return any(_changes(node, name) for node in own_nodes(function))
-
-
-def _changes(node: ast.AST, name: str) -> bool:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return (
-            node.func.attr in _MUTATORS and last_name(node.func.value) == name and isinstance(node.func.value, ast.Name)
-        )
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
-        return isinstance(node.value, ast.Name) and node.value.id == name
-    return False
+        target: ast.expr | None = None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS:
+            target = node.func.value
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+            target = node.value
+        changed |= isinstance(target, ast.Name) and target.id == name
+    return changed
 
 
 def assert_in_post_init(module: Module, _side: Side) -> Iterator[Place]:
-    """Validation of user input that `python -O` removes."""
+    """Find validation of user input that `python -O` removes."""
     for function in module.functions():
         owner = module.class_of(function)
         if function.name != "__post_init__" or owner is None or not owner.name.endswith(("Config", "Args", "Options")):
@@ -110,7 +102,7 @@ def literal_field(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def field_moved(comparison: Comparison) -> Iterator[Place]:
-    """A field put in front of others of a dataclass that somebody builds by position."""
+    """Find a field put in front of others of a dataclass that somebody builds by position."""
     for file in comparison.files:
         before, after = comparison.base.module(file.old_path), comparison.head.module(file.path)
         if before is None or after is None or file.status == "A":
@@ -132,23 +124,20 @@ def field_moved(comparison: Comparison) -> Iterator[Place]:
 
 
 def _by_position(comparison: Comparison, module: Module, name: str, same: int) -> str:
-    """A call that passes more by position than the first `same` fields, which stayed."""
+    """Return a call that passes more by position than the first `same` fields, which stayed."""
     for path in comparison.head.grep([name], "*.py"):
         user = comparison.head.module(path)
         for node in user.nodes(ast.Call) if user is not None else ():
             named = user is not None and user.dotted(node.func) in {f"{module.package}.{name}", name}
-            if named and not _is_new(comparison, path, node.lineno) and len(node.args) > same:
+            # Who wrote a call in this change knew the new order.
+            new = path in comparison.by_path and node.lineno in comparison.by_path[path].added
+            if named and not new and len(node.args) > same:
                 return f"{path}:{node.lineno}"
     return ""
 
 
-def _is_new(comparison: Comparison, path: str, line: int) -> bool:
-    """Whether the change wrote this line: who wrote it knew the new order."""
-    return path in comparison.by_path and line in comparison.by_path[path].added
-
-
 def undocumented_field(comparison: Comparison) -> Iterator[Place]:
-    """A new config field without a docstring in a class where the others have one."""
+    """Find a new config field without a docstring in a class where the others have one."""
     for file in comparison.files:
         module = comparison.head.module(file.path)
         known = field_names(comparison.base.module(file.old_path) if file.status != "A" else None)

@@ -40,7 +40,7 @@ _MAKERS = frozenset({"init_process_group", "new_group", "init_device_mesh", "new
 
 
 def collective(module: Module, node: ast.AST) -> str:
-    """Name of the collective that a call runs; "" for other calls."""
+    """Return the name of the collective that a call runs; "" for other calls."""
     if not isinstance(node, ast.Call):
         return ""
     name = module.dotted(node.func)
@@ -60,7 +60,7 @@ def group_given(call: ast.Call, name: str) -> bool:
 
 
 def group_not_forwarded(module: Module, _side: Side) -> Iterator[Place]:
-    """A function takes a group, and a collective in it runs on the default group."""
+    """Find a collective on the default group in a function that takes a group."""
     for function in module.functions():
         given = group_parameter(function)
         for node in own_nodes(function):
@@ -76,27 +76,17 @@ def group_not_forwarded(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def group_parameter(function: Function) -> str:
-    """The parameter that is a process group; "" if there is none."""
+    """Return the parameter that is a process group; "" if there is none."""
     given = next((name for name in _GROUP_PARAMETERS if name in parameters(function)), "")
-    return "" if given and _takes_other_meaning(function, given) else given
-
-
-def _takes_other_meaning(function: Function, name: str) -> bool:
-    """Whether the parameter is annotated as something that is no process group."""
-    found = next((each for each in [*function.args.args, *function.args.kwonlyargs] if each.arg == name), None)
-    annotation = ast.unparse(found.annotation) if found is not None and found.annotation is not None else ""
-    return bool(annotation) and "Group" not in annotation and "Any" not in annotation
+    found = next((each for each in [*function.args.args, *function.args.kwonlyargs] if each.arg == given), None)
+    annotation = ast.unparse(found.annotation) if found is not None and found.annotation is not None else "Any"
+    return given if "Group" in annotation or "Any" in annotation else ""
 
 
 def for_none(module: Module, node: ast.AST, name: str) -> bool:
-    """Whether the call stands in a branch that asks for the parameter."""
+    """Tell whether a branch around the call asks for the parameter."""
     tests = (each.test for each in module.around(node) if isinstance(each, ast.If | ast.IfExp))
     return any(isinstance(part, ast.Name) and part.id == name for test in tests for part in ast.walk(test))
-
-
-def _is_rank(node: ast.expr) -> bool:
-    name = last_name(node.func) if isinstance(node, ast.Call) else last_name(node)
-    return name in {"rank", "get_rank", "global_rank", "world_rank"}
 
 
 def _rank_test(test: ast.expr) -> bool:
@@ -104,7 +94,10 @@ def _rank_test(test: ast.expr) -> bool:
     if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return False
     sides = (test.left, test.comparators[0])
-    return any(map(_is_rank, sides)) and any(isinstance(each, ast.Constant) for each in sides)
+    names = {last_name(each.func) if isinstance(each, ast.Call) else last_name(each) for each in sides}
+    return bool(names & {"rank", "get_rank", "global_rank", "world_rank"}) and any(
+        isinstance(each, ast.Constant) for each in sides
+    )
 
 
 def _collectives_in(module: Module, body: list[ast.stmt]) -> dict[str, ast.Call]:
@@ -113,7 +106,7 @@ def _collectives_in(module: Module, body: list[ast.stmt]) -> dict[str, ast.Call]
 
 
 def rank_branch(module: Module, _side: Side) -> Iterator[Place]:
-    """A collective of the default group that only some ranks reach."""
+    """Find a collective of the default group that only some ranks reach."""
     for node in module.nodes(ast.If):
         if not _rank_test(node.test):
             continue
@@ -136,18 +129,14 @@ def rank_return(module: Module, _side: Side) -> Iterator[Place]:
                 if not group_given(call, name):
                     message = f"`{name}` is not reached by ranks that leave at `if {test}`"
                     yield Place(module.path, call.lineno, message)
-            if isinstance(statement, ast.If) and _leaves(module, statement):
-                leaving = statement
-
-
-def _leaves(module: Module, branch: ast.If) -> bool:
-    """`if rank != 0: return`, without a collective of its own that could be the partner of a later one."""
-    ends = isinstance(branch.body[-1], ast.Return) and not branch.orelse
-    return ends and _rank_test(branch.test) and not _collectives_in(module, branch.body)
+            ends = isinstance(statement, ast.If) and isinstance(statement.body[-1], ast.Return) and not statement.orelse
+            # A collective in the branch could be the partner of a later one.
+            if isinstance(statement, ast.If) and ends and _rank_test(statement.test):
+                leaving = leaving if _collectives_in(module, statement.body) else statement
 
 
 def rank_assertion(module: Module, _side: Side) -> Iterator[Place]:
-    """An assertion on a value of this rank, just before the ranks meet: one fails, the others wait for ever."""
+    """Find an assertion on a value of this rank, just before the ranks meet: one fails, the others wait for ever."""
     for function in module.functions():
         for here, after in zip(function.body, function.body[1:], strict=False):
             names = {node.id for node in ast.walk(here) if isinstance(node, ast.Name)}
@@ -158,18 +147,15 @@ def rank_assertion(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def module_group(module: Module, _side: Side) -> Iterator[Place]:
-    """A process group made when a module is imported."""
+    """Find a process group made when a module is imported."""
     for node in module.nodes(ast.Call):
         if last_name(node.func) not in _MAKERS or not module.dotted(node.func).startswith(
             ("torch.distributed", "dist.")
         ):
             continue
-        if module.function_of(node) is None and not _main_guard(module, node):
+        tests = (ast.unparse(each.test) for each in module.around(node) if isinstance(each, ast.If))
+        if module.function_of(node) is None and not any("__name__" in test for test in tests):
             yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}` runs at import")
-
-
-def _main_guard(module: Module, node: ast.AST) -> bool:
-    return any(isinstance(each, ast.If) and "__name__" in ast.unparse(each.test) for each in module.around(node))
 
 
 def group_timeout(module: Module, _side: Side) -> Iterator[Place]:
@@ -185,7 +171,7 @@ _TIMED = ("torch.distributed.new_group", "torch.distributed.init_process_group")
 
 
 def update_without_pause(module: Module, _side: Side) -> Iterator[Place]:
-    """The trainer's side of a distributed weight update that does not stop generation meanwhile."""
+    """Find the trainer's side of a distributed weight update that does not stop generation meanwhile."""
     for function in module.functions():
         owner = module.class_of(function)
         if owner is None or not function.name.endswith("update_weights_from_distributed"):

@@ -1,4 +1,4 @@
-"""Imports that cost or demand too much where they stand."""
+"""Finds imports that cost or demand too much in their place."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ENOUGH = 3
 
 
 def heavy_root(module: Module, side: Side) -> Iterator[Place]:
-    """A package that loads its parts on demand, and a heavy package at once."""
+    """Find a package that loads its parts on demand, and a heavy package at once."""
     if not module.path.endswith("__init__.py") or "__getattr__" not in top_level(module):
         return
     for node, name in _at_import(module):
@@ -45,7 +45,8 @@ def heavy_root(module: Module, side: Side) -> Iterator[Place]:
 
 
 def heavy_outlier(comparison: Comparison) -> Iterator[Place]:
-    """A heavy package imported with the module, when all other files of the repository import it late or guarded."""
+    """Find a heavy package imported with the module, when all other files of the repository import it late or
+    guarded."""
     suspects = [
         (file.path, node, name)
         for file in comparison.files
@@ -61,23 +62,19 @@ def heavy_outlier(comparison: Comparison) -> Iterator[Place]:
 
 
 def _late(side: Side, name: str, besides: str) -> list[str]:
-    """The files that import a package late; none if one of the package's folder does not."""
+    """Return the files that import a package late; none if one of the package's folder does not."""
     top = besides.partition("/")[0]
     paths = [path for path in side.grep([name], "*.py") if path != besides and path.partition("/")[0] == top]
     side.load(paths)
     found: list[str] = []
     for path in paths:
         module = None if is_test(path) else side.module(path)
-        if module is None or not any(_imports(node, name) for node in _all(module)):
+        if module is None or not any(name in set(_packages(node)) for node in _all(module)):
             continue
         if any(each == name for _, each in _at_import(module)):
             return []
         found.append(path)
     return found
-
-
-def _imports(node: ast.Import | ast.ImportFrom, name: str) -> bool:
-    return name in set(_packages(node))
 
 
 def _all(module: Module) -> Iterator[ast.Import | ast.ImportFrom]:
@@ -93,7 +90,7 @@ def _packages(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
 
 
 def _at_import(module: Module) -> Iterator[tuple[ast.Import | ast.ImportFrom, str]]:
-    """Imports that run when the module is imported, and must not fail."""
+    """Yield imports that run when the module is imported, and must not fail."""
     for node in _all(module):
         if all(isinstance(each, ast.Module | ast.With) for each in module.around(node)):
             yield from ((node, name) for name in _packages(node))

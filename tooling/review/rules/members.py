@@ -30,29 +30,24 @@ _OBJECT = frozenset(dir(object)) | {"__dict__", "__name__", "__qualname__", "__s
 
 
 def undefined_name(module: Module, _side: Side) -> Iterator[Place]:
-    """A name that nothing in the file binds, in whatever scope."""
+    """Find a name that nothing in the file binds, in whatever scope."""
     if any(alias.name == "*" for node in module.nodes(ast.ImportFrom) for alias in node.names):
         return
     if "globals()" in module.text or "exec(" in module.text:
         return
-    known = _bound(module)
+    known = {*_ALWAYS, *_NOTEBOOK, *module.bindings}
+    known |= {each.arg for each in module.nodes(ast.arg)}
+    known |= {each.name for each in module.nodes(ast.ExceptHandler) if each.name}
+    known |= {each.name for each in module.nodes(ast.MatchAs) if each.name}
+    known |= {each.name for each in module.nodes(ast.MatchStar) if each.name}
+    known |= {each.rest for each in module.nodes(ast.MatchMapping) if each.rest}
+    known |= {name for each in module.nodes(ast.Global) for name in each.names}
     seen: set[str] = set()
     for node in module.nodes(ast.Name):
         unknown = isinstance(node.ctx, ast.Load) and node.id not in known and node.id not in seen
-        if unknown and not _is_annotation(module, node) and not _is_expected(module, node):
+        if unknown and not _is_annotation(module, node) and not _is_caught(module, node, "NameError"):
             seen.add(node.id)
             yield Place(module.path, node.lineno, f"nothing in this file defines `{node.id}`")
-
-
-def _bound(module: Module) -> set[str]:
-    names = {*_ALWAYS, *_NOTEBOOK, *module.bindings}
-    names |= {each.arg for each in module.nodes(ast.arg)}
-    names |= {each.name for each in module.nodes(ast.ExceptHandler) if each.name}
-    names |= {each.name for each in module.nodes(ast.MatchAs) if each.name}
-    names |= {each.name for each in module.nodes(ast.MatchStar) if each.name}
-    names |= {each.rest for each in module.nodes(ast.MatchMapping) if each.rest}
-    names |= {name for each in module.nodes(ast.Global) for name in each.names}
-    return names
 
 
 def _is_annotation(module: Module, node: ast.Name) -> bool:
@@ -69,14 +64,14 @@ def _is_annotation(module: Module, node: ast.Name) -> bool:
     return False
 
 
-def _is_expected(module: Module, node: ast.AST) -> bool:
-    """`try: unicode except NameError: ...`"""
+def _is_caught(module: Module, node: ast.AST, error: str) -> bool:
+    """Tell whether an error is expected there: `try: unicode except NameError: ...`"""
     tries = (each for each in module.around(node) if isinstance(each, ast.Try))
-    return any("NameError" in ast.unparse(handler.type) for each in tries for handler in each.handlers if handler.type)
+    return any(error in ast.unparse(handler.type) for each in tries for handler in each.handlers if handler.type)
 
 
 def main_only_name(module: Module, side: Side) -> Iterator[Place]:
-    """A name that only `if __name__ == "__main__":` binds, in a function of a module that others import."""
+    """Find a name that only `if __name__ == "__main__":` binds, in a function of a module that others import."""
     mains = [node for node in module.tree.body if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)]
     inside = {node for main in mains for node in ast.walk(main)}
     if not inside:
@@ -96,12 +91,8 @@ def main_only_name(module: Module, side: Side) -> Iterator[Place]:
 
 
 def _is_global(module: Module, binder: ast.AST) -> bool:
-    around = (each for each in module.around(binder) if isinstance(each, Function | ast.Lambda | ast.ClassDef))
-    return next(around, None) is None and not _in_comprehension(module, binder)
-
-
-def _in_comprehension(module: Module, binder: ast.AST) -> bool:
-    return any(isinstance(each, ast.comprehension) for each in module.around(binder))
+    inner = (Function, ast.Lambda, ast.ClassDef, ast.comprehension)
+    return not any(isinstance(each, inner) for each in module.around(binder))
 
 
 def _is_free(module: Module, node: ast.Name) -> bool:
@@ -126,7 +117,8 @@ def unknown_self(module: Module, side: Side) -> Iterator[Place]:
     """`self.name` in a class that, with all its bases, has no such thing."""
     for owner in module.nodes(ast.ClassDef):
         methods = [each for each in owner.body if isinstance(each, Function) and _takes_self(each)]
-        reads = [node for method in methods for node in _self_reads(method)]
+        walked = (node for method in methods for node in ast.walk(method))
+        reads = [node for node in walked if isinstance(node, ast.Attribute) and _is_self_read(node)]
         names = _members(side, module, owner) if reads else None
         missing = [node for node in reads if names is not None and node.attr not in names]
         if missing and not _is_extended(side, owner.name):
@@ -143,18 +135,13 @@ def _takes_self(method: Function) -> bool:
     return first is not None and first.arg == "self" and first.annotation is None
 
 
-def _self_reads(method: Function) -> Iterator[ast.Attribute]:
-    attributes = (node for node in ast.walk(method) if isinstance(node, ast.Attribute))
-    yield from (node for node in attributes if _is_self_read(node))
-
-
 def _is_self_read(node: ast.expr) -> bool:
     named = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and isinstance(node.value, ast.Name)
     return named and node.value.id == "self"  # type: ignore[attr-defined]  # an Attribute of a Name
 
 
 def _members(side: Side, module: Module, owner: ast.ClassDef, depth: int = 0) -> set[str] | None:
-    """Everything that the class and its bases may have; None where that is not certain."""
+    """Return everything that the class and its bases may have; None where that is not certain."""
     decorators = {ast.unparse(each).partition("(")[0] for each in owner.decorator_list}
     if depth > 6 or owner.keywords or decorators - {"dataclass", "dataclasses.dataclass", "final"}:
         return None
@@ -172,7 +159,11 @@ def _members(side: Side, module: Module, owner: ast.ClassDef, depth: int = 0) ->
         if inherited is None:
             return None
         names |= inherited
+    open_ended = False
     for node in ast.walk(owner):
+        # Attributes come from elsewhere: `setattr(self, ...)`, `self.__dict__.update(...)`, `vars(self)`.
+        open_ended |= isinstance(node, ast.Name) and node.id in {"setattr", "vars"}
+        open_ended |= isinstance(node, ast.Attribute) and node.attr == "__dict__"
         if isinstance(node, Function | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -181,18 +172,7 @@ def _members(side: Side, module: Module, owner: ast.ClassDef, depth: int = 0) ->
             names |= {alias.asname or alias.name for alias in node.names}
     # Somebody else in the file may set it: `engine.version = 1`.
     names |= {node.attr for node in module.nodes(ast.Attribute) if isinstance(node.ctx, ast.Store)}
-    open_ended = {"__getattr__", "__getattribute__", "__setattr__"} & (names - _OBJECT) or _sets_by_name(owner)
-    return None if open_ended else names
-
-
-def _sets_by_name(owner: ast.ClassDef) -> bool:
-    """Whether attributes come from elsewhere: `setattr(self, ...)`, `self.__dict__.update(...)`, `vars(self)`."""
-    for node in ast.walk(owner):
-        if isinstance(node, ast.Name) and node.id in {"setattr", "vars"}:
-            return True
-        if isinstance(node, ast.Attribute) and node.attr == "__dict__":
-            return True
-    return False
+    return None if open_ended or {"__getattr__", "__getattribute__", "__setattr__"} & (names - _OBJECT) else names
 
 
 def _is_extended(side: Side, name: str) -> bool:
@@ -209,11 +189,10 @@ def _is_extended(side: Side, name: str) -> bool:
 
 
 def _asked_for(module: Module, node: ast.Attribute) -> bool:
-    """Whether the name stands somewhere as text (`hasattr(self, "name")`), or its absence is expected."""
+    """Tell whether the name occurs as text (`hasattr(self, "name")`), or its absence is expected."""
     if any(each.value == node.attr for each in module.nodes(ast.Constant)):
         return True
-    tries = (each for each in module.around(node) if isinstance(each, ast.Try))
-    return any("AttributeError" in ast.unparse(each.type) for one in tries for each in one.handlers if each.type)
+    return _is_caught(module, node, "AttributeError")
 
 
 def method_mismatch(module: Module, _side: Side) -> Iterator[Place]:
@@ -223,25 +202,20 @@ def method_mismatch(module: Module, _side: Side) -> Iterator[Place]:
         for each in owner.body:
             if isinstance(each, Function):
                 made.setdefault(each.name, []).append(each)
+        attributes = (node for node in ast.walk(owner) if isinstance(node, ast.Attribute)) if made else ()
+        stored = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
         for method in (each for found in made.values() for each in found if _takes_self(each)):
             for node in own_nodes(method):
                 if not isinstance(node, ast.Call) or not _is_self_read(node.func):
                     continue
                 target = made.get(last_name(node.func), [])
-                problem = misfit_of_method(target[0], node) if len(target) == 1 and not _is_stub(target[0]) else ""
-                if problem and not _is_replaced(owner, last_name(node.func)):
+                body = target[0].body if len(target) == 1 else []
+                stub = all(isinstance(each, ast.Pass | ast.Raise | ast.Expr) for each in body)
+                problem = misfit_of_method(target[0], node) if not stub else ""
+                # `self.step = jit(self.step)` sets an attribute of the same name.
+                if problem and last_name(node.func) not in stored:
                     evidence = f"{module.path}:{target[0].lineno}"
                     yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}(...)`: {problem}", evidence)
-
-
-def _is_stub(function: Function) -> bool:
-    return all(isinstance(each, ast.Pass | ast.Raise | ast.Expr) for each in function.body)
-
-
-def _is_replaced(owner: ast.ClassDef, name: str) -> bool:
-    """Whether an attribute of the same name is set: `self.step = jit(self.step)`."""
-    stores = (node for node in ast.walk(owner) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
-    return any(node.attr == name for node in stores)
 
 
 RULES = (

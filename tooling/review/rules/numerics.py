@@ -58,7 +58,7 @@ def _count_of_mask(node: ast.expr) -> bool:
 
 
 def unguarded_mask_division(module: Module, _side: Side) -> Iterator[Place]:
-    """Division by the number of unmasked tokens, which may be none."""
+    """Find division by the number of unmasked tokens, which may be none."""
     for node in module.nodes(ast.BinOp):
         if isinstance(node.op, ast.Div) and _count_of_mask(node.right) and not _guarded(module, node):
             count = ast.unparse(node.right)
@@ -90,7 +90,9 @@ def unmasked_numerator(module: Module, _side: Side) -> Iterator[Place]:
             if isinstance(denominator, ast.Call) and last_name(denominator.func) in {"sum", "count_nonzero"}:
                 break
         summed = _summed_name(node.left)
-        if _count_of_mask(denominator) and summed in parameters(function) and not _reassigned(function, summed):
+        names = (each for each in own_nodes(function) if isinstance(each, ast.Name))
+        stored = any(each.id == summed and isinstance(each.ctx, ast.Store) for each in names)
+        if _count_of_mask(denominator) and summed in parameters(function) and not stored:
             yield Place(module.path, node.lineno, f"`{summed}` is summed whole, and divided by a count of the mask")
 
 
@@ -105,26 +107,18 @@ def _summed_name(node: ast.expr) -> str:
     return ""
 
 
-def _reassigned(function: Function, name: str) -> bool:
-    nodes = (node for node in own_nodes(function) if isinstance(node, ast.Name))
-    return any(node.id == name and isinstance(node.ctx, ast.Store) for node in nodes)
-
-
 def dropped_result(module: Module, _side: Side) -> Iterator[Place]:
-    """A method that returns a new value, called for nothing."""
+    """Find a method call whose new value is dropped."""
     for node in module.nodes(ast.Expr):
         call = node.value
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             continue
         name = call.func.attr
         pure = name in _PURE_TEXT or (name in _PURE and "torch" in module.text)
-        if pure and not _in_test(module, node):
+        # A call that is expected to raise is made for nothing on purpose.
+        withs = (each.items[0] for each in module.around(node) if isinstance(each, ast.With))
+        if pure and not any("raises" in ast.unparse(item) for item in withs):
             yield Place(module.path, node.lineno, f"the result of `.{name}()` is dropped: nothing happens")
-
-
-def _in_test(module: Module, node: ast.AST) -> bool:
-    """A call that is expected to raise is made for nothing on purpose."""
-    return any(isinstance(each, ast.With) and "raises" in ast.unparse(each.items[0]) for each in module.around(node))
 
 
 def host_sync_in_loop(module: Module, _side: Side) -> Iterator[Place]:

@@ -20,13 +20,14 @@ _CONFIG = re.compile(r"(Config|Args|Arguments|Options|Params)$")
 
 
 def unchecked_choice(module: Module, side: Side) -> Iterator[Place]:
-    """A field with a list of choices that the class's own validation leaves out."""
+    """Find a field with a list of choices that the class's own validation leaves out."""
     for owner in module.nodes(ast.ClassDef):
         limited = {name: node for node in owner.body if (name := _limited(node))}
         checks = [each for each in owner.body if isinstance(each, Function) and each.name == "__post_init__"]
         said = {part.attr for each in checks for part in ast.walk(each) if isinstance(part, ast.Attribute)}
         said |= {str(part.value) for each in checks for part in ast.walk(each) if isinstance(part, ast.Constant)}
-        generic = any(last_name(part.func) == "fields" for each in checks for part in _calls(each))
+        calls = [part for each in checks for part in ast.walk(each) if isinstance(part, ast.Call)]
+        generic = any(last_name(part.func) == "fields" for part in calls)
         for name, node in limited.items() if set(limited) & said and not generic else ():
             if name not in said and not _checked_elsewhere(side, module, name):
                 message = f"`{owner.name}.{name}` lists its choices, and `__post_init__` does not check them"
@@ -40,25 +41,18 @@ def _checked_elsewhere(side: Side, module: Module, name: str) -> bool:
     return any(spelt.search(line) for path in others for line in (side.text(path) or "").splitlines())
 
 
-def _calls(function: Function) -> Iterator[ast.Call]:
-    yield from (node for node in ast.walk(function) if isinstance(node, ast.Call))
-
-
 def _limited(node: ast.stmt) -> str:
-    """Name of a field with `metadata={"choices": [...]}`."""
+    """Return the name of a field with `metadata={"choices": [...]}`."""
     if not isinstance(node, ast.AnnAssign) or not isinstance(node.value, ast.Call):
         return ""
     metadata = keyword(node.value, "metadata")
-    keys = [each.value for each in metadata.keys if isinstance(each, ast.Constant)] if _is_dict(metadata) else []  # type: ignore[union-attr]  # _is_dict says what it is
+    listed = metadata.keys if isinstance(metadata, ast.Dict) else []
+    keys = [each.value for each in listed if isinstance(each, ast.Constant)]
     return last_name(node.target) if "choices" in keys else ""
 
 
-def _is_dict(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Dict)
-
-
 def required_field(comparison: Comparison) -> Iterator[Place]:
-    """A field without a default in a config class that people configure already."""
+    """Find a field without a default in a config class that people configure already."""
     for file in comparison.files:
         before, after = comparison.base.module(file.old_path), comparison.head.module(file.path)
         if before is None or after is None or file.status == "A" or is_test(file.path):

@@ -1,4 +1,4 @@
-"""Which ranks a number or a barrier is about: the whole job, or the group that the code around it talks to."""
+"""Finds numbers and barriers of the whole job where the code around them talks to one group."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, last_name, own_nodes
+from tooling.review.repository.module import Function, keyword, last_name, own_nodes
 from tooling.review.rules.distributed import collective, for_none, group_given, group_parameter
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _PLACING = (ast.Mod, ast.Mult, ast.FloorDiv)
 
 
 def default_group_rank(module: Module, _side: Side) -> Iterator[Place]:
-    """A rank or size of the whole job, in a function that is about one group."""
+    """Find a rank or size of the whole job, in a function that is about one group."""
     for function in module.functions():
         given = group_parameter(function)
         calls = [node for node in own_nodes(function) if isinstance(node, ast.Call)] if given else []
@@ -64,23 +64,18 @@ def barrier_of_all(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def sampler_without_epoch(module: Module, side: Side) -> Iterator[Place]:
-    """A DistributedSampler whose epoch nobody sets."""
+    """Find a DistributedSampler whose epoch nobody sets."""
     for node in module.nodes(ast.Call):
-        if last_name(node.func) != "DistributedSampler" or _shuffles_not(node) or "set_epoch" in module.text:
+        if last_name(node.func) != "DistributedSampler" or "set_epoch" in module.text:
             continue
-        if module.class_of(module.function_of(node) or node) is None and not _loops_over_epochs(module):
+        shuffle = keyword(node, "shuffle")
+        if isinstance(shuffle, ast.Constant) and shuffle.value is False:
+            continue
+        epochs = any("epoch" in ast.unparse(each.target) for each in module.nodes(ast.For))
+        if module.class_of(module.function_of(node) or node) is None and not epochs:
             continue
         if not side.grep(["set_epoch"], "*.py"):
             yield Place(module.path, node.lineno, "nobody calls `set_epoch`: every epoch has the same order")
-
-
-def _shuffles_not(call: ast.Call) -> bool:
-    values = [each.value for each in call.keywords if each.arg == "shuffle"]
-    return any(isinstance(each, ast.Constant) and each.value is False for each in values)
-
-
-def _loops_over_epochs(module: Module) -> bool:
-    return any("epoch" in ast.unparse(each.target) for each in module.nodes(ast.For))
 
 
 RULES = (

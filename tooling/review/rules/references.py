@@ -41,15 +41,9 @@ def _is_ours(name: str, side: Side) -> bool:
 
 def _is_guarded(module: Module, node: ast.AST) -> bool:
     """Whether an ImportError is expected there, or the import is for types only."""
-    for each in module.around(node):
-        if isinstance(each, ast.Try) and any(_catches_imports(handler) for handler in each.handlers):
-            return True
-    return False
-
-
-def _catches_imports(handler: ast.ExceptHandler) -> bool:
-    caught = ast.unparse(handler.type) if handler.type is not None else "Exception"
-    return any(name in caught for name in ("ImportError", "ModuleNotFoundError", "Exception"))
+    handlers = [each for one in module.around(node) if isinstance(one, ast.Try) for each in one.handlers]
+    caught = [ast.unparse(each.type) if each.type is not None else "Exception" for each in handlers]
+    return any(name in each for each in caught for name in ("ImportError", "ModuleNotFoundError", "Exception"))
 
 
 def _missing(side: Side, origin: str, name: str) -> str:
@@ -64,7 +58,7 @@ def _missing(side: Side, origin: str, name: str) -> str:
 
 
 def bound_names(module: Module) -> set[str]:
-    """Every name that a module may bind at its top level, in whatever branch."""
+    """Return every name that a module may bind at its top level, in whatever branch."""
     return module.bindings.keys() | {"__doc__", "__file__", "__name__", "__path__", "__all__", "__version__"}
 
 
@@ -75,7 +69,7 @@ def _is_open(module: Module) -> bool:
 
 
 def signature_mismatch(module: Module, side: Side) -> Iterator[Place]:
-    """A call of our own function that its signature refuses."""
+    """Find a call of our own function that its signature refuses."""
     for node in module.nodes(ast.Call):
         name = _called(module, node.func)
         target = side.definition(name) if _is_ours(name, side) else None
@@ -86,28 +80,22 @@ def signature_mismatch(module: Module, side: Side) -> Iterator[Place]:
         root = ast.unparse(node.func).partition(".")[0]
         if len(module.bindings.get(root, ())) > 1:
             continue  # two functions import two things under one name
-        if problem and not _is_shadowed(module, node, root) and not _expected_to_fail(module, node):
+        around = list(module.around(node)) if problem else []
+        shadowed = any(root in module.shadowing[each] for each in around if isinstance(each, Function | ast.Lambda))
+        expected = any("raises" in ast.unparse(each.items[0]) for each in around if isinstance(each, ast.With))
+        if problem and not shadowed and not expected:
             evidence = f"{owner.path}:{definition.lineno}"
             yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}(...)`: {problem}", evidence)
 
 
 def _called(module: Module, func: ast.expr) -> str:
-    """Dotted name of what is called: "areal.utils.load" of `load(...)`, and of `utils.load(...)`."""
+    """Return the dotted name of what is called: "areal.utils.load" of `load(...)`, and of `utils.load(...)`."""
     if isinstance(func, ast.Name):
         return module.imported.get(func.id, f"{module.package}.{func.id}")
     root = func
     while isinstance(root, ast.Attribute):
         root = root.value
     return module.dotted(func) if isinstance(root, ast.Name) and root.id in module.imported else ""
-
-
-def _is_shadowed(module: Module, node: ast.AST, name: str) -> bool:
-    scopes = (each for each in module.around(node) if isinstance(each, Function | ast.Lambda))
-    return any(name in module.shadowing[each] for each in scopes)
-
-
-def _expected_to_fail(module: Module, node: ast.AST) -> bool:
-    return any(isinstance(each, ast.With) and "raises" in ast.unparse(each.items[0]) for each in module.around(node))
 
 
 def unknown_attribute(module: Module, side: Side) -> Iterator[Place]:
@@ -119,16 +107,14 @@ def unknown_attribute(module: Module, side: Side) -> Iterator[Place]:
             fields = _attributes(side, module, parameter.annotation.id)
             if fields is None or _is_retyped(function, parameter.arg):
                 continue
-            for node in _reads(function, parameter.arg):
+            for node in ast.walk(function):
+                if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
+                    continue
+                if not _is_named(node.value, parameter.arg):
+                    continue
                 if node.attr not in fields and not node.attr.startswith("__") and not _asked_for(function, node):
                     message = f"`{parameter.annotation.id}` has no `{node.attr}`"
                     yield Place(module.path, node.lineno, message)
-
-
-def _reads(function: Function, name: str) -> Iterator[ast.Attribute]:
-    for node in ast.walk(function):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and _is_named(node.value, name):
-            yield node
 
 
 def _is_named(node: ast.expr, name: str) -> bool:
@@ -147,7 +133,7 @@ def _is_retyped(function: Function, name: str) -> bool:
 
 
 def _asked_for(function: Function, node: ast.Attribute) -> bool:
-    """Whether `hasattr(x, "name")` or an assignment of the attribute stands in the function."""
+    """Tell whether the function holds `hasattr(x, "name")` or an assignment of the attribute."""
     for each in ast.walk(function):
         if isinstance(each, ast.Constant) and each.value == node.attr:
             return True
@@ -157,7 +143,7 @@ def _asked_for(function: Function, node: ast.Attribute) -> bool:
 
 
 def _attributes(side: Side, module: Module, name: str, depth: int = 0) -> set[str] | None:
-    """Fields and methods of a dataclass with all its bases; None if any of it is not ours or not plain."""
+    """Return fields and methods of a dataclass with all its bases; None if any of it is not ours or not plain."""
     target = side.definition(module.imported.get(name, f"{module.package}.{name}"))
     owner, found = target if target is not None else (module, None)
     if not isinstance(found, ast.ClassDef) or depth > 6:
@@ -182,7 +168,7 @@ def _attributes(side: Side, module: Module, name: str, depth: int = 0) -> set[st
 
 
 def registry_target(module: Module, side: Side) -> Iterator[Place]:
-    """A "module:object" of a registry that does not exist."""
+    """Find a "module:object" of a registry that does not exist."""
     if not module.path.endswith("registry.py"):
         return
     for node in module.nodes(ast.Dict):
@@ -195,7 +181,7 @@ def registry_target(module: Module, side: Side) -> Iterator[Place]:
 
 
 def unregistered(comparison: Comparison) -> Iterator[Place]:
-    """A new file beside a registry that names all its siblings, and not this one."""
+    """Find a new file beside a registry that names all its siblings, and not this one."""
     for file in comparison.files:
         folder, _, name = file.path.rpartition("/")
         registry = comparison.head.module(f"{folder}/registry.py")
@@ -218,7 +204,7 @@ def unregistered(comparison: Comparison) -> Iterator[Place]:
 
 
 def _entry_suffix(registry: Module, target: str) -> str:
-    """ "_reward" of "areal.reward.gsm8k:gsm8k_reward"."""
+    """Return "_reward" of "areal.reward.gsm8k:gsm8k_reward"."""
     for node in registry.nodes(ast.Constant):
         if isinstance(node.value, str) and node.value.startswith(f"{target}:"):
             name, stem = node.value.partition(":")[2], target.rpartition(".")[2]

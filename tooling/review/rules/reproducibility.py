@@ -24,19 +24,17 @@ _SALTED = frozenset({"hash", "id"})
 
 
 def unstable_seed(module: Module, _side: Side) -> Iterator[Place]:
-    """A seed from `hash(...)`, whose value is another one in each process, or from `id(...)`."""
+    """Find a seed from `hash(...)`, whose value is another one in each process, or from `id(...)`."""
     for value in _seeds(module):
         for node in ast.walk(value):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or _of_number(node):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            # Hashes of numbers, and of tuples of numbers, are the same everywhere.
+            parts = [part for each in node.args for part in (each.elts if isinstance(each, ast.Tuple) else [each])]
+            if parts and all(isinstance(each, ast.Constant) and isinstance(each.value, int) for each in parts):
                 continue
             if node.func.id in _SALTED - module.bindings.keys():
                 yield Place(module.path, node.lineno, f"`{ast.unparse(node)}` is another number in every process")
-
-
-def _of_number(call: ast.Call) -> bool:
-    """Hashes of numbers, and of tuples of numbers, are the same everywhere."""
-    parts = [part for each in call.args for part in (each.elts if isinstance(each, ast.Tuple) else [each])]
-    return bool(parts) and all(isinstance(each, ast.Constant) and isinstance(each.value, int) for each in parts)
 
 
 def _seeds(module: Module) -> Iterator[ast.expr]:
@@ -50,7 +48,7 @@ def _seeds(module: Module) -> Iterator[ast.expr]:
 
 
 def seeded_at_import(module: Module, _side: Side) -> Iterator[Place]:
-    """A generator of the whole process that is seeded because a module was imported."""
+    """Find a generator of the whole process that is seeded because a module was imported."""
     guarded = any(isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) for node in module.tree.body)
     if guarded or not any(True for _ in module.functions()):
         return  # a script

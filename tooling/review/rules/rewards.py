@@ -1,4 +1,4 @@
-"""Reward functions: what is one is told by its parameters, not by its folder."""
+"""Checks reward functions, which are recognised by their parameters, not by their folder."""
 
 from __future__ import annotations
 
@@ -15,24 +15,22 @@ if TYPE_CHECKING:
     from tooling.review.repository.side import Side
 
 _PARAMETERS = frozenset({"prompt", "completions", "prompt_ids", "completion_ids"})
+_NO_NUMBERS = (ast.List, ast.Dict, ast.Tuple, ast.JoinedStr, ast.Set)
 _PARSING = frozenset(
     ["strip", "split", "findall", "search", "match", "group", "parse", "loads", "lower", "replace", "index"]
 )
 
 
 def rewards_of(module: Module) -> Iterator[Function]:
-    """Functions that take what the reward contract hands over."""
+    """Yield functions that take what the reward contract hands over."""
     for function in module.functions():
-        if len(_PARAMETERS & set(parameters(function))) >= 3 and not _is_stub(function):
+        stub = all(isinstance(each, ast.Pass | ast.Raise | ast.Expr) for each in function.body)
+        if len(_PARAMETERS & set(parameters(function))) >= 3 and not stub:
             yield function
 
 
-def _is_stub(function: Function) -> bool:
-    return all(isinstance(each, ast.Pass | ast.Raise | ast.Expr) for each in function.body)
-
-
 def swallows(module: Module, _side: Side) -> Iterator[Place]:
-    """An exception of any kind that becomes a score."""
+    """Find an exception of any kind that becomes a score."""
     for function in rewards_of(module):
         for node in own_nodes(function):
             if not isinstance(node, ast.ExceptHandler):
@@ -44,10 +42,12 @@ def swallows(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def unguarded(module: Module, _side: Side) -> Iterator[Place]:
-    """Parsing of what a model wrote, with nothing that handles an answer in no known form."""
+    """Find parsing of what a model wrote, with nothing that handles an answer in no known form."""
     for function in rewards_of(module):
         nodes = list(own_nodes(function))
-        if any(isinstance(node, ast.Try) for node in nodes) or not _scores_itself(nodes):
+        # Whether it returns numbers that it made, instead of handing on what another function returns
+        scores = any(isinstance(node, ast.Return) and isinstance(node.value, ast.Constant) for node in nodes)
+        if not scores or any(isinstance(node, ast.Try) for node in nodes):
             continue
         parsing = [node for node in nodes if _is_parsing(node)]
         if parsing:
@@ -63,24 +63,16 @@ def _is_parsing(node: ast.AST) -> bool:
     return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and isinstance(node.slice, ast.Constant)
 
 
-def _scores_itself(nodes: list[ast.AST]) -> bool:
-    """Whether it returns numbers that it made, instead of handing on what another function returns."""
-    return any(isinstance(node, ast.Return) and isinstance(node.value, ast.Constant) for node in nodes)
-
-
 def no_number(module: Module, _side: Side) -> Iterator[Place]:
-    """A path that returns text, None or a tuple."""
+    """Find a path that returns text, None or a tuple."""
     for function in rewards_of(module):
         for node in own_nodes(function):
-            if isinstance(node, ast.Return) and _is_no_number(node.value):
+            if not isinstance(node, ast.Return):
+                continue
+            other = node.value is None or isinstance(node.value, _NO_NUMBERS)
+            if other or (isinstance(node.value, ast.Constant) and not isinstance(node.value.value, int | float)):
                 shown = ast.unparse(node.value) if node.value is not None else "nothing"
                 yield Place(module.path, node.lineno, f"`{function.name}` returns {shown} instead of a number")
-
-
-def _is_no_number(value: ast.expr | None) -> bool:
-    if value is None or isinstance(value, ast.List | ast.Dict | ast.Tuple | ast.JoinedStr | ast.Set):
-        return True
-    return isinstance(value, ast.Constant) and not isinstance(value.value, int | float)
 
 
 RULES = (
@@ -107,7 +99,7 @@ RULES = (
     Rule(
         id="reward-no-number",
         severity=Severity.HIGH,
-        title="Reward returns something that is no number",
+        title="Reward returns something other than a number",
         why="The trainer needs one finite number per sample; it fails far from here.",
         fix="Return a float on every path.",
         example="def r(prompt, completions, prompt_ids, completion_ids):\n    return None",

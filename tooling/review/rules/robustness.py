@@ -28,7 +28,7 @@ def wildcard(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def frozen_import(module: Module, side: Side) -> Iterator[Place]:
-    """An import of a package that the policy keeps for old code only."""
+    """Find an import of a package that the policy keeps for old code only."""
     if module.path.partition("/")[0] in side.frozen:
         return
     for node in module.nodes(ast.ImportFrom):
@@ -41,11 +41,12 @@ def frozen_import(module: Module, side: Side) -> Iterator[Place]:
 
 
 def swallowed(module: Module, _side: Side) -> Iterator[Place]:
-    """A broad `except` that does nothing, around something that is done for its effect: nothing tells that it failed.
-    Trying one way after another to get a value is left alone."""
+    """Find a broad `except` that does nothing, around something that is done for its effect: nothing tells that it
+    failed. Trying one way after another to get a value is left alone."""
     for handler in module.nodes(ast.ExceptHandler):
         broad = handler.type is None or last_name(handler.type) in {"Exception", "BaseException"}
-        silent = all(isinstance(each, ast.Pass | ast.Continue) or _is_text(each) for each in handler.body)
+        rest = [each for each in handler.body if not isinstance(each, ast.Pass | ast.Continue)]
+        silent = all(isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in rest)
         attempt = module.parents[handler]
         effects = isinstance(attempt, ast.Try) and all(isinstance(each, ast.Expr) for each in attempt.body)
         function = module.function_of(handler)
@@ -54,12 +55,8 @@ def swallowed(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, handler.lineno, "every error disappears here")
 
 
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
 def torn_state(module: Module, _side: Side) -> Iterator[Place]:
-    """State that is written over the last good copy."""
+    """Find state that is written over the last good copy."""
     for function in module.functions():
         if not _STATE.match(function.name):
             continue
@@ -74,7 +71,7 @@ def torn_state(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def silent_getattr(module: Module, _side: Side) -> Iterator[Place]:
-    """A `__getattr__` that answers None to unknown names."""
+    """Find a `__getattr__` that answers None to unknown names."""
     for function in module.functions():
         if function.name != "__getattr__" or module.class_of(function) is None or not function.body:
             continue
@@ -87,7 +84,8 @@ def silent_getattr(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def reraised(module: Module, _side: Side) -> Iterator[Place]:
-    """`__exit__` that raises what it was told: the traceback starts anew, and the cleaning up behind it is skipped."""
+    """Find an `__exit__` that raises the error it is given: the traceback starts anew, and the cleaning up behind it is
+    skipped."""
     for function in module.functions():
         names = [each.arg for each in function.args.args]
         if function.name not in {"__exit__", "__aexit__"} or len(names) < 3:
@@ -98,7 +96,7 @@ def reraised(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def dead_assignment(module: Module, _side: Side) -> Iterator[Place]:
-    """A computed value that the next statement replaces."""
+    """Find a computed value that the next statement replaces."""
     for kind in (ast.Module, *Function.__args__, ast.If, ast.For, ast.While, ast.With):
         for node in module.nodes(kind):
             for body in (node.body, getattr(node, "orelse", [])):
@@ -118,19 +116,14 @@ def _replaced(one: ast.stmt, other: ast.stmt) -> str:
     read = any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(other.value))
     # A first call may be there for its effect; a plain value for the reader.
     computed = isinstance(one.value, ast.BinOp | ast.Subscript | ast.Attribute | ast.Compare | ast.BoolOp | ast.Call)
-    effect = (
-        isinstance(one.value, ast.Call) and isinstance(other.value, ast.Call) and _same_call(one.value, other.value)
-    )
+    # `x = next(rows)` twice is a way to skip.
+    calls = isinstance(one.value, ast.Call) and isinstance(other.value, ast.Call)
+    effect = calls and ast.unparse(one.value.func) == ast.unparse(other.value.func)  # type: ignore[attr-defined]  # both are calls
     return name if same and not read and computed and not effect else ""
 
 
-def _same_call(one: ast.Call, other: ast.Call) -> bool:
-    """`x = next(rows)` twice is a way to skip."""
-    return ast.unparse(one.func) == ast.unparse(other.func)
-
-
 def open_socket(module: Module, _side: Side) -> Iterator[Place]:
-    """A socket of a function that only closes it where nothing went wrong, or never."""
+    """Find a socket of a function that only closes it where nothing went wrong, or never."""
     for function in module.functions():
         for node in own_nodes(function):
             made = isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
@@ -160,25 +153,21 @@ def _is_kept(function: Function, name: str) -> bool:
 
 
 def unreadable(comparison: Comparison) -> Iterator[Place]:
-    """A Python file that cannot be parsed any more."""
+    """Find a Python file that cannot be parsed any more."""
     for file in comparison.files:
         after = comparison.head.text(file.path) if file.path.endswith(".py") else None
         if after is None or comparison.head.module(file.path) is not None or "{{" in after or "{%" in after:
             continue
         if file.status == "A" or comparison.base.module(file.old_path) is not None:
-            line, reason = _syntax_error(after)
+            line, reason = 1, "" if parse(after) else "cannot be read"
+            try:
+                ast.parse(after)
+            except SyntaxError as error:
+                line, reason = error.lineno or 1, error.msg
+            except ValueError as error:
+                reason = str(error)
             if line in file.added or file.status != "A":
                 yield Place(file.path, line, f"no valid Python: {reason}")
-
-
-def _syntax_error(text: str) -> tuple[int, str]:
-    try:
-        ast.parse(text)
-    except SyntaxError as error:
-        return error.lineno or 1, error.msg
-    except ValueError as error:
-        return 1, str(error)
-    return (1, "") if parse(text) else (1, "cannot be read")
 
 
 RULES = (

@@ -1,4 +1,4 @@
-"""What lets others in: unsafe deserialisation, shells, open addresses, secrets."""
+"""Finds what lets others in: unsafe deserialisation, shells, open addresses, secrets."""
 
 from __future__ import annotations
 
@@ -42,13 +42,10 @@ def unsafe_loads(module: Module, _side: Side) -> Iterator[Place]:
     """Bytes that become objects, and so can run code."""
     for node in module.nodes(ast.Call):
         name = module.dotted(node.func)
-        if name in _LOADERS and not _own_bytes(node):
+        # `pickle.loads(pickle.dumps(x))` is a copy.
+        copy = bool(node.args) and isinstance(node.args[0], ast.Call) and last_name(node.args[0].func) == "dumps"
+        if name in _LOADERS and not copy:
             yield Place(module.path, node.lineno, f"`{name}` runs whatever its bytes say")
-
-
-def _own_bytes(call: ast.Call) -> bool:
-    """`pickle.loads(pickle.dumps(x))`: a copy."""
-    return bool(call.args) and isinstance(call.args[0], ast.Call) and last_name(call.args[0].func) == "dumps"
 
 
 def torch_load(module: Module, _side: Side) -> Iterator[Place]:
@@ -71,7 +68,7 @@ def yaml_load(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def shell(module: Module, _side: Side) -> Iterator[Place]:
-    """A command line put together from values and given to a shell."""
+    """Find a command line put together from values and given to a shell."""
     for node in module.nodes(ast.Call):
         name = module.dotted(node.func)
         shell_given = keyword(node, "shell")
@@ -85,18 +82,14 @@ def shell(module: Module, _side: Side) -> Iterator[Place]:
 def _has_values(command: ast.expr) -> bool:
     if isinstance(command, ast.JoinedStr):
         parts = [each.value for each in command.values if isinstance(each, ast.FormattedValue)]
-        return any(not _is_quoted(part) for part in parts)
+        return any(not isinstance(part, ast.Call) or last_name(part.func) not in {"quote", "join"} for part in parts)
     if isinstance(command, ast.BinOp) and isinstance(command.op, ast.Add | ast.Mod):
         return not (isinstance(command.right, ast.Constant) and isinstance(command.left, ast.Constant))
     return isinstance(command, ast.Call) and last_name(command.func) in {"format", "join"}
 
 
-def _is_quoted(part: ast.expr) -> bool:
-    return isinstance(part, ast.Call) and last_name(part.func) in {"quote", "join"}
-
-
 def evaluated(module: Module, _side: Side) -> Iterator[Place]:
-    """`eval` or `exec` of something that is no constant."""
+    """Find `eval` or `exec` of anything but a constant."""
     for node in module.nodes(ast.Call):
         if not isinstance(node.func, ast.Name) or node.func.id not in {"eval", "exec"} or not node.args:
             continue
@@ -113,7 +106,7 @@ def _own_source(module: Module, node: ast.AST) -> bool:
 
 
 def open_address(module: Module, _side: Side) -> Iterator[Place]:
-    """A server bound to all interfaces by a literal."""
+    """Find a server bound to all interfaces by a literal."""
     for node in module.nodes(ast.Call):
         if last_name(node.func) not in _SERVES:
             continue
@@ -124,7 +117,7 @@ def open_address(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def fixed_endpoint(comparison: Comparison) -> Iterator[Place]:
-    """An address of somebody's network, or a folder of somebody's home, in code or a configuration that ships."""
+    """Find an address of somebody's network, or a folder of somebody's home, in code or a configuration that ships."""
     for file in comparison.files:
         if not file.added or is_test(file.path) or not file.path.endswith(_SHIPPED):
             continue
@@ -137,19 +130,19 @@ def fixed_endpoint(comparison: Comparison) -> Iterator[Place]:
 
 
 def route_without_key(module: Module, _side: Side) -> Iterator[Place]:
-    """A handler that asks for no key, among handlers that do."""
-    handlers = [(each, verb) for each in module.functions() for verb in _verbs(each)]
+    """Find a handler that asks for no key, among handlers that do."""
+    handlers = [
+        (each, last_name(call.func))
+        for each in module.functions()
+        for call in each.decorator_list
+        if isinstance(call, ast.Call) and last_name(call.func) in {"get", "post", "put", "delete", "patch"}
+    ]
     guarded = {each for each, _ in handlers if _asks_for_key(each)}
     if len(guarded) < 3 or len(guarded) * 3 < len(handlers) * 2:
         return
     for each, verb in handlers:
         if each not in guarded and verb != "get" and not _OPEN_ROUTE.search(each.name):
             yield Place(module.path, each.lineno, f"`{each.name}` asks for no key; {len(guarded)} others here do")
-
-
-def _verbs(function: Function) -> list[str]:
-    calls = [each for each in function.decorator_list if isinstance(each, ast.Call)]
-    return [last_name(each.func) for each in calls if last_name(each.func) in {"get", "post", "put", "delete", "patch"}]
 
 
 def _asks_for_key(function: Function) -> bool:

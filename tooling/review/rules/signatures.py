@@ -1,4 +1,4 @@
-"""Whether a call fits a definition; only what is certain is called a misfit."""
+"""Checks whether a call fits a definition; only what is certain is called a misfit."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Shape:
 
 
 def misfit(side: Side, owner: Module, definition: Function | ast.ClassDef, call: ast.Call) -> str:
-    """Why the call cannot work; "" if it can, or if that is not certain."""
+    """Say why the call cannot work; "" if it can, or if that is not certain."""
     shape = _shape_of_class(side, owner, definition) if isinstance(definition, ast.ClassDef) else _shape(definition)
     return _fits(shape, call) if shape is not None else ""
 
 
 def misfit_of_method(method: Function, call: ast.Call) -> str:
-    """The same for `self.method(...)`."""
+    """Say the same for `self.method(...)`."""
     return _fits(_shape(method, bound=True), call) if not method.decorator_list else ""
 
 
@@ -51,7 +51,7 @@ def _fits(shape: Shape | None, call: ast.Call) -> str:
 
 
 def _shape(function: Function, *, bound: bool = False) -> Shape | None:
-    """Of a plain function; None when a decorator may change it."""
+    """Return the shape of a plain function; None when a decorator may change it."""
     if function.decorator_list and not bound:
         return None
     spec = function.args
@@ -107,17 +107,14 @@ def _shape_of_dataclass(side: Side, owner: Module, found: ast.ClassDef, depth: i
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             if "KW_ONLY" in ast.unparse(node.annotation) or "init=False" in ast.unparse(node):
                 return None
-            if "ClassVar" not in ast.unparse(node.annotation):
-                _add(shape, node.target.id, node.value, keyword_only)
+            if "ClassVar" in ast.unparse(node.annotation):
+                continue
+            name, default = node.target.id, ast.unparse(node.value) if node.value is not None else ""
+            shape.keywords.add(name)
+            if not keyword_only and name not in shape.positional:
+                shape.positional.append(name)
+            shape.required.discard(name)
+            bare = default.startswith(("field(", "dataclasses.field(")) and "default" not in default
+            if not default or bare:
+                shape.required.add(name)
     return shape
-
-
-def _add(shape: Shape, name: str, default: ast.expr | None, keyword_only: bool) -> None:
-    shape.keywords.add(name)
-    if not keyword_only and name not in shape.positional:
-        shape.positional.append(name)
-    call = ast.unparse(default) if default is not None else ""
-    has_default = default is not None and (not call.startswith(("field(", "dataclasses.field(")) or "default" in call)
-    shape.required -= {name}
-    if not has_default:
-        shape.required.add(name)

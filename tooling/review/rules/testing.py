@@ -33,7 +33,7 @@ _TEST = re.compile(r"(^|/)test_[^/]*\.py$|(^|/)[^/]*_test\.py$")
 
 
 def toothless(module: Module, _side: Side) -> Iterator[Place]:
-    """A test in which nothing can fail."""
+    """Find a test in which nothing can fail."""
     if not _TEST.search(module.path):
         return
     for function in module.functions():
@@ -56,7 +56,7 @@ def _can_fail(function: Function) -> bool:
 
 
 def untested(comparison: Comparison) -> Iterator[Place]:
-    """A new public function in a module whose functions tests name one by one, in a change without any test."""
+    """Find a new public function in a module whose functions tests name one by one, in a change without any test."""
     if any(is_test(file.path) for file in comparison.files):
         return
     for file in comparison.files:

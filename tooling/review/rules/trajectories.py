@@ -1,4 +1,4 @@
-"""What an episode hands on, and what belongs together in a batch: rows shared by a group, versions, groups, pairs."""
+"""Checks what an episode hands on, and what belongs together in a batch: shared rows, versions, groups, pairs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tooling.review.records import Place, Rule, Severity
 from tooling.review.repository.module import Function, keyword, last_name, own_nodes, parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from tooling.review.repository.module import Module
     from tooling.review.repository.side import Side
@@ -24,21 +24,18 @@ _SIZE = re.compile(r"group_size|n_samples|num_generations|samples_per_prompt|rol
 
 
 def mutated_row(module: Module, _side: Side) -> Iterator[Place]:
-    """An episode that changes its dataset row; a loss that changes the batch it reads."""
+    """Find an episode that changes its dataset row; a loss that changes the batch it reads."""
     for function in module.functions():
         named = [name for name in parameters(function) if name in _ROW]
         nodes = list(own_nodes(function)) if named else []
         for name in named:
-            if any(isinstance(node, ast.Name) and node.id == name and _is_bound(node) for node in nodes):
+            uses = (node for node in nodes if isinstance(node, ast.Name) and node.id == name)
+            if any(isinstance(node.ctx, ast.Store | ast.Del) for node in uses):
                 continue  # a copy, most of the time
             if function.name.endswith("run_episode"):
                 yield from _changed_keys(module, function, nodes, name)
             elif _MADE_PER_STEP.search(function.name):
                 yield from _changed_tensors(module, function, nodes, name)
-
-
-def _is_bound(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Store | ast.Del)
 
 
 def _changed_keys(module: Module, function: Function, nodes: list[ast.AST], name: str) -> Iterator[Place]:
@@ -74,15 +71,19 @@ def _is(node: ast.expr, name: str) -> bool:
 
 
 def without_versions(module: Module, _side: Side) -> Iterator[Place]:
-    """A trajectory with log-probabilities and no versions, in a repository whose trajectories have them."""
+    """Find a trajectory with log-probabilities and no versions, in a repository whose trajectories have them."""
     for function in module.nodes(ast.AsyncFunctionDef):
         owner = module.class_of(function)
         if owner is None or not owner.name.endswith("Workflow"):
             continue
         for node in own_nodes(function):
             keys = _keys(node)
-            later = {each for other in own_nodes(function) for each in _stored_keys(other)}
-            if keys >= {"input_ids", "loss_mask", "logprobs"} and "versions" not in keys | later:
+            if not keys >= {"input_ids", "loss_mask", "logprobs"}:
+                continue
+            stores = (each for each in own_nodes(function) if isinstance(each, ast.Subscript))
+            keys_set = (each.slice for each in stores if isinstance(each.ctx, ast.Store))
+            later = {str(each.value) for each in keys_set if isinstance(each, ast.Constant)}
+            if "versions" not in keys | later:
                 message = f"`{owner.name}.{function.name}` returns log-probabilities without `versions`"
                 yield Place(module.path, getattr(node, "lineno", 1), message)
 
@@ -97,17 +98,13 @@ def _keys(node: ast.AST) -> set[str]:
     return set()
 
 
-def _stored_keys(node: ast.AST) -> set[str]:
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(node.slice, ast.Constant):
-        return {str(node.slice.value)}
-    return set()
-
-
 def version_not_set(module: Module, _side: Side) -> Iterator[Place]:
-    """One of several ways to update weights, and the only one that leaves the version as it was."""
+    """Find the only one of several ways to update weights that leaves the version as it was."""
     for owner in module.nodes(ast.ClassDef):
         ways = [each for each in owner.body if isinstance(each, Function) and _UPDATES.match(each.name)]
-        called = {each.name: _called(each) for each in ways}
+        called = {
+            each.name: {last_name(node.func) for node in own_nodes(each) if isinstance(node, ast.Call)} for each in ways
+        }
         setting = {name for name, calls in called.items() if "set_version" in calls}
         for way in ways:
             calls = called[way.name]
@@ -118,15 +115,12 @@ def version_not_set(module: Module, _side: Side) -> Iterator[Place]:
                 yield Place(module.path, way.lineno, message)
 
 
-def _called(function: Function) -> set[str]:
-    return {last_name(node.func) for node in own_nodes(function) if isinstance(node, ast.Call)}
-
-
 def order_lost(module: Module, _side: Side) -> Iterator[Place]:
-    """Rows that are shuffled, filtered or sorted one by one, and then taken in groups by their position."""
+    """Find rows that are shuffled, filtered or sorted one by one, and then taken in groups by their position."""
     for function in module.functions():
         mixed: dict[str, int] = {}
-        for node in sorted(_located(own_nodes(function)), key=lambda each: each.lineno):
+        located = (node for node in own_nodes(function) if isinstance(node, ast.stmt | ast.expr))
+        for node in sorted(located, key=lambda each: each.lineno):
             for name in _mixed(node):
                 mixed[name] = node.lineno
             for name, line in list(mixed.items()):
@@ -136,12 +130,8 @@ def order_lost(module: Module, _side: Side) -> Iterator[Place]:
                     del mixed[name]
 
 
-def _located(nodes: Iterable[ast.AST]) -> list[ast.stmt | ast.expr]:
-    return [node for node in nodes if isinstance(node, ast.stmt | ast.expr)]
-
-
 def _mixed(node: ast.AST) -> Iterator[str]:
-    """Names that lose their order here: `random.shuffle(x)`, `x = x[torch.randperm(n)]`, `x = sorted(x)`."""
+    """Yield names that lose their order here: `random.shuffle(x)`, `x = x[torch.randperm(n)]`, `x = sorted(x)`."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and last_name(node.value.func) == "shuffle":
         yield from (each.id for each in node.value.args[:1] if isinstance(each, ast.Name))
     if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
@@ -193,7 +183,7 @@ RULES = (
         id="trajectory-without-versions",
         severity=Severity.HIGH,
         title="Trajectory without versions",
-        why="Staleness is counted by the version of each token; without it old tokens cannot be told from new ones.",
+        why="Staleness is counted by the version of each token; without it old tokens look like new ones.",
         fix="Record the version of every token, -1 for those nobody sampled.",
         example='class W(RolloutWorkflow): ... return {"input_ids": i, "loss_mask": m, "logprobs": p}',
         in_tests=False,
@@ -213,7 +203,7 @@ RULES = (
         id="group-order-lost",
         severity=Severity.HIGH,
         title="Rows mixed before they are taken in groups",
-        why="Answers to one prompt, or the halves of a pair, are told by their position: after mixing, groups are of "
+        why="Answers to one prompt, or the halves of a pair, are known by their position: after mixing, groups are of "
         "strangers, and advantages mean nothing.",
         fix="Mix groups as a whole, or group by an id.",
         example="x = x[torch.randperm(len(x))]\nrewards = x.view(-1, group_size)",
