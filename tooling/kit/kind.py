@@ -45,12 +45,12 @@ class DocumentEntry:
 
     @property
     def table(self) -> str:
-        """The section."""
+        """Return the section."""
         return self.section
 
     @property
     def value(self) -> str:
-        """The line."""
+        """Return the line."""
         return self.line
 
 

@@ -71,12 +71,12 @@ class Names:
     """Lower-case words for prose."""
 
     def as_data(self) -> dict[str, str]:
-        """For templates."""
+        """Return every spelling by its field, for templates."""
         return asdict(self)
 
 
 def parse_name(raw: str, *, reserved: Iterable[str] = ()) -> Names:
-    """All spellings of a name that may hold letters, digits and the separators "-", ".", "_" and space.
+    """Return all spellings of a name that may hold letters, digits and the separators "-", ".", "_" and space.
 
     reserved: names that the kind's folder needs for itself. Raises NameRefusedError with the reason, and with a name
     that would pass: for words of Python, modules of its standard library, built-in functions, reserved names, letters
@@ -99,8 +99,10 @@ def parse_name(raw: str, *, reserved: Iterable[str] = ()) -> Names:
 
 
 def spell(raw: str, snake: str) -> Names:
-    """The spellings of a snake-case name that was checked before. Two numbers keep their "_" in pascal case, or
-    "qwen3.5" would be "qwen35"."""
+    """Return the spellings of a snake-case name that was checked before.
+
+    Two numbers keep their "_" in pascal case, or "qwen3.5" would be "qwen35".
+    """
     parts = snake.split("_")
     pascal = ""
     for part in parts:
@@ -111,19 +113,21 @@ def spell(raw: str, snake: str) -> Names:
 
 
 def fold(name: str) -> str:
-    """What names are compared by: "Qwen3.5", "qwen3_5" and "qwen35" are too alike to be told apart."""
+    """Return what names are compared by: "Qwen3.5", "qwen3_5" and "qwen35" are too alike."""
     return _SEPARATORS.sub("", unicodedata.normalize("NFKC", name).casefold())
 
 
 def suggest(snake: str, is_free: Callable[[str], bool]) -> str:
-    """A free name near a good one: "gsm8k" -> "gsm8k_v2", or "_v3" and so on; "" when none is found."""
+    """Return a free name near a good one: "gsm8k" -> "gsm8k_v2", or "_v3" and so on; "" when none is found."""
     stem = re.sub(r"_v\d+$", "", snake)[: MAX_LENGTH - 4]
     return next((name for n in range(2, 100) if is_free(name := f"{stem}_v{n}")), "")
 
 
 def _snake(raw: str) -> str | None:
-    """Small words joined by "_"; None when there is a character that is neither letter, digit nor separator in ASCII
-    (after NFKC: full-width letters and the like are read as what they look like)."""
+    """Return small words joined by "_"; None when a character is neither letter, digit nor separator in ASCII.
+
+    Compared after NFKC: full-width letters and the like are read as what they look like.
+    """
     text = unicodedata.normalize("NFKC", raw).strip()
     if not re.fullmatch(r"[A-Za-z0-9._ -]*[A-Za-z0-9][A-Za-z0-9._ -]*", text, re.ASCII):
         return None
@@ -132,7 +136,7 @@ def _snake(raw: str) -> str | None:
 
 
 def _odd_character(raw: str) -> str:
-    """What `_snake` could not read."""
+    """Say what `_snake` could not read."""
     for letter in unicodedata.normalize("NFKC", raw).strip():
         if not re.fullmatch(r"[A-Za-z0-9._ -]", letter):
             return f"holds {letter!r} ({unicodedata.name(letter, 'no letter')}), which no module name can have"
@@ -140,7 +144,7 @@ def _odd_character(raw: str) -> str:
 
 
 def _reason(snake: str, reserved: frozenset[str]) -> str | None:
-    """Why a well-formed name cannot be used."""
+    """Say why a well-formed name cannot be used; None when it can."""
     if keyword.iskeyword(snake) or keyword.iskeyword(snake.capitalize()) or keyword.issoftkeyword(snake):
         return "is a word of Python"
     if snake in sys.stdlib_module_names:
@@ -157,7 +161,7 @@ def _refused(raw: str, reason: str, candidate: str, reserved: frozenset[str]) ->
 
 
 def _advice(candidate: str, reserved: frozenset[str]) -> str:
-    """A suggestion that was tried, or the rules."""
+    """Suggest a name that passes, else give the rules."""
 
     def passes(name: str) -> bool:
         well_formed = _snake(name) == name and not name[0].isdigit() and len(name) <= MAX_LENGTH
@@ -178,7 +182,7 @@ def _digits_last(snake: str) -> str:
 
 
 def _transliterated(raw: str) -> str:
-    """The nearest ASCII name: accents dropped, look-alike and foreign letters and digits replaced, the rest cut out."""
+    """Return the nearest ASCII name: foreign letters and digits replaced, accents and the rest dropped."""
     decomposed = unicodedata.normalize("NFKD", raw.replace("ß", "ss"))
     letters = []
     for letter in decomposed:
@@ -247,12 +251,12 @@ def check_free(
 
 
 def _renamed(path: str, old: str, new: str) -> str:
-    """The path with another name; not inside of other words ("al" in "areal/reward/al.py")."""
+    """Return the path with another name; not inside of other words ("al" in "areal/reward/al.py")."""
     return re.sub(rf"(?<![A-Za-z0-9]){re.escape(old)}(?![A-Za-z0-9])", new, path)
 
 
 def _respelt(symbol: str, old: Names, new: Names) -> str:
-    """The symbol that a unit of the other name would define: "digits_reward" -> "digits_v2_reward"."""
+    """Return the symbol that a unit of the other name would define: "digits_reward" -> "digits_v2_reward"."""
     for before, after in ((old.snake, new.snake), (old.pascal, new.pascal), (old.const, new.const)):
         if before in symbol:
             return symbol.replace(before, after, 1)
@@ -285,23 +289,23 @@ def _first_in_the_way(names: Names, planned: Collection[str], folded: dict[str, 
         if found == path:
             return _Taken(f"is taken: {path} exists", path, ConflictError)
         if found is not None:
-            return _Taken(f"is too like that of {found}: {path} could not be told from it", found)
+            return _Taken(f"is too like that of {found}: {path} could be mistaken for it", found)
     return None
 
 
 def _first_defined(symbols: Collection[str], repository: Repository | None, below: str) -> _Taken | None:
     if not symbols or repository is None:
         return None
-    from tooling.kit.names import find_symbols
-
     for symbol, place in find_symbols(repository, symbols, below=below).items():
         return _Taken(f"is taken: {symbol!r} is defined at {place}", place)
     return None
 
 
 def _folded(paths: Collection[str]) -> dict[str, str]:
-    """Files and their folders by case-folded path and by a path whose last part is folded further; the exact spelling
-    of a file wins."""
+    """Return files and their folders by case-folded path, and by a path whose last part is folded further.
+
+    The exact spelling of a file wins.
+    """
     table: dict[str, str] = {}
     for path in paths:
         table.setdefault(path.casefold(), path)
@@ -317,8 +321,10 @@ def _loosely(path: str) -> str:
 
 
 def _path_collision(path: str, snake: str, folded: dict[str, str]) -> str | None:
-    """The file that is in the way of `path`: the same, or one that cannot be told from it, or a package where the
-    module would be. Separators count only in files that carry the unit's name."""
+    """Return the file that is in the way of `path`: the same, one too like it, or a package in the module's place.
+
+    Separators count only in files that carry the unit's name.
+    """
     found = folded.get(path.casefold())
     if found is None and snake in PurePosixPath(path).stem:
         found = folded.get(_loosely(path))
@@ -328,8 +334,10 @@ def _path_collision(path: str, snake: str, folded: dict[str, str]) -> str | None
 
 
 def find_symbols(repository: Repository, symbols: Iterable[str], *, below: str = "") -> dict[str, str]:
-    """Where top-level names are defined in the repository's Python files, new ones included: {"digits_reward":
-    "areal/reward/digits.py:12"}. Only those that are found. Raises UsageError when git cannot search."""
+    """Return where top-level names are defined in the repository's Python files, new ones included.
+
+    Only those that are found: {"digits_reward": "areal/reward/digits.py:12"}. Raises UsageError when git cannot search.
+    """
     wanted = sorted(set(symbols))
     found: dict[str, str] = {}
     patterns = [part for word in wanted for part in ("-e", word)]
@@ -343,7 +351,7 @@ def find_symbols(repository: Repository, symbols: Iterable[str], *, below: str =
 
 
 def _definitions(path: Path) -> Iterator[tuple[str, int]]:
-    """(name, line) of what a module defines at its top level; nothing for a file that is not valid Python."""
+    """Yield (name, line) of what a module defines at its top level; nothing for a file that is not valid Python."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):

@@ -39,7 +39,7 @@ class ReceiptFile:
     test: bool = False
 
     def entry(self, path: str) -> FileEntry:
-        """The same facts as the manifest gives them."""
+        """Return the same facts as the manifest gives them."""
         return FileEntry(path, self.purpose, self.contract, self.todo, self.test)
 
 
@@ -78,21 +78,21 @@ class Receipt:
 
     @property
     def name(self) -> str:
-        """What the unit is called on the command line: the snake form."""
+        """Return what the unit is called on the command line: the snake form."""
         return self.names.snake
 
     @property
     def path(self) -> str:
-        """Where the receipt lies, relative to the repository root."""
+        """Return where the receipt lies, relative to the repository root."""
         return receipt_path(self.kind, self.name)
 
     @property
     def tests_of_unit(self) -> tuple[str, ...]:
-        """Paths of the files that prove the unit."""
+        """Return the paths of the files that prove the unit."""
         return tuple(path for path, entry in self.files.items() if entry.test)
 
     def to_bytes(self) -> bytes:
-        """The file's content: sorted keys, two spaces, a closing line feed."""
+        """Return the file's content: sorted keys, two spaces, a closing line feed."""
         document = {
             "schema": SCHEMA,
             "kind": self.kind,
@@ -111,7 +111,10 @@ class Receipt:
 
 
 def receipt_path(kind: str, name: str) -> str:
-    """`.areal/receipts/<kind>/<name>.json`. Raises UsageError for parts that are not a single folder or file name."""
+    """Return `.areal/receipts/<kind>/<name>.json`.
+
+    Raises UsageError for parts that are not a single folder or file name.
+    """
     for part in (kind, name):
         if not part or "/" in part or part.startswith("."):
             raise UsageError(f"{part!r} cannot name a unit or a kind", fix="use letters, digits and underscores")
@@ -119,7 +122,7 @@ def receipt_path(kind: str, name: str) -> str:
 
 
 def read_receipts(root: Path) -> list[Receipt]:
-    """All receipts of a repository, by kind and name; [] without any. Raises UsageError for a damaged one."""
+    """Return all receipts of a repository, by kind and name; [] without any. Raises UsageError for a damaged one."""
     folder = root / RECEIPTS
     paths = sorted(path.relative_to(root).as_posix() for path in folder.glob("*/*.json"))
     found = (_read(root, path) for path in paths)
@@ -127,12 +130,12 @@ def read_receipts(root: Path) -> list[Receipt]:
 
 
 def read_receipt(root: Path, kind: str, name: str) -> Receipt | None:
-    """The receipt of one unit by its snake name; None when there is none. Raises UsageError for a damaged one."""
+    """Return the receipt of one unit by its snake name; None without one. Raises UsageError for a damaged one."""
     return _read(root, receipt_path(kind, name))
 
 
 def parse_receipt(content: bytes, path: str) -> Receipt:
-    """A receipt from the bytes of its file. Raises UsageError naming the file and the part that is wrong."""
+    """Return a receipt from the bytes of its file. Raises UsageError naming the file and the part that is wrong."""
     try:
         document = json.loads(content)
         json.dumps(document, ensure_ascii=False).encode()  # half a surrogate pair could never be written again
@@ -164,6 +167,8 @@ def _refusal(path: str, what: str) -> UsageError:
 
 _Record = TypeVar("_Record", Names, TemplateReference, RegistryEntry, DocumentEntry)
 """Dataclasses whose fields are all texts."""
+_Entry = TypeVar("_Entry", RegistryEntry, DocumentEntry)
+"""Those that name a file."""
 
 
 class _Reader:
@@ -182,7 +187,9 @@ class _Reader:
         }
         if unknown := sorted(document.keys() - known):
             raise _refusal(self._path, f"has unknown parts: {', '.join(unknown)}")
-        names = self._names()
+        names = self._record(self._object(document, "names"), Names, "names")
+        if not (names.snake.isidentifier() and names.snake.isascii()):
+            raise _refusal(self._path, f"is damaged: `names.snake` {names.snake!r} is not an identifier")
         if document.get("name") != names.snake:
             raise _refusal(self._path, f"is damaged: `name` {document.get('name')!r} is not the snake name")
         return Receipt(
@@ -200,14 +207,8 @@ class _Reader:
                 for path, item in sorted(self._object(self._document, "files").items())
             },
             entries=tuple(self._registry(item) for item in self._list("entries")),
-            documents=tuple(self._document_line(item) for item in self._list("documents")),
+            documents=tuple(self._placed(item, DocumentEntry, "documents") for item in self._list("documents")),
         )
-
-    def _names(self) -> Names:
-        names = self._record(self._object(self._document, "names"), Names, "names")
-        if not (names.snake.isidentifier() and names.snake.isascii()):
-            raise _refusal(self._path, f"is damaged: `names.snake` {names.snake!r} is not an identifier")
-        return names
 
     def _file(self, path: str, item: Any) -> ReceiptFile:
         if not isinstance(item, dict) or item.keys() != {"sha256", "purpose", "contract", "todo", "test"}:
@@ -224,15 +225,14 @@ class _Reader:
         )
 
     def _registry(self, item: Any) -> RegistryEntry:
-        entry = self._record(item, RegistryEntry, "entries")
-        self._safe(entry.file, "entries")
+        entry = self._placed(item, RegistryEntry, "entries")
         if entry.shape not in get_args(RegistryShape):
             raise _refusal(self._path, f"is damaged: `entries` has the unknown shape {entry.shape!r}")
         return entry
 
-    def _document_line(self, item: Any) -> DocumentEntry:
-        entry = self._record(item, DocumentEntry, "documents")
-        self._safe(entry.file, "documents")
+    def _placed(self, item: Any, record: type[_Entry], part: str) -> _Entry:
+        entry = self._record(item, record, part)
+        self._safe(entry.file, part)
         return entry
 
     def _record(self, item: Any, record: type[_Record], part: str) -> _Record:

@@ -208,8 +208,8 @@ def test_a_file_in_the_way_is_a_conflict():
         ("digits", "areal/reward/digits.py", "areal/reward/digits/__init__.py"),
     ],
 )
-def test_files_that_could_not_be_told_apart_are_refused(name, planned, existing):
-    with pytest.raises(NameRefusedError, match="could not be told"):
+def test_files_that_could_be_mistaken_for_each_other_are_refused(name, planned, existing):
+    with pytest.raises(NameRefusedError, match="could be mistaken"):
         check_free(parse_name(name), planned_paths=[planned], paths=[existing])
 
 

@@ -60,8 +60,8 @@ def test_a_package_that_is_not_obvious_has_to_be_named(tmp_path, packages):
     [
         ('pakage = "areal"', "unknown setting 'pakage'"),
         ("package = 3", "of type int, expected str"),
-        ('package = "my-models"', "no import name"),
-        ('package = "../areal"', "no import name"),
+        ('package = "my-models"', "not an import name"),
+        ('package = "../areal"', "not an import name"),
         ('templates = "templates"', "of type str, expected list"),
         ("templates = [1]", "not text"),
         ('templates = ["../elsewhere"]', "not a folder of the repository"),

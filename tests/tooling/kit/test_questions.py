@@ -116,7 +116,7 @@ def test_a_question_without_default_is_required(tmp_path):
         ("a: {type: str, defualt: x}\n", "unknown attribute 'defualt'"),
         ("a: {type: text}\n", "unknown type 'text'"),
         ("a: {type: str, choices: '{{ others }}'}\n", "cannot be listed"),
-        ("a: {type: int, choices: [x]}\n", "no int"),
+        ("a: {type: int, choices: [x]}\n", "not of type int"),
         ("a: {type: str, when: 3}\n", "`when` has to be"),
         ("a: {type: str, multiselect: true}\n", "needs `choices`"),
         ("a: {type: str, help: [x]}\n", "`help` has to be of type str"),
@@ -183,7 +183,7 @@ def test_a_default_that_uses_something_unknown_is_the_template_s_mistake():
         (Question("a", "int"), "3", "of type str"),
         (Question("a", "int"), True, "of type bool"),
         (Question("a", "int"), 1.5, "of type float"),
-        (Question("a", "float"), float("nan"), "no float"),
+        (Question("a", "float"), float("nan"), "not of type float"),
         (Question("a", "float"), False, "of type bool"),
         (Question("a", "bool"), 1, "of type int"),
         (Question("a", "str"), None, "of type NoneType"),
@@ -257,7 +257,7 @@ def test_text_becomes_an_answer(question, text, answer):
     [("bool", "maybe"), ("int", "1.5"), ("int", ""), ("float", "inf"), ("json", "{"), ("json", "NaN"), ("yaml", "[")],
 )
 def test_text_of_another_type_is_refused(kind, text):
-    with pytest.raises(UsageError, match=f"no {kind}") as caught:
+    with pytest.raises(UsageError, match=f"not of type {kind}") as caught:
         parse_answer(Question("a", kind), text)
     assert caught.value.where == "a"
 

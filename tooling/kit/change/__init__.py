@@ -1,1 +1,1 @@
-"""Changing a repository: a plan as a value, its views, and the transaction that carries it out or takes it back."""
+"""Changing a repository: a plan as a value, its views, and the transaction that applies it or rolls it back."""

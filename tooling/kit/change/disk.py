@@ -5,8 +5,7 @@
     disk.replace(temporary, path)                        # atomic
 
 Every mutation of `tooling.kit.change.transaction` goes through here, one observed step per system call that changes
-something, so that a test can kill the process before each of them. It decides nothing and catches nothing it was not
-told to.
+something, so that a test can kill the process before each of them. It decides nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def ignore(step: str) -> None:
-    """The observer of everyday use."""
+    """Observe nothing: what everyday runs do."""
 
 
 class Disk:

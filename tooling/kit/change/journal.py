@@ -1,4 +1,4 @@
-"""What an apply in progress left on disk, so that the next process can take it back: the journal.
+"""Records an apply in progress on disk, so that the next process can roll it back: the journal.
 
     <state>/journal/0000-registry.py   the old content of each file, written first, mode and owner included
     <state>/journal/journal.json       written last, atomically: while it exists, an apply is in progress
@@ -57,24 +57,32 @@ class Journal:
     """Folders that may become empty, deepest first, with their modes."""
 
     def temporary(self, root: Path, number: int) -> Path:
-        """Where the new content of entry `number` lies until it replaces the old one."""
+        """Return where the new content of entry `number` lies until it replaces the old one."""
         return (root / self.entries[number].path).parent / f".areal-new-{self.token}-{number:04d}.tmp"
 
 
 def folder_of(repository: Repository) -> Path:
-    """The journal's folder; outside of an apply it does not exist."""
+    """Return the journal's folder; outside of an apply it does not exist."""
     return repository.state / "journal"
 
 
 def pending(repository: Repository) -> bool:
-    """Whether an interrupted apply waits for `recover`."""
+    """Check whether an interrupted apply waits for `recover`."""
     return (folder_of(repository) / _NAME).exists()
 
 
 def draft(root: Path, changes: Iterable[PathChange]) -> Journal:
-    """The journal of an apply that has not begun: the folders are those of the disk right now."""
+    """Return the journal of an apply that has not begun: the folders are those of the disk right now."""
     changes = tuple(changes)
-    entries = tuple(_entry(number, change) for number, change in enumerate(changes))
+    entries = tuple(
+        JournalEntry(
+            path=change.path,
+            before=None if change.before is None else sha256(change.before),
+            after=None if change.after is None else sha256(change.after),
+            backup=None if change.before is None else f"{number:04d}-{PurePosixPath(change.path).name[-50:]}",
+        )
+        for number, change in enumerate(changes)
+    )
     written = {parent for change in changes if change.after is not None for parent in _parents(change.path)}
     deleted = {parent for change in changes if change.after is None for parent in _parents(change.path)}
     return Journal(
@@ -126,8 +134,10 @@ def clear(repository: Repository, disk: Disk) -> None:
 
 
 def load(repository: Repository) -> Journal:
-    """The journal of the apply in progress. Raises ConflictError when it, or old content that is needed, is damaged:
-    nothing is changed or removed then."""
+    """Return the journal of the apply in progress.
+
+    Raises ConflictError when it, or old content that is needed, is damaged: nothing is changed or removed then.
+    """
     path = folder_of(repository) / _NAME
     try:
         journal = _parsed(json.loads(path.read_bytes()))
@@ -145,8 +155,10 @@ def load(repository: Repository) -> Journal:
 
 
 def content_hash(root: Path, path: str) -> str | None:
-    """SHA-256 of the file `root/path`, None when there is none. Raises ConflictError for a link or a folder in its
-    place, and for a link in the place of a folder above it: that would lead elsewhere."""
+    """Return the SHA-256 of the file `root/path`, None when there is none.
+
+    Raises ConflictError for a link or a folder in its place, and for a link in the place of a folder above it.
+    """
     refuse_links(root, path)
     target = root / path
     if not os.path.lexists(target):
@@ -157,8 +169,7 @@ def content_hash(root: Path, path: str) -> str | None:
 
 
 def refuse_links(root: Path, path: str) -> None:
-    """Raise ConflictError when `root/path`, or a folder between the two, has become a symbolic link since the plan was
-    made: what is written there would land somewhere else."""
+    """Raise ConflictError when `root/path`, or a folder between the two, is a link: writes would land elsewhere."""
     place = root
     for part in PurePosixPath(path).parts:
         place = place / part
@@ -171,16 +182,6 @@ def _not_regular(place: Path) -> ConflictError:
         "is not a regular file any more, or a folder became a link: nothing is written or rolled back there",
         where=os.fspath(place),
         fix="move it away, then run `areal-new recover`",
-    )
-
-
-def _entry(number: int, change: PathChange) -> JournalEntry:
-    name = f"{number:04d}-{PurePosixPath(change.path).name[-50:]}"
-    return JournalEntry(
-        path=change.path,
-        before=None if change.before is None else sha256(change.before),
-        after=None if change.after is None else sha256(change.after),
-        backup=None if change.before is None else name,
     )
 
 

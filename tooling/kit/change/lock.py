@@ -1,4 +1,4 @@
-"""One process at a time per work tree: an advisory lock that the kernel drops when its holder dies.
+"""Lets one process at a time change a work tree: an advisory lock that the kernel drops when its holder dies.
 
     with repository_lock(repository, wait_seconds=10): ...
 
@@ -88,7 +88,7 @@ def _describe_self(handle: int) -> None:
 
 
 def _holder(handle: int) -> str:
-    """Who holds the lock, as far as the file says; it is empty for a moment after each acquisition."""
+    """Return who holds the lock, as far as the file says; it is empty for a moment after each acquisition."""
     try:
         holder = json.loads(os.pread(handle, _HOLDER_BYTES, 0))
         return f"pid {holder['pid']} on {holder['host']} since {holder['since']}: {holder['command']!r}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, Self
 
-from tooling.cli.errors import ConflictError, UsageError, WriteError
+from tooling.cli.errors import ConflictError, ToolError, UsageError, WriteError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,7 +36,7 @@ class PathChange:
 
     @property
     def action(self) -> Action:
-        """What happens to the file."""
+        """Return what happens to the file."""
         if self.before is None:
             return "create"
         return "delete" if self.after is None else "modify"
@@ -53,9 +53,11 @@ class Plan:
 
     @classmethod
     def from_changes(cls, root: Path, changes: Iterable[PathChange]) -> Self:
-        """A plan made elsewhere, e.g. a saved one: `before` is what its maker read, and is compared with the disk only
-        when it is applied. Raises UsageError for unsafe paths and for a path that comes twice, ConflictError for paths
-        that cannot exist together."""
+        """Return a plan made elsewhere, e.g. a saved one.
+
+        `before` is what its maker read; it is compared with the disk only when the plan is applied. Raises UsageError
+        for unsafe paths and for a path that comes twice, ConflictError for paths that cannot exist together.
+        """
         plan = cls(root)
         for change in changes:
             path = safe_path(change.path)
@@ -66,16 +68,22 @@ class Plan:
         return plan
 
     def read(self, path: str) -> bytes | None:
-        """Content as it will be after the plan; None when absent. Raises UsageError for a path outside the root or
-        below .git, ConflictError for a folder or a link in its place, WriteError when the disk refuses to read."""
+        """Return the content as it will be after the plan; None when absent.
+
+        Raises UsageError for a path outside the root or below .git, ConflictError for a folder or a link in its place,
+        WriteError when the disk refuses to read.
+        """
         path = safe_path(path)
         if path in self._after:
             return self._after[path]
         return self._on_disk(path)
 
     def write(self, path: str, content: bytes, *, reason: str) -> None:
-        """Set the whole content of a file. Raises like `read`, and ConflictError when the plan already writes a file
-        that differs only in case, or that would have to be a folder of this one."""
+        """Set the whole content of a file.
+
+        Raises like `read`, and ConflictError when the plan already writes a file that differs only in case, or that
+        would have to be a folder of this one.
+        """
         self._set(path, content, reason)
 
     def delete(self, path: str, *, reason: str) -> None:
@@ -84,11 +92,11 @@ class Plan:
 
     @property
     def changes(self) -> tuple[PathChange, ...]:
-        """What differs from the disk as it was first read, by path."""
+        """Return what differs from the disk as it was first read, by path."""
         return tuple(self._changes())
 
     def __bool__(self) -> bool:
-        """Whether anything would change."""
+        """Check whether anything would change."""
         return next(self._changes(), None) is not None
 
     def _changes(self) -> Iterator[PathChange]:
@@ -106,7 +114,7 @@ class Plan:
         self._reasons[path] = reason
 
     def _refuse_collision(self, path: str) -> None:
-        """Two files that some disks cannot hold together: "A.py" with "a.py", "a" with "a/b"."""
+        """Refuse two files that some disks cannot hold together: "A.py" with "a.py", "a" with "a/b"."""
         folded = path.casefold()
         for other, content in self._after.items():
             if content is None or other == path:
@@ -124,8 +132,11 @@ class Plan:
 
 
 def safe_path(path: str) -> str:
-    """The path in its normal form ("a//b/" -> "a/b"). Raises UsageError when it is absolute, leaves the root, lies in
-    .git, or holds characters that no source file needs (control characters, backslash, half a surrogate pair)."""
+    """Return the path in its normal form ("a//b/" -> "a/b").
+
+    Raises UsageError when it is absolute, leaves the root, lies in .git, or holds characters that no source file needs
+    (control characters, backslash, half a surrogate pair).
+    """
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or "\\" in path or ".." in parts or ":" in parts[0]:
         raise UsageError(f"unsafe path {path!r}", fix="use a path relative to the repository root, without '..'")
@@ -138,31 +149,34 @@ def safe_path(path: str) -> str:
 
 
 def read_inside(root: Path, path: str) -> bytes | None:
-    """Content of `root/path`, None when absent. Links are not followed: a plan writes only what it has read."""
+    """Return the content of `root/path`, None when absent.
+
+    Links are not followed: a plan writes only what it has read. Raises ConflictError for whatever is not a file, and
+    WriteError when the disk refuses.
+    """
+    current = root
     try:
-        return _read_inside(root, path)
+        for part in PurePosixPath(path).parts:
+            current = current / part
+            if current.is_symlink():
+                fix = "replace the link by a file, or use another name"
+                raise ConflictError("is a symbolic link", where=path, fix=fix)
+        if not current.exists():
+            blocking = next((parent for parent in current.parents if parent.exists() and not parent.is_dir()), None)
+            if blocking is not None:
+                raise ConflictError(f"{os.fspath(blocking)!r} is a file, expected a folder", where=path)
+            return None
+        if not current.is_file():
+            raise ConflictError("is not a regular file", where=path)
+        return current.read_bytes()
     except OSError as error:
+        if isinstance(error, ToolError):
+            raise
         raise WriteError(f"cannot be read: {error.strerror}", where=path, fix="make it readable") from error
 
 
-def _read_inside(root: Path, path: str) -> bytes | None:
-    current = root
-    for part in PurePosixPath(path).parts:
-        current = current / part
-        if current.is_symlink():
-            raise ConflictError("is a symbolic link", where=path, fix="replace the link by a file, or use another name")
-    if not current.exists():
-        blocking = next((parent for parent in current.parents if parent.exists() and not parent.is_dir()), None)
-        if blocking is not None:
-            raise ConflictError(f"{os.fspath(blocking)!r} is a file, expected a folder", where=path)
-        return None
-    if not current.is_file():
-        raise ConflictError("is not a regular file", where=path)
-    return current.read_bytes()
-
-
 def sha256(content: bytes) -> str:
-    """Hexadecimal SHA-256, as receipts and saved plans hold it."""
+    """Return the hexadecimal SHA-256, as receipts and saved plans hold it."""
     import hashlib
 
     return hashlib.sha256(content).hexdigest()

@@ -23,7 +23,7 @@ VERSION = 1
 
 
 def plan_document(plan: Plan, *, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The plan as JSON values, free of the place it was made in. `extra` is kept untouched for the caller.
+    """Return the plan as JSON values, free of the place it was made in. `extra` is kept untouched for the caller.
 
     Example: {"format": "areal-new-plan", "version": 1, "changes": [{"path": "a.py", "action": "create", "reason": "..",
     "before": null, "after": {"sha256": "..", "text": ".."}}], "extra": {}}; content that is not UTF-8 has "base64".
@@ -42,8 +42,10 @@ def plan_document(plan: Plan, *, extra: Mapping[str, Any] | None = None) -> dict
 
 
 def plan_from_document(document: object, root: Path) -> Plan:
-    """The plan that `plan_document` gave, for the repository at `root`. Raises UsageError for another format or
-    version, unknown or missing fields, damaged content, unsafe paths; ConflictError for paths that exclude each other.
+    """Return the plan that `plan_document` gave, for the repository at `root`.
+
+    Raises UsageError for another format or version, unknown or missing fields, damaged content, unsafe paths;
+    ConflictError for paths that exclude each other.
     """
     fields = _fields(document, "plan", {"format", "version", "changes", "extra"})
     if (fields["format"], fields["version"]) != (FORMAT, VERSION):
@@ -97,7 +99,7 @@ def _change(item: object, number: int) -> PathChange:
 
 
 def _fields(value: object, where: str, names: set[str]) -> dict[str, Any]:
-    """A JSON object with exactly these fields."""
+    """Return a JSON object, which must have exactly these fields."""
     if not isinstance(value, dict) or value.keys() != names:
         raise _damaged(where, f"expected an object with exactly {', '.join(sorted(names))}")
     return value

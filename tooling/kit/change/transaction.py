@@ -50,8 +50,10 @@ _REMEDIES = {
 
 @contextmanager
 def transaction(repository: Repository, *, wait_seconds: float, note: Callable[[str], None]) -> Iterator[None]:
-    """Hold the repository's lock, having taken back whatever an interrupted run left; `note` hears what was. Raises
-    BusyError when another process holds the lock for `wait_seconds`, else like `recover`."""
+    """Hold the repository's lock, after rolling back what an interrupted run left; `note` gets a line for each file.
+
+    Raises BusyError when another process holds the lock for `wait_seconds`, else like `recover`.
+    """
     with repository_lock(repository, wait_seconds=wait_seconds):
         for line in recover(repository):
             note(line)
@@ -63,7 +65,7 @@ def apply_plan(repository: Repository, plan: Plan, *, observe: Observe = ignore)
 
     Modified files keep their mode; folders that lose their last file go. Raises ConflictError, before anything is
     touched, when a file is not what the plan was made from; WriteError when the disk refuses, naming the file. Whatever
-    is raised, everything is as it was; `observe` is told each step before it is taken.
+    is raised, everything is as it was; `observe` gets each step before it happens.
     """
     if plan.root.resolve() != repository.root:
         raise ConflictError(f"the plan was made for {os.fspath(plan.root)}", where=os.fspath(repository.root))
@@ -91,10 +93,12 @@ def apply_plan(repository: Repository, plan: Plan, *, observe: Observe = ignore)
 
 
 def recover(repository: Repository, *, observe: Observe = ignore) -> list[str]:
-    """Take back an interrupted apply completely; one line per file put back, nothing when there was none. The caller
-    holds the lock. A file that somebody edited since is copied to <state>/rescued first, and the line says so. Raises
-    ConflictError when the journal is damaged or a folder stands where a file belongs, WriteError when the disk refuses;
-    the journal stays then, and so does everything in it."""
+    """Roll an interrupted apply back; returns one line per file put back, nothing when there was none.
+
+    The caller holds the lock. A file that somebody edited since is copied to <state>/rescued first, and the line says
+    so. Raises ConflictError when the journal is damaged or a folder is where a file belongs, WriteError when the disk
+    refuses; the journal stays then, and so does everything in it.
+    """
     disk = Disk(observe)
     try:
         if not pending(repository):
@@ -107,8 +111,11 @@ def recover(repository: Repository, *, observe: Observe = ignore) -> list[str]:
 
 
 def preview_recovery(repository: Repository) -> list[str]:
-    """What `recover` would do now, one line per file; nothing is written and no lock is taken, so that a run which is
-    still going on looks like an interrupted one. Raises ConflictError when the journal is damaged."""
+    """Return what `recover` would do now, one line per file.
+
+    Nothing is written and no lock is taken, so that a run which is still going on looks like an interrupted one. Raises
+    ConflictError when the journal is damaged.
+    """
     if not pending(repository):
         return []
     journal = record.load(repository)
@@ -121,7 +128,7 @@ def preview_recovery(repository: Repository) -> list[str]:
 
 
 def _touched(repository: Repository, journal: Journal) -> list[int]:
-    """Entries whose new content is not waiting beside its target any more."""
+    """Return the entries whose new content is not waiting beside its target any more."""
     numbers = range(len(journal.entries))
     return [number for number in numbers if not journal.temporary(repository.root, number).exists()]
 
@@ -152,7 +159,7 @@ def _stage(root: Path, journal: Journal, changes: Sequence[PathChange], disk: Di
 
 
 def _swap(root: Path, journal: Journal, disk: Disk, touched: list[int]) -> None:
-    """Put every target into its new state; `touched` learns of each before it happens."""
+    """Put every target into its new state; `touched` gets the number of each before it happens."""
     for number, entry in enumerate(journal.entries):
         target = root / entry.path
         with _about(target):
@@ -211,8 +218,10 @@ def _roll_back(repository: Repository, journal: Journal, disk: Disk, touched: Se
 
 
 def _differs(repository: Repository, entry: JournalEntry) -> bool:
-    """Whether a file is not what it was. A backup that is gone was put back already, by a recovery that was killed:
-    what the file holds since is not ours."""
+    """Check whether a file is not what it was.
+
+    A backup that is gone was put back already, by a recovery that was killed: what the file holds since is not ours.
+    """
     if entry.backup is not None and not (record.folder_of(repository) / entry.backup).exists():
         return False
     return record.content_hash(repository.root, entry.path) != entry.before
@@ -249,21 +258,18 @@ class _Rescue:
         self._folder: Path | None = None
 
     def keep(self, path: str) -> Path:
-        """Copy a file of the repository; where the copy is."""
-        copy = self._own_folder() / path
-        for folder in reversed(copy.relative_to(self._parent).parents):
-            self._disk.make_folder(self._parent / folder)
-        source = self._root / path
-        self._disk.create(copy, source.read_bytes(), like=source.stat())
-        return copy
-
-    def _own_folder(self) -> Path:
+        """Copy a file of the repository; returns where the copy is."""
         if self._folder is None:
             stamp, number = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), 1
             while (self._parent / f"{stamp}-{number}").exists():
                 number += 1
             self._folder = self._parent / f"{stamp}-{number}"
-        return self._folder
+        copy = self._folder / path
+        for folder in reversed(copy.relative_to(self._parent).parents):
+            self._disk.make_folder(self._parent / folder)
+        source = self._root / path
+        self._disk.create(copy, source.read_bytes(), like=source.stat())
+        return copy
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""One line of a document per unit, between two markers, sorted by key; bytes in, bytes out.
+"""Adds a line per unit to a document, between two markers and sorted by key; bytes in, bytes out.
 
     <!-- areal-new:rewards -->
     | name | what it does |
@@ -133,7 +133,7 @@ def _region(source: bytes, entry: DocumentEntry) -> _Region:
 
 
 def _markers(lines: list[bytes], file: str, section: str, line: str) -> tuple[int, int]:
-    """0-based lines of the opening and the closing marker."""
+    """Return the 0-based lines of the opening and the closing marker."""
     marks = []
     for number, text in enumerate(lines):
         match = _MARKER.fullmatch(text.decode("utf-8").strip())

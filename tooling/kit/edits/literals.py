@@ -8,8 +8,9 @@ its line.
 from __future__ import annotations
 
 import ast
+import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from tooling.kit.edits.text import SourceText, binding_lines, parse_python, read_source, refusal
 
@@ -64,20 +65,20 @@ class LocatedTable:
 
     @property
     def keys(self) -> list[str]:
-        """In the order of the source."""
+        """Return the keys in the order of the source."""
         return [item.key for item in self.items]
 
     @property
     def one_line(self) -> bool:
-        """Whether the literal, brackets included, stands on one line."""
+        """Check whether the literal, brackets included, is on one line."""
         return self.text.line(self.open) == self.text.line(self.close)
 
     def find(self, key: str) -> TableItem | None:
-        """The entry of that key."""
+        """Return the entry of that key."""
         return next((item for item in self.items if item.key == key), None)
 
     def line(self, item: TableItem | None = None) -> int:
-        """Of an entry, or of the table."""
+        """Return the line of an entry, or of the table."""
         return self.text.line(item.start if item else self.open - 1)
 
 
@@ -91,8 +92,11 @@ class ParsedModule:
 
 
 def parse_module(source: bytes, file: str, fix: str) -> ParsedModule:
-    """Parse a file. Raises RegistryShapeError for what is not Python, what LibCST does not give back byte for byte
-    (form feeds), and what is nested too deeply to be walked."""
+    """Parse a file with both parsers.
+
+    Raises RegistryShapeError for what is not Python, what LibCST does not give back byte for byte (form feeds), and
+    what is nested too deeply to be walked.
+    """
     import libcst as cst
 
     text = read_source(source, file, fix)
@@ -107,14 +111,18 @@ def parse_module(source: bytes, file: str, fix: str) -> ParsedModule:
     except (ValueError, RecursionError, MemoryError) as error:
         raise refusal(file, 1, f"registry unreadable: {type(error).__name__}: {error}", fix) from error
     if code != text.data:
-        line = _first_difference(code, text.data)
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(code, text.data, strict=False))
+        line = text.data.count(b"\n", 0, sum(1 for _ in same)) + 1
         raise refusal(file, line, "LibCST does not give this line back as it is (a form feed?)", fix)
     return ParsedModule(text, tree, syntax)
 
 
 def find_table(module: ParsedModule, name: str, *, mapping: bool, fix: str) -> LocatedTable:
-    """The registry called `name`. Raises RegistryShapeError with file:line for every shape described above as
-    refused, and for one that is nested too deeply to be measured."""
+    """Return the registry called `name`.
+
+    Raises RegistryShapeError with file:line for every shape described above as refused, and for one that is nested too
+    deeply to be measured.
+    """
     line, small, value, begin = _assignment(module, name, fix)
     try:
         spans, shift = _spans(module, line, small, begin)
@@ -132,7 +140,7 @@ def find_table(module: ParsedModule, name: str, *, mapping: bool, fix: str) -> L
 def _assignment(
     module: ParsedModule, name: str, fix: str
 ) -> tuple[cst.SimpleStatementLine, cst.BaseSmallStatement, cst.BaseExpression, int]:
-    """(its line, the assignment, the right side, offset of the assignment)."""
+    """Return (its line, the assignment, the right side, offset of the assignment)."""
     import libcst as cst
 
     file, lines = module.text.file, binding_lines(module.tree, name)
@@ -149,7 +157,7 @@ def _assignment(
 
 
 def assignment_to(tree: ast.Module, name: str) -> ast.Assign | ast.AnnAssign | None:
-    """The top-level statement `name = ..` or `name: T = ..`."""
+    """Return the top-level statement `name = ..` or `name: T = ..`."""
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -161,8 +169,10 @@ def assignment_to(tree: ast.Module, name: str) -> ast.Assign | ast.AnnAssign | N
 def _spans(
     module: ParsedModule, line: cst.SimpleStatementLine, small: cst.BaseSmallStatement, begin: int
 ) -> tuple[Mapping[cst.CSTNode, CodeSpan], int]:
-    """Positions in this one statement, and what to add to them: where `ast` says that it begins. Measuring one
-    statement keeps large modules cheap."""
+    """Return positions in this one statement, and what to add to them: where `ast` says that it begins.
+
+    Measuring one statement keeps large modules cheap.
+    """
     from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
 
     alone = module.syntax.with_changes(header=[], body=[line], footer=[])
@@ -177,11 +187,6 @@ def _targets(statement: cst.Assign | cst.AnnAssign) -> list[str]:
     return [target.value if isinstance(target, cst.Name) else "" for target in targets]
 
 
-def _first_difference(left: bytes, right: bytes) -> int:
-    length = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
-    return right.count(b"\n", 0, length) + 1
-
-
 @dataclass(frozen=True, slots=True)
 class _Reader:
     """Reads the right side of the assignment."""
@@ -194,18 +199,19 @@ class _Reader:
     shift: int
 
     def start(self, node: cst.CSTNode) -> int:
-        """Offset of a node, without the blanks it owns."""
+        """Return the offset of a node, without the blanks it owns."""
         return self.shift + self.spans[node].start
 
     def end(self, node: cst.CSTNode) -> int:
-        """Offset behind a node, without the blanks it owns."""
+        """Return the offset behind a node, without the blanks it owns."""
         return self.start(node) + self.spans[node].length
 
     def table(self, statement: cst.BaseSmallStatement, value: cst.BaseExpression) -> LocatedTable:
         literal, call = self._unwrap(value)
         kind, opening, closing = self._brackets(literal, wrapped=call is not None)
         if kind is None or opening is None or closing is None:
-            raise self._refuse(statement, f"{self.name} is {_describe(literal)}, expected {self._expected()}")
+            expected = "a literal {..}" if self.mapping else "a literal list, tuple or set"
+            raise self._refuse(statement, f"{self.name} is {_describe(literal)}, expected {expected}")
         elements: Sequence[cst.BaseElement | cst.BaseDictElement] = literal.elements  # type: ignore[attr-defined]  # has a kind
         return LocatedTable(
             text=self.module.text,
@@ -257,10 +263,11 @@ class _Reader:
         if key is None:
             raise self._refuse(element, f"{self.name} has a key that is not a string literal")
         comma = element.comma if isinstance(element.comma, cst.Comma) else None
+        plain = isinstance(key_node, cst.SimpleString) and len(key_node.quote) == 1
         return TableItem(
             key=key,
             value=_string(value_node) if value_node else "",
-            quote=_quote(key_node),
+            quote=cast("cst.SimpleString", key_node).quote if plain else '"',
             start=self.start(element),
             end=self.end(element),
             comma=self.start(comma) if comma else -1,
@@ -278,10 +285,7 @@ class _Reader:
         pair = element.value
         if isinstance(pair, cst.Tuple) and pair.lpar and len(pair.elements) == 2:
             return pair.elements[0].value, pair.elements[1].value
-        raise self._refuse(element, f'{self.name} has an element that is no ("key", "value") pair')
-
-    def _expected(self) -> str:
-        return "a literal {..}" if self.mapping else "a literal list, tuple or set"
+        raise self._refuse(element, f'{self.name} has an element that is not a ("key", "value") pair')
 
     def _refuse(self, node: cst.CSTNode, why: str) -> Exception:
         return refusal(self.module.text.file, self.module.text.line(self.start(node)), why, self.fix)
@@ -296,12 +300,6 @@ def _string(node: cst.BaseExpression) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _quote(node: cst.BaseExpression) -> str:
-    import libcst as cst
-
-    return node.quote if isinstance(node, cst.SimpleString) and len(node.quote) == 1 else '"'
-
-
 def _dotted(node: cst.BaseExpression) -> str:
     import libcst as cst
 
@@ -311,7 +309,7 @@ def _dotted(node: cst.BaseExpression) -> str:
 
 
 def _describe(node: cst.BaseExpression) -> str:
-    """What stands there instead, for a message."""
+    """Say what the table is instead, for a message."""
     import libcst as cst
 
     if isinstance(node, cst.Tuple) and not node.lpar:

@@ -36,17 +36,17 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 def by_code_point(key: str) -> str:
-    """Python's own order."""
+    """Return what orders keys as Python does."""
     return key
 
 
 def by_letter(key: str) -> tuple[str, str]:
-    """Upper and lower case mixed."""
+    """Return what mixes upper and lower case."""
     return key.casefold(), key
 
 
 def by_number(key: str) -> tuple[tuple[int, int], ...]:
-    """Runs of digits by their value."""
+    """Return what orders runs of digits by their value."""
     parts: list[tuple[int, int]] = []
     for part in _DIGITS.split(key):
         parts += [(ord("0"), int(part))] if _DIGITS.fullmatch(part) else [(ord(letter), 0) for letter in part]
@@ -54,7 +54,7 @@ def by_number(key: str) -> tuple[tuple[int, int], ...]:
 
 
 def by_export(key: str) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """CONSTANTS, then Classes, then the rest; each by number. The order of ruff's RUF022."""
+    """Return what puts CONSTANTS first, then Classes, then the rest, each by number: ruff's RUF022."""
     if len(key) > 1 and key.isupper():
         return 0, by_number(key)
     return (1 if key[:1].isupper() else 2), by_number(key)
@@ -65,9 +65,9 @@ EXPORT_ORDERS: Final[tuple[Order, ...]] = (by_export, by_code_point, by_letter)
 
 
 def place(keys: Sequence[str], key: str, orders: Sequence[Order]) -> tuple[int, bool]:
-    """(index at which `key` goes in, whether `keys` are sorted). The first order that the keys have decides; unsorted
-    keys give their end.
+    """Return (index at which `key` goes in, whether `keys` are sorted).
 
+    The first order that the keys have decides; unsorted keys give their end.
     Example: place(["a", "c"], "b", TABLE_ORDERS) == (1, True).
     """
     for order in orders:
@@ -94,8 +94,10 @@ class Splice:
 
 
 def insert(table: LocatedTable, index: int, entry: bytes, fix: str) -> Splice:
-    """Put `entry` (without comma) before the item at `index`. Raises RegistryShapeError where it can have no line of
-    its own."""
+    """Put `entry` (without comma) before the item at `index`.
+
+    Raises RegistryShapeError where it can have no line of its own.
+    """
     previous = table.items[index - 1] if index else None
     if previous and table.text.ends_line(previous.after):
         return _below(table, previous, entry, last=index == len(table.items))
@@ -131,18 +133,13 @@ def _below(table: LocatedTable, previous: TableItem, entry: bytes, *, last: bool
     text = table.text
     comma = b"," if last and previous.comma < 0 else b""
     at = text.next_line(previous.after)
-    line = _indentation(table, previous) + entry + (b"" if comma else b",") + text.newline(previous.after)
+    # That of the first entry that starts a line; below the predecessor where none does.
+    starts = (item.start for item in (previous, *table.items) if text.starts_line(item.start))
+    below = b" " * (previous.start - text.line_start(previous.start))
+    indentation = next(map(text.indentation, starts), below)
+    line = indentation + entry + (b"" if comma else b",") + text.newline(previous.after)
     data = text.data[: previous.end] + comma + text.data[previous.end : at] + line + text.data[at:]
     return Splice(data, text.line(previous.after) + 1)
-
-
-def _indentation(table: LocatedTable, previous: TableItem) -> bytes:
-    """That of the first entry that starts a line; below the predecessor where none does."""
-    text = table.text
-    for item in (previous, *table.items):
-        if text.starts_line(item.start):
-            return text.indentation(item.start)
-    return b" " * (previous.start - text.line_start(previous.start))
 
 
 def _above_first(table: LocatedTable, first: TableItem, entry: bytes) -> Splice:
@@ -170,7 +167,7 @@ def _into_empty(table: LocatedTable, entry: bytes) -> Splice:
 
 
 def _inline(table: LocatedTable, index: int, entry: bytes) -> Splice | None:
-    """On the line of its neighbours; None when there are none or the line gets too long."""
+    """Put an entry on the line of its neighbours; None when there are none or the line gets too long."""
     if not table.items:
         return None
     text, items = table.text, table.items
@@ -185,7 +182,7 @@ def _inline(table: LocatedTable, index: int, entry: bytes) -> Splice | None:
 
 
 def _spread(table: LocatedTable, index: int, entry: bytes) -> Splice:
-    """One entry per line; brackets inside a call get lines of their own, as formatters lay them out."""
+    """Write one entry per line; brackets inside a call get lines of their own, as formatters lay them out."""
     text = table.text
     raw = [text.data[item.start : item.end] for item in table.items]
     entries = [*raw[:index], entry, *raw[index:]]
@@ -205,7 +202,7 @@ def _spread(table: LocatedTable, index: int, entry: bytes) -> Splice:
 
 
 def _closed_up(table: LocatedTable, item: TableItem) -> Splice | None:
-    """Brackets with nothing between them; None where a comment of its own stands there."""
+    """Leave brackets with nothing between them; None where there is a comment on a line of its own."""
     text = table.text
     behind = text.next_line(item.after) if text.ends_line(item.after) else item.after
     if text.data[table.open : item.start].strip() or text.data[behind : table.close].strip():
@@ -218,7 +215,7 @@ def _closed_up(table: LocatedTable, item: TableItem) -> Splice | None:
 
 
 def _without_line(table: LocatedTable, item: TableItem, previous: TableItem | None) -> Splice:
-    """`previous` is given for the last entry: when that one had no comma, its predecessor loses its own."""
+    """Take a line out. `previous` is given for the last entry: if that has no comma, its predecessor loses its own."""
     text = table.text
     start, end = text.line_start(item.start), text.next_line(item.after)
     before = text.data[:start]
@@ -234,7 +231,7 @@ def _cut(table: LocatedTable, item: TableItem, span: tuple[int, int], kept: byte
 
 
 def _needs_comma_alone(table: LocatedTable) -> bool:
-    """A tuple of one item is one only with its comma."""
+    """Check for parentheses: a tuple of one item needs its comma."""
     return table.text.data[table.open - 1 : table.open] == b"("
 
 
@@ -243,7 +240,7 @@ def _same_line(table: LocatedTable, left: int, right: int) -> bool:
 
 
 def _wrapped_closely(table: LocatedTable) -> bool:
-    """Whether only blanks stand between the parentheses of the call and the brackets."""
+    """Check whether there are only blanks between the parentheses of the call and the brackets."""
     if table.call is None:
         return False
     data = table.text.data

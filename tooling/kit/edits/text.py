@@ -54,12 +54,15 @@ class SourceText:
 
     @property
     def text(self) -> str:
-        """For parsers that want characters."""
+        """Return the source as characters, for parsers."""
         return self.data.decode("utf-8")
 
     def encode(self, data: bytes) -> bytes:
-        """Edited `data` in the encoding of the file. Raises RegistryShapeError for what it cannot hold; string literals
-        can be escaped (`string_literal`), names cannot."""
+        """Return edited `data` in the encoding of the file.
+
+        Raises RegistryShapeError for what it cannot hold; string literals can be escaped (`string_literal`), names
+        cannot.
+        """
         try:
             return data.decode("utf-8").encode(self.encoding)
         except UnicodeEncodeError as error:
@@ -68,47 +71,50 @@ class SourceText:
             raise refusal(self.file, 1, f"{odd!r} cannot be written in {self.encoding}", fix) from error
 
     def with_data(self, data: bytes) -> SourceText:
-        """The same file with other text."""
+        """Return the same file with other text."""
         return SourceText(self.file, data, self.encoding, line_starts(data))
 
     def line(self, offset: int) -> int:
-        """1-based number of the line that holds the offset."""
+        """Return the 1-based number of the line that holds the offset."""
         return bisect.bisect_right(self.starts, offset)
 
     def line_start(self, offset: int) -> int:
-        """Offset of the first byte of that line."""
+        """Return the offset of the first byte of that line."""
         return self.starts[self.line(offset) - 1]
 
     def next_line(self, offset: int) -> int:
-        """Offset of the first byte of the following line; the end of the text after the last one."""
+        """Return the offset of the first byte of the following line; the end of the text after the last one."""
         line = self.line(offset)
         return self.starts[line] if line < len(self.starts) else len(self.data)
 
     def offset(self, line: int, column: int) -> int:
-        """Of a 1-based line and a column in UTF-8 bytes, as `ast` gives them."""
+        """Return the offset of a 1-based line and a column in UTF-8 bytes, as `ast` gives them."""
         return self.starts[line - 1] + column
 
     def indentation(self, offset: int) -> bytes:
-        """Leading blanks of the line that holds the offset."""
+        """Return the leading blanks of the line that holds the offset."""
         line = self.data[self.line_start(offset) : self.next_line(offset)]
         return line[: len(line) - len(line.lstrip(b" \t"))]
 
     def starts_line(self, offset: int) -> bool:
-        """Whether only blanks stand before the offset on its line."""
+        """Check whether there are only blanks before the offset on its line."""
         return not self.data[self.line_start(offset) : offset].strip(b" \t")
 
     def ends_line(self, offset: int) -> bool:
-        """Whether only blanks and a comment follow the offset on its line."""
+        """Check whether only blanks and a comment follow the offset on its line."""
         return _BLANK_OR_COMMENT.match(self.data, offset) is not None
 
     def newline(self, offset: int) -> bytes:
-        """Line ending of the line that holds the offset; that of the first line when it has none."""
+        """Return the ending of the line that holds the offset; that of the first line when it has none."""
         return _ending(self.data[: self.next_line(offset)]) or _ending(self.data[: self.next_line(0)]) or b"\n"
 
 
 def read_source(source: bytes, file: str, fix: str) -> SourceText:
-    """Decode Python source. Raises RegistryShapeError when its encoding is unknown or wrong, or does not give the file
-    back byte for byte, or when lines end in a lone carriage return, which parsers disagree about."""
+    """Decode Python source.
+
+    Raises RegistryShapeError when its encoding is unknown or wrong, or does not give the file back byte for byte, or
+    when lines end in a lone carriage return, which parsers disagree about.
+    """
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
         text = source.decode(encoding)
@@ -124,38 +130,32 @@ def read_source(source: bytes, file: str, fix: str) -> SourceText:
 
 
 def line_starts(data: bytes) -> tuple[int, ...]:
-    """Offset of each line; a final newline starts no line of its own."""
+    """Return the offset of each line; a final newline starts no line of its own."""
     starts = [0, *(match.end() for match in re.finditer(rb"\n", data))]
     return tuple(starts[:-1]) if len(starts) > 1 and starts[-1] == len(data) else tuple(starts)
 
 
 def refusal(file: str, line: int, why: str, fix: str) -> RegistryShapeError:
-    """The error for a shape that is not edited; `fix` already holds the line to paste."""
+    """Return the error for a shape that is not edited; `fix` already holds the line to paste."""
     return RegistryShapeError(why, where=f"{file}:{line}", fix=fix)
 
 
 def string_literal(value: str, quote: str = '"', encoding: str = "utf-8") -> str:
-    """A string literal with that quote; characters that cannot be printed or encoded are escaped.
+    """Return a string literal with that quote; characters that cannot be printed or encoded are escaped.
 
     Example: string_literal('a"b') == '"a\\\\"b"'.
     """
-    return quote + "".join(_escaped(character, quote, encoding) for character in value) + quote
 
+    def escaped(character: str) -> str:
+        if character in {quote, "\\"}:
+            return "\\" + character
+        try:
+            character.encode(encoding)
+        except UnicodeEncodeError:
+            return ascii(character)[1:-1]
+        return character if character.isprintable() else ascii(character)[1:-1]
 
-def _escaped(character: str, quote: str, encoding: str) -> str:
-    if character in {quote, "\\"}:
-        return "\\" + character
-    if not character.isprintable() or not _encodable(character, encoding):
-        return character.encode("unicode_escape").decode("ascii")
-    return character
-
-
-def _encodable(character: str, encoding: str) -> bool:
-    try:
-        character.encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return True
+    return quote + "".join(map(escaped, value)) + quote
 
 
 def _ending(data: bytes) -> bytes:
@@ -174,21 +174,25 @@ _CHANGES: Final = frozenset(
 
 
 def parse_python(text: str) -> ast.Module:
-    """`ast.parse` without its warnings: odd escapes elsewhere in the file are not our business."""
+    """Parse without warnings: odd escapes elsewhere in the file are not our business."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(text)
 
 
 def binding_lines(tree: ast.Module, name: str) -> list[int]:
-    """1-based lines that bind, rebind, delete or change `name` at module level, in order."""
-    lines = {line for node in module_scope(tree) for line in _binds(node, name)}
+    """Return the 1-based lines that bind, rebind, delete or change `name` at module level, in order."""
+    lines = {
+        node.lineno
+        for node in module_scope(tree)
+        if isinstance(node, _PLACED) and (name in bound_names(node) or _changes(node, name))
+    }
     declared = (node.lineno for node in ast.walk(tree) if isinstance(node, ast.Global) and name in node.names)
     return sorted(lines.union(declared))
 
 
 def module_scope(tree: ast.Module) -> Iterator[ast.AST]:
-    """Every node that runs in the scope of the module: blocks are entered, functions and classes are not."""
+    """Yield every node that runs in the scope of the module: blocks are entered, functions and classes are not."""
     stack: list[ast.AST] = list(tree.body)
     while stack:
         node = stack.pop()
@@ -198,7 +202,7 @@ def module_scope(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def bound_names(node: ast.AST) -> set[str]:
-    """Names that this one node (not its children) binds or deletes."""
+    """Return the names that this one node (not its children) binds or deletes."""
     if isinstance(node, _OWN_SCOPE):
         return {node.name}
     if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
@@ -210,14 +214,8 @@ def bound_names(node: ast.AST) -> set[str]:
     return set()
 
 
-def _binds(node: ast.AST, name: str) -> list[int]:
-    if name in bound_names(node) or _changes(node, name):
-        return [node.lineno] if isinstance(node, _PLACED) else []
-    return []
-
-
 def _changes(node: ast.AST, name: str) -> bool:
-    """`X[k] = v`, `del X[k]`, `X.update(..)`."""
+    """Check for `X[k] = v`, `del X[k]`, `X.update(..)`."""
     if isinstance(node, ast.Subscript):
         return not isinstance(node.ctx, ast.Load) and _is_name(node.value, name)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -268,7 +266,10 @@ def prove(
 
 
 def same_tree(left: ast.AST, right: ast.AST) -> bool:
-    """Whether two trees are equal but for positions. Not recursive: a chain of a thousand branches is a deep tree."""
+    """Check whether two trees are equal but for positions.
+
+    Not recursive: a chain of a thousand branches is a deep tree.
+    """
     stack: list[tuple[object, object]] = [(left, right)]
     while stack:
         one, other = stack.pop()
@@ -286,7 +287,7 @@ def same_tree(left: ast.AST, right: ast.AST) -> bool:
 
 
 def comments(source: SourceText) -> list[Comment]:
-    """Every comment in order. Raises tokenize.TokenError or SyntaxError where the text is not Python."""
+    """Return every comment in order. Raises tokenize.TokenError or SyntaxError where the text is not Python."""
     found, row, anchor = [], 0, ""
     for token in tokenize.generate_tokens(io.StringIO(source.text, newline="").readline):
         if token.start[0] != row:

@@ -53,7 +53,7 @@ TRUE_WORDS = frozenset({"1", "on", "t", "true", "y", "yes"})
 
 @functools.cache
 def environment() -> SandboxedEnvironment:
-    """The sandbox; unknown variables are errors, unknown (and forbidden) filters are syntax errors."""
+    """Return the sandbox; unknown variables are errors, unknown (and forbidden) filters are syntax errors."""
     from jinja2 import StrictUndefined
     from jinja2.sandbox import SandboxedEnvironment
 
@@ -70,7 +70,7 @@ def environment() -> SandboxedEnvironment:
 
 
 def evaluate(text: str, context: Mapping[str, Any], *, where: str) -> str:
-    """The text with its expressions filled in. Raises UsageError with `where` for a mistake in the template."""
+    """Return the text with its expressions filled in. Raises UsageError with `where` for a mistake in the template."""
     if "{" not in text:
         return text
     with _mistakes_in(text, where):
@@ -78,21 +78,25 @@ def evaluate(text: str, context: Mapping[str, Any], *, where: str) -> str:
 
 
 def holds(condition: str | bool, context: Mapping[str, Any], *, where: str) -> bool:
-    """Whether a `when` holds: a bool, an expression ("style == 'code'"), or a template that renders a bool word.
+    """Check whether a `when` holds: a bool, an expression ("style == 'code'"), or a template that renders a bool word.
 
     Raises UsageError with `where` when it cannot be evaluated.
     """
     if isinstance(condition, bool):
         return condition
     if "{{" in condition or "{%" in condition:
-        return _truth(evaluate(condition, context, where=where), where)
+        word = evaluate(condition, context, where=where)
+        folded = word.strip().lower()
+        if folded in TRUE_WORDS or folded in FALSE_WORDS:
+            return folded in TRUE_WORDS
+        raise UsageError(f"renders {word!r}, expected true or false", where=where, fix="correct the condition")
     with _mistakes_in(condition, where):
         return bool(_condition(condition)(context))
 
 
 @functools.lru_cache(maxsize=1024)
 def _template(text: str) -> Template:
-    """Compiled once: the same defaults and conditions are evaluated for every answer that is completed."""
+    """Compile once: the same defaults and conditions are evaluated for every answer that is completed."""
     return environment().from_string(text)
 
 
@@ -102,10 +106,11 @@ def _condition(text: str) -> TemplateExpression:
 
 
 def rendering_errors() -> tuple[type[Exception], ...]:
-    """What rendering a faulty template may raise: Jinja's own errors, those of operators and filters, and those of the
-    Python that Jinja makes of it (nested too deeply, a number too large)."""
-    import re
+    """Return what rendering a faulty template may raise.
 
+    Jinja's own errors, those of operators and filters, and those of the Python that Jinja makes of it (nested too
+    deeply, a number too large).
+    """
     from jinja2 import TemplateError
     from yaml import YAMLError
 
@@ -123,13 +128,6 @@ def rendering_errors() -> tuple[type[Exception], ...]:
         YAMLError,
         re.error,
     )
-
-
-def _truth(word: str, where: str) -> bool:
-    folded = word.strip().lower()
-    if folded in TRUE_WORDS or folded in FALSE_WORDS:
-        return folded in TRUE_WORDS
-    raise UsageError(f"renders {word!r}, expected true or false", where=where, fix="correct the condition")
 
 
 @contextmanager
@@ -154,11 +152,11 @@ _SUSPICIOUS = re.compile(
 
 
 def scan(text: str, *, where: str) -> None:
-    """Raises UsageError with "where:line" for variables and filters that may not be used, and for files that may not be
-    included."""
+    """Raise UsageError with "where:line" for variables, filters and inclusions that are not allowed."""
     if not _SUSPICIOUS.search(text):
         return
     from jinja2 import TemplateSyntaxError
+    from jinja2.nodes import Extends, FromImport, Import, Include, Name
 
     try:
         tree = environment().parse(text)
@@ -169,29 +167,23 @@ def scan(text: str, *, where: str) -> None:
         ) from error
     except RecursionError as error:
         raise UsageError("is nested too deeply", where=where, fix="correct the template") from error
-    for line, name in _variables(tree):
-        if name in FORBIDDEN_VARIABLES or name.startswith("_copier"):
-            message = f"{name!r} would differ between machines or runs"
-            raise UsageError(message, where=f"{where}:{line}", fix="make it a question, or leave it out")
+    for variable in tree.find_all(Name):
+        if variable.name in FORBIDDEN_VARIABLES or variable.name.startswith("_copier"):
+            message = f"{variable.name!r} would differ between machines or runs"
+            raise UsageError(message, where=f"{where}:{variable.lineno}", fix="make it a question, or leave it out")
     for line, name in _filters(tree):
         if name not in environment().filters:
             fix = did_you_mean(name, environment().filters) or "use a filter that only looks at its arguments"
             raise UsageError(f"there is no filter {name!r} here", where=f"{where}:{line}", fix=fix)
-    for line, included in _included(tree):
-        if not _ends_in_suffix(included):
+    for node in tree.find_all((Extends, FromImport, Import, Include)):
+        assert isinstance(node, Extends | FromImport | Import | Include)
+        if not _ends_in_suffix(node.template):
             fix = f"let its name end in {SUFFIX!r}, as in 'partials/' ~ style ~ '{SUFFIX}'"
-            raise UsageError("may include a file that was not looked at", where=f"{where}:{line}", fix=fix)
-
-
-def _variables(tree: Parsed) -> Iterator[tuple[int, str]]:
-    from jinja2.nodes import Name
-
-    for node in tree.find_all(Name):
-        yield node.lineno, node.name
+            raise UsageError("may include a file that was not looked at", where=f"{where}:{node.lineno}", fix=fix)
 
 
 def _filters(tree: Parsed) -> Iterator[tuple[int, str]]:
-    """(line, name) of every filter; "(computed)" for one whose name is not written in the template."""
+    """Yield (line, name) of every filter; "(computed)" for one whose name is not written in the template."""
     from jinja2.nodes import Const, Filter, FilterBlock
 
     for node in tree.find_all(Filter):
@@ -203,17 +195,8 @@ def _filters(tree: Parsed) -> Iterator[tuple[int, str]]:
         yield block.lineno, block.filter.name
 
 
-def _included(tree: Parsed) -> Iterator[tuple[int, Expr]]:
-    """(line, name of the file) of every file that another statement brings in."""
-    from jinja2.nodes import Extends, FromImport, Import, Include
-
-    for node in tree.find_all((Extends, FromImport, Import, Include)):
-        assert isinstance(node, Extends | FromImport | Import | Include)
-        yield node.lineno, node.template
-
-
 def _ends_in_suffix(name: Expr) -> bool:
-    """Whether an expression can only name files with the suffix, all of which are looked at."""
+    """Check whether an expression can only name files with the suffix, all of which are looked at."""
     from jinja2.nodes import Add, Concat, CondExpr, Const, List, Tuple
 
     if isinstance(name, Const):

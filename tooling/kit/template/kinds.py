@@ -56,12 +56,12 @@ class ProjectSettings:
 
     @property
     def package_path(self) -> str:
-        """Folder of the package: "my.models" -> "my/models"."""
+        """Return the folder of the package: "my.models" -> "my/models"."""
         return self.package.replace(".", "/")
 
 
 def read_settings(root: Path) -> ProjectSettings:
-    """The settings of the repository at `root`; what is not said is found out or has its default.
+    """Return the settings of the repository at `root`; what is not said is found out or has its default.
 
     Raises UsageError for a file that is not TOML, unknown or wrongly typed settings, folders outside the repository,
     and for a package that is neither named nor obvious.
@@ -76,8 +76,10 @@ def read_settings(root: Path) -> ProjectSettings:
 
 
 def read_template_folders(root: Path) -> tuple[str, ...]:
-    """Only the folders with the project's own kinds, for where the package does not matter. Raises as
-    `read_settings`."""
+    """Return only the folders with the project's own kinds, for where the package does not matter.
+
+    Raises as `read_settings`.
+    """
     return _template_folders(_known_section(root))
 
 
@@ -129,11 +131,11 @@ def _template_folders(section: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _package(section: dict[str, Any], root: Path) -> str:
-    """The named package; else `areal`, or the only package at the top."""
+    """Return the named package; else `areal`, or the only package at the top."""
     if "package" in section:
         name: str = _typed(section, "package", str, "")
         if not _PACKAGE.fullmatch(name):
-            raise UsageError(f"`package` is {name!r}, no import name", where=SECTION, fix='e.g. package = "areal"')
+            raise UsageError(f"`package` is {name!r}, not an import name", where=SECTION, fix='e.g. package = "areal"')
         return name
     if (root / "areal").is_dir():
         return "areal"
@@ -184,14 +186,14 @@ class KindSource:
 
 
 def built_in_folder() -> Path:
-    """Where this installation's own templates lie: inside the package when installed, beside it in a checkout."""
+    """Return the folder of this installation's own templates: inside the package, or beside it in a checkout."""
     package = Path(__file__).resolve().parents[2]
     installed = package / "_templates"
     return installed if installed.is_dir() else package.parent / "templates"
 
 
 def discover(root: Path | None, *, packages: bool = False) -> dict[str, KindSource]:
-    """The kinds by name, sorted; the project's own ones too when `root` is a repository.
+    """Return the kinds by name, sorted; the project's own ones too when `root` is a repository.
 
     packages: also those of installed packages, which takes some 40 ms. Raises UsageError for wrong project settings and
     for a kind with the name of a command.
@@ -211,8 +213,11 @@ def discover(root: Path | None, *, packages: bool = False) -> dict[str, KindSour
 
 
 def find_kind(root: Path | None, name: str) -> KindSource:
-    """One kind, those of installed packages included. Raises UsageError: with `where` for a folder that is not a
-    complete kind, without for an unknown name, whose `fix` has the nearest or all known ones."""
+    """Return a kind by its name, those of installed packages included.
+
+    Raises UsageError: with `where` for a folder that is not a complete kind, without for an unknown name, whose `fix`
+    has the nearest or all known ones.
+    """
     found = discover(root)
     if name in found:
         return found[name]
@@ -254,18 +259,15 @@ def _kind(name: str, folder: Path, origin: str, prepare: str | None = None) -> K
         raise UsageError(
             f"{name!r} is not a name for a kind", where=where, fix="rename it: small letters, digits, '-', '_'"
         )
-    return KindSource(name, folder, _summary(folder, name), origin, prepare)
-
-
-def _summary(folder: Path, name: str) -> str:
-    """The manifest's summary. A broken manifest must not keep the other kinds from being listed: using it tells."""
     try:
         table = parse_toml((folder / "template.toml").read_bytes())
+        summary = str(table.get("summary", ""))
+        if table.get("name") != name:
+            summary = f"template.toml says that its name is {table.get('name')!r}"
     except (OSError, *TOMLError) as error:
-        return f"template.toml cannot be read: {error}"
-    if table.get("name") != name:
-        return f"template.toml says that its name is {table.get('name')!r}"
-    return str(table.get("summary", ""))
+        # A broken manifest does not keep the other kinds from being listed; using the kind reports it.
+        summary = f"template.toml cannot be read: {error}"
+    return KindSource(name, folder, summary, origin, prepare)
 
 
 def _entry_points() -> list[EntryPoint]:
@@ -293,7 +295,7 @@ def _package_kind(entry: EntryPoint) -> KindSource:
 
 
 def _refuse_incomplete(root: Path | None, name: str) -> None:
-    """A folder of that name that lacks a file: more helpful than "unknown"."""
+    """Raise UsageError for a folder of that name that lacks a file: more helpful than "unknown"."""
     if not _NAME.fullmatch(name):
         return
     places = [built_in_folder(), *([root / folder for folder in read_template_folders(root)] if root else [])]

@@ -61,8 +61,11 @@ _OPTIONAL = frozenset({"contract", "reports", "test", "todo", "value", "when"})
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """The manifest of a template folder, expressions not evaluated. Raises UsageError naming the file and the key for
-    a missing or broken file, unknown keys, wrong types and missing keys."""
+    """Return the manifest of a template folder, expressions not evaluated.
+
+    Raises UsageError naming the file and the key for a missing or broken file, unknown keys, wrong types and missing
+    keys.
+    """
     path = folder / FILE
     where = os.fspath(path)
     try:
@@ -75,6 +78,8 @@ def load_manifest(folder: Path) -> Manifest:
     _check_table(table, _KEYS, where, required=("name", "summary"))
     for key in ("symbols", "next", "reserved"):
         _check_texts(table.get(key, []), f"{where}: {key}")
+    renames = table.get("renames", {})
+    _check_texts(renames.values(), f"{where}: renames")
     if not _NAME.fullmatch(table["name"]):
         raise UsageError(f"{table['name']!r} is not a name for a kind", where=where, fix="use small letters and '-'")
     if table.get("generator") and not _MODULE.fullmatch(table["generator"]):
@@ -93,7 +98,7 @@ def load_manifest(folder: Path) -> Manifest:
         files=_tables(table, "files", _FILE_KEYS, where),
         registry=_tables(table, "registry", _REGISTRY_KEYS, where),
         documents=_tables(table, "documents", _DOCUMENT_KEYS, where),
-        renames=_renames(table.get("renames", {}), f"{where}: renames"),
+        renames={_place(old, f"{where}: renames"): _place(new, f"{where}: renames") for old, new in renames.items()},
         example=table.get("example", {}),
     )
 
@@ -101,7 +106,7 @@ def load_manifest(folder: Path) -> Manifest:
 def _tables(
     table: Mapping[str, Any], key: str, keys: dict[str, type], where: str, *, when: bool = True
 ) -> tuple[dict[str, Any], ...]:
-    """The entries of an array of tables, each checked."""
+    """Return the entries of an array of tables, each checked."""
     for number, entry in enumerate(table.get(key, []), start=1):
         place = f"{where}: {key}[{number}]"
         if not isinstance(entry, dict):
@@ -136,18 +141,13 @@ def _check_texts(values: Any, where: str) -> None:
         raise UsageError("holds something that is not text", where=where, fix="write strings")
 
 
-def _renames(table: Mapping[str, Any], where: str) -> dict[str, str]:
-    _check_texts(table.values(), where)
-    return {_place(old, where): _place(new, where) for old, new in table.items()}
-
-
 # ---------------------------------------------------------------------------------------------------------- evaluating
 
 
 def resolve(
     manifest: Manifest, context: Mapping[str, Any], rendered_paths: Collection[str] | None = None
 ) -> ResolvedManifest:
-    """The manifest for one unit; entries whose `when` does not hold are gone.
+    """Return the manifest for one unit, without entries whose `when` does not hold.
 
     rendered_paths: what the template rendered; each needs exactly one entry in `files`, and the other way round. None
     leaves that out. Raises UsageError naming the entry for expressions that fail and paths that leave the repository.
@@ -182,13 +182,13 @@ def resolve(
 def _kept(
     entries: tuple[Mapping[str, Any], ...], key: str, context: Mapping[str, Any], where: str
 ) -> list[tuple[Mapping[str, Any], str]]:
-    """The entries whose condition holds, each with its place for messages."""
+    """Return the entries whose condition holds, each with its place for messages."""
     places = [(entry, f"{where}: {key}[{number}]") for number, entry in enumerate(entries, start=1)]
     return [(entry, place) for entry, place in places if holds(entry.get("when", True), context, where=f"{place}.when")]
 
 
 def _texts(values: Collection[str], context: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    """Evaluated texts; empty ones are left out, so that an expression can drop its line."""
+    """Return evaluated texts without empty ones, so that an expression can drop its line."""
     evaluated = (evaluate(value, context, where=where) for value in values)
     return tuple(value for value in evaluated if value.strip())
 

@@ -37,7 +37,7 @@ TYPES = ("bool", "float", "int", "json", "path", "str", "yaml")
 
 
 def parsed(kind: str, text: str, where: str) -> Any:
-    """A value of the type, from text."""
+    """Return a value of the type, from text."""
     try:
         if kind == "bool":
             folded = text.strip().lower()
@@ -47,36 +47,30 @@ def parsed(kind: str, text: str, where: str) -> Any:
         if kind == "int":
             return int(text)
         if kind == "float":
-            return _finite(float(text))
+            if not math.isfinite(float(text)):
+                raise ValueError("not a finite number")
+            return float(text)
         if kind == "json":
-            return json.loads(text, parse_constant=_no_constant)
-        return _yaml(text) if kind == "yaml" else text
+            return json.loads(text, parse_constant=_refuse_constant)
+        if kind == "yaml":
+            import yaml
+
+            try:
+                return yaml.safe_load(text)
+            except yaml.YAMLError as error:
+                raise ValueError(str(error)) from error
+        return text
     except ValueError as error:
         said = f": {error}" if kind in {"json", "yaml"} else ""
-        raise UsageError(f"{text!r} is no {kind}{said}", where=where, fix=f"expected {kind}") from error
+        raise UsageError(f"{text!r} is not of type {kind}{said}", where=where, fix=f"expected {kind}") from error
 
 
-def _yaml(text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
-
-
-def _finite(number: float) -> float:
-    if not math.isfinite(number):
-        raise ValueError("not a finite number")
-    return number
-
-
-def _no_constant(word: str) -> None:
+def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
 
 
 def typed(kind: str, value: Any, where: str) -> Any:
-    """A given value, which has to be of the type already (an int passes as a float)."""
+    """Return a given value, which has to be of the type already (an int passes as a float)."""
     fits: tuple[type, ...] = {"bool": (bool,), "int": (int,), "float": (float, int)}.get(kind, (str,))
     if kind in {"json", "yaml"}:
         return value
@@ -86,7 +80,7 @@ def typed(kind: str, value: Any, where: str) -> Any:
 
 
 def cast(kind: str, value: Any, where: str) -> Any:
-    """A value as the template's author wrote it: text is parsed, numbers become text where text is asked for."""
+    """Return a value as the template's author meant it: text is parsed, numbers become text where text is asked for."""
     if isinstance(value, str):
         return parsed(kind, value, where)
     if kind in {"str", "path"} and isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -101,7 +95,7 @@ ELSE: Final = "depends on other answers"
 
 
 def condition(when: str | bool) -> str:
-    """The expression of a `when` without its braces; "" for a question that is always (or never) asked."""
+    """Return the expression of a `when` without its braces; "" for a question that is always (or never) asked."""
     if isinstance(when, bool):
         return ""
     text = when.strip()
@@ -110,8 +104,10 @@ def condition(when: str | bool) -> str:
 
 
 def occasion(when: str | bool) -> str:
-    """`condition` for people: "style regex", "style a or b", "style other than a or b"; ELSE when it is not a simple
-    comparison, "" for a question that is always asked."""
+    """Return `condition` for people: "style regex", "style a or b", "style other than a or b".
+
+    ELSE when it is not a simple comparison, "" for a question that is always asked.
+    """
     text = condition(when)
     if not text:
         return ""
@@ -124,19 +120,15 @@ def occasion(when: str | bool) -> str:
 def _phrase(node: ast.expr) -> str:
     if not (isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.left, ast.Name)):
         return ""
-    values = " or ".join(_values(node.comparators[0]))
-    if not values:
+    right = node.comparators[0]
+    items = right.elts if isinstance(right, ast.List | ast.Tuple) else [right]
+    constants = [item.value for item in items if isinstance(item, ast.Constant) and item.value not in (None, "")]
+    if not constants or len(constants) < len(items):
         return ""
+    values = " or ".join(map(str, constants))
     if isinstance(node.ops[0], ast.Eq | ast.In):
         return f"{node.left.id} {values}"
     return f"{node.left.id} other than {values}" if isinstance(node.ops[0], ast.NotEq | ast.NotIn) else ""
-
-
-def _values(node: ast.expr) -> list[str]:
-    """Texts and numbers of a constant or a list of them; [] for anything else."""
-    items = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
-    constants = [item.value for item in items if isinstance(item, ast.Constant) and item.value not in (None, "")]
-    return [str(value) for value in constants] if len(constants) == len(items) else []
 
 
 FILE = "copier.yml"
@@ -182,12 +174,12 @@ class Question:
 
     @property
     def required(self) -> bool:
-        """Whether somebody has to answer it (as long as `when` holds)."""
+        """Check whether somebody has to answer it (as long as `when` holds)."""
         return self.default is MISSING
 
     @property
     def computed(self) -> bool:
-        """Never asked: a value made of others, or by a generator page."""
+        """Check whether it is never asked: a value made of others, or by a generator page."""
         return self.when is False
 
 
@@ -195,7 +187,7 @@ class Question:
 
 
 def load_questions(folder: Path) -> list[Question]:
-    """The questions of a template, in their order. Raises UsageError naming file and question for anything odd."""
+    """Return the questions of a template, in their order. Raises UsageError naming the file and an odd question."""
     where = os.fspath(folder / FILE)
     return [
         _question(name, details, f"{where}: {name}")
@@ -205,8 +197,10 @@ def load_questions(folder: Path) -> list[Question]:
 
 
 def load_configuration(folder: Path) -> dict[str, Any]:
-    """copier.yml as it stands, settings included; {} when it is empty. Raises UsageError when it is missing, no YAML,
-    has a key twice, or uses YAML tags (copier's `!include` among them)."""
+    """Return copier.yml as it is, settings included; {} when it is empty.
+
+    Raises UsageError when it is missing, not YAML, has a key twice, or uses YAML tags (copier's `!include` among them).
+    """
     import yaml
 
     path = folder / FILE
@@ -292,7 +286,7 @@ def _made(name: str, details: dict[str, Any], where: str) -> Question:
 
 
 def _choices(given: Any, kind: str, where: str) -> tuple[Any, ...]:
-    """Values of all of copier's notations: a list, [label, value] pairs, {label: value}, {label: {value: ...}}."""
+    """Return the values of any of copier's notations: a list, [label, value] pairs, {label: value or {value: ...}}."""
     if isinstance(given, str):
         raise UsageError("`choices` made by an expression cannot be listed", where=where, fix="write them as a list")
     pairs = given.items() if isinstance(given, dict) else [c if isinstance(c, list) else (c, c) for c in given]
@@ -308,7 +302,9 @@ def _choices(given: Any, kind: str, where: str) -> tuple[Any, ...]:
 
 
 def parse_answer(question: Question, text: str) -> Any:
-    """An answer as typed on a command line. "yes" -> True, "3" -> 3, "a,b" -> ["a", "b"] where several may be chosen.
+    """Return an answer as typed on a command line.
+
+    "yes" -> True, "3" -> 3, "a,b" -> ["a", "b"] where several may be chosen.
 
     Raises UsageError naming the question when the text is not of its type; choices and validators are not looked at.
     """
@@ -323,7 +319,7 @@ def parse_answer(question: Question, text: str) -> Any:
 def check_answers(
     questions: Sequence[Question], given: Mapping[str, Any], context: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Every answer: the given ones checked, the others by default, in the order of the questions.
+    """Return every answer: the given ones checked, the others by default, in the order of the questions.
 
     context: what templates know besides answers (`rendering.template_context`); needed where defaults or validators use
     it. Questions whose `when` does not hold get their default; those without one are missing. Raises UsageError naming
@@ -343,9 +339,9 @@ def check_answers(
 
 
 def refuse_unasked(questions: Sequence[Question], given: Collection[str], context: Mapping[str, Any]) -> None:
-    """Raise UsageError naming the first question that was answered and is not asked: the answer would be kept and never
-    be used, while whoever gave it believes otherwise.
+    """Raise UsageError naming the first question that was answered and is not asked.
 
+    The answer would be kept and never be used, while whoever gave it believes otherwise.
     context: every answer, and what templates know besides (`rendering.template_context`).
     """
     for question in questions:
@@ -374,8 +370,11 @@ def _answer(question: Question, given: Mapping[str, Any], known: dict[str, Any])
         return MISSING
     else:
         answer = _default(question, known)
-    if asked:  # not for hidden ones: complete answers must pass again, and their defaults were not validated
-        _validate(question, answer, known)
+    # Not for hidden ones: complete answers must pass again, and their defaults were not validated.
+    if asked and question.validator:
+        complaint = evaluate(question.validator, {**known, where: answer}, where=f"{where}: validator").strip()
+        if complaint:
+            raise UsageError(f"{answer!r} is refused: {complaint}", where=where, fix=question.help)
     return answer
 
 
@@ -404,18 +403,10 @@ def _default(question: Question, known: Mapping[str, Any]) -> Any:
 
 
 def _filled(value: Any, known: Mapping[str, Any], where: str) -> Any:
-    """A default with its expressions evaluated, inside lists too, as copier does."""
+    """Return a default with its expressions evaluated, inside lists too, as copier does."""
     if isinstance(value, str):
         return evaluate(value, known, where=where)
     return [_filled(item, known, where) for item in value] if isinstance(value, list) else value
-
-
-def _validate(question: Question, answer: Any, known: Mapping[str, Any]) -> None:
-    if not question.validator:
-        return
-    complaint = evaluate(question.validator, {**known, question.name: answer}, where=f"{question.name}: validator")
-    if complaint.strip():
-        raise UsageError(f"{answer!r} is refused: {complaint.strip()}", where=question.name, fix=question.help)
 
 
 def _among_choices(question: Question, answer: Any) -> None:
@@ -435,7 +426,7 @@ def _expectation(question: Question) -> str:
 
 
 def json_schema(kind: str, questions: Sequence[Question], options: Sequence[OptionEntry] = ()) -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of an answers file for `--answers`.
+    """Return the JSON Schema (draft 2020-12) of an answers file for `--answers`.
 
     Manifest options (as in {"from": "data.jsonl"}) are not answers; the schema lists them under "x-options".
     """

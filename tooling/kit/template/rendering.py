@@ -59,8 +59,11 @@ class _Outcome:
 
 
 def format_files(root: Path, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files as they are to be written, sorted by path. Python files that do not parse are left as they are:
-    `check_files` says what is wrong with them. Raises UsageError when the ruff configuration cannot be used."""
+    """Return the files as they are to be written, sorted by path.
+
+    Python files that do not parse are left as they are: `check_files` says what is wrong with them. Raises UsageError
+    when the ruff configuration cannot be used.
+    """
     sound = {path: content for path, content in _python(files).items() if not _syntax_error(path, content)}
     formatted: dict[str, bytes] = {}
     if sound:
@@ -73,7 +76,7 @@ def format_files(root: Path, files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def check_files(root: Path, files: Mapping[str, bytes]) -> list[CheckResult]:
-    """Whether the Python files among `files` parse, are formatted, and pass `ruff check`; [] when there are none.
+    """Check that the Python files among `files` parse, are formatted, and pass `ruff check`; [] when there are none.
 
     Ruff is not asked about files that do not parse. Raises UsageError when its configuration cannot be used.
     """
@@ -92,7 +95,7 @@ def check_files(root: Path, files: Mapping[str, bytes]) -> list[CheckResult]:
 
 
 def check_edited(root: Path, edits: Mapping[str, tuple[bytes, bytes]]) -> list[CheckResult]:
-    """Checks that existing files, given as (before, after), would fail and passed before; [] when there are none.
+    """Return checks that existing files, given as (before, after), would fail and passed before; [] without any.
 
     What a file failed all along is not the fault of the edit. Raises UsageError as `check_files`.
     """
@@ -113,7 +116,7 @@ def _python(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _syntax_error(path: str, content: bytes) -> str:
-    """ "path:line: what is wrong", or "" for source that parses."""
+    """Return "path:line: what is wrong", or "" for source that parses."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # ruff says it better
@@ -130,7 +133,7 @@ def _syntax_error(path: str, content: bytes) -> str:
 
 @contextmanager
 def _stage(root: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
-    """A temporary folder that looks to ruff like the repository around these files."""
+    """Yield a temporary folder that looks to ruff like the repository around these files."""
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory(prefix="areal-new-", ignore_cleanup_errors=True) as temporary:
@@ -152,7 +155,7 @@ def _stage(root: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def _imported_words(files: Mapping[str, bytes]) -> frozenset[str]:
-    """Every word of the files' import statements, and what makes a folder a package."""
+    """Return every word of the files' import statements, and what makes a folder a package."""
     statements = (
         match[1] for content in files.values() for match in _IMPORT.finditer(content.decode(errors="replace"))
     )
@@ -177,8 +180,10 @@ def _link_neighbours(place: Path, stage: Path, wanted: Container[str] | None) ->
 
 
 def _copy_configuration(root: Path, stage: Path, path: PurePosixPath) -> set[str]:
-    """One configuration file, and those of the repository that it extends; names of the folders that they call
-    sources of first-party modules."""
+    """Copy a configuration file, and those of the repository that it extends.
+
+    Returns the names of the folders that they call sources of first-party modules.
+    """
     source, target = root / path, stage / path
     if target.exists() or not source.is_file():
         return set()
@@ -247,7 +252,7 @@ def _ruff(stage: Path, command: list[str], files: Mapping[str, bytes]) -> _Outco
 
 
 def _ruff_program() -> str:
-    """The ruff that belongs to this interpreter, else the first on PATH."""
+    """Return the ruff that belongs to this interpreter, else the first on PATH."""
     try:
         from ruff import find_ruff_bin  # type: ignore[import-untyped]  # ruff publishes no types
 
@@ -276,11 +281,12 @@ def _result(name: str, outcome: _Outcome) -> CheckResult:
 
 
 _SETTINGS = frozenset({"_envops", "_exclude", "_min_copier_version", "_subdirectory", "_templates_suffix"})
+_ENVOPS = frozenset({"keep_trailing_newline", "lstrip_blocks", "trim_blocks", "undefined"})
 _DANGEROUS = frozenset({"_external_data", "_jinja_extensions", "_migrations", "_tasks"})
 
 
 def template_context(names: Names, settings: ProjectSettings, kind: str) -> dict[str, str]:
-    """What every template and manifest knows besides answers: the names, package, package_path, tests, kind."""
+    """Return what every template and manifest knows besides answers: the names, package, package_path, tests, kind."""
     place = {"package": settings.package, "package_path": settings.package_path, "tests": settings.tests}
     return {**names.as_data(), **place, "kind": kind}
 
@@ -288,8 +294,11 @@ def template_context(names: Names, settings: ProjectSettings, kind: str) -> dict
 def complete_answers(
     folder: Path, given: Mapping[str, Any], names: Names, settings: ProjectSettings, *, kind: str | None = None
 ) -> dict[str, Any]:
-    """All answers of a template: those given, checked, and defaults for the others. What is given beyond the template's
-    questions (by a generator page) is kept as it is. Raises UsageError as `questions.check_answers`."""
+    """Return all answers of a template: those given, checked, and defaults for the others.
+
+    What is given beyond the template's questions (by a generator page) is kept as it is. Raises UsageError as
+    `questions.check_answers`.
+    """
     questions = load_questions(folder)
     known = {question.name for question in questions}
     context = template_context(names, settings, kind or load_manifest(folder).name)
@@ -304,8 +313,10 @@ def complete_answers(
 def render(
     folder: Path, answers: Mapping[str, Any], names: Names, settings: ProjectSettings, *, kind: str | None = None
 ) -> dict[str, bytes]:
-    """What the template makes of the answers: content by repository path, sorted. Files whose name renders empty are
-    left out; line endings are those of the template file; executable bits are not kept.
+    """Return what the template makes of the answers: content by repository path, sorted.
+
+    Files whose name renders empty are left out; line endings are those of the template file; executable bits are not
+    kept.
 
     answers: completed by defaults; further ones that are not questions are passed on. kind: the manifest's name when
     None. Raises UsageError naming template file and line for whatever the template does wrong.
@@ -323,7 +334,7 @@ def render(
 
 
 def _configuration(folder: Path) -> dict[str, Any]:
-    """Copier's settings of the template, as the copy will have them."""
+    """Return copier's settings of the template, as the copy will have them."""
     given = {key: value for key, value in load_configuration(folder).items() if key.startswith("_")}
     where = os.fspath(folder / FILE)
     for key in given:
@@ -339,45 +350,32 @@ def _configuration(folder: Path) -> dict[str, Any]:
     if not isinstance(below, str) or "{" in below or not (folder / safe_path(below)).is_dir():
         message = f"`_subdirectory` is {below!r}, expected a folder of the template"
         raise UsageError(message, where=where, fix="write _subdirectory: template, and put the files there")
-    _check_excluded(given.get("_exclude", []), where)
-    return {**given, "_subdirectory": safe_path(below), "_templates_suffix": SUFFIX, "_envops": _envops(given, where)}
-
-
-def _check_excluded(patterns: Any, where: str) -> None:
-    """Patterns are templates too: copier renders them."""
+    patterns, options = given.get("_exclude", []), given.get("_envops", {})
     if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
         raise UsageError("`_exclude` is not a list of texts", where=where, fix="list patterns as in .gitignore")
-    for pattern in patterns:
+    for pattern in patterns:  # copier renders them too
         scan(pattern, where=f"{where}: _exclude")
-
-
-def _envops(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    options = given.get("_envops", {})
-    allowed = {"keep_trailing_newline", "lstrip_blocks", "trim_blocks", "undefined"}
-    if not isinstance(options, dict) or not options.keys() <= allowed:
-        raise UsageError(
-            "`_envops` sets what is not supported", where=where, fix=f"keep to {', '.join(sorted(allowed))}"
-        )
-    return {"keep_trailing_newline": True, **options, "undefined": "jinja2.StrictUndefined"}
+    if not isinstance(options, dict) or not options.keys() <= _ENVOPS:
+        fix = f"keep to {', '.join(sorted(_ENVOPS))}"
+        raise UsageError("`_envops` sets what is not supported", where=where, fix=fix)
+    options = {"keep_trailing_newline": True, **options, "undefined": "jinja2.StrictUndefined"}
+    return {**given, "_subdirectory": safe_path(below), "_templates_suffix": SUFFIX, "_envops": options}
 
 
 def _scan_sources(folder: Path, sources: Mapping[str, Path], below: str) -> None:
     for path, source in sources.items():
         where = os.fspath(folder / path)
         if path in {"copier.yaml", "copier.YAML", "copier.YML"}:
-            raise UsageError(f"stands beside {FILE}", where=where, fix="keep one of them")
+            raise UsageError(f"is there besides {FILE}", where=where, fix="keep one of them")
         if path.startswith(f"{below}/"):
             scan(path, where=where)
         if path.endswith(SUFFIX):
-            scan(_text(source, where), where=where)
-
-
-def _text(source: Path, where: str) -> str:
-    try:
-        return source.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        fix = f"save it as UTF-8, or drop {SUFFIX} from its name so that it is copied as it is"
-        raise UsageError(f"is not UTF-8 at byte {error.start}", where=where, fix=fix) from error
+            try:
+                text = source.read_bytes().decode("utf-8")
+            except UnicodeDecodeError as error:
+                fix = f"save it as UTF-8, or drop {SUFFIX} from its name so that it is copied as it is"
+                raise UsageError(f"is not UTF-8 at byte {error.start}", where=where, fix=fix) from error
+            scan(text, where=where)
 
 
 # ---------------------------------------------------------------------------------------------------------- copier
@@ -388,18 +386,31 @@ def _render_copy(
 ) -> dict[str, bytes]:
     from tempfile import TemporaryDirectory
 
+    from copier import Settings as UserSettings
+    from copier import run_copy
+
     with TemporaryDirectory(prefix="areal-new-", ignore_cleanup_errors=True) as stage:
         copy, output = Path(stage, "template").resolve(), Path(stage, "output").resolve()
         output.mkdir()
         _copy_template(sources, configuration, copy)
         with _mistakes_of(folder, copy), _no_programs(Path(stage, "no-programs")):
-            _run_copier(copy, output, data)
+            run_copy(
+                os.fspath(copy),
+                output,
+                data=dict(data),
+                settings=UserSettings(),  # not the settings.yml of whoever runs this
+                defaults=True,
+                overwrite=True,
+                quiet=True,
+                unsafe=False,
+                skip_tasks=True,
+            )
         paths = sorted(path for path in output.rglob("*") if path.is_symlink() or path.is_file())
         return {safe_path(path.relative_to(output).as_posix()): path.read_bytes() for path in paths}
 
 
 def _copy_template(sources: Mapping[str, Path], configuration: Mapping[str, Any], copy: Path) -> None:
-    """The template as copier gets it: never inside a git repository, and with no question left to ask."""
+    """Write the template as copier gets it: never inside a git repository, and with no question left to ask."""
     import yaml
 
     for path, source in sources.items():
@@ -411,34 +422,19 @@ def _copy_template(sources: Mapping[str, Path], configuration: Mapping[str, Any]
 
 
 def _keep_line_endings(content: bytes) -> bytes:
-    """Jinja ends every line with a bare newline; a file that has CRLF throughout is told to convert its output."""
+    """Let a file that has CRLF throughout convert its output: Jinja ends every line with a bare newline."""
     lines = content.count(b"\n")
     if not lines or content.count(b"\r\n") != lines or re.search(rb"{%[-+]?\s*extends\b", content):
         return content
     return b'{% filter replace("\\n", "\\r\\n") +%}' + content + b"{%+ endfilter %}"
 
 
-def _run_copier(copy: Path, output: Path, data: Mapping[str, Any]) -> None:
-    from copier import Settings as UserSettings
-    from copier import run_copy
-
-    run_copy(
-        os.fspath(copy),
-        output,
-        data=dict(data),
-        settings=UserSettings(),  # not the settings.yml of whoever runs this
-        defaults=True,
-        overwrite=True,
-        quiet=True,
-        unsafe=False,
-        skip_tasks=True,
-    )
-
-
 @contextmanager
 def _no_programs(nowhere: Path) -> Iterator[None]:
-    """Copier asks git about the template and about each file it writes. Neither is in a repository, and inside a git
-    hook (GIT_DIR is set) git would answer for the wrong one; without git copier knows that there is nothing to ask."""
+    """Hide git from copier, which asks it about the template and about each file it writes.
+
+    Neither is in a repository, and inside a git hook (GIT_DIR is set) git would answer for the wrong one.
+    """
     from plumbum import local
 
     with local.env(PATH=os.fspath(nowhere)):
@@ -447,7 +443,7 @@ def _no_programs(nowhere: Path) -> Iterator[None]:
 
 @contextmanager
 def _mistakes_of(folder: Path, copy: Path) -> Iterator[None]:
-    """Turns what a faulty template raises into a UsageError that names the template's own file and line."""
+    """Turn what a faulty template raises into a UsageError that names the template's own file and line."""
     from copier.errors import CopierError
 
     mistakes: tuple[type[Exception], ...] = (CopierError, OSError, *rendering_errors())
@@ -460,7 +456,7 @@ def _mistakes_of(folder: Path, copy: Path) -> Iterator[None]:
 
 
 def _template_line(error: BaseException, folder: Path, copy: Path) -> str:
-    """ "folder/file:line" of the innermost template that was being rendered; the folder when it was none."""
+    """Return "folder/file:line" of the innermost template that was being rendered; the folder when it was none."""
     where, trace = os.fspath(folder), error.__traceback__
     while trace is not None:
         source = Path(trace.tb_frame.f_code.co_filename)

@@ -1,7 +1,7 @@
 """A template folder as a git tree: its hash without git, and its objects kept in the repository.
 
     tree_hash(folder)                              # "9c1b...", equal to `git rev-parse HEAD:templates/reward`
-    store_tree(repository, folder)                 # the same hash; the content can be had back from now on
+    store_tree(repository, folder)                 # the same hash; the content can be restored from now on
     restore_tree(repository, tree, into)           # False when git does not know that tree (any more)
 
 This is what makes updates possible from templates that were never committed: the stored tree is the merge base. Content
@@ -46,13 +46,13 @@ class _Folder:
     folders: dict[str, _Folder] = field(default_factory=dict)
 
     def entries(self, algorithm: str) -> list[tuple[str, str, str]]:
-        """(mode, name, hash) in git's order, which compares a folder as if its name ended in "/"."""
+        """Return (mode, name, hash) in git's order, which compares a folder as if its name ended in "/"."""
         own = [(mode, name, digest) for name, (mode, digest) in self.files.items()]
         below = [(_FOLDER, name, folder.digest(algorithm)) for name, folder in self.folders.items()]
         return sorted(own + below, key=lambda entry: os.fsencode(entry[1] + "/" * (entry[0] == _FOLDER)))
 
     def digest(self, algorithm: str) -> str:
-        """Hash of the tree object."""
+        """Return the hash of the tree object."""
         packed = b"".join(
             f"{mode} ".encode() + os.fsencode(name) + b"\0" + bytes.fromhex(digest)
             for mode, name, digest in self.entries(algorithm)
@@ -60,14 +60,14 @@ class _Folder:
         return _object_hash("tree", packed, algorithm)
 
     def deepest_first(self) -> Iterator[_Folder]:
-        """This folder after everything below it."""
+        """Yield this folder after everything below it."""
         for folder in self.folders.values():
             yield from folder.deepest_first()
         yield self
 
 
 def template_files(folder: Path) -> dict[str, Path]:
-    """The files of a template by their path inside it, sorted; litter (compiled Python files, caches) is left out.
+    """Return the files of a template by their path inside it, sorted, without litter (compiled Python files, caches).
 
     Raises UsageError for links, devices, and names that no repository should hold; and when the folder cannot be read.
     """
@@ -95,7 +95,7 @@ def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
 
 
 def tree_hash(folder: Path, *, algorithm: str = "sha1") -> str:
-    """What git would call the folder's content; starts no process. `algorithm`: see `hash_algorithm`.
+    """Return what git would call the folder's content; starts no process. `algorithm`: see `hash_algorithm`.
 
     Raises UsageError as `template_files`.
     """
@@ -103,7 +103,7 @@ def tree_hash(folder: Path, *, algorithm: str = "sha1") -> str:
 
 
 def hash_algorithm(repository: Repository) -> str:
-    """What the repository names objects with: "sha1" or "sha256". Reads its configuration as text."""
+    """Return what the repository names objects with: "sha1" or "sha256". Reads its configuration as text."""
     try:
         config = (repository.common_dir / "config").read_text(encoding="utf-8", errors="replace")
     except OSError:

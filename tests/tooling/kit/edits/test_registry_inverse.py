@@ -62,7 +62,7 @@ def comments_of(source: bytes) -> list[str]:
     return [t.string for t in tokenize.tokenize(io.BytesIO(source).readline) if t.type == tokenize.COMMENT]
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80)
 @given(tables())
 def test_a_table_of_several_lines_comes_back_byte_for_byte(case):
     source, entry = case
@@ -77,7 +77,7 @@ def test_a_table_of_several_lines_comes_back_byte_for_byte(case):
     assert remove_entry(edit.source, entry).source == source
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(NAMES, min_size=1, max_size=5, unique=True),
     st.sampled_from([("[", "]"), ("(", ")"), ("{", "}"), ("frozenset({", "})"), ("list((", "))")]),
@@ -98,7 +98,7 @@ def test_a_literal_on_one_line_comes_back_byte_for_byte(names, brackets, last, c
     assert remove_entry(edit.source, entry).source == source
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(NAMES.filter(lambda name: "`" not in name), min_size=1, max_size=6, unique=True),
     st.sampled_from(["| `{}` | what it does |", "- `{}`: what `it` does"]),

@@ -160,19 +160,16 @@ def test_a_table_keeps_the_order_that_it_has(present, key, expected):
     assert edit.note == ""
 
 
-@pytest.mark.parametrize(
-    "key", ["ALPHA", "Alpha", "alpha", "Z9", "Z10", "item10", "item9b", "_private", "__version__", "X", "MAX_2"]
-)
-def test_exports_stand_where_the_linter_wants_them(key, tmp_path):
+def test_exports_are_where_the_linter_wants_them(tmp_path):
     names = ["LIMIT", "MAX_1", "MAX_11", "Z2", "Z11", "Alphabet", "__author__", "_hidden", "apply", "item2", "item11"]
     listed = "".join(f'    "{name}",\n' for name in names)
-    entry = RegistryEntry("pkg/__init__.py", "all", "__all__", key)
-    before, after = tmp_path / "before.py", tmp_path / "after.py"
-    before.write_text(f"__all__ = [\n{listed}]\n")
-    after.write_bytes(add_entry(before.read_bytes(), entry).source)
-    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "RUF022", "--no-cache"]
-    subprocess.run([*ruff, before], check=True, capture_output=True)
-    assert subprocess.run([*ruff, after], check=False, capture_output=True, text=True).stdout == "All checks passed!\n"
+    before = f"__all__ = [\n{listed}]\n".encode()
+    (tmp_path / "before.py").write_bytes(before)
+    for key in ("ALPHA", "Alpha", "alpha", "Z9", "Z10", "item10", "item9b", "_private", "__version__", "X", "MAX_2"):
+        entry = RegistryEntry("pkg/__init__.py", "all", "__all__", key)
+        (tmp_path / f"with_{key}.py").write_bytes(add_entry(before, entry).source)
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "RUF022", "--no-cache", tmp_path]
+    assert subprocess.run(ruff, check=False, capture_output=True, text=True).stdout == "All checks passed!\n"
 
 
 def test_a_first_entry_goes_above_its_successors_comment_but_below_one_about_the_table():
@@ -187,21 +184,12 @@ def test_a_first_entry_goes_below_a_note_that_a_blank_line_parts_from_it():
     assert add_entry(source, RegistryEntry("r.py", "sequence", "T", "a")).source == expected
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "T = {}\n",
-        "T = OrderedDict([])\n",
-        "T = types.MappingProxyType({})\n",
-        'T = {"a": "m:a"}\n',
-        "T: X = dict({})\n",
-    ],
-)
-def test_what_is_spread_or_inlined_is_what_the_formatter_would_write(source, tmp_path):
+def test_what_is_spread_or_inlined_is_what_the_formatter_would_write(tmp_path):
     entry = RegistryEntry("r.py", "mapping", "T", "digits", "pkg.digits:digits")
-    path = tmp_path / "registry.py"
-    path.write_bytes(add_entry(source.encode(), entry).source)
-    command = [sys.executable, "-m", "ruff", "format", "--isolated", "--diff", "--no-cache", path]
+    literals = ("{}", "OrderedDict([])", "types.MappingProxyType({})", '{"a": "m:a"}', "dict({})")
+    for number, literal in enumerate(literals):
+        (tmp_path / f"registry_{number}.py").write_bytes(add_entry(f"T = {literal}\n".encode(), entry).source)
+    command = [sys.executable, "-m", "ruff", "format", "--isolated", "--diff", "--no-cache", tmp_path]
     assert subprocess.run(command, check=False, capture_output=True, text=True).stdout == ""
 
 
