@@ -74,9 +74,12 @@ def json_schema(kind: str) -> dict[str, Any]:
 
 
 def _add_descriptions(schema: dict[str, Any], cls: type[Config]) -> None:
-    for name, field in fields_of(cls).items():
-        if name in schema.get("properties", {}):
-            schema["properties"][name]["description"] = field.doc
+    """Add to each property the text and the range of its field."""
+    docs = fields_of(cls)
+    for field in dataclasses.fields(cls):
+        if field.name in schema.get("properties", {}):
+            limits = {_LIMITS[sign]: bound for sign, bound in field.metadata.get("limits", {}).items()}
+            schema["properties"][field.name] |= {"description": docs[field.name].doc, **limits}
 
 
 def _block_schemas(blocks: dict[str, type[Config]]) -> list[dict[str, Any]]:
@@ -97,9 +100,6 @@ def _block_schemas(blocks: dict[str, type[Config]]) -> list[dict[str, Any]]:
 def _block_schema(schema: dict[str, Any], cls: type[Config]) -> dict[str, Any]:
     schema.setdefault("properties", {})
     _add_descriptions(schema, cls)
-    for field in dataclasses.fields(cls):
-        limits = field.metadata.get("limits", {})
-        schema["properties"][field.name] |= {_LIMITS[sign]: bound for sign, bound in limits.items()}
     return schema | {"description": _summary(cls)}
 
 

@@ -88,13 +88,13 @@ def test_adapters_have_gradients_and_moments_and_their_base_has_none(plan):
 
 
 def test_what_does_not_fit_is_refused_with_what_would_help(plan):
-    code, found = plan(MIXTURE, "--parallel", "dp_shard=2 tp=8")
+    code, found = plan(SHALLOW, "--parallel", "dp_shard=2 tp=2")
     assert code == 2
     message = found["error"]
     assert "this does not fit" in message
     assert "raise dp_shard, tp or ep" in message
     code, found = plan(
-        MIXTURE, "actor.gradient_checkpointing=false", "actor.max_tokens_per_micro_batch=65536",
+        SHALLOW, "actor.gradient_checkpointing=false", "actor.max_tokens_per_micro_batch=524288",
         "--parallel", "dp_shard=64 tp=8", "--memory", "141",
     )  # fmt: skip
     assert code == 2

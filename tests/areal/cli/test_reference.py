@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,8 +29,7 @@ def test_the_pages_in_the_repository_are_in_step_with_the_code():
 
 
 def test_a_page_that_drifted_is_named_together_with_the_command_to_run(tmp_path):
-    assert generate("--root", str(tmp_path)).returncode == 0
-    assert generate("--root", str(tmp_path), "--check").returncode == 0
+    shutil.copytree(ROOT / "docs" / "reference", tmp_path / "docs" / "reference")
     page = tmp_path / "docs" / "reference" / "config.md"
     page.write_text(page.read_text().replace("Prompts per training step.", "Something else."))
     done = generate("--root", str(tmp_path), "--check")
@@ -65,3 +65,9 @@ def test_the_json_schema_describes_every_block_of_an_objective_with_its_ranges()
     assert "temperature of the gate" in surrogates["sapo"]["tau_pos"]["description"].lower()
     assert set(registry.SURROGATES) == set(surrogates) - {None}
     assert objective["kl"]["anyOf"][1]["properties"]["coef"]["minimum"] == 0
+
+
+def test_the_json_schema_has_the_range_of_every_number_that_declares_one():
+    definitions = json_schema("rl")["$defs"]
+    assert definitions["RolloutConfig"]["properties"]["batch_size"]["minimum"] == 1
+    assert definitions["TrainEngineConfig"]["properties"]["beta1"]["exclusiveMaximum"] == 1

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -101,38 +98,33 @@ def test_a_port_that_is_taken_is_refused_at_once(config, capsys):
     assert f"cannot listen at port {port}" in facts["error"]
 
 
-def start(config, *options):
-    return subprocess.Popen(
-        [sys.executable, "-m", "areal", "serve", str(config), *map(str, options), "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+@pytest.fixture
+def start(config, fork_server):
+    """`start(*options)`: a process of `areal serve`."""
+    return lambda *options: fork_server.start("areal", ["serve", str(config), *map(str, options), "--json"])
 
 
 def ready(process, file):
     deadline = time.monotonic() + 60
     while not file.is_file():
-        assert process.poll() is None, process.stderr.read()
+        assert process.returncode is None, process.stderr
         assert time.monotonic() < deadline
         time.sleep(0.05)
     return json.loads(file.read_text())
 
 
-def test_it_serves_until_it_is_asked_to_end_and_leaves_nothing(config, tmp_path):
+def test_it_serves_until_it_is_asked_to_end_and_leaves_nothing(start, tmp_path):
     file = tmp_path / "server.json"
-    process = start(config, "--ready-file", file)
+    process = start("--ready-file", file)
     try:
         standing = ready(process, file)
         assert is_healthy(standing["url"], 5.0)
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=30)
+        assert process.wait(30) == 143
     finally:
         process.kill()
-    assert process.returncode == 143
-    assert json.loads(out).items() >= {"ok": False, "command": "serve", "exit_code": 143, **standing}.items()
-    assert f"serving at {standing['url']}" in err
+    assert json.loads(process.stdout).items() >= {"ok": False, "command": "serve", "exit_code": 143, **standing}.items()
+    assert f"serving at {standing['url']}" in process.stderr
     assert not is_healthy(standing["url"], 1.0)
     assert not file.exists()
 
@@ -143,14 +135,15 @@ def test_it_serves_until_it_is_asked_to_end_and_leaves_nothing(config, tmp_path)
     injected="SIGKILL of `areal serve`",
     seen="its server ends too",
 )
-def test_no_server_survives_a_command_that_is_killed(config, tmp_path):
+def test_no_server_survives_a_command_that_is_killed(start, tmp_path):
     file = tmp_path / "server.json"
-    process = start(config, "--ready-file", file)
+    process = start("--ready-file", file)
     try:
         standing = ready(process, file)
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
     finally:
         process.kill()
-    process.communicate(timeout=30)
     deadline = time.monotonic() + 20
     while is_healthy(standing["url"], 1.0):
         assert time.monotonic() < deadline

@@ -1,9 +1,10 @@
-"""Tiny runs shared by the trainer tests: a two-layer Qwen3 on the packaged arithmetic rows, a few prompts per step."""
+"""Tiny runs shared by the trainer tests: a two-layer Qwen3 on a multiplication table, a few prompts per step."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,9 +15,11 @@ from areal.trainer.session import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from areal.trainer.config import PPOConfig
+
+ROWS = Path(__file__).with_name("products.jsonl")
+"""64 rows: reading the packaged ones takes longer than training on them here."""
 
 BASE: dict[str, Any] = {
     "kind": "rl",
@@ -37,7 +40,8 @@ BASE: dict[str, Any] = {
         "rms_norm_eps": 1e-6,
     },
     "model.tokenizer_path": "characters:0123456789+-*/=",
-    "train_dataset.name": "arithmetic",
+    "train_dataset.name": "jsonl",
+    "train_dataset.path": str(ROWS),
     "reward": "exact",
     "gconfig.max_new_tokens": 4,
     "rollout.batch_size": 4,
@@ -71,4 +75,4 @@ def sample_of(values: Iterable[Any], *chosen: Any) -> list[Any]:
     return [value if value in chosen else pytest.param(value, marks=pytest.mark.exhaustive) for value in values]
 
 
-__all__ = ["BASE", "replace", "sample_of", "tiny", "train"]
+__all__ = ["BASE", "ROWS", "replace", "sample_of", "tiny", "train"]

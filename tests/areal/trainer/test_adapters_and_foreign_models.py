@@ -121,7 +121,7 @@ def test_the_adapter_of_a_run_goes_on_top_of_its_base(tmp_path, pairs):
             {"servers.addresses": ["http://node1:8000"], "rollout.engine": "vllm"},
             "weights.carrier shared_memory reaches servers at http://127.0.0.1:PORT only",
         ),
-        ("dpo", {"actor.lora.rank": 0}, "lora.rank is 0"),
+        ("dpo", {"actor.lora.rank": 0}, "rank is 0"),
         ("dpo", {"actor.optimizer": "lion"}, "one of"),
     ],
 )

@@ -137,7 +137,7 @@ def test_a_failed_run_keeps_its_checkpoint_and_goes_on_when_the_reward_is_mended
         ({"reward": ""}, ConfigError, "reward is required"),
         ({"workflow": "rlrv"}, RegistryError, "did you mean 'rlvr'"),
         ({"train_dataset__name": "arithmetik"}, RegistryError, "did you mean"),
-        ({"train_dataset__options": {"demonstration": 3}}, ConfigError, "demonstrations"),
+        ({"train_dataset__options": {"answer_colum": "x"}}, ConfigError, "answer_column"),
         ({"train_dataset__max_length": 1}, DataError, "max_length"),
         ({"objective__preset": "ppo"}, ConfigError, "critic"),
         ({"critic": {"lr": 1e-3}}, ConfigError, "critic"),

@@ -27,7 +27,7 @@ from areal.trainer.session import open_session
 from areal.trainer.sft import SFTTrainer
 
 SMALL = {"rollout__batch_size": 2, "rollout__group_size": 2, "total_train_steps": 4}
-VALIDATION = {"valid_dataset__name": "arithmetic", "eval_every_steps": 1, "eval_rows": 2}
+VALIDATION = {"valid_dataset": {"name": "jsonl", "path": str(runs.ROWS)}, "eval_every_steps": 1, "eval_rows": 2}
 
 USER_CODE = '''
 import os, re, time

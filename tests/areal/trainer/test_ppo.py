@@ -223,7 +223,7 @@ def test_the_final_folder_loads_in_transformers_with_equal_logits(tmp_path):
 
 
 def test_evaluation_leaves_training_untouched(tmp_path):
-    valid = DatasetConfig(name="arithmetic", split="test")
+    valid = DatasetConfig(name="jsonl", path=str(runs.ROWS))
     _, without = runs.train(runs.tiny(tmp_path / "without"))
     config = runs.replace(runs.tiny(tmp_path / "with"), valid_dataset=valid, eval_every_steps=2, eval_rows=8)
     summary, with_evaluation = runs.train(config)

@@ -210,7 +210,7 @@ def test_a_value_head_is_trained_together_with_adapters_under_it(tmp_path):
 def test_unusable_adapters_are_refused():
     with pytest.raises(ConfigError, match=r"name no linear layer; there are down_proj, gate_proj, .*q_proj"):
         engine_of(MODELS["native"](), lora=LoraConfig(targets=["query"]))
-    with pytest.raises(ConfigError, match=r"lora.rank is 0"):
+    with pytest.raises(ConfigError, match=r"rank is 0"):
         LoraConfig(rank=0)
     with pytest.raises(EngineError, match="no adapter to save"):
         TrainingEngine(MODELS["native"](), config=TrainEngineConfig(device="cpu")).save_adapter(None, base="")

@@ -1,10 +1,10 @@
 """Program run by test_faults: saves a checkpoint again and again, hit at every system call that changes files.
 
-    python save_under_faults.py <empty folder>
+    python save_under_faults.py <empty folder> SIGKILL | ENOSPC | EIO
 
 For k = 1, 2, ... a fork saves checkpoint 3 next to checkpoints 1 and 2 and is killed at its k-th such call, until a
-fork meets nothing any more; then again with a call that fails, once because the disk is full and once because it is
-broken. Prints one JSON object; exits non-zero at the first violation.
+fork meets nothing any more; with the name of an error, the call fails instead. Prints one JSON object; exits non-zero
+at the first violation.
 """
 
 import errno
@@ -78,8 +78,8 @@ def run_all(root, error):
 def main():
     report = {"unsupported": syscalls.supported()}
     if not report["unsupported"]:
-        for name, error in {"SIGKILL": 0, "ENOSPC": errno.ENOSPC, "EIO": errno.EIO}.items():
-            report[name] = run_all(Path(sys.argv[1]) / name, error)
+        error = 0 if sys.argv[2] == "SIGKILL" else getattr(errno, sys.argv[2])
+        report |= run_all(Path(sys.argv[1]), error)
     sys.stdout.write(json.dumps(report))
 
 
