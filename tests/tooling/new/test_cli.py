@@ -400,14 +400,6 @@ def test_failing_staged_tests_write_nothing(world, run):
 # ------------------------------------------------------------------------------------------- processes and terminals
 
 
-def test_a_lock_that_is_taken_names_its_holder(world, run):
-    with repository_lock(find_repository(world.root), wait_seconds=0):
-        done = run(world.root, "rule", "half_off", "--wait", "0")
-        assert run(world.root, "rule", "half_off", "--dry-run").code == 0
-    assert done.code == 75
-    assert f"pid {os.getpid()}" in done.stderr
-
-
 def test_an_interrupt_while_waiting_ends_with_130(world):
     with repository_lock(find_repository(world.root), wait_seconds=0):
         child = subprocess.Popen(

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from tooling.cli.errors import ConflictError, NameRefusedError, UsageError
-from tooling.kit.receipts import read_receipt, read_receipts
+from tooling.kit.receipts import read_receipt
 from tooling.new.commands.rename import plan_rename
 from tooling.new.commands.undo import plan_undo
 from tooling.new.merging import Rewriting
@@ -47,30 +47,6 @@ def test_edits_move_along_and_use_the_new_name(made):
     assert "half_off" not in text
     assert not (made.root / OLD).exists()
     assert not (made.root / OLD_TEST).exists()
-
-
-def test_registry_docs_and_receipt_move(made):
-    rename(made)
-    assert '    "half_price": "shop.rules.half_price:half_price_rule",\n' in made.read(REGISTRY)
-    assert "half_off" not in made.read(REGISTRY)
-    assert "half_off" not in made.read("docs/extensions.md")
-    assert [receipt.name for receipt in read_receipts(made.root)] == ["half_price"]
-    assert [status.state for status in made.units()] == ["clean"]
-
-
-def test_renaming_there_and_back_changes_nothing(made):
-    before = made.tree()
-    rename(made)
-    rename(made, "half_price", "half_off")
-    assert made.tree() == before
-
-
-def test_a_renamed_unit_can_be_undone_to_a_clean_tree(world):
-    before = world.tree()
-    world.generate()
-    rename(world)
-    world.apply(plan_undo(world.project, "rule", "half_price"))
-    assert world.tree() == before
 
 
 def test_an_answer_that_was_given_stays_and_a_default_follows_the_name(world):
