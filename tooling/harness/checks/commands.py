@@ -6,11 +6,13 @@ Help is what a reader can ask for too; a command whose help fails is a finding, 
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -71,6 +73,26 @@ def is_placeholder(word: str) -> bool:
 
 _SECONDS = 60
 _WIDTH = "200"
+_PRINTER = """
+import contextlib, importlib, io, json, os, sys, traceback
+answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+os.dup2(2, 1)
+for line in sys.stdin:
+    main, *sys.argv = json.loads(line)
+    sys.argv.append("--help")
+    code, output, said = 1, io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(said):
+        try:
+            module, _, function = main.partition(":")
+            code = getattr(importlib.import_module(module), function)()
+        except SystemExit as ending:
+            code = ending.code
+        except BaseException:
+            traceback.print_exc()
+    answers.write(json.dumps([code or 0, output.getvalue(), said.getvalue()]) + "\\n")
+    answers.flush()
+"""
+"""Reads a line of JSON per page, [main, program, word, ...], and answers with [exit code, stdout, stderr]."""
 _OPTION = re.compile(r"(?<!\S)--?[A-Za-z][\w-]*")
 _COMMAND = re.compile(r" {2,8}(?P<name>[a-z][\w-]*)(?: {2,}\S.*)?")
 _CHOICES = re.compile(r"\{([^{}\s]+)\}|(?<= )([a-z]\w*(?:\|[a-z]\w*)+)")
@@ -91,43 +113,63 @@ class HelpPage:
 
 
 class HelpPages:
-    """Pages of a repository's console scripts, each asked for once."""
+    """Pages of a repository's console scripts, each asked for once. One process prints them all, one after another."""
 
     def __init__(self, root: Path, scripts: Mapping[str, str]) -> None:
         """scripts: `[project.scripts]`, name to "module:function"."""
         self._root = root
         self.scripts = dict(scripts)
         self._pages: dict[tuple[str, ...], HelpPage] = {}
+        self._process: subprocess.Popen[str] | None = None
 
     def page(self, program: str, words: tuple[str, ...] = ()) -> HelpPage:
-        """The help of a program, or of a command below it."""
+        """Return the help of a program, or of a command below it."""
         key = (program, *words)
         if key not in self._pages:
-            self._pages[key] = self._asked(program, words)
+            self._pages[key] = self._ask(program, words)
         return self._pages[key]
 
-    def _asked(self, program: str, words: tuple[str, ...]) -> HelpPage:
-        module, _, function = self.scripts[program].partition(":")
-        code = f"import sys; sys.argv[0] = {program!r}; from {module} import {function} as main; sys.exit(main())"
-        environment = {**os.environ, "COLUMNS": _WIDTH, "PYTHONPATH": os.fspath(self._root), "NO_COLOR": "1"}
-        try:
-            done = subprocess.run(
-                [sys.executable, "-c", code, *words, "--help"],
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def _ask(self, program: str, words: tuple[str, ...]) -> HelpPage:
+        """Let the process print a page; a process that ends, or takes too long, is replaced for the next page."""
+        if self._process is None:
+            environment = {**os.environ, "COLUMNS": _WIDTH, "PYTHONPATH": os.fspath(self._root), "NO_COLOR": "1"}
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PRINTER],
                 cwd=self._root,
                 env=environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_SECONDS,
-                check=False,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                encoding="utf-8",
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return HelpPage(problem=str(error))
-        if done.returncode != 0:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            return HelpPage(problem=f"exit {done.returncode}: {last}")
-        return parse_help(done.stdout)
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        clock = threading.Timer(_SECONDS, process.kill)
+        clock.start()
+        try:
+            process.stdin.write(json.dumps([self.scripts[program], program, *words]) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except OSError:
+            line = ""
+        finally:
+            clock.cancel()
+        if not line:
+            self.close()
+            return HelpPage(problem=f"the process ended, or took more than {_SECONDS} s")
+        code, output, said = json.loads(line)
+        if code != 0:
+            last = (said.strip().splitlines() or ["no message"])[-1]
+            return HelpPage(problem=f"exit {code}: {last}")
+        return parse_help(output)
 
 
 def parse_help(text: str) -> HelpPage:

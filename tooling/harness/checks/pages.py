@@ -7,13 +7,14 @@ exist, and of each level that it shows all folders are shown: readers take what 
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tooling.cli.toml import TOMLError, parse_toml
 from tooling.harness.checks.commands import Commands, HelpPages
 from tooling.harness.checks.definitions import read_definitions
 from tooling.harness.checks.paths import FileTree
-from tooling.harness.checks.references import Judge, mentions
+from tooling.harness.checks.references import MentionJudge, mentions
 from tooling.harness.checks.symbols import Symbols
 from tooling.harness.evaluation.read import evaluation_findings
 from tooling.harness.sources import Finding
@@ -99,28 +100,32 @@ _NOT_CODE = ("templates/", "tests/")
 """Templates are no Python yet; tests are read only when a name is found nowhere else."""
 
 
-def judge_of(root: Path, files: Sequence[str], policy: HarnessSettings, *, run: bool) -> Judge:
-    """What mentions are held against. `run`: ask commands for their help."""
+@contextmanager
+def judge_of(root: Path, files: Sequence[str], policy: HarnessSettings, *, run: bool) -> Iterator[MentionJudge]:
+    """Provide what mentions are held against. run: ask commands for their help."""
     manifest = _manifest(root)
     tree = FileTree(files)
-    code = [path for path in files if path.endswith(".py") and not path.startswith(_NOT_CODE)]
-    index = read_definitions(root, code)
-    scripts = manifest.get("project", {}).get("scripts", {})
-    pages = HelpPages(root, scripts) if run else None
+    python = [path for path in files if path.endswith(".py")]
+    index = read_definitions(root, [path for path in python if not path.startswith(_NOT_CODE)])
+    pages = HelpPages(root, manifest.get("project", {}).get("scripts", {})) if run else None
     words = _shell_words(root, files) | frozenset(_keys(manifest))
+    tests = [path for path in python if path.startswith("tests/")]
 
-    def names_of_tests() -> set[str]:
-        return read_definitions(
-            root, [path for path in files if path.endswith(".py") and path.startswith("tests/")]
-        ).names
+    def in_tests(name: str) -> bool:
+        holding = [path for path in tests if name in (root / path).read_text(encoding="utf-8", errors="replace")]
+        return name in read_definitions(root, holding).names
 
-    symbols = Symbols(index, _packages(manifest), words, names_of_tests)
+    symbols = Symbols(index, _packages(manifest), words, in_tests)
     promised = frozenset(folder.rstrip("/") for folder in policy.local_folders)
-    return Judge(tree, Commands(root, tree, pages), symbols, frozenset(index.values), promised)
+    try:
+        yield MentionJudge(tree, Commands(root, tree, pages), symbols, frozenset(index.values), promised)
+    finally:
+        if pages is not None:
+            pages.close()
 
 
 def page_findings(
-    root: Path, files: Sequence[str], sources: Sources, policy: HarnessSettings, judge: Judge
+    root: Path, files: Sequence[str], sources: Sources, policy: HarnessSettings, judge: MentionJudge
 ) -> Iterator[Finding]:
     """Of all skills, all experts and AGENTS.md."""
     yield from size_findings(sources, policy)

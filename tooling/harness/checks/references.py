@@ -92,7 +92,7 @@ def _closing(text: str, opening: re.Match[str]) -> int | None:
 
 
 @dataclass(slots=True)
-class Judge:
+class MentionJudge:
     """What mentions are held against, and how many were."""
 
     tree: FileTree

@@ -7,6 +7,7 @@ annotations of fields and parameters called `a`; names of other packages as far 
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from itertools import pairwise
@@ -51,15 +52,14 @@ class Symbols:
         definitions: Definitions,
         packages: AbstractSet[str],
         words: AbstractSet[str] = frozenset(),
-        more: Callable[[], AbstractSet[str]] = frozenset,
+        elsewhere: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """packages: names that the repository's dependencies are imported by. words: names of its scripts and settings,
-        e.g. variables of the environment. more: names that are looked up only when there is no other."""
+        e.g. variables of the environment. elsewhere: whether a name that is none of these exists all the same."""
         self._index = definitions
         self._packages = packages
         self._words = words
-        self._more = more
-        self._further: AbstractSet[str] | None = None
+        self._elsewhere = functools.cache(elsewhere)
         self._roots = {module.split(".")[0] for module in definitions.modules}
 
     def problem(self, name: str) -> tuple[str, str] | None:
@@ -76,11 +76,8 @@ class Symbols:
         return self._through_types(parts)
 
     def _is_known(self, name: str) -> bool:
-        if name in self._index.names or name in self._index.values or name in self._words:
-            return True
-        if self._further is None:
-            self._further = self._more()
-        return name in self._further
+        known = name in self._index.names or name in self._index.values or name in self._words
+        return known or self._elsewhere(name)
 
     def _in_module(self, parts: list[str]) -> tuple[str, str] | None:
         for end in range(len(parts), 0, -1):
