@@ -62,7 +62,7 @@ def _header(change: FileChange) -> str:
 
 
 def _quoted(name: str, *, tab: bool = True) -> str:
-    """A file name as git writes it: quoted where it holds a quote, followed by a tab where it holds a space."""
+    """Write a file name as git does: quoted where it holds a quote, followed by a tab where it holds a space."""
     if '"' in name:
         return '"' + name.replace('"', '\\"') + '"'
     return f"{name}\t" if tab and " " in name else name

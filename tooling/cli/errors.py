@@ -135,7 +135,9 @@ class ChecksFailedError(ToolError):
         text: str = "",
         details: Mapping[str, Any] | None = None,
     ) -> None:
-        """checks: what was run, for the report (`CheckResult`; this page stands below all others and imports none).
+        """Create the error.
+
+        checks: what was run, for the report (`CheckResult`; this page is below all others and imports none of them).
         text, details: what is to be shown besides, for people and as further fields of the JSON object."""
         super().__init__(message, where=where, fix=fix)
         self.checks = tuple(checks)

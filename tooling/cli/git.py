@@ -286,7 +286,7 @@ def _require_git() -> None:
 
 
 def _linked_git_dir(marker: Path) -> Path:
-    """What a `.git` file of a linked work tree or a submodule points to."""
+    """Return what a `.git` file of a linked work tree or a submodule points to."""
     text = marker.read_text(encoding="utf-8", errors="surrogateescape").strip()
     target = Path(os.path.normpath(marker.parent / text.removeprefix("gitdir:").strip()))
     if not text.startswith("gitdir:") or not (target / "HEAD").is_file():

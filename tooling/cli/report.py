@@ -206,7 +206,7 @@ def _planned(change: FileChange, show_diff: bool) -> dict[str, str]:
 
 
 def _parts(report: Report, stream: TextIO) -> Iterator[str]:
-    """What people read, in pieces that end with a line feed."""
+    """Yield what people read, in pieces that end with a line feed."""
     marks = _marks(stream)
     rows: list[tuple[str, str, str]] = [(change.action, change.path, change.reason) for change in report.changes]
     rows += [
@@ -245,7 +245,7 @@ def _marks(stream: TextIO) -> dict[bool, str]:
 
 
 def _shown_diff(change: FileChange, stream: TextIO) -> str:
-    """The diff of one file: exact where a program reads it, coloured and harmless on a terminal."""
+    """Return the diff of one file: exact where a program reads it, coloured and harmless on a terminal."""
     from tooling.cli.diff import unified_diff
 
     text = unified_diff(change)

@@ -1,4 +1,4 @@
-"""Nearest names for error messages: `did you mean 'reward'?`. Knows nothing of what is named."""
+"""Finds the name that a misspelt one may stand for; made for the `fix` of error messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIMILAR = 0.6
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known name that looks most like `word`; None when nothing is near. Case, "-" and "_" do not count.
+    """Return the known name most like `word`; None when nothing is near. Case, "-" and "_" make no difference.
 
     Example: nearest("rewrad", ["dataset", "reward"]) -> "reward".
     """

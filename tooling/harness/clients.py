@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import ToolError
 
@@ -41,12 +41,12 @@ class Seen:
     experts: frozenset[str]
 
     def without(self, other: Seen) -> Seen:
-        """What is listed here and not there."""
+        """Return what is listed here and not there."""
         return Seen(self.skills - other.skills, self.experts - other.experts)
 
 
 def ask(client: str, program: Path, root: Path) -> Seen:
-    """What a client sees in `root` beyond what it always has. Raises ClientError."""
+    """Return what a client sees in `root` beyond what it always has. Raises ClientError."""
     with tempfile.TemporaryDirectory(prefix="areal-harness-") as scratch:
         home, empty = Path(scratch) / "home", Path(scratch) / "empty"
         (home / ".codex").mkdir(parents=True)
@@ -65,19 +65,23 @@ def ask(client: str, program: Path, root: Path) -> Seen:
 
 
 def _claude(program: Path, folder: Path, home: Path) -> Seen:
-    """The first event of a session, which comes before the missing login is noticed."""
+    """Read the first event of a session, which comes before the missing login is noticed."""
     command = ["-p", "hi", "--output-format", "stream-json", "--verbose"]
     for line in _output(program, command, folder, home, allow_failure=True).splitlines():
-        event = _parsed(line, program)
+        try:
+            event = json.loads(line)
+        except ValueError as error:
+            message = f"printed no JSON: {line[:80]!r}"
+            raise ClientError(message, where=os.fspath(program), fix="see its version") from error
+        if not isinstance(event, dict):
+            continue
         if event.get("type") == "system" and event.get("subtype") == "init":
             return Seen(frozenset(event.get("skills", ())), frozenset(event.get("agents", ())))
-    raise ClientError(
-        "told nothing about its skills", where=os.fspath(program), fix="see what it prints in this folder"
-    )
+    raise ClientError("did not list its skills", where=os.fspath(program), fix="see what it prints in this folder")
 
 
 def _codex(program: Path, folder: Path, home: Path) -> Seen:
-    """The whole prompt that a model would be shown: its list of skills, and the roles of its tool for subagents."""
+    """Read the whole prompt that a model would be shown: its skills, and the roles of its tool for subagents."""
     document = json.loads(_output(program, ["debug", "prompt-input", "hi"], folder, home))
     skills, experts = set[str](), set[str]()
     for text in _strings(document):
@@ -103,7 +107,7 @@ QUESTIONS: Final[dict[str, Callable[[Path, Path, Path], Seen]]] = {
 
 
 def _output(program: Path, words: Sequence[str], folder: Path, home: Path, *, allow_failure: bool = False) -> str:
-    """What a client prints. To a file: one of them cuts its output short in a pipe."""
+    """Return what a client prints. It prints to a file: one of them cuts its output short in a pipe."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "SYSTEMROOT", "TEMP", "TMP") if name in os.environ}
     kept["PATH"] = os.pathsep.join([os.fspath(program.parent), kept.get("PATH", "")])  # its own node first
     places = {"HOME": home, "USERPROFILE": home, "CODEX_HOME": home / ".codex", "XDG_CONFIG_HOME": home / ".config"}
@@ -128,14 +132,6 @@ def _output(program: Path, words: Sequence[str], folder: Path, home: Path, *, al
         said = done.stderr.decode("utf-8", errors="replace").strip()[-500:]
         raise ClientError(f"exit {done.returncode}: {said}", where=os.fspath(program), fix="start it by hand here")
     return text
-
-
-def _parsed(line: str, program: Path) -> dict[str, Any]:
-    try:
-        event = json.loads(line)
-    except ValueError as error:
-        raise ClientError(f"printed no JSON: {line[:80]!r}", where=os.fspath(program), fix="see its version") from error
-    return event if isinstance(event, dict) else {}
 
 
 def _strings(value: object) -> Iterator[str]:

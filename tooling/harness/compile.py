@@ -50,12 +50,12 @@ class Stamp:
 
 
 def digest(content: bytes) -> str:
-    """A short hash that does not depend on line endings."""
+    """Return a short hash that does not depend on line endings."""
     return hashlib.sha256(_unix(content)).hexdigest()[:_LENGTH]
 
 
 def stamped(text: str, source: str, carried: dict[str, bytes] | None = None) -> bytes:
-    """The text with its stamp: below the `---` of a head, on top of anything else."""
+    """Return the text with its stamp: below the `---` of a head, on top of anything else."""
     opening = _HEAD if text.startswith(_HEAD) else ""
     lines = "".join(f"# with {path} sha256:{digest(content)}\n" for path, content in sorted((carried or {}).items()))
     rest = lines + text.removeprefix(opening)
@@ -64,7 +64,7 @@ def stamped(text: str, source: str, carried: dict[str, bytes] | None = None) -> 
 
 
 def read_stamp(content: bytes) -> Stamp | None:
-    """The stamp of a file; None when it has none, and so belongs to somebody else."""
+    """Return the stamp of a file; None when it has none, and so belongs to somebody else."""
     lines = _unix(content).decode("utf-8", errors="replace").split("\n")
     for number, line in enumerate(lines[:2]):
         found = _STAMP.fullmatch(line)
@@ -81,7 +81,7 @@ def read_stamp(content: bytes) -> Stamp | None:
 
 
 def same(first: bytes, second: bytes) -> bool:
-    """Whether two files are equal but for line endings."""
+    """Say whether two files are equal but for line endings."""
     return first == second or _unix(first) == _unix(second)
 
 
@@ -101,12 +101,19 @@ class Artifact:
 
 
 def compiled(root: Path, sources: Sources, platforms: Sequence[Platform]) -> dict[str, Artifact]:
-    """All files by their paths. Raises OSError when a file that travels with a skill cannot be read."""
+    """Return all files by their paths. Raises OSError when a file that travels with a skill cannot be read."""
     found: dict[str, Artifact] = {}
     for platform in platforms:
         for skill in sources.skills if platform.skills else ():
-            for artifact in _skill(root, skill, platform):
-                found[artifact.path] = artifact
+            # The same bytes on every platform: a client that finds a skill twice cannot take the wrong one
+            folder = f"{platform.skills}/{skill.name}"
+            carried = {path: (root / skill.folder / path).read_bytes() for path in skill.resources}
+            text = f"---\n{skill.page.head}---\n{_rooted(skill)}"
+            content = stamped(text, skill.page.path, carried)
+            files = {"SKILL.md": (content, skill.page.path)}
+            files |= {path: (content, f"{skill.folder}/{path}") for path, content in carried.items()}
+            for path, (content, source) in files.items():
+                found[f"{folder}/{path}"] = Artifact(f"{folder}/{path}", content, source, platform.name)
         for expert in sources.experts if platform.render else ():
             assert platform.render is not None
             path = platform.expert_path(expert)
@@ -115,21 +122,8 @@ def compiled(root: Path, sources: Sources, platforms: Sequence[Platform]) -> dic
     return dict(sorted(found.items()))
 
 
-def _skill(root: Path, skill: Skill, platform: Platform) -> list[Artifact]:
-    """The same bytes on every platform: a client that finds a skill twice cannot take the wrong one."""
-    folder = f"{platform.skills}/{skill.name}"
-    carried = {path: (root / skill.folder / path).read_bytes() for path in skill.resources}
-    text = f"---\n{skill.page.head}---\n{_rooted(skill)}"
-    entry = Artifact(f"{folder}/SKILL.md", stamped(text, skill.page.path, carried), skill.page.path, platform.name)
-    copies = [
-        Artifact(f"{folder}/{path}", content, f"{skill.folder}/{path}", platform.name)
-        for path, content in carried.items()
-    ]
-    return [entry, *copies]
-
-
 def _rooted(skill: Skill) -> str:
-    """The body, with paths into folders that stay behind written from the repository's root."""
+    """Return the body, with paths into folders that stay behind written from the repository's root."""
     body = skill.page.body
     for folder in skill.local:
         body = re.sub(rf"(?<=`){re.escape(folder)}/", f"{skill.folder}/{folder}/", body)
@@ -137,7 +131,7 @@ def _rooted(skill: Skill) -> str:
     return body
 
 
-class State(StrEnum):
+class CopyState(StrEnum):
     """Of one generated file."""
 
     CURRENT = "current"
@@ -157,8 +151,8 @@ class State(StrEnum):
     """A file of somebody else stands where one of ours belongs."""
 
 
-EDITED: Final = frozenset({State.EDITED, State.DIVERGED, State.EDITED_ORPHAN})
-DRIFT: Final = frozenset({State.MISSING, State.OUTDATED, State.ORPHAN})
+EDITED: Final = frozenset({CopyState.EDITED, CopyState.DIVERGED, CopyState.EDITED_ORPHAN})
+DRIFT: Final = frozenset({CopyState.MISSING, CopyState.OUTDATED, CopyState.ORPHAN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +160,7 @@ class FileState:
     """A file, and how it stands to its source."""
 
     path: str
-    state: State
+    state: CopyState
     source: str
     wanted: bytes | None
     """None: it should not be there."""
@@ -180,7 +174,7 @@ class _Recorded:
 
 
 def compare(plan: Plan, artifacts: Mapping[str, Artifact], platforms: Sequence[Platform]) -> list[FileState]:
-    """Every generated file, by path. Raises like `Plan.read`, e.g. ConflictError for links."""
+    """Return every generated file, by path. Raises like `Plan.read`, e.g. ConflictError for links."""
     recorded = {path: record for platform in platforms for path, record in _records(plan, platform)}
     states = []
     for path in sorted({*artifacts, *recorded}):
@@ -203,25 +197,25 @@ def bring_together(plan: Plan, states: Sequence[FileState], *, overwrite: bool) 
             plan.write(one.path, one.wanted, reason=f"from {one.source}")
 
 
-def _state(disk: bytes | None, wanted: bytes | None, record: _Recorded | None) -> State | None:
+def _state(disk: bytes | None, wanted: bytes | None, record: _Recorded | None) -> CopyState | None:
     if wanted is None:
         if disk is None or record is None:
             return None
-        return State.ORPHAN if record.intact else State.EDITED_ORPHAN
+        return CopyState.ORPHAN if record.intact else CopyState.EDITED_ORPHAN
     if disk is None:
-        return State.MISSING
+        return CopyState.MISSING
     if same(disk, wanted):
-        return State.CURRENT
+        return CopyState.CURRENT
     if record is None:
-        return State.FOREIGN
+        return CopyState.FOREIGN
     if record.intact:
-        return State.OUTDATED
+        return CopyState.OUTDATED
     stamp = read_stamp(wanted)
-    return State.EDITED if (stamp.digest if stamp else digest(wanted)) == record.digest else State.DIVERGED
+    return CopyState.EDITED if (stamp.digest if stamp else digest(wanted)) == record.digest else CopyState.DIVERGED
 
 
 def _records(plan: Plan, platform: Platform) -> Iterator[tuple[str, _Recorded]]:
-    """Files of a platform's folders that say they are generated, and those that travel with them."""
+    """Yield files of a platform's folders that say they are generated, and those that travel with them."""
     for path in _candidates(plan, platform):
         content = plan.read(path)
         stamp = read_stamp(content) if content is not None else None
@@ -238,7 +232,7 @@ def _records(plan: Plan, platform: Platform) -> Iterator[tuple[str, _Recorded]]:
 
 
 def _name(path: str) -> str:
-    """Of the skill or the expert that a file belongs to."""
+    """Return the name of the skill or the expert that a file belongs to."""
     place = PurePosixPath(path)
     return place.parent.name if place.name == "SKILL.md" else place.stem
 

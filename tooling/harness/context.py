@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tooling.cli.git import Repository
     from tooling.harness.platforms import Platform
     from tooling.harness.settings import HarnessSettings
-    from tooling.harness.sources import Finding, Sources
+    from tooling.harness.sources import PageFinding, Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class HarnessContext:
     policy: HarnessSettings
     sources: Sources
     platforms: tuple[Platform, ...]
-    problems: tuple[Finding, ...]
+    problems: tuple[PageFinding, ...]
     """Of the sources: what is named here cannot be given to a platform."""
 
     @property

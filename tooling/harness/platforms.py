@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tooling.cli.errors import UsageError
 from tooling.cli.suggest import did_you_mean
-from tooling.harness.sources import RUN, Finding
+from tooling.harness.sources import RUN, PageFinding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -153,7 +153,7 @@ PLATFORMS: Final[dict[str, Platform]] = {
 
 
 def chosen(names: Sequence[str], *, where: str) -> tuple[Platform, ...]:
-    """The platforms of these names; all when none is named. Raises UsageError for an unknown one."""
+    """Return the platforms of these names; all when none is named. Raises UsageError for an unknown one."""
     for name in names:
         if name not in PLATFORMS:
             fix = did_you_mean(name, PLATFORMS) or f"known: {', '.join(PLATFORMS)}"
@@ -161,17 +161,19 @@ def chosen(names: Sequence[str], *, where: str) -> tuple[Platform, ...]:
     return tuple(PLATFORMS[name] for name in sorted(names or PLATFORMS))
 
 
-def hint_problems(experts: Sequence[Expert]) -> Iterator[Finding]:
-    """Hints for platforms or settings that nobody reads, or that would end a platform's start."""
+def hint_problems(experts: Sequence[Expert]) -> Iterator[PageFinding]:
+    """Find hints for platforms or settings that nobody reads, or that would end a platform's start."""
     for expert in experts:
         line = 1 + next((n for n, text in enumerate(expert.page.head.splitlines(), 1) if text.startswith("hints")), 0)
         for name, hint in expert.hints.items():
             if name not in PLATFORMS:
                 fix = did_you_mean(name, PLATFORMS) or f"known: {', '.join(PLATFORMS)}"
-                yield Finding(expert.page.path, line, "expert-format", f"hints for {name!r}, which is no platform", fix)
+                yield PageFinding(
+                    expert.page.path, line, "expert-format", f"hints for {name!r}, which is not a platform", fix
+                )
                 continue
             for key in sorted(hint.keys() - PLATFORMS[name].hints):
                 known = ", ".join(sorted(PLATFORMS[name].hints)) or "none"
-                yield Finding(
+                yield PageFinding(
                     expert.page.path, line, "expert-format", f"{name} takes no hint {key!r}", f"known: {known}"
                 )

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Finding:
-    """One problem. Example: Finding("agents/planner.md", 12, "path", "areal/gone.py does not exist", "...")."""
+class PageFinding:
+    """One problem. Example: PageFinding("agents/planner.md", 12, "path", "areal/gone.py does not exist", "...")."""
 
     path: str
     """Relative to the repository root."""
@@ -33,12 +33,12 @@ class Finding:
     fix: str = ""
 
     def __str__(self) -> str:
-        """`path:line: rule: message; fix`."""
+        """Return `path:line: rule: message; fix`."""
         place = f"{self.path}:{self.line}" if self.line else self.path
         return f"{place}: {self.rule}: {self.message}" + (f"; {self.fix}" if self.fix else "")
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the finding for JSON."""
         return asdict(self)
 
 
@@ -49,7 +49,7 @@ RUN: Final = "run"
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class SourcePage:
     """A Markdown file with a head of YAML between two lines of `---`."""
 
     path: str
@@ -63,7 +63,7 @@ class Page:
 
     @property
     def lines(self) -> int:
-        """Of the whole file."""
+        """Return the number of lines of the whole file."""
         return self.body_line - 1 + len(self.body.splitlines())
 
 
@@ -71,7 +71,7 @@ class Page:
 class Skill:
     """One task: how an agent does it with this repository's commands."""
 
-    page: Page
+    page: SourcePage
     name: str
     description: str
     resources: tuple[str, ...]
@@ -81,7 +81,7 @@ class Skill:
 
     @property
     def folder(self) -> str:
-        """Example: "skills/add-reward"."""
+        """Return its folder, e.g. "skills/add-reward"."""
         return self.page.path.rpartition("/")[0]
 
 
@@ -89,7 +89,7 @@ class Skill:
 class Expert:
     """One adviser: what it is asked, what it owns, what it may do."""
 
-    page: Page
+    page: SourcePage
     name: str
     description: str
     """When to ask it."""
@@ -109,24 +109,27 @@ class Sources:
 
     skills: tuple[Skill, ...] = ()
     experts: tuple[Expert, ...] = ()
-    problems: tuple[Finding, ...] = field(default=())
+    problems: tuple[PageFinding, ...] = field(default=())
 
 
 _FENCE = "---"
 
 
 class PageError(ValueError):
-    """The file is no page; `line` is where."""
+    """The file is not a page; `line` is where."""
 
     def __init__(self, message: str, line: int = 1) -> None:
-        """line: 1-based."""
+        """Create the error. line: 1-based."""
         super().__init__(message)
         self.line = line
 
 
-def read_page(root: Path, path: str) -> Page:
-    """The page at `root/path`. Raises PageError when it is not UTF-8, has no head, or a head that clients would read
-    differently: broken YAML, a key given twice, anything but a mapping."""
+def read_page(root: Path, path: str) -> SourcePage:
+    """Return the page at `root/path`.
+
+    Raises PageError when it is not UTF-8, has no head, or one that clients would read differently: broken YAML, a key
+    given twice, anything but a mapping.
+    """
     try:
         text = (root / path).read_bytes().decode("utf-8").replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -136,11 +139,6 @@ def read_page(root: Path, path: str) -> Page:
         raise PageError("no head: the file has to begin with `---`, YAML, `---`")
     end = lines.index(_FENCE, 1)
     head = "\n".join(lines[1:end]) + "\n"
-    body = "\n".join(lines[end + 1 :])
-    return Page(path, head, _mapping(head), body, end + 2)
-
-
-def _mapping(head: str) -> dict[str, Any]:
     import yaml
 
     try:
@@ -149,15 +147,15 @@ def _mapping(head: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         said = getattr(error, "problem", None) or "broken"
-        raise PageError(f"the head is no YAML: {said}", (mark.line if mark else 0) + 2) from error
+        raise PageError(f"the head is not valid YAML: {said}", (mark.line if mark else 0) + 2) from error
     if not isinstance(values, dict) or not isinstance(node, yaml.MappingNode):
-        raise PageError("the head is no mapping of keys to values")
+        raise PageError("the head is not a mapping of keys to values")
     seen = set()
     for key, _ in node.value:
         if key.value in seen:
             raise PageError(f"{key.value} is given twice", key.start_mark.line + 2)
         seen.add(key.value)
-    return values
+    return SourcePage(path, head, values, "\n".join(lines[end + 1 :]), end + 2)
 
 
 SKILL_KEYS: Final = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
@@ -165,8 +163,8 @@ EXPERT_KEYS: Final = ("name", "description", "scope", "commands", "owns", "hints
 _NAME_LENGTH, _DESCRIPTION_LENGTH, _COMPATIBILITY_LENGTH = 64, 1024, 500
 
 
-def skill_problems(page: Page, folder: str) -> Iterator[Finding]:
-    """What the specification does not allow. `folder`: the name of the skill's folder."""
+def skill_problems(page: SourcePage, folder: str) -> Iterator[PageFinding]:
+    """Find what the specification does not allow. folder: the name of the skill's folder."""
     about = _About(page, "skill-format")
     yield from about.unknown(SKILL_KEYS)
     yield from _identity(about, folder)
@@ -179,11 +177,11 @@ def skill_problems(page: Page, folder: str) -> Iterator[Finding]:
         yield from about.text("allowed-tools", 0)
     metadata = values.get("metadata", {})
     if not isinstance(metadata, dict) or not all(isinstance(part, str) for pair in metadata.items() for part in pair):
-        yield about.finding("metadata", "metadata is no mapping of text to text", "quote its values")
+        yield about.finding("metadata", "metadata is not a mapping of text to text", "quote its values")
 
 
-def expert_problems(page: Page, name: str) -> Iterator[Finding]:
-    """What no platform could be given. `name`: the file's, without its suffix."""
+def expert_problems(page: SourcePage, name: str) -> Iterator[PageFinding]:
+    """Find what no platform could be given. name: the file's, without its suffix."""
     about = _About(page, "expert-format")
     yield from about.unknown(EXPERT_KEYS)
     yield from _identity(about, name)
@@ -192,17 +190,18 @@ def expert_problems(page: Page, name: str) -> Iterator[Finding]:
     if scope not in {READ, RUN}:
         yield about.finding("scope", f"scope is {scope!r}", f"write {READ} or {RUN}")
     for key in ("commands", "owns"):
-        if not _is_list_of_text(values.get(key, [])):
-            yield about.finding(key, f"{key} is no list of texts", f"write {key}: [first, second]")
+        listed = values.get(key, [])
+        if not isinstance(listed, list) or not all(isinstance(item, str) and item for item in listed):
+            yield about.finding(key, f"{key} is not a list of texts", f"write {key}: [first, second]")
     if bool(values.get("commands")) != (scope == RUN):
         yield about.finding("commands", f"scope {scope} and commands contradict each other", f"{RUN} lists commands")
     hints = values.get("hints", {})
     if not isinstance(hints, dict) or not all(isinstance(hint, dict) for hint in hints.values()):
-        yield about.finding("hints", "hints is no mapping of platforms to settings", "write hints: {claude: {...}}")
+        yield about.finding("hints", "hints is not a mapping of platforms to settings", "write hints: {claude: {...}}")
 
 
-def _identity(about: _About, expected: str) -> Iterator[Finding]:
-    """Name and description, which both kinds have."""
+def _identity(about: _About, expected: str) -> Iterator[PageFinding]:
+    """Find problems of name and description, which both kinds have."""
     yield from about.text("name", _NAME_LENGTH)
     yield from about.text("description", _DESCRIPTION_LENGTH)
     name = about.page.values.get("name")
@@ -211,7 +210,9 @@ def _identity(about: _About, expected: str) -> Iterator[Finding]:
     name = unicodedata.normalize("NFKC", name)
     plain = all(letter == "-" or (letter.isalnum() and letter == letter.lower()) for letter in name)
     if not plain or name.startswith("-") or name.endswith("-") or "--" in name:
-        yield about.finding("name", f"{name!r} is no name", "use lower-case letters, digits and single hyphens inside")
+        yield about.finding(
+            "name", f"{name!r} is not a name", "use lower-case letters, digits and single hyphens inside"
+        )
     if name != unicodedata.normalize("NFKC", expected):
         yield about.finding("name", f"the name {name!r} is not that of its place, {expected!r}", "make them equal")
 
@@ -219,23 +220,23 @@ def _identity(about: _About, expected: str) -> Iterator[Finding]:
 class _About:
     """Findings on one page's head, with their lines."""
 
-    def __init__(self, page: Page, rule: str) -> None:
+    def __init__(self, page: SourcePage, rule: str) -> None:
         self.page = page
         self._rule = rule
 
-    def finding(self, key: str, message: str, fix: str) -> Finding:
+    def finding(self, key: str, message: str, fix: str) -> PageFinding:
         found = re.search(rf"^{re.escape(key)}\s*:", self.page.head, re.MULTILINE)
         line = self.page.head.count("\n", 0, found.start()) + 2 if found else 1
-        return Finding(self.page.path, line, self._rule, message, fix)
+        return PageFinding(self.page.path, line, self._rule, message, fix)
 
-    def unknown(self, known: tuple[str, ...]) -> Iterator[Finding]:
+    def unknown(self, known: tuple[str, ...]) -> Iterator[PageFinding]:
         for key in self.page.values:
             if key not in known:
                 fix = did_you_mean(str(key), known) or f"known keys: {', '.join(known)}"
                 yield self.finding(str(key), f"unknown key {key!r}", fix)
 
-    def text(self, key: str, most: int) -> Iterator[Finding]:
-        """The key has to hold text of at most `most` characters (0: of any length)."""
+    def text(self, key: str, most: int) -> Iterator[PageFinding]:
+        """Require text of at most `most` characters (0: of any length)."""
         value: Any = self.page.values.get(key)
         if not isinstance(value, str) or not value.strip():
             yield self.finding(key, f"{key} is missing or no text", f"write {key}: ...")
@@ -243,12 +244,8 @@ class _About:
             yield self.finding(key, f"{key} has {len(value)} characters, {most} are allowed", "shorten it")
 
 
-def _is_list_of_text(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) and item for item in value)
-
-
 def mapping(values: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A key's mapping; empty without one."""
+    """Return a key's mapping; empty without one."""
     found = values.get(key)
     return dict(found) if isinstance(found, dict) else {}
 
@@ -260,9 +257,16 @@ _NOT_COPIED = {"evals"}
 
 
 def read_sources(root: Path, files: Sequence[str], policy: HarnessSettings) -> Sources:
-    """Skills and experts among the repository's files. Those with a problem are left out and the problem is named."""
-    problems: list[Finding] = []
-    skills = [_skill(root, name, files, policy, problems) for name in _skill_names(files, problems)]
+    """Read skills and experts among the repository's files. Those with a problem are left out, and it is named."""
+    problems: list[PageFinding] = []
+    known = set(files)
+    folders = sorted({path.split("/")[1] for path in files if path.startswith(f"{SKILLS}/") and path.count("/") > 1})
+    for name in folders:
+        if f"{SKILLS}/{name}/{ENTRY}" not in known:
+            fix = "write it, or move the folder"
+            problems.append(PageFinding(f"{SKILLS}/{name}", 0, "skill-format", f"has no {ENTRY}", fix))
+    named = [name for name in folders if f"{SKILLS}/{name}/{ENTRY}" in known]
+    skills = [_skill(root, name, files, policy, problems) for name in named]
     names = [path for path in files if path.startswith(f"{EXPERTS}/") and path.count("/") == 1]
     experts = [_expert(root, path, problems) for path in names if path.endswith(".md") and _base(path) not in _NO_PAGES]
     return Sources(
@@ -272,19 +276,8 @@ def read_sources(root: Path, files: Sequence[str], policy: HarnessSettings) -> S
     )
 
 
-def _skill_names(files: Sequence[str], problems: list[Finding]) -> list[str]:
-    folders = sorted({path.split("/")[1] for path in files if path.startswith(f"{SKILLS}/") and path.count("/") > 1})
-    known = set(files)
-    for name in folders:
-        if f"{SKILLS}/{name}/{ENTRY}" not in known:
-            problems.append(
-                Finding(f"{SKILLS}/{name}", 0, "skill-format", f"has no {ENTRY}", "write it, or move the folder")
-            )
-    return [name for name in folders if f"{SKILLS}/{name}/{ENTRY}" in known]
-
-
 def _skill(
-    root: Path, name: str, files: Sequence[str], policy: HarnessSettings, problems: list[Finding]
+    root: Path, name: str, files: Sequence[str], policy: HarnessSettings, problems: list[PageFinding]
 ) -> Skill | None:
     folder = f"{SKILLS}/{name}"
     page = _page(root, f"{folder}/{ENTRY}", "skill-format", problems)
@@ -300,11 +293,11 @@ def _skill(
     return Skill(page, page.values["name"], page.values["description"].strip(), tuple(resources), local)
 
 
-def _expert(root: Path, path: str, problems: list[Finding]) -> Expert | None:
+def _expert(root: Path, path: str, problems: list[PageFinding]) -> Expert | None:
     page = _page(root, path, "expert-format", problems)
     found = list(expert_problems(page, _base(path).removesuffix(".md"))) if page is not None else []
     if page is not None and not page.body.strip():
-        found.append(Finding(path, page.body_line, "expert-format", "has no text", "write what it knows"))
+        found.append(PageFinding(path, page.body_line, "expert-format", "has no text", "write what it knows"))
     problems += found
     if page is None or found:
         return None
@@ -320,11 +313,11 @@ def _expert(root: Path, path: str, problems: list[Finding]) -> Expert | None:
     )
 
 
-def _page(root: Path, path: str, rule: str, problems: list[Finding]) -> Page | None:
+def _page(root: Path, path: str, rule: str, problems: list[PageFinding]) -> SourcePage | None:
     try:
         return read_page(root, path)
     except PageError as error:
-        problems.append(Finding(path, error.line, rule, str(error), "see skills/add-model/SKILL.md for an example"))
+        problems.append(PageFinding(path, error.line, rule, str(error), "see skills/add-model/SKILL.md for an example"))
         return None
 
 

@@ -16,78 +16,74 @@ def test_a_project_whose_pages_are_true_has_no_findings(project):
     assert document["judged"]["path"] == 2
 
 
-@pytest.mark.parametrize(
-    ("mention", "rule", "said"),
-    [
-        ("`app/gone.py`", "path", "app/gone.py does not exist"),
-        ("`app/*.txt`", "path", "does not exist"),
-        ("`gone.py`", "path", "gone.py does not exist"),
-        ("[words](words.md)", "link", "words.md does not exist"),
-        ("[words](../../app/words.py)", "link", "leads out of the skill's folder"),
-        ("`Greetings`, `WrongName`", "symbol", "nothing is called WrongName"),
-        ("`Greeting.texts`", "symbol", "Greeting has no texts"),
-        ("`app.words.Greetin`", "symbol", "app.words has no Greetin"),
-        ("`app.word`", "symbol", "app has no word"),
-        ("`greet_all()`", "symbol", "nothing is called greet_all"),
-        ("`greeting.words`", "symbol", "greeting (Greeting) has no words"),
-        ("`hello --quiet`", "option", "`hello` has no option --quiet"),
-        ("`hello --tone rude`", "option", "`hello --tone` does not take 'rude'"),
-        ("`hello --tone=rude`", "option", "`hello --tone` does not take 'rude'"),
-        ("`bash scripts/gone.sh`", "command", "scripts/gone.sh does not exist"),
-        ("`make gone`", "command", "make has no target 'gone'"),
-        ("`python -m app.gone`", "command", "there is no module app.gone"),
-        ("`python app/words.py --shout`", "option", "app/words.py does not read --shout"),
-    ],
-)
-def test_what_does_not_exist_is_found_with_its_line(project, mention, rule, said):
-    project.write("skills/greet/SKILL.md", project.read("skills/greet/SKILL.md") + f"\nSee {mention}.\n")
+WRONG = [
+    ("`app/gone.py`", "path", "app/gone.py does not exist"),
+    ("`app/*.txt`", "path", "does not exist"),
+    ("`gone.py`", "path", "gone.py does not exist"),
+    ("[words](words.md)", "link", "words.md does not exist"),
+    ("[words](../../app/words.py)", "link", "leads out of the skill's folder"),
+    ("`Greetings`, `WrongName`", "symbol", "nothing is called WrongName"),
+    ("`Greeting.texts`", "symbol", "Greeting has no texts"),
+    ("`app.words.Greetin`", "symbol", "app.words has no Greetin"),
+    ("`app.word`", "symbol", "app has no word"),
+    ("`greet_all()`", "symbol", "nothing is called greet_all"),
+    ("`greeting.words`", "symbol", "greeting (Greeting) has no words"),
+    ("`hello --quiet`", "option", "`hello` has no option --quiet"),
+    ("`hello --tone rude`", "option", "`hello --tone` does not take 'rude'"),
+    ("`hello --tone=rude`", "option", "`hello --tone` does not take 'rude'"),
+    ("`bash scripts/gone.sh`", "command", "scripts/gone.sh does not exist"),
+    ("`make gone`", "command", "make has no target 'gone'"),
+    ("`python -m app.gone`", "command", "there is no module app.gone"),
+    ("`python app/words.py --shout`", "option", "app/words.py does not read --shout"),
+]
+RIGHT = [
+    "`app/words.py:12`",
+    "`app/*.py`",
+    "`skills/NAME/SKILL.md`",
+    "`skills/<name>/SKILL.md`",
+    "`words.py`",
+    "`app.words.Greeting.text`",
+    "`app.words:LANGUAGES`",
+    "`greeting.text`",
+    "`Greeting(text)`",
+    "`argparse.ArgumentParser`",
+    "`pathlib.Path`",
+    "`hello --loud --tone stern NAME`",
+    "`python app/words.py --loud`",
+    "`git status`",
+    "`1/2`",
+    "`exact`",
+    "[a site](https://example.org/gone.md)",
+]
+
+
+def test_what_does_not_exist_is_found_with_its_line(project):
+    lines = "".join(f"\nSee {mention}.\n" for mention, _, _ in WRONG)
+    project.write("skills/greet/SKILL.md", project.read("skills/greet/SKILL.md") + lines)
     code, document = project.run("check")
     assert code == 10
-    [finding] = document["findings"]
-    assert (finding["rule"], finding["line"]) == (rule, 10)
-    assert said in finding["message"]
+    assert [(one["line"], one["rule"]) for one in document["findings"]] == [
+        (10 + 2 * number, rule) for number, (_, rule, _) in enumerate(WRONG)
+    ]
+    for finding, (_, _, said) in zip(document["findings"], WRONG, strict=True):
+        assert said in finding["message"]
 
 
-@pytest.mark.parametrize(
-    "mention",
-    [
-        "`app/words.py:12`",
-        "`app/*.py`",
-        "`skills/NAME/SKILL.md`",
-        "`skills/<name>/SKILL.md`",
-        "`words.py`",
-        "`app.words.Greeting.text`",
-        "`app.words:LANGUAGES`",
-        "`greeting.text`",
-        "`Greeting(text)`",
-        "`argparse.ArgumentParser`",
-        "`pathlib.Path`",
-        "`hello --loud --tone stern NAME`",
-        "`python app/words.py --loud`",
-        "`git status`",
-        "`1/2`",
-        "`exact`",
-        "[a site](https://example.org/gone.md)",
-    ],
-)
-def test_what_exists_or_belongs_to_others_is_no_finding(project, mention):
-    project.write("skills/greet/SKILL.md", project.read("skills/greet/SKILL.md") + f"\nSee {mention}.\n")
+def test_what_exists_or_belongs_to_others_is_not_a_finding(project):
+    lines = "".join(f"\nSee {mention}.\n" for mention in RIGHT)
+    project.write("skills/greet/SKILL.md", project.read("skills/greet/SKILL.md") + lines)
     assert project.findings() == []
 
 
 def test_commands_in_blocks_are_judged_part_by_part(project):
-    block = "```bash\nX=1 hello --loud a | hello --quiet b  # --nothing here\nhello \\\n  --sotto c\n```\n"
+    block = "```text\nhello --quiet\n```\n"  # no command
+    block += "```bash\nX=1 hello --loud a | hello --quiet b  # --nothing here\nhello \\\n  --sotto c\n```\n"
     project.write("skills/greet/SKILL.md", project.read("skills/greet/SKILL.md") + block)
     _, document = project.run("check")
     assert [(one["line"], one["message"]) for one in document["findings"]] == [
-        (10, "`hello` has no option --quiet"),
-        (11, "`hello` has no option --sotto"),
+        (13, "`hello` has no option --quiet"),
+        (14, "`hello` has no option --sotto"),
     ]
-
-
-def test_text_blocks_are_not_commands(project):
-    project.write("skills/greet/SKILL.md", project.read("skills/greet/SKILL.md") + "```text\nhello --quiet\n```\n")
-    assert project.findings() == []
 
 
 def test_a_command_whose_help_fails_is_a_finding(project):
@@ -104,7 +100,7 @@ def test_without_processes_commands_are_left_alone(project):
 
 def test_files_that_an_expert_owns_exist(project):
     project.write("agents/words.md", project.read("agents/words.md").replace("app/*.py", "lib/*.py"))
-    assert ("path", "owns lib/*.py, which is no file") in project.findings()
+    assert ("path", "owns lib/*.py, which is not a file") in project.findings()
 
 
 def test_the_map_shows_what_is_there_and_nothing_else(project):
@@ -124,15 +120,13 @@ def test_a_level_that_the_map_shows_is_shown_whole(project):
 
 
 def test_pages_that_grow_too_long_are_found(project):
+    skill = project.read("skills/greet/SKILL.md")
+    project.write("skills/greet/SKILL.md", skill + "word " * 1500)
+    assert [rule for rule, _ in project.findings()] == ["size"], "of its tokens"
     project.write("AGENTS.md", project.read("AGENTS.md") + "more\n" * 120)
-    project.write("skills/greet/SKILL.md", project.read("skills/greet/SKILL.md") + "more\n" * 80)
+    project.write("skills/greet/SKILL.md", skill + "more\n" * 80)
     project.write("agents/words.md", project.read("agents/words.md") + "more\n" * 80)
     assert [rule for rule, _ in project.findings()] == ["size"] * 3
-
-
-def test_a_skill_over_its_tokens_is_found(project):
-    project.write("skills/greet/SKILL.md", project.read("skills/greet/SKILL.md") + "word " * 1500)
-    assert [rule for rule, _ in project.findings()] == ["size"]
 
 
 def test_a_claude_page_that_says_something_of_its_own_is_found(project):

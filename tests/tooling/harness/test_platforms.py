@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from tooling.harness.compile import read_stamp, stamped
 from tooling.harness.platforms import PLATFORMS, hint_problems, instructions
-from tooling.harness.sources import READ, RUN, Expert, Page
+from tooling.harness.sources import READ, RUN, Expert, SourcePage
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\x85\u2028\u2029"), min_size=1)
 
 
 def expert(body="Text.\n", *, description="Asked.", scope=READ, commands=(), hints=None):
-    page = Page("agents/some.md", "", {}, body, 1)
+    page = SourcePage("agents/some.md", "", {}, body, 1)
     return Expert(page, "some", description, scope, commands, (), hints or {})
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from areal.cli.main import main as areal
 from tooling.harness.__main__ import main
 from tooling.harness.checks.commands import SHELLS, joined
 from tooling.harness.checks.references import mentions
 from tooling.harness.context import open_context
+from tooling.new.command_line import main as areal_new
 
 ROOT = Path(__file__).resolve().parents[3]
 EXPERTS = {"algorithm", "archon", "code-verifier", "fsdp", "launcher", "megatron", "planner", "simple-code-reviewer"}
@@ -44,7 +46,7 @@ def copy(tmp_path):
     """The repository's files in a fresh one, so that commands may write."""
     target = tmp_path / "areal"
     for path in open_context(ROOT).files:
-        if path.split("/")[0] in {".areal", "areal", "docs", "templates", "tests", "tooling", "pyproject.toml"}:
+        if path.split("/")[0] in {".areal", "areal", "docs", "templates", "pyproject.toml"}:
             (target / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / path, target / path)
     rows = [{"question": "Two plus two?", "answer": "4"}, {"question": "Three plus one?", "answer": "4"}]
@@ -62,16 +64,12 @@ def copy(tmp_path):
         "add-workflow",
     ],
 )
-def test_the_commands_of_a_skill_do_what_they_say(name, copy):
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    environment["PYTHONPATH"] = str(copy)
-    lines = blocks_of(name)
+def test_the_commands_of_a_skill_do_what_they_say(name, copy, run_command):
+    lines = [shlex.split(line, comments=True) for line in blocks_of(name)]
     assert len(lines) >= 3
-    for line in lines:
-        done = subprocess.run(
-            ["bash", "-c", line], cwd=copy, env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+    for program, *words in lines:
+        done = run_command({"areal": areal, "areal-new": areal_new}[program], words, cwd=copy)
+        assert done.code == 0, f"{program} {words}\n{done.stdout}{done.stderr}"
 
 
 @pytest.mark.slow

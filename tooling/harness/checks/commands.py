@@ -6,6 +6,7 @@ Help is what a reader can ask for too; a command whose help fails is a finding, 
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import re
@@ -32,7 +33,7 @@ _REDIRECTIONS = frozenset({">", ">>", "<", "2>", "&>", "<<<"})
 
 
 def joined(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Lines of a block with those that end in a backslash put together; prompts are dropped."""
+    """Join lines of a block that end in a backslash with the next; drop prompts."""
     begun: tuple[int, str] | None = None
     for number, line in lines:
         bare = re.sub(r"^\s*\$ ", "", line)
@@ -48,8 +49,10 @@ def joined(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 
 
 def command_lines(text: str) -> list[list[str]]:
-    """The simple commands of one line, each as its words, without variables set before it and redirections. Raises
-    ValueError for quotes that are not closed."""
+    """Return the simple commands of one line, each as its words, without variables set before it and redirections.
+
+    Raises ValueError for quotes that are not closed.
+    """
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     commands: list[list[str]] = [[]]
@@ -67,7 +70,7 @@ def command_lines(text: str) -> list[list[str]]:
 
 
 def is_placeholder(word: str) -> bool:
-    """Whether a word stands for something: NAME, KIND, <name>, [options], ..., PACKAGE==VERSION."""
+    """Say whether a word stands for something: NAME, KIND, <name>, [options], ..., PACKAGE==VERSION."""
     return bool(re.fullmatch(r"[A-Z][A-Z_]*(?:==.*|\[.*)?|<.*>|\[.*|.*\]|\.\.\.", word))
 
 
@@ -173,7 +176,7 @@ class HelpPages:
 
 
 def parse_help(text: str) -> HelpPage:
-    """What a page of argparse, or one laid out like it, says: definitions stand on indented lines of their own."""
+    """Read a page of argparse, or one laid out like it: definitions are on indented lines of their own."""
     options: dict[str, frozenset[str]] = {}
     commands: set[str] = set()
     usage = text.split("\n\n", 1)[0]
@@ -207,12 +210,12 @@ class Commands:
         self._scripts = pages.scripts if pages is not None else {}
 
     def is_command(self, words: Sequence[str]) -> bool:
-        """Whether a code span is a command line, rather than a name that happens to be a program."""
+        """Say whether a code span is a command line, rather than a name that happens to be a program."""
         program = _program(words[0])
         return program in self._scripts or (len(words) > 1 and (program in {"bash", "make"} or _is_python(program)))
 
     def problems(self, words: Sequence[str]) -> Iterator[Problem]:
-        """Of one simple command."""
+        """Yield the problems of one simple command."""
         program, rest = _program(words[0]), list(words[1:])
         if program in self._scripts:
             yield from self._ours(program, rest)
@@ -246,18 +249,27 @@ class Commands:
                 fix = did_you_mean(rest[0], page.commands) or f"see `{name} --help`"
                 yield "command", f"`{name}` has no command {rest[0]!r}", fix
                 return
-            page = self._any_of(program, tuple(path[1:]), page)
-        yield from _option_problems(name, rest, page)
-
-    def _any_of(self, program: str, path: tuple[str, ...], page: HelpPage) -> HelpPage:
-        """A page with the options of all commands below one: what `areal-new KIND` may be followed by."""
-        assert self._pages is not None
-        below = [self._pages.page(program, (*path, name)) for name in sorted(page.commands)]
-        options = {option: frozenset[str]() for one in (page, *below) for option in one.options}
-        return HelpPage(options=options)
+            # `areal-new KIND` may be followed by the options of any kind
+            below = [self._pages.page(program, (*path[1:], each)) for each in sorted(page.commands)]
+            page = HelpPage(options={option: frozenset[str]() for one in (page, *below) for option in one.options})
+        for position, word in enumerate(rest):
+            if word == "--":
+                return
+            if not re.match(r"--?[A-Za-z]", word):
+                continue
+            option, given, value = word.partition("=")
+            if option not in page.options:
+                fix = did_you_mean(option, page.options) or f"see `{name} --help`"
+                yield "option", f"`{name}` has no option {option}", fix
+                continue
+            choices = page.options[option]
+            value = value if given else (rest[position + 1] if position + 1 < len(rest) else "")
+            if choices and value and not is_placeholder(value) and value not in choices:
+                fix = did_you_mean(value, choices) or f"there are {', '.join(sorted(choices))}"
+                yield "option", f"`{name} {option}` does not take {value!r}", fix
 
     def _interpreter(self, program: str, rest: list[str]) -> Iterator[Problem]:
-        """`bash scripts/x.sh --fast`, `python scripts/x.py`, `python -m package.module`."""
+        """Judge `bash scripts/x.sh --fast`, `python scripts/x.py`, `python -m package.module`."""
         if rest[:1] == ["-m"] and _is_python(program):
             path = self._module(rest[1]) if len(rest) > 1 else ""
             if path is None:
@@ -279,7 +291,7 @@ class Commands:
                 yield "option", f"{path} does not read {option}", "see the file"
 
     def _module(self, name: str) -> str | None:
-        """The file of a module of the repository; "" for one of somebody else's package, None for one that is gone."""
+        """Return the file of a module; "" for one of another package, None for one that is gone."""
         base = name.replace(".", "/")
         for path in (f"{base}/__main__.py", f"{base}.py"):
             if path in self._tree.files:
@@ -287,44 +299,23 @@ class Commands:
         return None if name.split(".", maxsplit=1)[0] in self._tree.top else ""
 
     def _reads_option(self, path: str, option: str) -> bool:
-        """Whether a file, or another one of its package, holds the option as a text of its own."""
+        """Say whether a file, or another one of its package, holds the option as a text of its own."""
         text = (self._root / path).read_text(encoding="utf-8", errors="replace")
         if not path.endswith(".py"):
             return re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", text) is not None
         folder = path.rpartition("/")[0]
         package = sorted(one for one in self._tree.files if one.rpartition("/")[0] == folder and one.endswith(".py"))
         mentioning = [text, *((self._root / one).read_text(encoding="utf-8", errors="replace") for one in package)]
-        return any(option in _texts(source) for source in mentioning if option in source)
-
-
-def _option_problems(name: str, rest: list[str], page: HelpPage) -> Iterator[Problem]:
-    for position, word in enumerate(rest):
-        if word == "--":
-            return
-        if not re.match(r"--?[A-Za-z]", word):
-            continue
-        option, given, value = word.partition("=")
-        if option not in page.options:
-            fix = did_you_mean(option, page.options) or f"see `{name} --help`"
-            yield "option", f"`{name}` has no option {option}", fix
-            continue
-        choices = page.options[option]
-        value = value if given else (rest[position + 1] if position + 1 < len(rest) else "")
-        if choices and value and not is_placeholder(value) and value not in choices:
-            fix = did_you_mean(value, choices) or f"there are {', '.join(sorted(choices))}"
-            yield "option", f"`{name} {option}` does not take {value!r}", fix
-
-
-def _texts(source: str) -> set[str]:
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return set()
-    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        for source in mentioning:
+            with contextlib.suppress(SyntaxError):
+                nodes = ast.walk(ast.parse(source)) if option in source else ()
+                if any(isinstance(node, ast.Constant) and node.value == option for node in nodes):
+                    return True
+        return False
 
 
 def _program(word: str) -> str:
-    """The name of a program, also of one in a virtual environment."""
+    """Return the name of a program, also of one in a virtual environment."""
     return word.rpartition("/")[2] if word.startswith((".venv/bin/", ".venv/Scripts/")) else word
 
 

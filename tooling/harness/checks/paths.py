@@ -23,7 +23,7 @@ _LINE = re.compile(r"(?::\d+|#L\d+)(?:-\d+)?$")
 
 
 def path_in(text: str) -> str | None:
-    """The path that a code span is, without a line number; None when it is something else.
+    """Return the path that a code span is, without a line number; None when it is something else.
 
     Example: "areal/api/model.py:12" -> "areal/api/model.py"; "a/b" -> "a/b"; "config.json" -> "config.json".
     """
@@ -45,7 +45,7 @@ class FileTree:
         self.top = frozenset(path.split("/")[0] for path in self.files)
 
     def has(self, path: str, *, near: str = "") -> bool:
-        """Whether it exists, from the root or from the folder `near` and those above it."""
+        """Say whether it exists, from the root or from the folder `near` and those above it."""
         pattern = _PLACEHOLDER.sub("*", path.removeprefix("./").rstrip("/"))
         places = [pattern] if pattern else []
         while near:
@@ -54,12 +54,12 @@ class FileTree:
         return any(self._matches(_normal(place)) for place in places)
 
     def has_name(self, name: str) -> bool:
-        """Whether some file is called so, wherever it is."""
+        """Say whether a file has this name, wherever it is."""
         pattern = _PLACEHOLDER.sub("*", name)
         return name in self._names or any(fnmatchcase(known, pattern) for known in self._names)
 
     def suggestion(self, path: str) -> str:
-        """What to write instead: files of the same name, or a path that looks like it."""
+        """Say what to write instead: files of the same name, or a path that looks like it."""
         name = path.rstrip("/").rpartition("/")[2]
         same = sorted(known for known in self.files | self.folders if known.rpartition("/")[2] == name)
         if same:
@@ -75,7 +75,9 @@ class FileTree:
         if not set(pattern) & set("*{"):
             return False
         depth = pattern.count("/")
-        options = [re.sub(r"\{([^{}]*)\}", choice, pattern) for choice in _choices(pattern)]
+        braces = re.search(r"\{([^{}]*)\}", pattern)
+        choices = braces[1].split(",") if braces else [""]
+        options = [re.sub(r"\{([^{}]*)\}", choice, pattern) for choice in choices]
         everywhere = self.files | self.folders
         return all(
             any(fnmatchcase(path, option) and ("**" in option or path.count("/") == depth) for path in everywhere)
@@ -83,14 +85,8 @@ class FileTree:
         )
 
 
-def _choices(pattern: str) -> list[str]:
-    """What the one pair of braces of a pattern stands for; one empty text without braces."""
-    found = re.search(r"\{([^{}]*)\}", pattern)
-    return found[1].split(",") if found else [""]
-
-
 def _normal(path: str) -> str:
-    """Without `..` and `.` parts."""
+    """Return a path without `..` and `.` parts."""
     parts: list[str] = []
     for part in path.split("/"):
         if part == ".." and parts:

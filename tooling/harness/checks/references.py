@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from tooling.harness.checks.commands import SHELLS, command_lines, joined
 from tooling.harness.checks.paths import path_in
 from tooling.harness.checks.symbols import name_in
-from tooling.harness.sources import Finding
+from tooling.harness.sources import PageFinding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ class Mention:
 
 
 def mentions(text: str, first_line: int) -> Iterator[Mention]:
-    """All mentions of a page's body, in order; `first_line` is the line of the file that the body begins on."""
+    """Yield all mentions of a page's body, in order; `first_line` is the line of the file that the body begins on."""
     paragraph: list[str] = []
     fence, language = "", ""
     number = first_line
@@ -67,11 +67,12 @@ def mentions(text: str, first_line: int) -> Iterator[Mention]:
 
 
 def _prose(paragraph: list[str], after: int) -> Iterator[Mention]:
-    """Spans and links of one paragraph, which ended before line `after`."""
+    """Yield the spans and links of one paragraph, which ended before line `after`."""
     text, start = "\n".join(paragraph), after - len(paragraph)
     position, plain = 0, []
     while found := _TICKS.search(text, position):
-        closing = _closing(text, found)
+        ends = (other.start() for other in _TICKS.finditer(text, found.end()) if len(other[0]) == len(found[0]))
+        closing = next(ends, None)
         if closing is None:
             position = found.end()
             continue
@@ -82,13 +83,6 @@ def _prose(paragraph: list[str], after: int) -> Iterator[Mention]:
     for link in _LINK.finditer(text):
         if not any(begin <= link.start() < end for begin, end in plain):
             yield Mention("link", link["target"], start + text.count("\n", 0, link.start()))
-
-
-def _closing(text: str, opening: re.Match[str]) -> int | None:
-    for found in _TICKS.finditer(text, opening.end()):
-        if len(found[0]) == len(opening[0]):
-            return found.start()
-    return None
 
 
 @dataclass(slots=True)
@@ -105,8 +99,8 @@ class MentionJudge:
     judged: Counter[str] = field(default_factory=Counter)
     """By kind; "plain" are words that say nothing of what they name."""
 
-    def page(self, path: str, body: str, first_line: int) -> Iterator[Finding]:
-        """All findings of one page."""
+    def page(self, path: str, body: str, first_line: int) -> Iterator[PageFinding]:
+        """Yield all findings of one page."""
         found = list(mentions(body, first_line))
         for mention in found:
             if mention.kind == "link":
@@ -117,24 +111,24 @@ class MentionJudge:
         for line, text in joined(lines):
             commands = _words(text)
             if commands is None:
-                yield Finding(path, line, "command", "a quote is not closed", "close it")
+                yield PageFinding(path, line, "command", "a quote is not closed", "close it")
                 continue
             for command in commands:
                 yield from self._command(path, line, command)
 
-    def _link(self, path: str, mention: Mention) -> Iterator[Finding]:
+    def _link(self, path: str, mention: Mention) -> Iterator[PageFinding]:
         target = mention.text.split("#")[0]
         if not target or "://" in target or target.startswith("mailto:"):
             return
         self.judged["link"] += 1
         folder = path.rpartition("/")[0]
         if not self._exists(target, folder):
-            yield Finding(path, mention.line, "link", f"{target} does not exist", self.tree.suggestion(target))
+            yield PageFinding(path, mention.line, "link", f"{target} does not exist", self.tree.suggestion(target))
         elif path.endswith("/SKILL.md") and target.startswith(".."):
             message = f"{target} leads out of the skill's folder, and nowhere from its copies"
-            yield Finding(path, mention.line, "link", message, "write the path from the root, in backticks")
+            yield PageFinding(path, mention.line, "link", message, "write the path from the root, in backticks")
 
-    def _span(self, path: str, mention: Mention) -> Iterator[Finding]:
+    def _span(self, path: str, mention: Mention) -> Iterator[PageFinding]:
         text = mention.text
         words = _words(text)
         if words and self.commands.is_command(words[0]):
@@ -155,9 +149,9 @@ class MentionJudge:
         self.judged["symbol"] += 1
         problem = self.symbols.problem(name)
         if problem is not None:
-            yield Finding(path, mention.line, "symbol", *problem)
+            yield PageFinding(path, mention.line, "symbol", *problem)
 
-    def _path(self, path: str, line: int, mentioned: str) -> Iterator[Finding]:
+    def _path(self, path: str, line: int, mentioned: str) -> Iterator[PageFinding]:
         self.judged["path"] += 1
         folder = path.rpartition("/")[0]
         bare = "/" not in mentioned
@@ -165,7 +159,7 @@ class MentionJudge:
             bare and (self.tree.has_name(mentioned) or mentioned in self.known_files)
         ):
             return
-        yield Finding(path, line, "path", f"{mentioned} does not exist", self.tree.suggestion(mentioned))
+        yield PageFinding(path, line, "path", f"{mentioned} does not exist", self.tree.suggestion(mentioned))
 
     def _exists(self, mentioned: str, folder: str) -> bool:
         if self.tree.has(mentioned, near=folder):
@@ -174,10 +168,10 @@ class MentionJudge:
             f"{folder}/{mentioned}".startswith(f"{kept}/") or mentioned.startswith(f"{kept}/") for kept in self.promised
         )
 
-    def _command(self, path: str, line: int, words: list[str]) -> Iterator[Finding]:
+    def _command(self, path: str, line: int, words: list[str]) -> Iterator[PageFinding]:
         self.judged["command"] += 1
         for rule, message, fix in self.commands.problems(words):
-            yield Finding(path, line, rule, message, fix)
+            yield PageFinding(path, line, rule, message, fix)
         for word in words[1:]:
             # Arguments may be files of the reader's; those that begin with a folder of ours are ours.
             mentioned = path_in(word)
@@ -186,7 +180,7 @@ class MentionJudge:
 
 
 def _words(text: str) -> list[list[str]] | None:
-    """The simple commands of a line; None when it is none, as its quotes are not closed."""
+    """Return the simple commands of a line; None when its quotes are not closed."""
     try:
         return command_lines(text)
     except ValueError:

@@ -30,7 +30,7 @@ _CAMEL: Final = re.compile(r"_?[A-Z]+[a-z0-9]+(?:[A-Z][A-Za-z0-9]*)+|_?[A-Z][a-z
 
 
 def name_in(text: str) -> str | None:
-    """The name that a code span is, without call, index or value; None when it is something else, or a plain word.
+    """Return the name that a code span is, without call, index or value; None for plain words and anything else.
 
     Example: "logprobs[t]" -> "logprobs"; "areal.api:Config" -> "areal.api.Config"; "exact" -> None.
     """
@@ -54,8 +54,11 @@ class Symbols:
         words: AbstractSet[str] = frozenset(),
         elsewhere: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """packages: names that the repository's dependencies are imported by. words: names of its scripts and settings,
-        e.g. variables of the environment. elsewhere: whether a name that is none of these exists all the same."""
+        """Judge by an index of definitions.
+
+        packages: names that the repository's dependencies are imported by. words: names of its scripts and settings,
+        e.g. variables of the environment. elsewhere: whether a name that is none of these exists all the same.
+        """
         self._index = definitions
         self._packages = packages
         self._words = words
@@ -63,10 +66,12 @@ class Symbols:
         self._roots = {module.split(".")[0] for module in definitions.modules}
 
     def problem(self, name: str) -> tuple[str, str] | None:
-        """Message and fix for a name that does not exist; None when it does, or cannot be judged."""
+        """Return message and fix for a name that does not exist; None when it does, or cannot be judged."""
         parts = name.split(".")
         if len(parts) == 1:
-            return None if self._is_known(name) else (f"nothing is called {name}", self._suggestion(name))
+            known = name in self._index.names or name in self._index.values or name in self._words
+            is_known = known or self._elsewhere(name)
+            return None if is_known else (f"nothing is called {name}", self._suggestion(name))
         if parts[0] in self._roots:
             return self._in_module(parts)
         if parts[0] in sys.stdlib_module_names or parts[0] in self._packages:
@@ -74,10 +79,6 @@ class Symbols:
         if name in self._index.values:
             return None
         return self._through_types(parts)
-
-    def _is_known(self, name: str) -> bool:
-        known = name in self._index.names or name in self._index.values or name in self._words
-        return known or self._elsewhere(name)
 
     def _in_module(self, parts: list[str]) -> tuple[str, str] | None:
         for end in range(len(parts), 0, -1):
@@ -90,15 +91,12 @@ class Symbols:
             if rest[0] not in self._index.modules[module]:
                 return f"{module} has no {rest[0]}", did_you_mean(rest[0], self._index.modules[module])
             return self._members(rest)
-        return (
-            None if self._is_folder(parts) else (f"there is no module {'.'.join(parts)}", self._suggestion(parts[-1]))
-        )
-
-    def _is_folder(self, parts: list[str]) -> bool:
-        return any(module.startswith(".".join(parts) + ".") for module in self._index.modules)
+        if any(module.startswith(".".join(parts) + ".") for module in self._index.modules):
+            return None  # a folder
+        return f"there is no module {'.'.join(parts)}", self._suggestion(parts[-1])
 
     def _members(self, parts: list[str]) -> tuple[str, str] | None:
-        """Whether a class has the member that follows it; what is no known class is not judged."""
+        """Find a member that a class does not have; an unknown class is not judged."""
         for owner, member in pairwise(parts):
             if owner not in self._index.members:
                 return None
@@ -128,7 +126,7 @@ class Symbols:
 
 
 def _is_external(parts: list[str]) -> bool:
-    """Whether another package has the name, as far as its files tell: modules by their paths, what is in them by its
+    """Say whether a package has the name, as far as its files tell: modules by their paths, what is in them by its
     name standing in their text. True where nothing can be seen (not installed, compiled, `import *`)."""
     from importlib.util import find_spec
     from pathlib import Path

@@ -11,7 +11,7 @@ from tooling.cli.errors import FindingError
 from tooling.cli.report import Report, progress
 from tooling.harness.clients import ClientError, Seen, ask
 from tooling.harness.commands.sync import planned, refuse_problems
-from tooling.harness.compile import State
+from tooling.harness.compile import CopyState
 from tooling.harness.context import open_context
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _MEMORY_LIMIT = 32 * 1024
-"""Bytes of AGENTS.md that Codex reads; it drops the rest without a word."""
+"""Bytes of AGENTS.md that Codex reads; it drops the rest silently."""
 
 
 def configure(parser: Parser) -> None:
@@ -33,7 +33,7 @@ def configure(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """A line per question; a client that is not installed is no failure, and is said to be unasked."""
+    """Answer a question per line; a client that is not installed is reported as unasked, which is not a failure."""
     context = open_context(arguments.repo)
     refuse_problems(context)
     rows = [*_local(context), *(_client(context, platform, arguments.clients) for platform in context.platforms)]
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> Report:
 
 def _local(context: HarnessContext) -> Iterator[dict[str, Any]]:
     _, states = planned(context)
-    behind = [one.path for one in states if one.state is not State.CURRENT]
+    behind = [one.path for one in states if one.state is not CopyState.CURRENT]
     said = (
         f"{len(behind)} of {len(states)} are not in step: `areal-harness sync`" if behind else f"{len(states)} in step"
     )

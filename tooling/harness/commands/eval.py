@@ -16,7 +16,7 @@ from tooling.harness.context import open_context
 from tooling.harness.evaluation.agents import attempt, command_of
 from tooling.harness.evaluation.checks import judge
 from tooling.harness.evaluation.read import read_evaluations, with_evaluations
-from tooling.harness.evaluation.workspace import Workspace, make_base, prepare, without_skill
+from tooling.harness.evaluation.workspace import TaskWorkspace, make_base, prepare, without_skill
 
 if TYPE_CHECKING:
     import argparse
@@ -66,8 +66,7 @@ def run(arguments: argparse.Namespace) -> Report:
     if arguments.prepare:
         return _prepared(context, chosen, arguments.prepare)
     if arguments.dry_run:
-        data = {"evaluations": [_described(one) for one in chosen]}
-        return Report(command="areal-harness eval", dry_run=True, changing=False, text=_listed(chosen), data=data)
+        return _planned(chosen)
     words = command_of(arguments.agent, arguments.clients)
     with _folder(arguments.keep) as folder:
         base = make_base(context.root, context.files, folder)
@@ -101,7 +100,7 @@ def _done(
     arguments: argparse.Namespace,
     folder: Path,
 ) -> Iterator[dict[str, Any]]:
-    """One task, and with --baseline once more without the skill."""
+    """Do one task, and with --baseline once more without the skill."""
     for kind in ("with_skill", "without_skill") if arguments.baseline else ("with_skill",):
         place = folder / f"{evaluation.skill}-{evaluation.id}" / kind
         place.mkdir(parents=True)
@@ -113,7 +112,17 @@ def _done(
         row = _row(evaluation, kind, results, made)
         if arguments.keep:
             (place / "output.txt").write_text(made.output, encoding="utf-8")
-            (place / "grading.json").write_text(json.dumps(_grading(results), indent=2) + "\n", encoding="utf-8")
+            passed = sum(not result.problem for result in results)
+            grading = {  # as agentskills.io describes it
+                "assertion_results": [result.document() for result in results],
+                "summary": {
+                    "passed": passed,
+                    "failed": len(results) - passed,
+                    "total": len(results),
+                    "pass_rate": round(passed / len(results) if results else 1.0, 4),
+                },
+            }
+            (place / "grading.json").write_text(json.dumps(grading, indent=2) + "\n", encoding="utf-8")
             row["kept"] = os.fspath(place)
         yield row
 
@@ -154,13 +163,13 @@ def _judged(context: HarnessContext, arguments: argparse.Namespace) -> Report:
         raise UsageError(
             f"there is no task {skill}/{number} any more", where=os.fspath(arguments.judge), fix="make a new one"
         )
-    results = judge(evaluation, Workspace(arguments.judge.resolve(), start), quick=arguments.quick)
+    results = judge(evaluation, TaskWorkspace(arguments.judge.resolve(), start), quick=arguments.quick)
     return _report([_row(evaluation, "with_skill", results, None)])
 
 
 @contextlib.contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
-    """Where workspaces are made: one of the user's, which has to be new, or one that goes afterwards."""
+    """Provide the folder of the workspaces: one of the user's, which has to be new, or one that is removed."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="areal-eval-") as scratch:
             yield Path(scratch)
@@ -174,7 +183,15 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 def _report(rows: Sequence[dict[str, Any]]) -> Report:
     mine = [row for row in rows if row["configuration"] == "with_skill"]
     failed = [row for row in mine if not row["passed"]]
-    lines = [line for row in rows for line in _lines(row)]
+    lines = list[str]()
+    for row in rows:
+        agent = row["agent"]
+        spent = f" ({agent['seconds']} s)" if agent else ""
+        kind = "" if row["configuration"] == "with_skill" else " without the skill"
+        lines.append(f"{'done' if row['passed'] else 'NOT DONE':<9}{row['skill']}/{row['id']}{kind}{spent}")
+        if agent and agent["exit_code"] != 0:
+            lines.append(f"    the agent ended with exit code {agent['exit_code']}")
+        lines += [f"    {one['text']}: {one['evidence']}" for one in row["assertions"] if not one["passed"]]
     lines.append(f"{len(mine) - len(failed)} of {len(mine)} tasks done")
     others = [row for row in rows if row["configuration"] != "with_skill"]
     if others:
@@ -199,43 +216,28 @@ def _row(evaluation: Evaluation, kind: str, results: Sequence[Result], made: Att
     }
 
 
-def _grading(results: Sequence[Result]) -> dict[str, Any]:
-    """As agentskills.io describes grading.json."""
-    passed = sum(not result.problem for result in results)
-    rate = passed / len(results) if results else 1.0
-    summary = {"passed": passed, "failed": len(results) - passed, "total": len(results), "pass_rate": round(rate, 4)}
-    return {"assertion_results": [result.document() for result in results], "summary": summary}
-
-
-def _lines(row: dict[str, Any]) -> Iterator[str]:
-    agent = row["agent"]
-    spent = f" ({agent['seconds']} s)" if agent else ""
-    kind = "" if row["configuration"] == "with_skill" else " without the skill"
-    yield f"{'done' if row['passed'] else 'NOT DONE':<9}{row['skill']}/{row['id']}{kind}{spent}"
-    if agent and agent["exit_code"] != 0:
-        yield f"    the agent ended with exit code {agent['exit_code']}"
-    for one in row["assertions"]:
-        if not one["passed"]:
-            yield f"    {one['text']}: {one['evidence']}"
-
-
-def _described(one: Evaluation) -> dict[str, Any]:
-    checks = [{"says": check.says, "kind": check.kind, "slow": check.slow, **check.values} for check in one.checks]
-    steps = [dict(step) for step in one.steps]
-    return {
-        "skill": one.skill,
-        "id": one.id,
-        "prompt": one.prompt,
-        "expected_output": one.expected,
-        "files": sorted(one.files),
-        "steps": steps,
-        "checks": checks,
-    }
-
-
-def _listed(chosen: Sequence[Evaluation]) -> str:
-    lines = []
+def _planned(chosen: Sequence[Evaluation]) -> Report:
+    """Say what would be done and judged."""
+    described, lines = [], []
     for one in chosen:
         lines.append(f"{one.name}: {one.prompt}")
         lines += [f"    {'slow ' if check.slow else ''}{check.kind}: {check.says}" for check in one.checks]
-    return "\n".join(lines) + "\n"
+        task = {
+            "skill": one.skill,
+            "id": one.id,
+            "prompt": one.prompt,
+            "expected_output": one.expected,
+            "files": sorted(one.files),
+            "steps": [dict(step) for step in one.steps],
+            "checks": [
+                {"says": check.says, "kind": check.kind, "slow": check.slow, **check.values} for check in one.checks
+            ],
+        }
+        described.append(task)
+    return Report(
+        command="areal-harness eval",
+        dry_run=True,
+        changing=False,
+        text="\n".join(lines) + "\n",
+        data={"evaluations": described},
+    )

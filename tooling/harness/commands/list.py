@@ -19,11 +19,11 @@ def configure(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """All sources, in a table."""
+    """List all sources in a table."""
     context = open_context(arguments.repo)
     skill_places = [platform.skills for platform in context.platforms if platform.skills]
     expert_places = [platform for platform in context.platforms if platform.render]
-    skills = [
+    skills: list[dict[str, object]] = [
         {
             "name": skill.name,
             "path": skill.page.path,
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> Report:
         }
         for skill in context.sources.skills
     ]
-    experts = [
+    experts: list[dict[str, object]] = [
         {
             "name": expert.name,
             "path": expert.page.path,
@@ -48,19 +48,15 @@ def run(arguments: argparse.Namespace) -> Report:
         }
         for expert in context.sources.experts
     ]
+    rows = [
+        (kind, str(one["name"]), f"{one['lines']} lines", f"{one['tokens']} tokens", str(one.get("scope", "")))
+        for kind, listed in (("skill", skills), ("expert", experts))
+        for one in listed
+    ]
     return Report(
         command="areal-harness list",
         changing=False,
         warnings=tuple(str(problem) for problem in context.problems),
-        text=_text(skills, experts),
+        text=aligned(rows) + "\n" if rows else "no skills and no experts\n",
         data={"skills": skills, "experts": experts, "platforms": [platform.name for platform in context.platforms]},
     )
-
-
-def _text(skills: list[dict[str, object]], experts: list[dict[str, object]]) -> str:
-    rows = [("skill", str(one["name"]), f"{one['lines']} lines", f"{one['tokens']} tokens", "") for one in skills]
-    rows += [
-        ("expert", str(one["name"]), f"{one['lines']} lines", f"{one['tokens']} tokens", str(one["scope"]))
-        for one in experts
-    ]
-    return aligned(rows) + "\n" if rows else "no skills and no experts\n"

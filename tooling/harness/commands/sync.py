@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tooling.cli.errors import ConflictError, EditedSinceError, FindingError, UsageError
 from tooling.cli.parser import add_changing
 from tooling.cli.report import Report, say
-from tooling.harness.compile import DRIFT, EDITED, State, bring_together, compare, compiled
+from tooling.harness.compile import DRIFT, EDITED, CopyState, bring_together, compare, compiled
 from tooling.harness.context import open_context
 from tooling.harness.platforms import PLATFORMS
 from tooling.kit.change.plan import PathChange, Plan
@@ -31,7 +31,7 @@ def configure(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """Compare, and unless told otherwise write."""
+    """Compare, and write unless an option says otherwise."""
     if arguments.check and arguments.overwrite:
         raise UsageError("--check writes nothing", where="--overwrite", fix="leave one of the two out")
     context = open_context(arguments.repo)
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> Report:
 
 
 def planned(context: HarnessContext, *, overwrite: bool = False) -> tuple[Plan, list[FileState]]:
-    """What is, and what would be done. Folders of all platforms are looked at, also of those that are left out."""
+    """Return what would be done, and what is. All platforms' folders are read, also of those that are left out."""
     plan = Plan(context.root)
     states = compare(plan, compiled(context.root, context.sources, context.platforms), tuple(PLATFORMS.values()))
     bring_together(plan, states, overwrite=overwrite)
@@ -56,7 +56,7 @@ def planned(context: HarnessContext, *, overwrite: bool = False) -> tuple[Plan, 
 
 
 def refuse_problems(context: HarnessContext) -> None:
-    """Raises UsageError when a source cannot be compiled: all or nothing."""
+    """Raise UsageError when a source cannot be compiled: all or nothing."""
     if context.problems:
         first, more = context.problems[0], len(context.problems) - 1
         also = f" (and {more} more: `areal-harness check`)" if more else ""
@@ -71,7 +71,19 @@ def _report(arguments: argparse.Namespace, plan: Plan, states: Sequence[FileStat
     drifts = [one for one in states if one.state in DRIFT]
     behind = FindingError.exit_code if arguments.check and drifts and problem is None else None
     changes = () if arguments.check and not arguments.diff else plan.changes
-    edited = tuple(_edit(plan, one) for one in states if one.state in EDITED) if arguments.diff else ()
+    # How an edited copy differs from what its source becomes: what would be lost
+    edited = tuple(
+        PathChange(one.path, one.wanted, plan.read(one.path), f"{one.state.value}: kept")
+        for one in states
+        if one.state in EDITED and arguments.diff
+    )
+    current = sum(one.state is CopyState.CURRENT for one in states)
+    lines = [
+        f"{one.state.value:<14}{one.path}  <- {one.source}"
+        for one in states
+        if one.state is not CopyState.CURRENT and (arguments.check or one.state not in DRIFT)
+    ]
+    lines.append(f"{current} of {len(states)} files {'are' if arguments.check else 'were'} in step")
     return Report(
         command="areal-harness sync",
         problem=problem,
@@ -81,7 +93,7 @@ def _report(arguments: argparse.Namespace, plan: Plan, states: Sequence[FileStat
         show_diff=arguments.diff,
         changing=not arguments.check,
         next_steps=("areal-harness sync",) if behind else (),
-        text=_text(states, check=arguments.check),
+        text="\n".join(lines) + "\n",
         data={
             "counts": dict(sorted(counts.items())),
             "files": [{"path": one.path, "state": one.state.value, "source": one.source} for one in states],
@@ -90,7 +102,7 @@ def _report(arguments: argparse.Namespace, plan: Plan, states: Sequence[FileStat
 
 
 def _problem(states: Sequence[FileState], *, overwrite: bool) -> ToolError | None:
-    foreign = [one.path for one in states if one.state is State.FOREIGN]
+    foreign = [one.path for one in states if one.state is CopyState.FOREIGN]
     if foreign:
         return ConflictError(
             "is not a generated file; it was kept", where=", ".join(foreign), fix="move it away, or rename the source"
@@ -104,19 +116,3 @@ def _problem(states: Sequence[FileState], *, overwrite: bool) -> ToolError | Non
         where=", ".join(one.path for one in edited),
         fix=f"look with `areal-harness sync --check --diff`, move the edit to {sources}, then `sync --overwrite`",
     )
-
-
-def _edit(plan: Plan, one: FileState) -> PathChange:
-    """How an edited copy differs from what its source becomes: what would be lost."""
-    return PathChange(one.path, one.wanted, plan.read(one.path), f"{one.state.value}: kept")
-
-
-def _text(states: Sequence[FileState], *, check: bool) -> str:
-    lines = []
-    for one in states:
-        if one.state is not State.CURRENT and (check or one.state not in DRIFT):
-            lines.append(f"{one.state.value:<14}{one.path}  <- {one.source}")
-    total = len(states)
-    current = sum(one.state is State.CURRENT for one in states)
-    lines.append(f"{current} of {total} files {'are' if check else 'were'} in step")
-    return "\n".join(lines) + "\n"

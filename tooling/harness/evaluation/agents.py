@@ -1,4 +1,4 @@
-"""How an agent program is started with a prompt: without questions, in the workspace, with leave to edit it.
+"""Starts an agent program with a prompt: without questions, in the workspace, allowed to edit it.
 
 A further one is a line of the table; any other program is given as a command line that the prompt is put behind.
 """
@@ -25,13 +25,13 @@ AGENTS: Final[dict[str, tuple[str, ...]]] = {
     "codex": ("codex", "exec", "--sandbox", "workspace-write", "--add-dir", ".git", "--skip-git-repo-check"),
     "opencode": ("opencode", "run"),
 }
-"""Codex keeps its hands off `.git` unless told otherwise, and some tasks are to commit."""
+"""Codex does not touch `.git` without that option, and some tasks are to commit."""
 PLACE: Final = "{prompt}"
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What an agent did, as far as it is no state of the repository."""
+    """What an agent did besides changing the repository."""
 
     words: tuple[str, ...]
     exit_code: int
@@ -40,7 +40,7 @@ class Attempt:
 
 
 def command_of(agent: str, folder: Path | None) -> tuple[str, ...]:
-    """The command line of an agent. Raises UsageError when there is no such program."""
+    """Return the command line of an agent. Raises UsageError when there is no such program."""
     try:
         words = AGENTS.get(agent) or tuple(shlex.split(agent))
     except ValueError as error:

@@ -17,36 +17,46 @@ from tooling.harness.evaluation.records import Result
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tooling.harness.evaluation.records import Check, Evaluation
-    from tooling.harness.evaluation.workspace import Workspace
+    from tooling.harness.evaluation.records import Evaluation
+    from tooling.harness.evaluation.workspace import TaskWorkspace
 
 
 _TYPES: Final = {"async function": ast.AsyncFunctionDef, "class": ast.ClassDef, "function": ast.FunctionDef}
 
 
-def file(workspace: Workspace, values: Mapping[str, Any]) -> str:
-    """A file is there, or is not; it holds texts, or does not. `path` may be a glob: one file has to fit."""
+def file(workspace: TaskWorkspace, values: Mapping[str, Any]) -> str:
+    """Check that a file exists or not, and holds texts or not. `path` may be a glob: one file has to fit."""
     paths = sorted(path for path in workspace.root.glob(values["path"]) if path.is_file() and not path.is_symlink())
     if not values.get("exists", True):
         return f"{values['path']} exists" if paths else ""
     if not paths:
         return f"{values['path']} does not exist"
-    problems = [_text_problem(path.read_text(encoding="utf-8", errors="replace"), values) for path in paths]
+    problems = []
+    for path in paths:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        lacking = [f"does not hold {wanted!r}" for wanted in values.get("contains", []) if wanted not in text]
+        lacking += [f"holds {unwanted!r}" for unwanted in values.get("lacks", []) if unwanted in text]
+        patterns = values.get("matches", [])
+        lacking += [f"nothing in it fits {one!r}" for one in patterns if not re.search(one, text, re.MULTILINE)]
+        problems.append(lacking[0] if lacking else "")
     return "" if "" in problems else f"{paths[0].relative_to(workspace.root).as_posix()}: {problems[0]}"
 
 
-def symbol(workspace: Workspace, values: Mapping[str, Any]) -> str:
-    """A class or function is there, of the type that is asked for, and calls what it should or should not."""
+def symbol(workspace: TaskWorkspace, values: Mapping[str, Any]) -> str:
+    """Check that a class or function exists, has the type asked for, and calls what it should and nothing else."""
     path = workspace.path(values["path"])
     tree, problem = _parsed(path, values["path"])
     if tree is None:
         return problem
-    node = _named(tree, values["name"].split("."))
-    if node is None:
-        return f"{values['path']} has no {values['name']}"
+    node: ast.AST = tree
+    for name in values["name"].split("."):
+        found = next((one for one in ast.iter_child_nodes(node) if getattr(one, "name", None) == name), None)
+        if found is None:
+            return f"{values['path']} has no {values['name']}"
+        node = found
     wanted = values.get("type")
     if wanted and not isinstance(node, _TYPES[wanted]):
-        return f"{values['name']} is no {wanted}"
+        return f"{values['name']} is not of type {wanted}"
     called = {ast.unparse(one.func) for one in ast.walk(node) if isinstance(one, ast.Call)}
     for name in values.get("calls", []):
         if name not in called:
@@ -57,8 +67,8 @@ def symbol(workspace: Workspace, values: Mapping[str, Any]) -> str:
     return ""
 
 
-def registry(workspace: Workspace, values: Mapping[str, Any]) -> str:
-    """A table of strings has the entry, and its value fits."""
+def registry(workspace: TaskWorkspace, values: Mapping[str, Any]) -> str:
+    """Check that a table of strings has the entry, and that its value fits."""
     tree, problem = _parsed(workspace.path(values["path"]), values["path"])
     if tree is None:
         return problem
@@ -71,7 +81,7 @@ def registry(workspace: Workspace, values: Mapping[str, Any]) -> str:
         try:
             table = ast.literal_eval(statement.value) if statement.value is not None else {}
         except ValueError:
-            return f"{values['table']} is no literal table"
+            return f"{values['table']} is not a literal table"
         found = table.get(values["key"])
         if found is None:
             return f"{values['table']} has no entry {values['key']!r}"
@@ -80,38 +90,17 @@ def registry(workspace: Workspace, values: Mapping[str, Any]) -> str:
     return f"{values['path']} has no table {values['table']}"
 
 
-def _text_problem(text: str, values: Mapping[str, Any]) -> str:
-    for wanted in values.get("contains", []):
-        if wanted not in text:
-            return f"does not hold {wanted!r}"
-    for unwanted in values.get("lacks", []):
-        if unwanted in text:
-            return f"holds {unwanted!r}"
-    for pattern in values.get("matches", []):
-        if not re.search(pattern, text, re.MULTILINE):
-            return f"nothing in it fits {pattern!r}"
-    return ""
-
-
 def _parsed(path: Any, name: str) -> tuple[ast.Module | None, str]:
     if not path.is_file() or path.is_symlink():
         return None, f"{name} does not exist"
     try:
         return ast.parse(path.read_text(encoding="utf-8")), ""
     except (SyntaxError, ValueError) as error:
-        return None, f"{name} is no Python: {error}"
+        return None, f"{name} is not valid Python: {error}"
 
 
-def _named(tree: ast.AST, names: list[str]) -> ast.AST | None:
-    found: ast.AST | None = tree
-    for name in names:
-        inside = ast.iter_child_nodes(found) if found is not None else iter(())
-        found = next((one for one in inside if getattr(one, "name", None) == name), None)
-    return found
-
-
-def changed(workspace: Workspace, values: Mapping[str, Any]) -> str:
-    """Only these paths differ from the start, and each of those that must."""
+def changed(workspace: TaskWorkspace, values: Mapping[str, Any]) -> str:
+    """Check that only these paths differ from the start, and each of those that must."""
     paths = workspace.changed()
     only = values.get("only")
     odd = [path for path in paths if only is not None and not _fits(path, only)]
@@ -121,15 +110,15 @@ def changed(workspace: Workspace, values: Mapping[str, Any]) -> str:
     return f"unchanged: {', '.join(lacking)}" if lacking else ""
 
 
-def clean(workspace: Workspace, values: Mapping[str, Any]) -> str:
-    """Nothing is left uncommitted."""
+def clean(workspace: TaskWorkspace, values: Mapping[str, Any]) -> str:
+    """Check that nothing is left uncommitted."""
     del values
     left = [line[3:] for line in workspace.git("status", "--porcelain").splitlines()]
     return f"not committed: {', '.join(left[:3])}" if left else ""
 
 
-def commits(workspace: Workspace, values: Mapping[str, Any]) -> str:
-    """So many commits since the start, whose messages conform; `parts`: globs of paths, one commit for each list."""
+def commits(workspace: TaskWorkspace, values: Mapping[str, Any]) -> str:
+    """Check number and messages of the commits since the start. `parts`: globs of paths, one commit for each list."""
     reach = str(values.get("range", "")) or f"{workspace.start}..HEAD"
     hashes = workspace.git("rev-list", "--reverse", reach, "--").split()
     count = values.get("count")
@@ -151,12 +140,14 @@ def commits(workspace: Workspace, values: Mapping[str, Any]) -> str:
         document = json.loads(done.stdout)
     except ValueError:
         return f"areal-commit: {done.stderr.strip()[-200:]}"
-    wrong = [f"{one['header']!r}: {one['problems'][0]['message']}" for one in document["messages"] if _failed(one)]
-    return wrong[0] if wrong else ""
+    for one in document["messages"]:
+        if any(problem["severity"] == "error" for problem in one["problems"]):
+            return f"{one['header']!r}: {one['problems'][0]['message']}"
+    return ""
 
 
-def remote(workspace: Workspace, values: Mapping[str, Any]) -> str:
-    """A branch that fits is on the remote, so many commits ahead of main."""
+def remote(workspace: TaskWorkspace, values: Mapping[str, Any]) -> str:
+    """Check that a branch is on the remote, so many commits ahead of main."""
     lines = workspace.git("ls-remote", "--heads", values["name"]).splitlines()
     heads = {line.split("\t")[1].removeprefix("refs/heads/"): line.split("\t")[0] for line in lines}
     found = next((name for name in sorted(heads) if re.fullmatch(values["branch"], name)), None)
@@ -170,20 +161,15 @@ def remote(workspace: Workspace, values: Mapping[str, Any]) -> str:
     return "" if number == str(ahead) else f"{found} is {number or '?'} commits ahead of main, expected {ahead}"
 
 
-def _failed(message: Mapping[str, Any]) -> bool:
-    return any(problem["severity"] == "error" for problem in message["problems"])
-
-
 def _fits(path: str, globs: Sequence[str]) -> bool:
     return any(fnmatchcase(path, glob) for glob in globs)
 
 
 _CALLER: Final = Path(__file__).with_name("caller.py")
-_MISSING: Final = object()
 
 
-def command(workspace: Workspace, values: Mapping[str, Any]) -> str:
-    """A command exits as expected; its output, or a value of the JSON that it prints, is as expected."""
+def command(workspace: TaskWorkspace, values: Mapping[str, Any]) -> str:
+    """Check the exit code of a command, and its output or a value of the JSON that it prints."""
     done = workspace.run(values["run"])
     wanted = values.get("exit", 0)
     if done.returncode not in (wanted if isinstance(wanted, list) else [wanted]):
@@ -198,8 +184,25 @@ def command(workspace: Workspace, values: Mapping[str, Any]) -> str:
     return _json_problem(done.stdout, values) if "json" in values else ""
 
 
-def call(workspace: Workspace, values: Mapping[str, Any]) -> str:
-    """A function returns, or raises, what each case says. It is called in a process of its own."""
+def _json_problem(output: str, values: Mapping[str, Any]) -> str:
+    """Say what is wrong with the value of a JSON document that `json` names."""
+    try:
+        found = json.loads(output)
+        for name in values["json"].split("."):
+            found = found[int(name) if isinstance(found, list) else name]
+    except json.JSONDecodeError:
+        return "does not print JSON"
+    except (IndexError, KeyError, TypeError, ValueError):
+        return f"the JSON has no {values['json']}"
+    if "equals" in values and found != values["equals"]:
+        return f"{values['json']} is {found!r}, expected {values['equals']!r}"
+    if "count" in values and len(found) != values["count"]:
+        return f"{values['json']} has {len(found)} entries, expected {values['count']}: {json.dumps(found)[:200]}"
+    return ""
+
+
+def call(workspace: TaskWorkspace, values: Mapping[str, Any]) -> str:
+    """Check what a function returns or raises in each case. It is called in a process of its own."""
     request = json.dumps({"target": values["target"], "cases": values["cases"]})
     done = workspace.run([sys.executable, str(_CALLER), request])
     if done.returncode != 0:
@@ -207,12 +210,16 @@ def call(workspace: Workspace, values: Mapping[str, Any]) -> str:
     for case, answer in zip(values["cases"], json.loads(done.stdout.splitlines()[-1]), strict=True):
         expected = {key: case[key] for key in ("returns", "raises") if key in case}
         if answer != expected:
-            return f"{values['target']}({_shown(case)}): {answer}, expected {expected}"
+            given = [
+                *map(repr, case.get("args", [])),
+                *(f"{key}={one!r}" for key, one in case.get("kwargs", {}).items()),
+            ]
+            return f"{values['target']}({', '.join(given)[:120]}): {answer}, expected {expected}"
     return ""
 
 
-def tests(workspace: Workspace, values: Mapping[str, Any]) -> str:
-    """The tests pass, and there are at least so many."""
+def tests(workspace: TaskWorkspace, values: Mapping[str, Any]) -> str:
+    """Check that the tests pass, and that there are at least so many."""
     passed, problem = _passed(workspace, values["paths"])
     least = int(values.get("least", 1))
     if problem:
@@ -220,11 +227,11 @@ def tests(workspace: Workspace, values: Mapping[str, Any]) -> str:
     return "" if passed >= least else f"{passed} tests pass, expected {least} or more"
 
 
-def mutants(workspace: Workspace, values: Mapping[str, Any]) -> str:
-    """The tests fail for each way of breaking the code. The file is put back whatever happens."""
+def mutants(workspace: TaskWorkspace, values: Mapping[str, Any]) -> str:
+    """Check that the tests fail for each way of breaking the code. The file is put back whatever happens."""
     path = workspace.path(values["path"])
     if path.is_symlink() or not path.resolve().is_relative_to(workspace.root.resolve()) or not path.is_file():
-        return f"{values['path']} is no file of the workspace"
+        return f"{values['path']} is not a file of the workspace"
     original = path.read_text(encoding="utf-8")
     try:
         for mutant in values["mutants"]:
@@ -239,8 +246,8 @@ def mutants(workspace: Workspace, values: Mapping[str, Any]) -> str:
     return ""
 
 
-def _passed(workspace: Workspace, paths: Sequence[str]) -> tuple[int, str]:
-    """How many tests pass, and what is wrong."""
+def _passed(workspace: TaskWorkspace, paths: Sequence[str]) -> tuple[int, str]:
+    """Return how many tests pass, and what is wrong."""
     for path in paths:
         if not workspace.path(path).exists():
             return 0, f"{path} does not exist"
@@ -255,42 +262,11 @@ def _passed(workspace: Workspace, paths: Sequence[str]) -> tuple[int, str]:
     return passed, f"pytest exits with {done.returncode}: {said}"
 
 
-def _json_problem(output: str, values: Mapping[str, Any]) -> str:
-    try:
-        document = json.loads(output)
-    except ValueError:
-        return "does not print JSON"
-    found = _at(document, values["json"].split("."))
-    if found is _MISSING:
-        return f"the JSON has no {values['json']}"
-    if "equals" in values and found != values["equals"]:
-        return f"{values['json']} is {found!r}, expected {values['equals']!r}"
-    if "count" in values and len(found) != values["count"]:
-        return f"{values['json']} has {len(found)} entries, expected {values['count']}: {json.dumps(found)[:200]}"
-    return ""
-
-
-def _at(document: Any, names: Sequence[str]) -> Any:
-    for name in names:
-        if isinstance(document, list) and name.isdigit() and int(name) < len(document):
-            document = document[int(name)]
-        elif isinstance(document, dict) and name in document:
-            document = document[name]
-        else:
-            return _MISSING
-    return document
-
-
-def _shown(case: Mapping[str, Any]) -> str:
-    given = [*map(repr, case.get("args", [])), *(f"{key}={value!r}" for key, value in case.get("kwargs", {}).items())]
-    return ", ".join(given)[:120]
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of check."""
 
-    problem: Callable[[Workspace, Mapping[str, Any]], str]
+    problem: Callable[[TaskWorkspace, Mapping[str, Any]], str]
     needs: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
 
@@ -310,12 +286,12 @@ KINDS: Final[dict[str, Kind]] = {
 }
 
 
-def judge(evaluation: Evaluation, workspace: Workspace, *, quick: bool = False) -> list[Result]:
-    """Every check; `quick` leaves out the slow ones."""
-    return [_result(check, workspace) for check in evaluation.checks if not (quick and check.slow)]
-
-
-def _result(check: Check, workspace: Workspace) -> Result:
-    started = time.monotonic()
-    problem = KINDS[check.kind].problem(workspace, check.values)
-    return Result(check, problem, time.monotonic() - started)
+def judge(evaluation: Evaluation, workspace: TaskWorkspace, *, quick: bool = False) -> list[Result]:
+    """Run every check; `quick` leaves out the slow ones."""
+    results = []
+    for check in evaluation.checks:
+        if not (quick and check.slow):
+            started = time.monotonic()
+            problem = KINDS[check.kind].problem(workspace, check.values)
+            results.append(Result(check, problem, time.monotonic() - started))
+    return results

@@ -1,4 +1,4 @@
-"""Reading `skills/<name>/evals`: the tasks, and how each of their assertions is judged.
+"""Reads `skills/<name>/evals`: the tasks, and how each of their assertions is judged.
 
 evals.json is what agentskills.io describes, so that other programs can run it: assertions are sentences. checker.toml
 holds the same sentences in the same order, each with what a program looks at:
@@ -25,7 +25,7 @@ from tooling.cli.suggest import did_you_mean
 from tooling.cli.toml import TOMLError, parse_toml
 from tooling.harness.evaluation.checks import KINDS
 from tooling.harness.evaluation.records import Check, Evaluation
-from tooling.harness.sources import Finding
+from tooling.harness.sources import PageFinding
 from tooling.kit.change.plan import safe_path
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class EvaluationError(ValueError):
 
 
 def read_evaluations(root: Path, skills: Sequence[str], files: Sequence[str]) -> list[Evaluation]:
-    """All tasks of these skills, sorted. Raises UsageError for the first that is broken."""
+    """Return all tasks of these skills, sorted. Raises UsageError for the first that is broken."""
     found = []
     for skill in skills:
         try:
@@ -58,18 +58,18 @@ def read_evaluations(root: Path, skills: Sequence[str], files: Sequence[str]) ->
 
 
 def with_evaluations(skills: Sequence[str], files: Sequence[str]) -> list[str]:
-    """The skills that have tasks."""
+    """Return the skills that have tasks."""
     known = set(files)
     return [name for name in skills if f"skills/{name}/{TASKS}" in known]
 
 
-def evaluation_findings(root: Path, skills: Sequence[str], files: Sequence[str]) -> Iterator[Finding]:
-    """What is wrong with the tasks of skills, for `check`."""
+def evaluation_findings(root: Path, skills: Sequence[str], files: Sequence[str]) -> Iterator[PageFinding]:
+    """Find what is wrong with the tasks of skills, for `check`."""
     for skill in with_evaluations(skills, files):
         try:
             _skill(root, skill, files)
         except EvaluationError as error:
-            yield Finding(f"skills/{skill}/{TASKS}", 0, "eval-format", str(error), "see skills/add-reward/evals")
+            yield PageFinding(f"skills/{skill}/{TASKS}", 0, "eval-format", str(error), "see skills/add-reward/evals")
 
 
 def _skill(root: Path, skill: str, files: Sequence[str]) -> list[Evaluation]:
@@ -101,13 +101,13 @@ def _tasks(path: Path, skill: str) -> list[dict[str, Any]]:
         raise EvaluationError(f"{TASKS}: skill_name is not {skill!r}")
     tasks = document.get("evals")
     if not isinstance(tasks, list) or not tasks:
-        raise EvaluationError(f"{TASKS}: `evals` is no list of tasks")
+        raise EvaluationError(f"{TASKS}: `evals` is not a list of tasks")
     for task in tasks:
         if not isinstance(task, dict) or set(task) != set(_TASK_KEYS):
             raise EvaluationError(f"{TASKS}: a task has other keys than {', '.join(_TASK_KEYS)}")
         for key, kind in _TASK_KEYS.items():
             if type(task[key]) is not kind or not (task[key] or key in {"files", "id"}):
-                raise EvaluationError(f"{TASKS}: {key} of task {task['id']!r} is no {kind.__name__}, or empty")
+                raise EvaluationError(f"{TASKS}: {key} of task {task['id']!r} is not of type {kind.__name__}, or empty")
         if not all(isinstance(one, str) and one for one in [*task["assertions"], *task["files"]]):
             raise EvaluationError(f"{TASKS}: assertions and files of task {task['id']} are texts")
     if len({task["id"] for task in tasks}) != len(tasks):
@@ -133,7 +133,7 @@ def _evaluation(skill: str, task: Mapping[str, Any], row: Mapping[str, Any], kno
     for path in task["files"]:
         prefix = f"{_FILES}/{task['id']}/"
         if not path.startswith(prefix) or f"skills/{skill}/{path}" not in known:
-            raise EvaluationError(f"task {task['id']}: {path} is no file below {prefix}")
+            raise EvaluationError(f"task {task['id']}: {path} is not a file below {prefix}")
         files[safe_path(path.removeprefix(prefix).removesuffix(SAMPLE))] = f"skills/{skill}/{path}"
     return Evaluation(skill, task["id"], task["prompt"], task["expected_output"], files, steps, checks)
 

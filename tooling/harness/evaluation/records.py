@@ -39,7 +39,7 @@ class Evaluation:
 
     @property
     def name(self) -> str:
-        """Example: "add-reward/1"."""
+        """Return skill and number, e.g. "add-reward/1"."""
         return f"{self.skill}/{self.id}"
 
 
@@ -53,7 +53,7 @@ class Result:
     seconds: float
 
     def document(self) -> dict[str, Any]:
-        """For JSON; `text`, `passed` and `evidence` are the names of agentskills.io's grading.json."""
+        """Return the result for JSON, with the names that agentskills.io has in its grading.json."""
         return {
             "text": self.check.says,
             "passed": not self.problem,

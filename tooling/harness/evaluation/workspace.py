@@ -1,4 +1,4 @@
-"""A scratch copy of the repository: the files as the next commit would have them, in a git repository of its own.
+"""Makes a scratch copy of the repository: the files as the next commit would have them, in a git repository of its own.
 
     base = make_base(root, files, folder)      # once
     workspace = prepare(base, evaluation, root, folder / "task")
@@ -31,7 +31,7 @@ _SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Workspace:
+class TaskWorkspace:
     """A repository that a task is done in."""
 
     root: Path
@@ -39,30 +39,35 @@ class Workspace:
     """The commit that the task began at."""
 
     def path(self, place: str) -> Path:
-        """A file of the workspace. Raises UsageError for a place outside of it."""
+        """Return a file of the workspace. Raises UsageError for a place outside of it."""
         return self.root / safe_path(place)
 
     def run(self, words: Sequence[str], *, seconds: float = _SECONDS) -> subprocess.CompletedProcess[str]:
-        """One command, never through a shell; exit code 124 when it takes too long."""
+        """Run one command, never through a shell; exit code 124 when it takes too long."""
         return run(words, self.root, seconds=seconds)
 
     def git(self, *arguments: str) -> str:
-        """Standard output of a git command; "" when it fails."""
+        """Return standard output of a git command; "" when it fails."""
         done = self.run(["git", *WHO, *arguments])
         return done.stdout if done.returncode == 0 else ""
 
     def changed(self) -> list[str]:
-        """Paths that differ from the start, committed or not."""
+        """Return the paths that differ from the start, committed or not."""
         known = self.git("diff", "--name-only", "--no-renames", "-z", self.start).split("\0")
         new = self.git("ls-files", "--others", "--exclude-standard", "-z").split("\0")
         return sorted({path for path in (*known, *new) if path})
 
 
 def run(words: Sequence[str], folder: Path, *, seconds: float = _SECONDS) -> subprocess.CompletedProcess[str]:
-    """One command in a workspace, its programs those of this Python's environment, its code that of the workspace."""
+    """Run one command in a workspace, with the programs of this Python's environment and the code of the workspace."""
+    if words[0] in {"python", "python3"}:
+        program = sys.executable
+    else:  # those of this Python first
+        beside = shutil.which(words[0], path=os.fspath(Path(sys.executable).parent))
+        program = beside or shutil.which(words[0]) or words[0]
     try:
         return subprocess.run(
-            [_program(words[0]), *words[1:]],
+            [program, *words[1:]],
             cwd=folder,
             env=environment(folder),
             stdin=subprocess.DEVNULL,
@@ -79,7 +84,7 @@ def run(words: Sequence[str], folder: Path, *, seconds: float = _SECONDS) -> sub
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """What a command of a workspace sees."""
+    """Return what a command of a workspace sees."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     programs = os.pathsep.join([os.fspath(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     home = _inside_git(folder, "home")
@@ -100,7 +105,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def make_base(root: Path, files: Sequence[str], folder: Path) -> Path:
-    """The repository that all workspaces are cloned from: its files as they are now, in one commit."""
+    """Make the repository that all workspaces are cloned from: its files as they are now, in one commit."""
     base = folder / "base"
     base.mkdir(parents=True)
     for path in files:
@@ -122,14 +127,16 @@ def make_base(root: Path, files: Sequence[str], folder: Path) -> Path:
     return base
 
 
-def prepare(base: Path, evaluation: Evaluation, root: Path, target: Path, *, shared: bool = True) -> Workspace:
-    """A fresh workspace in which the task can begin. Raises UsageError when a step cannot be done any more.
-    `shared`: it borrows the objects of the base, and does not outlive it."""
+def prepare(base: Path, evaluation: Evaluation, root: Path, target: Path, *, shared: bool = True) -> TaskWorkspace:
+    """Make a fresh workspace in which the task can begin. Raises UsageError when a step cannot be done any more.
+
+    shared: it borrows the objects of the base, and does not outlive it.
+    """
     sharing = ["--shared"] if shared else ["--no-hardlinks"]
     done = run(["git", *WHO, "clone", "-q", *sharing, os.fspath(base), os.fspath(target)], base)
     if done.returncode != 0:
         raise UsageError(f"`git clone` failed: {done.stderr.strip()}", where=os.fspath(target))
-    workspace = Workspace(target, "HEAD")
+    workspace = TaskWorkspace(target, "HEAD")
     for name, value in (("user.name", "Evaluation"), ("user.email", "evaluation@example.org")):
         workspace.git("config", name, value)
     workspace.git("remote", "remove", "origin")
@@ -137,18 +144,18 @@ def prepare(base: Path, evaluation: Evaluation, root: Path, target: Path, *, sha
         _write(workspace.path(place), (root / source).read_text(encoding="utf-8"))
     for step in evaluation.steps:
         _do(workspace, step, evaluation.name)
-    return Workspace(target, workspace.git("rev-parse", "HEAD").strip())
+    return TaskWorkspace(target, workspace.git("rev-parse", "HEAD").strip())
 
 
-def without_skill(workspace: Workspace, skill: str) -> Workspace:
-    """The workspace without a skill and its copies, as the start of the task."""
+def without_skill(workspace: TaskWorkspace, skill: str) -> TaskWorkspace:
+    """Return the workspace without a skill and its copies, as the start of the task."""
     folders = [f"{place}/{skill}" for place in ("skills", ".agents/skills", ".claude/skills")]
     workspace.git("rm", "-r", "-q", "--ignore-unmatch", "--", *folders)
     workspace.git("commit", "-q", "--allow-empty", "-m", f"chore: without {skill}")
-    return Workspace(workspace.root, workspace.git("rev-parse", "HEAD").strip())
+    return TaskWorkspace(workspace.root, workspace.git("rev-parse", "HEAD").strip())
 
 
-def _do(workspace: Workspace, step: Mapping[str, Any], name: str) -> None:
+def _do(workspace: TaskWorkspace, step: Mapping[str, Any], name: str) -> None:
     [(kind, value)] = step.items()
     if kind in {"append", "edit"}:
         _change(workspace, kind, value, name)
@@ -170,7 +177,7 @@ def _do(workspace: Workspace, step: Mapping[str, Any], name: str) -> None:
             raise UsageError(f"a step cannot be done: {' '.join(map(str, words))[:80]}: {said}", where=name)
 
 
-def _change(workspace: Workspace, kind: str, value: Mapping[str, str], name: str) -> None:
+def _change(workspace: TaskWorkspace, kind: str, value: Mapping[str, str], name: str) -> None:
     path = workspace.path(value["path"])
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     if kind == "append":
@@ -181,22 +188,15 @@ def _change(workspace: Workspace, kind: str, value: Mapping[str, str], name: str
     _write(path, text.replace(value["before"], value["after"]))
 
 
-def _remote(workspace: Workspace, name: str) -> Path:
+def _remote(workspace: TaskWorkspace, name: str) -> Path:
     return _inside_git(workspace.root, f"{name}.git")
 
 
 def _inside_git(folder: Path, name: str) -> Path:
-    """A place that belongs to a workspace, goes where it goes, and that git does not look at."""
+    """Return a place that belongs to a workspace, moves with it, and is ignored by git."""
     return folder / ".git" / "evaluation" / name
 
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-
-
-def _program(name: str) -> str:
-    """Python is this one; other programs are looked for where this one's are first."""
-    if name in {"python", "python3"}:
-        return sys.executable
-    return shutil.which(name, path=os.fspath(Path(sys.executable).parent)) or shutil.which(name) or name

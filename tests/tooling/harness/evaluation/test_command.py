@@ -11,7 +11,7 @@ import pytest
 
 from tooling.harness.__main__ import main
 from tooling.harness.evaluation.checks import KINDS
-from tooling.harness.evaluation.workspace import Workspace
+from tooling.harness.evaluation.workspace import TaskWorkspace
 
 PROMPT = "Greet Ann: write `hello Ann` into greeting.txt. $(touch owned)"
 TASKS: dict[str, Any] = {
@@ -85,21 +85,16 @@ def repository(tmp_path, capsys):
 GREETS = "pathlib.Path('greeting.txt').write_text('hello Ann')"
 
 
-def test_an_agent_that_does_the_task_passes(repository):
-    code, document = repository.run("--agent", repository.agent(GREETS))
-    assert (code, document["passed"], document["failed"]) == (0, 1, 0)
-    [row] = document["evaluations"]
-    assert [one["passed"] for one in row["assertions"]] == [True, True]
-    assert row["agent"]["exit_code"] == 0
-
-
 @pytest.mark.parametrize(
     ("code", "fails", "evidence"),
     [
         ("pass", "Ann is greeted", "greeting.txt does not exist"),
         ("pathlib.Path('greeting.txt').write_text('hello Bob')", "Ann is greeted", "does not hold 'hello Ann'"),
-        (f"{GREETS}; os.remove('names/list.py')", "Nothing else was changed", "names/list.py"),
-        (f"{GREETS}; pathlib.Path('more').write_text('')", "Nothing else was changed", "more"),
+        (
+            f"{GREETS}; os.remove('names/list.py'); pathlib.Path('more').write_text('')",
+            "Nothing else was changed",
+            "more, names/list.py",
+        ),
         (f"{GREETS}; pathlib.Path('x').write_text(''); os.system('git add x; git commit -qm x')", "Nothing else", "x"),
     ],
 )
@@ -126,12 +121,15 @@ def test_the_work_tree_is_what_is_tried_and_it_is_left_alone(repository):
     before = {path: path.read_bytes() for path in repository.root.rglob("*") if path.is_file()}
     sees = f"assert os.path.exists('new.txt') and os.path.exists('names/list.py'); {GREETS}"
     code, document = repository.run("--agent", repository.agent(sees))
-    assert (code, document["evaluations"][0]["agent"]["exit_code"]) == (0, 0)
+    assert (code, document["passed"], document["failed"]) == (0, 1, 0)
+    [row] = document["evaluations"]
+    assert [one["passed"] for one in row["assertions"]] == [True, True]
+    assert row["agent"]["exit_code"] == 0
     assert {path: path.read_bytes() for path in repository.root.rglob("*") if path.is_file()} == before
 
 
 def test_an_agent_that_takes_too_long_is_ended_and_judged(repository):
-    code, document = repository.run("--agent", repository.agent("time.sleep(60)"), "--limit", "0.5")
+    code, document = repository.run("--agent", repository.agent("time.sleep(60)"), "--limit", "0.2")
     assert (code, document["evaluations"][0]["agent"]["exit_code"]) == (10, 124)
 
 
@@ -186,9 +184,9 @@ def test_what_cannot_be_run_is_said_with_what_to_do(repository, words, said):
     [
         ("evals.json", '"Ann is greeted"', '"Bob is greeted"', "does not say the same"),
         ("evals.json", '"greet"', '"great"', "skill_name"),
-        ("evals.json", '"id": 1', '"id": "one"', "is no int"),
+        ("evals.json", '"id": 1', '"id": "one"', "is not of type int"),
         ("evals.json", '"prompt"', '"promt"', "other keys"),
-        ("evals.json", "evals/files/1/names/list.py.sample", "../../../../etc/passwd", "no file below"),
+        ("evals.json", "evals/files/1/names/list.py.sample", "../../../../etc/passwd", "not a file below"),
         ("checker.toml", 'kind = "file"', 'kind = "files"', "did you mean 'file'"),
         ("checker.toml", 'path = "greeting.txt"\n', "", "needs path"),
         ("checker.toml", "only =", "onyl =", "does not take onyl"),
@@ -224,12 +222,11 @@ def test_tasks_are_not_copied_to_the_platforms(repository, capsys):
     assert capsys.readouterr().out
 
 
-@pytest.fixture
-def workspace(tmp_path):
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
     """A repository with a module, a test and a commit."""
-    root = tmp_path / "workspace"
-    root.mkdir()
-    made = Workspace(root, "HEAD")
+    root = tmp_path_factory.mktemp("workspace")
+    made = TaskWorkspace(root, "HEAD")
     made.git("init", "-q", "-b", "main")
     (root / "code.py").write_text("TABLE = {'a': 'x:y'}\n\n\ndef double(n):\n    return n * 2\n", encoding="utf-8")
     test = "from code_under_test import double\n\n\ndef test_it():\n    assert double(2) == 4\n"
@@ -237,7 +234,7 @@ def workspace(tmp_path):
     (root / "code_under_test.py").write_text("def double(n):\n    return n * 2\n", encoding="utf-8")
     made.git("add", "--all")
     made.git("commit", "-q", "-m", "feat: code")
-    return Workspace(root, made.git("rev-parse", "HEAD").strip())
+    return TaskWorkspace(root, made.git("rev-parse", "HEAD").strip())
 
 
 MUTANT = {"before": "n * 2", "after": "n + 2"}
@@ -252,15 +249,16 @@ MUTANT = {"before": "n * 2", "after": "n + 2"}
         ("file", {"path": "code.py", "exists": False}, "exists"),
         ("symbol", {"path": "code.py", "name": "double", "type": "function"}, ""),
         ("symbol", {"path": "code.py", "name": "triple"}, "has no triple"),
-        ("symbol", {"path": "code.py", "name": "double", "type": "async function"}, "is no async function"),
+        ("symbol", {"path": "code.py", "name": "double", "type": "async function"}, "is not of type async function"),
         ("symbol", {"path": "code.py", "name": "double", "calls": ["print"]}, "does not call print"),
         ("registry", {"path": "code.py", "table": "TABLE", "key": "a", "value": "x:.*"}, ""),
         ("registry", {"path": "code.py", "table": "TABLE", "key": "b"}, "no entry 'b'"),
         ("registry", {"path": "code.py", "table": "TABLE", "key": "a", "value": "z:.*"}, "leads to 'x:y'"),
         ("registry", {"path": "code.py", "table": "OTHER", "key": "a"}, "has no table OTHER"),
-        ("command", {"run": ["python", "-c", "print('{\"a\": [1]}')"], "json": "a.0", "equals": 1}, ""),
-        ("command", {"run": ["python", "-c", "print('{\"a\": [1]}')"], "json": "a", "count": 0}, "has 1 entries"),
-        ("command", {"run": ["python", "-c", "raise SystemExit(3)"]}, "exits with 3"),
+        ("command", {"run": ["echo", '{"a": [1]}'], "json": "a.0", "equals": 1}, ""),
+        ("command", {"run": ["echo", '{"a": [1]}'], "json": "a", "count": 0}, "has 1 entries"),
+        ("command", {"run": ["echo", '{"a": [1]}'], "json": "a.b"}, "the JSON has no a.b"),
+        ("command", {"run": ["false"]}, "exits with 1"),
         ("command", {"run": ["python", "-c", "raise SystemExit(3)"], "exit": [0, 3]}, ""),
         ("command", {"run": ["no-such-program"]}, "exits with 127"),
         ("call", {"target": "code_under_test:double", "cases": [{"args": [2], "returns": 4}]}, ""),
@@ -271,15 +269,15 @@ MUTANT = {"before": "n * 2", "after": "n + 2"}
         ),
         ("call", {"target": "code_under_test:double", "cases": [{"args": [], "raises": "TypeError"}]}, ""),
         ("call", {"target": "code_under_test:gone", "cases": []}, "AttributeError"),
-        ("tests", {"paths": ["test_code.py"]}, ""),
+        pytest.param("tests", {"paths": ["test_code.py"]}, "", marks=pytest.mark.exhaustive),
+        ("tests", {"paths": ["test_code.py"], "least": 2}, "1 tests pass, expected 2"),
+        ("tests", {"paths": ["test_gone.py"]}, "does not exist"),
         pytest.param(
-            "tests",
-            {"paths": ["test_code.py"], "least": 2},
-            "1 tests pass, expected 2",
+            "mutants",
+            {"path": "code_under_test.py", "tests": ["test_code.py"], "mutants": [MUTANT]},
+            "1 tests pass",
             marks=pytest.mark.exhaustive,
         ),
-        ("tests", {"paths": ["test_gone.py"]}, "does not exist"),
-        ("mutants", {"path": "code_under_test.py", "tests": ["test_code.py"], "mutants": [MUTANT]}, "1 tests pass"),
         pytest.param(
             "mutants",
             {"path": "code_under_test.py", "tests": ["test_code.py"], "mutants": [{"before": "* 2", "after": "* 3"}]},
@@ -305,5 +303,6 @@ def test_a_mutant_is_never_written_through_a_link(workspace, tmp_path):
     outside.write_text("n * 2\n", encoding="utf-8")
     (workspace.root / "link.py").symlink_to(outside)
     values = {"path": "link.py", "tests": ["test_code.py"], "mutants": [MUTANT]}
-    assert "no file of the workspace" in KINDS["mutants"].problem(workspace, values)
+    assert "not a file of the workspace" in KINDS["mutants"].problem(workspace, values)
+    (workspace.root / "link.py").unlink()
     assert outside.read_text(encoding="utf-8") == "n * 2\n"
