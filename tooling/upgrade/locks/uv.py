@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -12,12 +11,13 @@ import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tooling.cli.errors import ToolError, UsageError
 from tooling.upgrade.declarations.declaration import DeclarationKind
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.errors import OfflineError, ResolutionError, UpstreamError
+from tooling.upgrade.sources.index_config import read_pip_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -92,13 +92,6 @@ def stated_requirements(declarations: Declarations, variant: Variant) -> str:
     return "\n".join([*lines, ""])
 
 
-_PIP_NAMES: Final = {
-    "find-links": "UV_FIND_LINKS",
-    "index-url": "UV_DEFAULT_INDEX",
-    "extra-index-url": "UV_INDEX",
-    "cert": "SSL_CERT_FILE",
-}
-_SECTIONS: Final = ("global", "install", ":env:")
 _OFFLINE = re.compile(r"network (?:was|is) disabled|not found in the cache", re.IGNORECASE)
 _NETWORK = re.compile(r"error sending request|dns error|failed to (?:fetch|download|connect)|timed out", re.IGNORECASE)
 _CONFLICT = re.compile(r"No solution found|requirements are unsatisfiable|cannot be used together", re.IGNORECASE)
@@ -125,34 +118,17 @@ def find_uv() -> str:
 
 
 def pip_environment() -> dict[str, str]:
-    """pip's index settings as uv's variables. Not those that the environment sets for uv already."""
-    command = [sys.executable, "-m", "pip", "config", "list"]
-    try:
-        listed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    found: dict[str, tuple[int, str]] = {}
-    for line in listed.splitlines():
-        key, _, value = line.partition("=")
-        section, _, name = key.rpartition(".")
-        if name in _PIP_NAMES and section in _SECTIONS:
-            rank = _SECTIONS.index(section)
-            if rank >= found.get(name, (-1, ""))[0]:
-                found[name] = (rank, _literal(value))
+    """Return pip's index settings as uv's variables, without those that the environment sets for uv already."""
+    pip = read_pip_config({"VIRTUAL_ENV": sys.prefix, **os.environ})
     variables = {
-        _PIP_NAMES[name]: ("," if name == "find-links" else " ").join(value.split())
-        for name, (_, value) in found.items()
+        "UV_FIND_LINKS": ",".join(pip.find_links),
+        "UV_DEFAULT_INDEX": pip.default or "",
+        "UV_INDEX": " ".join(url for _, url, _, _ in pip.indexes),
+        "SSL_CERT_FILE": pip.certificates or "",
     }
-    if "UV_INDEX" in variables:
+    if pip.indexes:
         variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # pip's rule: the best version from any index
     return {name: value for name, value in variables.items() if value and name not in os.environ}
-
-
-def _literal(text: str) -> str:
-    try:
-        return str(ast.literal_eval(text))
-    except (SyntaxError, ValueError):
-        return ""
 
 
 def run_uv(
@@ -163,8 +139,8 @@ def run_uv(
     offline: bool = False,
     seconds: float = 600,
 ) -> UvRun:
-    """uv in a folder. Raises ResolutionError for failures that are not conflicts, UpstreamError (OfflineError) when the
-    index could not be reached, UsageError when there is no uv."""
+    """Run uv in a folder. Raises ResolutionError for failures that are not conflicts, UpstreamError (OfflineError) when
+    the index could not be reached, UsageError when there is no uv."""
     variables = {
         **os.environ,
         **(pip_environment() if environment is None else environment),

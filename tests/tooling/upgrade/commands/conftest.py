@@ -146,7 +146,7 @@ def _empty(folder: Path) -> Path:
 class World:
     """The project, the wheels, and an environment that knows nothing else."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, resolver_cache: Path | None = None) -> None:
         self.folder = folder
         self.root = folder / "shop"
         self.wheels = folder / "wheels"
@@ -160,7 +160,7 @@ class World:
             "XDG_CONFIG_DIRS": str(home / "none"),
             "PIP_CONFIG_FILE": os.devnull,
             "UV_NO_CONFIG": "1",
-            "UV_CACHE_DIR": str(folder / "uv"),
+            "UV_CACHE_DIR": str(resolver_cache or folder / "uv"),  # uv keeps what it asked Python
             "UV_FIND_LINKS": str(self.wheels),
             "UV_NO_INDEX": "1",  # for our own reading; uv itself does not know it
             "UV_DEFAULT_INDEX": _empty(self.wheels.parent / "no-index").as_uri(),
@@ -190,6 +190,18 @@ class World:
     def commit(self, message: str = "change") -> None:
         self.git("add", "-A")
         self.git("commit", "-q", "-m", message)
+
+    def with_slow_git(self) -> dict[str, str]:
+        """An environment in which git says that it lists files (`waiting`), and does it when `go-on` exists."""
+        program = self.folder / "slow" / "git"
+        program.parent.mkdir()
+        program.write_text(
+            f'#!/bin/sh\ncase "$*" in *ls-files*) touch {self.folder}/waiting\n'
+            f"while [ ! -e {self.folder}/go-on ]; do sleep 0.02; done;; esac\n"
+            f'exec {shutil.which("git")} "$@"\n'
+        )
+        program.chmod(0o755)
+        return {**self.environment, "PATH": f"{program.parent}{os.pathsep}{self.environment['PATH']}"}
 
     def command(self, *words: object, program: str = "") -> list[str]:
         """Command line of a program; "audit" for areal-audit."""
@@ -259,7 +271,7 @@ def pristine(tmp_path_factory):
 @pytest.fixture
 def world(pristine, tmp_path):
     """A copy of it; the wheels lie elsewhere, so that the lock does not name a folder of another test."""
-    mine = World(tmp_path)
+    mine = World(tmp_path, pristine.folder / "uv")
     shutil.copytree(pristine.root, mine.root, symlinks=True)
     shutil.copytree(pristine.wheels, mine.wheels)
     return mine

@@ -103,31 +103,21 @@ def test_the_next_upgrade_takes_back_what_a_killed_one_left_and_goes_on(in_this_
 
 
 def test_of_two_runs_at_once_one_is_told_to_wait(world):
-    """The first holds the lock while it waits for a pip that takes its time."""
-    package = world.folder / "late/pip"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    waiting, go_on = world.folder / "waiting", world.folder / "go-on"
-    (package / "__main__.py").write_text(
-        "import pathlib, time\n"
-        f"pathlib.Path({str(waiting)!r}).touch()\n"
-        f"while not pathlib.Path({str(go_on)!r}).exists():\n    time.sleep(0.02)\n"
-    )
-    path = f"{world.folder / 'late'}{os.pathsep}{world.environment['PYTHONPATH']}"
+    """The first holds the lock while it waits for a git that takes its time."""
     first = subprocess.Popen(
         world.command("engine==2.0"),
         cwd=world.root,
-        env={**world.environment, "PYTHONPATH": path},
+        env=world.with_slow_git(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        while not waiting.exists():
+        while not (world.folder / "waiting").exists():
             assert first.poll() is None
         second = world.json("engine==1.5", "--wait", "0", expect=75)
         assert str(first.pid) in second["error"]
     finally:
-        go_on.touch()
+        (world.folder / "go-on").touch()
         first.wait(timeout=60)
     assert first.returncode == 10
     assert "engine==2.0" in world.read("pyproject.toml")

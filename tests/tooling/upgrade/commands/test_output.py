@@ -224,12 +224,7 @@ def test_help_names_every_option_and_exit_code_and_loads_little(world):
 
 def test_ctrl_c_ends_with_130_and_nothing_written(world):
     start = world.tree()
-    # The resolver's own settings are asked of pip first: a module of that name that takes its time.
-    package = world.folder / "late/pip/__main__.py"
-    package.parent.mkdir(parents=True)
-    (package.parent / "__init__.py").touch()
-    package.write_text("import pathlib, time\npathlib.Path('../waiting').touch()\ntime.sleep(60)\n")
-    environment = {**world.environment, "PYTHONPATH": f"{world.folder / 'late'}:{world.environment['PYTHONPATH']}"}
+    environment = world.with_slow_git()
     child = subprocess.Popen(
         world.command("engine==2.0", "--json"),
         cwd=world.root,

@@ -27,7 +27,7 @@ def serve():
 
     def start(folder):
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         servers.append(server)
         return f"http://127.0.0.1:{server.server_address[1]}"
 
@@ -134,7 +134,13 @@ def test_a_network_that_is_gone_is_told_and_leaves_the_summary_alone(world):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # nobody listens there
         index = f"http://127.0.0.1:{unused.getsockname()[1]}/simple"
-        gone = {"UV_DEFAULT_INDEX": index, "UV_NO_INDEX": "", "UV_FIND_LINKS": "", "PIP_RETRIES": "0"}
+        gone = {
+            "UV_DEFAULT_INDEX": index,
+            "UV_NO_INDEX": "",
+            "UV_FIND_LINKS": "",
+            "PIP_RETRIES": "0",
+            "UV_HTTP_RETRIES": "0",
+        }
         done = world.json("engine==2.0", expect=11, **gone)
     assert done["code"] in {"upstream", "offline"}
     assert done["fix"]

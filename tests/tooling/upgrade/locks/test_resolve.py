@@ -45,13 +45,13 @@ def wheels(tmp_path_factory):
 
 
 @pytest.fixture
-def resolve(tmp_path, wheels):
+def resolve(tmp_path, wheels, tmp_path_factory):
     index = tmp_path / "no-index"  # empty: uv has no variable that switches indexes off
     index.mkdir()
     environment = {
         "UV_FIND_LINKS": str(wheels),
         "UV_DEFAULT_INDEX": index.as_uri(),
-        "UV_CACHE_DIR": str(tmp_path / "cache"),
+        "UV_CACHE_DIR": str(tmp_path_factory.getbasetemp() / "uv"),  # keeps what uv asked Python
     }
     root = tmp_path / "repository"
     root.mkdir()
