@@ -1,4 +1,4 @@
-"""How Qwen2 is split over devices."""
+"""Splits Qwen2 over devices."""
 
 from __future__ import annotations
 

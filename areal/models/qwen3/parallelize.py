@@ -1,4 +1,4 @@
-"""How Qwen3 is split over devices."""
+"""Splits Qwen3 over devices."""
 
 from __future__ import annotations
 

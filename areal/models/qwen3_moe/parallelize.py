@@ -1,4 +1,4 @@
-"""How Qwen3Moe is split over devices."""
+"""Splits Qwen3Moe over devices."""
 
 from __future__ import annotations
 
