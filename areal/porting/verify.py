@@ -290,6 +290,8 @@ def subjects(wanted: list[str], tiny: Path | None) -> list[VerifiedConfig]:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     from areal.models.registry import MODELS
+    from areal.porting.probe.subject import resolve
+    from areal.porting.probe.tiny import tiny_config
 
     for model_type in wanted:
         known = model_type in CONFIG_MAPPING
@@ -301,7 +303,7 @@ def subjects(wanted: list[str], tiny: Path | None) -> list[VerifiedConfig]:
     given = {entry["model_type"]: entry["tiny_kwargs"] for entry in data.get("models", ())}
     found = []
     for model_type in wanted or [name for name in MODELS if name in CONFIG_MAPPING]:
-        kwargs = given.get(model_type) or _made_up(model_type)
+        kwargs = given.get(model_type) or tiny_config(resolve(model_type))
         base = {name: value for name, value in kwargs.items() if name != "model_type"}
         synthetic = (entry for entry in data.get("synthetic", ()) if entry["base"] == model_type)
         found.append(VerifiedConfig(model_type, base, {entry["name"]: entry["overrides"] for entry in synthetic}))
@@ -324,13 +326,6 @@ def _given(tiny: Path | None) -> dict[str, Any]:
         if not isinstance(entries, list) or not all(isinstance(entry, dict) and keys <= {*entry} for entry in entries):
             raise ArgumentsError(f"{name} in {tiny} of --tiny is not a list of objects with {', '.join(sorted(keys))}")
     return data
-
-
-def _made_up(model_type: str) -> dict[str, Any]:
-    from areal.porting.probe.subject import resolve
-    from areal.porting.probe.tiny import tiny_config
-
-    return dict(tiny_config(resolve(model_type)))
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ from areal.porting.family import FieldUse, Listed, WhenEqual
 from areal.porting.records import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from areal.porting.bind.binder import Binder
     from areal.porting.probe.subject import Subject
@@ -163,10 +163,16 @@ class Accounts:
         # Counts that may be 0, and numbers that the class sets to 0 where a flag makes them meaningless.
         normals = [reader.normal(changed(self.binder.observer.base, each.changes)) for each in self.binder.observations]
         counts = [*proven, *(look_up(normal or {}, name) for normal in normals)]
+        kinds = {KINDS[type(each)] for each in (value, default, *proven) if type(each) in KINDS}
+        written = self.binder.reader.annotations.get(name, "")
+        if kinds:
+            kind = "float" if kinds == {"int", "float"} else next(iter(kinds)) if len(kinds) == 1 else "any"
+        else:
+            kind = next((each for each in ("bool", "float", "int", "str", "list") if each in written), "any")
         smallest = min((value for value in counts if type(value) is int), default=1)
         return {
             "name": name,
-            "type": self._type(name, [value, default, *proven]),
+            "type": kind,
             "nullable": rule is not None or value is None or any(entry is None for entry in proven),
             "required": required,
             "default": None if default is MISSING else default,
@@ -179,15 +185,6 @@ class Accounts:
     def _base(self, name: str) -> Any:
         """Return its value in the base config, nulls filled."""
         return look_up(self.binder.observations[0].config, name)
-
-    def _type(self, name: str, values: Iterable[Any]) -> str:
-        kinds = {KINDS[type(value)] for value in values if type(value) in KINDS}
-        if kinds == {"int", "float"}:
-            return "float"
-        if len(kinds) == 1:
-            return next(iter(kinds))
-        written = self.binder.reader.annotations.get(name, "")
-        return next((kind for kind in ("bool", "float", "int", "str", "list") if not kinds and kind in written), "any")
 
     def _proven(self, name: str) -> list[Any]:
         """Return the values of the field in proven configs."""
@@ -219,7 +216,15 @@ class Accounts:
             if any(value is None or isinstance(value, list | tuple | dict) for value in values):
                 raise UnsupportedError("a choice that no config field explains", where=name, detail=reason)
             return FieldUse(status="used", allowed=tuple(values), reason=reason, **common)
-        if self._decides(name) or common["type"] == "bool":
+        # Where texts of this field, or of its entries, choose between expressions, others were never seen.
+        expressions = [*self.binder.expressions.values(), *self.binder.reader.rules.values()]
+        parts = [part for each in expressions for part in walk(each)]
+        conditions = [condition for part in parts for condition in conditions_of(part)]
+        is_text = isinstance(self._base(name), str)
+        decides = any(isinstance(each, Listed) and each.field == name for each in conditions) or (
+            is_text and any(isinstance(part, WhenEqual) and part.field == name for part in parts)
+        )
+        if decides or common["type"] == "bool":
             found: list[Any] = []
             for value in self._proven(name):
                 for entry in value if isinstance(value, list | tuple) else [value]:
@@ -235,16 +240,6 @@ class Accounts:
         if values:
             return FieldUse(status="used", refused=tuple(values), reason=reason, **common)
         return FieldUse(status="used", reason=reason, **common)
-
-    def _decides(self, name: str) -> bool:
-        """Return whether texts of this field, or of its entries, choose between expressions: others were never seen."""
-        expressions = [*self.binder.expressions.values(), *self.binder.reader.rules.values()]
-        for part in (part for each in expressions for part in walk(each)):
-            if isinstance(part, WhenEqual) and part.field == name and isinstance(self._base(name), str):
-                return True
-            if any(isinstance(each, Listed) and each.field == name for each in conditions_of(part)):
-                return True
-        return False
 
     def _unused_field(self, name: str, aliases: tuple[str, ...], mentioned: str | None) -> FieldUse:
         if name in self.binder.reader.names:

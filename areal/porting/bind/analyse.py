@@ -175,14 +175,11 @@ def _analyse(
 
 def as_json(report: ArchitectureReport) -> dict[str, Any]:
     """Return the report as plain JSON values."""
-    plain: dict[str, Any] = json.loads(json.dumps(asdict(report), default=_plain))
+    text = json.dumps(
+        asdict(report), default=lambda value: sorted(value) if isinstance(value, set | frozenset) else str(value)
+    )
+    plain: dict[str, Any] = json.loads(text)
     return plain
-
-
-def _plain(value: object) -> Any:
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    return str(value)
 
 
 class _Clock:

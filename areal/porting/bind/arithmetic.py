@@ -44,7 +44,15 @@ def arithmetic(columns: Mapping[str, Sequence[float]], targets: Sequence[float])
                 if found is not None and found.factor == 1:
                     return found
                 scaled = scaled or found
-    return scaled or _sum(varying, targets) or _power_of_sum(positive, targets)
+    if scaled or (scaled := _sum(varying, targets)):
+        return scaled
+    for first, second in itertools.combinations(positive, 2):
+        totals = [a + b for a, b in zip(positive[first], positive[second], strict=True)]
+        for exponent in (-0.5, 0.5, -1.0):
+            power = _product(("total",), (exponent,), (totals,), targets, whole=False)
+            if power is not None:
+                return Power(power.factor, Sum((Field(first), Field(second))), exponent)
+    return None
 
 
 def num_products(fields: int) -> int:
@@ -100,16 +108,6 @@ def _sum(columns: Mapping[str, Sequence[float]], targets: Sequence[float]) -> Ex
             totals = [factors[0] * a + factors[1] * b for a, b in zip(columns[first], columns[second], strict=True)]
             if all(map(same, totals, targets)):
                 return Sum((_scaled(first, factors[0]), _scaled(second, factors[1])))
-    return None
-
-
-def _power_of_sum(columns: Mapping[str, Sequence[float]], targets: Sequence[float]) -> Expression | None:
-    for first, second in itertools.combinations(columns, 2):
-        totals = [a + b for a, b in zip(columns[first], columns[second], strict=True)]
-        for exponent in (-0.5, 0.5, -1.0):
-            found = _product(("total",), (exponent,), (totals,), targets, whole=False)
-            if found is not None:
-                return Power(found.factor, Sum((Field(first), Field(second))), exponent)
     return None
 
 

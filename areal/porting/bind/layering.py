@@ -147,7 +147,15 @@ def atoms(configs: Sequence[Mapping[str, Any]], depths: Sequence[int], names: It
     for name in names:
         values = [look_up(config, name) for config in configs]
         if all(isinstance(value, list | tuple) for value in values):
-            yield from _of_lists(name, values, depths)
+            entries = [entry for value in values for entry in value]
+            if all(len(value) >= depth for value, depth in zip(values, depths, strict=True)):
+                distinct: list[Any] = []
+                for entry in entries:
+                    if isinstance(entry, str | bool | int | float | None) and entry not in distinct:
+                        distinct.append(entry)
+                yield from (Listed(name, (entry,)) for entry in distinct)
+            if all(isinstance(entry, int) and not isinstance(entry, bool) for entry in entries):
+                yield Member(name)
         elif all(isinstance(value, int) and not isinstance(value, bool) for value in values):
             yield AtLeast(name)
             yield AtMost(name)
@@ -158,17 +166,6 @@ def atoms(configs: Sequence[Mapping[str, Any]], depths: Sequence[int], names: It
             yield from (Multiple(name, shift) for shift in (0, 1, -1))
     for period in range(2, MOST_LAYERS_IN_A_PERIOD + 1):
         yield from (Multiple(period, shift) for shift in range(period))
-
-
-def _of_lists(name: str, values: Sequence[Sequence[Any]], depths: Sequence[int]) -> Iterator[Condition]:
-    if all(len(value) >= depth for value, depth in zip(values, depths, strict=True)):
-        entries: list[Any] = []
-        for entry in (entry for value in values for entry in value):
-            if isinstance(entry, str | bool | int | float | None) and entry not in entries:
-                entries.append(entry)
-        yield from (Listed(name, (entry,)) for entry in entries)
-    if all(isinstance(entry, int) and not isinstance(entry, bool) for value in values for entry in value):
-        yield Member(name)
 
 
 def mask(condition: Condition, configs: Sequence[Mapping[str, Any]], depths: Sequence[int]) -> int | None:

@@ -319,14 +319,12 @@ def readable(names: Iterable[str], observations: Sequence[Observation]) -> list[
     Noise of training (dropout, jitter) counts only once it was seen to change something alone: among many changes at
     once it would explain anything, and models would go wrong with it.
     """
-    return [name for name in names if not TRAINING_NOISE.fullmatch(name) or _acts_alone(name, observations)]
-
-
-def _acts_alone(name: str, observations: Sequence[Observation]) -> bool:
     base = observations[0]
-    return any(
-        not same_value(each.values.get(slot, ABSENT), base.values.get(slot, ABSENT))
+    acting_alone = {
+        name
         for each in observations
-        if set(each.changes) == {name}
-        for slot in each.values
-    )
+        if len(each.changes) == 1
+        for name in each.changes
+        if any(not same_value(value, base.values.get(slot, ABSENT)) for slot, value in each.values.items())
+    }
+    return [name for name in names if not TRAINING_NOISE.fullmatch(name) or name in acting_alone]

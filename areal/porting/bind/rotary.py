@@ -174,9 +174,11 @@ class RotaryFit:
         for expression in (Constant(None), whole):
             if all(self.explains(expression, sample) for sample in samples):
                 return expression
-        listed = self._by_list(samples)
-        if listed is not None:
-            return listed
+        for name in self.names:  # one table of rope_parameters but for its theta, which a list has for each layer
+            if all(isinstance(look_up(sample.config, name), list) for sample in samples):
+                listed = replace(whole, thetas=name)
+                if all(self.explains(listed, sample) for sample in samples):
+                    return listed
         kinds = [_kind_samples(sample, self._candidates(sample)) for sample in samples]
         if all(kind is not None for kind in kinds):
             named = [kind for kind in kinds if kind is not None and any(value is not ABSENT for value in kind.value)]
@@ -217,15 +219,6 @@ class RotaryFit:
 
     def _field(self, layer_type: str | None) -> RotaryField:
         return RotaryField(layer_type, tuple(sorted(self.types.get(layer_type, ()))), extra=self.extra)
-
-    def _by_list(self, samples: Sequence[SlotSample]) -> Expression | None:
-        """Return one table of rope_parameters but for its theta, which a list has for each layer."""
-        for name in self.names:
-            if all(isinstance(look_up(sample.config, name), list) for sample in samples):
-                found = replace(self._field(None), thetas=name)
-                if all(self.explains(found, sample) for sample in samples):
-                    return found
-        return None
 
     def _candidates(self, sample: SlotSample) -> list[str | None]:
         entries = look_up(sample.config, ROTARY_FIELD)

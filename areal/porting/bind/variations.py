@@ -117,7 +117,10 @@ def alternatives(value: Any, annotation: str) -> list[Any]:
     if isinstance(value, bool):
         found = [not value]
     elif isinstance(value, int):
-        found = _of_integer(value)
+        small = [8] if value >= SIZABLE else []
+        found = [2 * value, *small, value // 2, value + 1, value - 1, 3 * value, value + 4, 1, 0]
+        found = list(dict.fromkeys(number for number in found if number >= 0 and number != value))
+        found = found if value else [1, 2, 4]
     elif isinstance(value, float):
         found = [0.3, 1.7] if value == 0 else [value * 1.5, value * 0.5, value + 0.25]
     elif isinstance(value, str):
@@ -125,28 +128,11 @@ def alternatives(value: Any, annotation: str) -> list[Any]:
     elif isinstance(value, list | tuple):
         found = _of_list(list(value), _literals(annotation, ""))
     elif value is None:
-        found = _of_null(annotation)
+        found += LIKELY_NUMBERS if "int" in annotation or not annotation else []
+        found += [1.3, 0.6] if "float" in annotation or not annotation else []
+        found += [True, False] if "bool" in annotation else []
     if (value is not None and "None" in annotation) or "Optional" in annotation:
         found.append(None)
-    return found
-
-
-def _of_integer(value: int) -> list[int]:
-    if value == 0:
-        return [1, 2, 4]
-    small = [8] if value >= SIZABLE else []
-    tried = [2 * value, *small, value // 2, value + 1, value - 1, 3 * value, value + 4, 1, 0]
-    return list(dict.fromkeys(number for number in tried if number >= 0 and number != value))
-
-
-def _of_null(annotation: str) -> list[Any]:
-    found: list[Any] = []
-    if "int" in annotation or not annotation:
-        found += LIKELY_NUMBERS
-    if "float" in annotation or not annotation:
-        found += [1.3, 0.6]
-    if "bool" in annotation:
-        found += [True, False]
     return found
 
 

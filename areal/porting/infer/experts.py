@@ -90,7 +90,23 @@ def stacks_of(parameters: Mapping[str, Tensor], hidden_size: int) -> list[Stack]
     experts.0.w1, experts.1.w1, ... with equal shapes are another form of the same. Whether gate and up are rows one
     after the other or interleaved (as here) is decided by which arrangement reproduces the outputs.
     """
-    found = [*_numbered_stacks(parameters), *_stacked_parameters(parameters), *_flat_stacks(parameters, hidden_size)]
+    found = list(_numbered_stacks(parameters))
+    for count in dict.fromkeys(tensor.shape[0] for tensor in parameters.values() if tensor.dim() == 3):
+        matrices = {name: tensor for name, tensor in parameters.items() if tensor.dim() == 3 and len(tensor) == count}
+        owners = {name.rpartition(".")[0] for name in matrices}
+        vectors = {
+            name: tensor
+            for name, tensor in parameters.items()
+            if tensor.dim() == 2 and len(tensor) == count and name.rpartition(".")[0] in owners
+        }
+        found.append(Stack(count, matrices, vectors, frozenset((*matrices, *vectors))))
+    # All experts' rows in one matrix: only a router can say how many experts that are.
+    wide = {name: tensor for name, tensor in parameters.items() if tensor.dim() == 2 and tensor.shape[1] == hidden_size}
+    for count in sorted({len(tensor) for tensor in wide.values()}):
+        flat = {name: tensor for name, tensor in wide.items() if len(tensor) > count and len(tensor) % count == 0}
+        if count > 1 and len(flat) in (2, 3):
+            matrices = {name: tensor.unflatten(0, (count, -1)) for name, tensor in flat.items()}
+            found.append(Stack(count, matrices, {}, frozenset(flat)))
     return [stack for stack in found if stack.num_experts > 1 and len(stack.matrices) > 1]
 
 
@@ -120,29 +136,6 @@ def _numbered_stacks(parameters: Mapping[str, Tensor]) -> Iterator[Stack]:
             {name: tensor for name, tensor in tensors.items() if tensor.dim() == 2},
             frozenset(itertools.chain.from_iterable(members_of.values())),
         )
-
-
-def _stacked_parameters(parameters: Mapping[str, Tensor]) -> Iterator[Stack]:
-    counts = dict.fromkeys(tensor.shape[0] for tensor in parameters.values() if tensor.dim() == 3)
-    for count in counts:
-        matrices = {name: tensor for name, tensor in parameters.items() if tensor.dim() == 3 and len(tensor) == count}
-        owners = {name.rpartition(".")[0] for name in matrices}
-        vectors = {
-            name: tensor
-            for name, tensor in parameters.items()
-            if tensor.dim() == 2 and len(tensor) == count and name.rpartition(".")[0] in owners
-        }
-        yield Stack(count, matrices, vectors, frozenset((*matrices, *vectors)))
-
-
-def _flat_stacks(parameters: Mapping[str, Tensor], hidden_size: int) -> Iterator[Stack]:
-    """Yield all experts' rows in one matrix; only a router can say how many experts that are."""
-    wide = {name: tensor for name, tensor in parameters.items() if tensor.dim() == 2 and tensor.shape[1] == hidden_size}
-    for count in sorted({len(tensor) for tensor in wide.values()}):
-        flat = {name: tensor for name, tensor in wide.items() if len(tensor) > count and len(tensor) % count == 0}
-        if count > 1 and len(flat) in (2, 3):
-            matrices = {name: tensor.unflatten(0, (count, -1)) for name, tensor in flat.items()}
-            yield Stack(count, matrices, {}, frozenset(flat))
 
 
 def arrangements(stack: Stack, hidden_size: int) -> list[ExpertForm]:

@@ -158,16 +158,10 @@ def _tensors(
         if source.norm is not None:
             for kind, tensor in (("weight", source.norm.weight), ("bias", source.norm.bias)):
                 if tensor is not None and permutation is not None:
-                    tensors[f"{part}_norm.{kind}"] = _norm_tensor(source, tensor[chosen][:, permutation])
+                    by_head = tensor[chosen][:, permutation]  # [heads, D], kept in the shape of the scope
+                    shapes = {"each_head": by_head, "full": by_head.flatten()}
+                    tensors[f"{part}_norm.{kind}"] = shapes.get(source.norm.scope, by_head[0]).contiguous()
     return tensors, biases
-
-
-def _norm_tensor(source: Source, by_head: Tensor) -> Tensor:
-    """[heads, D] in the shape of the scope."""
-    assert source.norm is not None
-    if source.norm.scope == "each_head":
-        return by_head.contiguous()
-    return by_head.flatten() if source.norm.scope == "full" else by_head[0].contiguous()
 
 
 def _norm_of(source: Source) -> NormSpec | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -76,7 +76,11 @@ def canonical(
 def adapter(layout: Sequence[LayoutEntry], spec: ArchitectureSpec, *, skipped: Sequence[str] = ()) -> TableAdapter:
     """Return the adapter of a family with this layout, for one config."""
     rows = tuple(row_of(entry) for entry in layout if not entry.implied)
-    members = {"model_class": staticmethod(_built), "table": rows, "skipped": tuple(skipped)}
+    members = {
+        "model_class": staticmethod(lambda args: reference.build(args.spec)),
+        "table": rows,
+        "skipped": tuple(skipped),
+    }
     made: type[TableAdapter] = type("AnalysedStateDictAdapter", (TableAdapter,), members)
     return made(_Arguments(spec))  # type: ignore[arg-type]  # as much of a family's arguments as an adapter reads
 
@@ -85,10 +89,6 @@ def adapter(layout: Sequence[LayoutEntry], spec: ArchitectureSpec, *, skipped: S
 class _Arguments:
     spec: ArchitectureSpec
     model_type: str = "analysed"
-
-
-def _built(args: _Arguments) -> Any:
-    return reference.build(args.spec)
 
 
 def starred(name: str) -> str:
@@ -140,24 +140,18 @@ def _generalised(found: Sequence[StoredMatch]) -> dict[tuple[str, ...], _Options
     for match in found:
         layer = re.match(r"layers\.(\d+)\.", match.ours[0])
         ours = tuple(starred(name) for name in match.ours)
+        # Layer 2 of "blocks.2.experts.2.up" is "blocks.*.experts.2.up" or "blocks.2.experts.*.up"; other layers show
+        # which of them it is.
+        number = rf"(?<!\d){layer[1]}(?!\d)" if layer else "$"
+        star = "*" if layer else ""
         entries = tuple(
-            replace(entry, ours=ours, on_disk=on_disk)
+            replace(entry, ours=ours, on_disk=f"{entry.on_disk[: place.start()]}{star}{entry.on_disk[place.end() :]}")
             for entry in match.entries
-            for on_disk in _starred_on_disk(entry.on_disk, layer)
+            for place in re.finditer(number, entry.on_disk)
         )
         options = _Options(ours, entries, tuple(sorted(match.stored))[:1])
         merged[ours] = _both(merged[ours], options) if ours in merged else options
     return merged
-
-
-def _starred_on_disk(name: str, layer: re.Match[str] | None) -> list[str]:
-    """Return the name with `*` in place of the layer's number, once for each place where that number is.
-
-    Example: layer 2 of "blocks.2.experts.2.up" is "blocks.*.experts.2.up" or "blocks.2.experts.*.up"; other layers show
-    which of them it is.
-    """
-    numbers = re.finditer(rf"(?<!\d){layer[1]}(?!\d)", name) if layer else ()
-    return [f"{name[: match.start()]}*{name[match.end() :]}" for match in numbers] if layer else [name]
 
 
 def _both(left: _Options, right: _Options) -> _Options:

@@ -56,7 +56,12 @@ def measure(before: Tensor, after: Tensor, *, where: str) -> Turning | None:
     with 1 leaves a residual far above the tolerance (`rejected`), as it should for GPT-NeoX rotations.
     """
     before, after = before.double(), after.double()
-    growth = _growth(before, after)
+    # What positions make of the length of whole heads, where it is the same in all of them: no rotation does that.
+    ratio = after.norm(dim=-1) / before.norm(dim=-1).clamp_min(1e-30)
+    ratio = ratio / ratio[:, :1].mean((0, 2), keepdim=True)
+    by_position = ratio.mean((0, 2))
+    alike = float((ratio / by_position[:, None] - 1).abs().max()) <= RESIDUAL
+    growth = by_position if alike and float((by_position - 1).abs().max()) > RESIDUAL else None
     if growth is not None:
         after = after / growth[:, None, None]
     factor = (before[:, 0] * after[:, 0]).sum((0, 1)) / before[:, 0].square().sum((0, 1))
@@ -112,16 +117,6 @@ def _rejected(before: Tensor, after: Tensor, turned: Tensor, pairs: set[tuple[in
         and not pairs & {*zip(imaginary.tolist(), real.tolist(), strict=True)}
     ]
     return min(others, default=None)
-
-
-def _growth(before: Tensor, after: Tensor) -> Tensor | None:
-    """Return what positions make of the length of whole heads, if it is the same in all of them: no rotation does
-    that."""
-    ratio = after.norm(dim=-1) / before.norm(dim=-1).clamp_min(1e-30)
-    ratio = ratio / ratio[:, :1].mean((0, 2), keepdim=True)
-    by_position = ratio.mean((0, 2))
-    alike = float((ratio / by_position[:, None] - 1).abs().max()) <= RESIDUAL
-    return by_position if alike and float((by_position - 1).abs().max()) > RESIDUAL else None
 
 
 def _hypotheses(turned: Tensor, width: int) -> list[tuple[Tensor, Tensor]]:

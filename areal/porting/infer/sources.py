@@ -174,20 +174,15 @@ def _through_norm(normed: Match, shape: tuple[int, ...], probe: Capture, run: Ca
         )
     calls = [probe.calls[event] for event in events]
     run_calls = [run.calls[event] for event in events]
-    after = not _sees(run_calls, source, run)
-    use = _norm_use(calls, run_calls, normed, heads, width, after_rotary=after)
-    # A constant between norm and product belongs to the scale, one before the norm does not exist for it.
-    return Source(source, heads, norm=use)
-
-
-def _sees(calls: list[Other], source: Match, run: Capture) -> bool:
-    """Return whether the norms' inputs are the projected elements as they are, at every position; a rotation changes
-    them."""
+    # A rotation between projection and norm changes the elements that the norm sees.
     _, first = torch.unique(source.event * 1_000_000 + source.column, return_inverse=True)
     unique = torch.stack([(first == index).nonzero()[0, 0] for index in range(int(first.max()) + 1)])
     wanted = select(run, source)[..., unique].flatten().sort().values
-    given = torch.cat([call.input.flatten() for call in calls]).sort().values
-    return given.shape == wanted.shape and float((given - wanted).abs().max()) < 1e-4 * float(wanted.abs().max())
+    given = torch.cat([call.input.flatten() for call in run_calls]).sort().values
+    sees = given.shape == wanted.shape and float((given - wanted).abs().max()) < 1e-4 * float(wanted.abs().max())
+    use = _norm_use(calls, run_calls, normed, heads, width, after_rotary=not sees)
+    # A constant between norm and product belongs to the scale, one before the norm does not exist for it.
+    return Source(source, heads, norm=use)
 
 
 def _norm_use(

@@ -20,7 +20,7 @@ from areal.porting.probe.subject import quiet
 from areal.porting.records import SubjectError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from areal.porting.probe.subject import Subject
 
@@ -219,16 +219,15 @@ def record(instance: Instance, tokens: Tensor, *, seed: int = 0) -> dict[str, An
 
 
 def recorded_weights(recording: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the weights of a recording, by their names on disk."""
+    """Return the float32 weights of a recording, by their names on disk: vectors around one, which suits scales and is
+    visible in biases; matrices that keep the size of what they are applied to; embeddings small."""
     seed = int(recording["seed"])
-    return {name: _value(name, shape, seed) for name, shape in recording["shapes"].items()}
-
-
-def _value(name: str, shape: Sequence[int], seed: int) -> Tensor:
-    """Return float32 values: vectors around one, which suits scales and is visible in biases; matrices that keep the
-    size of what they are applied to; embeddings small."""
-    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) ^ (seed * 0x9E3779B1 & 0xFFFFFFFF))
-    noise = torch.randn(tuple(shape), generator=generator)
-    if len(shape) < 2:
-        return (0.1 if name.endswith("bias") else 1.0) + 0.3 * noise
-    return noise * (0.2 if "emb" in name else shape[-1] ** -0.5)
+    weights = {}
+    for name, shape in recording["shapes"].items():
+        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) ^ (seed * 0x9E3779B1 & 0xFFFFFFFF))
+        noise = torch.randn(tuple(shape), generator=generator)
+        if len(shape) < 2:
+            weights[name] = (0.1 if name.endswith("bias") else 1.0) + 0.3 * noise
+        else:
+            weights[name] = noise * (0.2 if "emb" in name else shape[-1] ** -0.5)
+    return weights

@@ -345,24 +345,23 @@ def sizes_by_shape(subject: Subject, fields: Mapping[str, Any], names: Iterable[
             fewer = _shapes(subject, {**fields, name: role}) if role == LAYERS else None
             if fewer is not None:  # the rest goes faster with few layers
                 fields[name], shapes = role, fewer[1]
-        elif all(size % value == 0 and size > value for size in _changed_sizes(changed, shapes)):
-            counts.append(name)
         else:
-            direct.append(name)
-    found |= _sizes_of_factors(counts, fields)
+            sizes = [  # of the dimensions that changed, before they did
+                old
+                for key, shape in changed.items()
+                if key in shapes and len(shape) == len(shapes[key])
+                for old, new in zip(shapes[key], shape, strict=True)
+                if old != new
+            ]
+            is_factor = all(size % value == 0 and size > value for size in sizes)
+            (counts if is_factor else direct).append(name)
+    # Of factors of sizes, many are a head's width, few are numbers of heads, fewer of key heads.
+    most = max((int(fields[name]) for name in counts if int(fields[name]) < MANY_HEADS), default=0)
+    for name in counts:
+        value = int(fields[name])
+        found[name] = HEAD_DIM if value >= MANY_HEADS else HEADS if value == most else KEY_HEADS
     ordered = sorted(direct, key=lambda name: -int(fields[name]))
     return found | {name: SIZES[place % len(SIZES)] for place, name in enumerate(ordered)}
-
-
-def _sizes_of_factors(names: list[str], fields: Mapping[str, Any]) -> dict[str, int]:
-    """Return the fields that are factors of sizes: many are a head's width, few are numbers of heads, fewer of key
-    heads."""
-    numbers = sorted({int(fields[name]) for name in names if int(fields[name]) < MANY_HEADS}, reverse=True)
-    values = {}
-    for name in names:
-        value = int(fields[name])
-        values[name] = HEAD_DIM if value >= MANY_HEADS else HEADS if value == numbers[0] else KEY_HEADS
-    return values
 
 
 def _role(changed: Shapes, before: Shapes, embedding: str, value: int) -> int | None:
@@ -378,17 +377,6 @@ def _role(changed: Shapes, before: Shapes, embedding: str, value: int) -> int | 
     if embedding in changed:
         return VOCABULARY if changed[embedding][0] != before[embedding][0] else HIDDEN
     return None
-
-
-def _changed_sizes(changed: Shapes, before: Shapes) -> list[int]:
-    """Return the original sizes of the dimensions that changed."""
-    return [
-        old
-        for name, shape in changed.items()
-        if name in before and len(shape) == len(before[name])
-        for old, new in zip(before[name], shape, strict=True)
-        if old != new
-    ]
 
 
 def _changed(subject: Subject, fields: Mapping[str, Any], name: str, before: Shapes) -> Shapes | None:

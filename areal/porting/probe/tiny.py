@@ -59,13 +59,26 @@ def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     aliases: dict[str, tuple[str, ...]] = {}
     for alias, name in (getattr(subject.config_class, "attribute_map", None) or {}).items():
         aliases[name] = (*aliases.get(name, ()), alias)
-    depth = _depth(defaults, aliases)
+    names = {name: (name, *aliases.get(name, ())) for name in defaults}
+    depths = (
+        value
+        for name, value in defaults.items()
+        if type(value) is int
+        and meaning(names[name], value) == LAYERS
+        and re.search(r"layer|block|depth", " ".join(names[name]))
+    )
+    depth = next(depths, None)
     # Fields of the source's own config.json, but for lists over layers, which depend on other fields.
     skipped = COMMON | UNIMPORTANT | {"model_type", "architectures"}
     own = (subject.raw_config or {}).items()
     chosen = {name: value for name, value in own if name not in skipped and not isinstance(value, list)}
     chosen |= _shrink(defaults, aliases, depth, given=frozenset(kwargs))
-    unknown = _unknown(defaults, aliases, given=frozenset(kwargs))
+    # Large integers whose names say nothing.
+    unknown = [
+        name
+        for name, value in defaults.items()
+        if type(value) is int and value > 1 and not kwargs.keys() & {*names[name]} and not known(names[name], value)
+    ]
     if unknown:
         chosen |= sizes_by_shape(subject, defaults, unknown)
     chosen |= kwargs
@@ -262,14 +275,18 @@ def _starts(
         if config not in starts:
             starts.append(config)
     # Lists over layers that a class cannot do without though its default is null, filled in turn from its source.
-    found = []
+    found: list[dict[str, Any]] = []
     for name in (name for name, value in fields.items() if value is None and name not in given):
         if name.endswith(("types", "pattern")):
             kinds_of_source = layer_kinds(subject.source_files, name)
             if kinds_of_source:
                 found.append({name: [kinds_of_source[place % len(kinds_of_source)] for place in range(LAYERS)]})
-    further = [*found, *_unset_rotary(subject, fields, given)]
-    return starts + [config | each for config in starts[:1] for each in further]
+    # One entry of rope_parameters for each kind of layers, where a class that has kinds says nothing about them.
+    if "rope_parameters" not in given and fields.get("rope_parameters") == {}:
+        kinds = enumerate(layer_kinds(subject.source_files, "layer_types"), 1)
+        entries = {kind: {"rope_type": "default", "rope_theta": 10000.0 * place} for place, kind in kinds}
+        found += [{"rope_parameters": entries}] if entries else []
+    return starts + [config | each for config in starts[:1] for each in found]
 
 
 def _with_equal_heads(config: Mapping[str, Any], names: Mapping[str, str], heads: int | None) -> dict[str, Any]:
@@ -283,26 +300,6 @@ def _with_equal_heads(config: Mapping[str, Any], names: Mapping[str, str], heads
         elif re.search(r"(key_value|kv)_heads", names.get(name, "")):
             changed[name] = heads
     return changed
-
-
-def _unset_rotary(subject: Subject, fields: Mapping[str, Any], given: frozenset[str]) -> list[dict[str, Any]]:
-    """Return one entry of rope_parameters for each kind of layers, where a class that has kinds says nothing about
-    them."""
-    if "rope_parameters" in given or fields.get("rope_parameters") != {}:
-        return []
-    found = layer_kinds(subject.source_files, "layer_types")
-    entries = {kind: {"rope_type": "default", "rope_theta": 10000.0 * (place + 1)} for place, kind in enumerate(found)}
-    return [{"rope_parameters": entries}] if entries else []
-
-
-def _unknown(fields: Mapping[str, Any], aliases: Mapping[str, tuple[str, ...]], *, given: frozenset[str]) -> list[str]:
-    """Return the large integers whose names say nothing."""
-    names = {name: (name, *aliases.get(name, ())) for name in fields}
-    return [
-        name
-        for name, value in fields.items()
-        if type(value) is int and value > 1 and not given & set(names[name]) and not known(names[name], value)
-    ]
 
 
 def _derived(subject: Subject, fields: Mapping[str, Any], chosen: dict[str, Any]) -> set[str]:
@@ -357,15 +354,6 @@ def cut(values: list[Any], depth: int | None) -> list[Any]:
 def kinds(values: list[Any]) -> list[Any]:
     """Return the distinct entries in order of appearance."""
     return [value for place, value in enumerate(values) if value not in values[:place]]
-
-
-def _depth(fields: Mapping[str, Any], aliases: Mapping[str, tuple[str, ...]]) -> int | None:
-    """Return the number of layers of the original."""
-    for name, value in fields.items():
-        names = (name, *aliases.get(name, ()))
-        if type(value) is int and meaning(names, value) == LAYERS and re.search(r"layer|block|depth", " ".join(names)):
-            return value
-    return None
 
 
 # ----------------------------------------------------------------------------------------------------------- observable

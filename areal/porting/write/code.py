@@ -9,6 +9,7 @@ from areal.porting.bind.expressions import depends_on_layer
 from areal.porting.family import Constant, Field, Not, PerLayer, Product, RotaryField, WhenEqual, WhenNull
 from areal.porting.records import ReportError
 from areal.porting.spec import BLOCKS
+from areal.porting.write.arguments import is_among
 from areal.porting.write.names import literal
 
 if TYPE_CHECKING:
@@ -95,7 +96,16 @@ class ModelCode:
             body = f"return {self._block(node.value)}"
         elif isinstance(node, WhenEqual) and isinstance(node.then, Constant) and isinstance(node.otherwise, Constant):
             kinds = [node.then.value, node.otherwise.value]
-            body = self._either_block(self.arguments.flag(node), *kinds)
+            then, otherwise = (BLOCKS[kind] for kind in kinds)
+            condition = self.arguments.flag(node)
+            if set(then.children) == set(otherwise.children):
+                choice = (
+                    f"block: type[{then.name} | {otherwise.name}] = {then.name} if {condition} else {otherwise.name}"
+                )
+                body = f"{choice}\n    return {self._block(kinds[1], 'block')}"
+            else:
+                self._is_shared = True
+                body = f"if {condition}:\n        return {self._block(kinds[0])}\n    return {self._block(kinds[1])}"
         else:
             raise ReportError(
                 "the kind of block depends on the layer, which the template cannot write",
@@ -104,38 +114,24 @@ class ModelCode:
             )
         return self._function("_block", body, " | ".join(sorted({BLOCKS[kind].name for kind in kinds})))
 
-    def _either_block(self, condition: str, then: BlockKind, otherwise: BlockKind) -> str:
-        """Return the body of a function that makes one of two kinds of block."""
-        (first, children, *_), (second, other_children, *_) = BLOCKS[then], BLOCKS[otherwise]
-        if set(children) == set(other_children):
-            choice = f"block: type[{first} | {second}] = {first} if {condition} else {second}"
-            return f"{choice}\n    return {self._block(otherwise, 'block')}"
-        self._is_shared = True
-        return f"if {condition}:\n        return {self._block(then)}\n    return {self._block(otherwise)}"
-
     def _block(self, kind: BlockKind, name: str = "") -> str:
         name, children = name or BLOCKS[kind].name, BLOCKS[kind].children
         arguments = []
         for child in children:
             if child == "self_attn":
-                arguments.append(f"self_attn={self._attention_call()}")
+                attention = self._attention()
+                is_short = attention.count("=") <= _SHORT and not self._is_shared
+                arguments.append(f"self_attn={attention if is_short else '_attention(args, layer)'}")
+            elif child == "mlp" and self._kind("layer.feed_forward") == "mlp" and not self._is_shared:
+                arguments.append(f"mlp={self._mlp('layer.feed_forward')}")
             elif child == "mlp":
-                arguments.append(f"mlp={self._feed_forward_call()}")
+                arguments.append(f"mlp=_feed_forward(args{', layer' if self._feed_forward_needs_layer() else ''})")
             else:
                 slot = f"layer.norms.{child}"
                 text = self._norm(slot, "args.hidden_size")
                 arguments.append(f"{child}={self._choice(slot, text) if slot in self.slots else text}")
         arguments += self._keywords("layer.", {"residual_multiplier": 1.0})
         return f"{name}({', '.join(arguments)})"
-
-    def _attention_call(self) -> str:
-        text = self._attention()
-        return text if text.count("=") <= _SHORT and not self._is_shared else "_attention(args, layer)"
-
-    def _feed_forward_call(self) -> str:
-        if self._kind("layer.feed_forward") == "mlp" and not self._is_shared:
-            return self._mlp("layer.feed_forward")
-        return f"_feed_forward(args{', layer' if self._feed_forward_needs_layer() else ''})"
 
     # ------------------------------------------------------------------------------------------------ feed-forward
 
@@ -145,16 +141,14 @@ class ModelCode:
         if isinstance(node, Constant):
             text = self._mixture() if node.value == "moe" else self._mlp("layer.feed_forward")
             return self._function("_feed_forward", f"return {text}", text.partition("(")[0], needs_layer)
-        dense, is_dense = self._mlp("layer.feed_forward"), self._dense_condition(node)
+        # The property says that a layer has experts; the code asks whether it has none.
+        experts = _mapped(node, lambda leaf: isinstance(leaf, Constant) and leaf.value == "moe")
+        has_experts = self.arguments.write(experts, "layer.feed_forward")
+        is_dense = has_experts.removeprefix("not ") if has_experts.startswith("not ") else f"not {has_experts}"
+        dense = self._mlp("layer.feed_forward")
         body = f"if {is_dense}:\n        return {dense}\n    return {self._mixture()}"
         kind = f"{dense.partition('(')[0]} | MixtureOfExperts"
         return self._function("_feed_forward", body, kind, needs_layer)
-
-    def _dense_condition(self, node: Expression) -> str:
-        """Return the text of "this layer has no experts", over a property that says that it has."""
-        experts = _mapped(node, lambda leaf: isinstance(leaf, Constant) and leaf.value == "moe")
-        text = self.arguments.write(experts, "layer.feed_forward")
-        return text.removeprefix("not ") if text.startswith("not ") else f"not {text}"
 
     def _feed_forward_needs_layer(self) -> bool:
         below = [node for slot, node in self.slots.items() if slot.startswith("layer.feed_forward")]
@@ -298,8 +292,16 @@ class ModelCode:
         arguments = ["layer", "args"]
         for name in ("query_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim"):
             arguments.append(f"{name}={self._text(path + name)}")
-        compressed = self._query_norm(path)
-        arguments.append(f"query_norm={compressed}")
+        rank, node = self._text(f"{path}query_rank"), self.slots[f"{path}query_rank"]
+        norm = self._optional_norm(f"{path}query_norm", rank)
+        if (
+            not isinstance(node, Constant)
+            and norm != "None"
+            and " if " not in norm
+            and self.arguments.can_be_none(node)
+        ):
+            norm = f"{norm} if {rank} is not None else None"
+        arguments.append(f"query_norm={norm}")
         arguments.append(f"kv_norm={self._norm(f'{path}kv_norm', self._text(f'{path}kv_rank'))}")
         arguments += self._keywords(path, {"query_bias": False, "kv_bias": False, "output_bias": False})
         arguments.append(f"scale={self._text(f'{path}scale')}")
@@ -322,15 +324,10 @@ class ModelCode:
             arguments.append(f"output_bias={self._text(f'{path}.output_bias')}")
         if gated:
             arguments += self._keywords(f"{path}.", {"clamp": None, "up_offset": 0.0})
-        if self._is_learned(path):
-            arguments.append("learned_activation=True")
-        return f"{'GatedMLP' if gated else 'MLP'}({', '.join(arguments)})"
-
-    def _is_learned(self, path: str) -> bool:
-        """Whether the activation of a feed-forward layer may have parameters, which are stored somewhere."""
         module = path.replace("layer.feed_forward", "layers.*.mlp").replace(".shared", ".shared_experts")
-        stored = [name for row in self.layout for name in row["ours"]]
-        return any(f"{name}.".startswith(f"{module}.activation.") for name in stored)
+        if any(f"{name}.".startswith(f"{module}.activation.") for row in self.layout for name in row["ours"]):
+            arguments.append("learned_activation=True")  # a parameter of the activation is stored
+        return f"{'GatedMLP' if gated else 'MLP'}({', '.join(arguments)})"
 
     def _mixture(self) -> str:
         path = "layer.feed_forward."
@@ -348,14 +345,6 @@ class ModelCode:
             arguments.append(f"shared_experts={self._choice(f'{path}shared', self._mlp(f'{path}shared'))}")
             arguments += self._keywords(path, {"shared_gate": False, "shared_scale": 1.0})
         return f"MixtureOfExperts({', '.join(arguments)})"
-
-    def _query_norm(self, path: str) -> str:
-        """Return the norm of compressed queries, where there are any."""
-        rank, node = self._text(f"{path}query_rank"), self.slots[f"{path}query_rank"]
-        norm = self._optional_norm(f"{path}query_norm", rank)
-        if isinstance(node, Constant) or norm == "None" or " if " in norm:
-            return norm
-        return f"{norm} if {rank} is not None else None" if self.arguments.can_be_none(node) else norm
 
     # ----------------------------------------------------------------------------------------- norms and positions
 
@@ -422,7 +411,8 @@ class ModelCode:
         return [
             f"{name}={self._word(path, name) if name in _ALTERNATIVES else self._text(path + name)}"
             for name, default in defaults.items()
-            if path + name in self.slots and not _is_constant(self.slots[path + name], default)
+            if path + name in self.slots
+            and not (isinstance(node := self.slots[path + name], Constant) and is_among(node.value, [default]))
         ]
 
     def _word(self, path: str, name: str) -> str:
@@ -492,9 +482,3 @@ _ALTERNATIVES: Final = {
     "score": ("softmax", "sigmoid"),
 }
 """Keywords that take one of a few words, which a field of a config can name too."""
-
-
-def _is_constant(node: Expression, value: Any) -> bool:
-    return (
-        isinstance(node, Constant) and node.value == value and isinstance(node.value, bool) == isinstance(value, bool)
-    )

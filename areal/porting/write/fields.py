@@ -136,7 +136,9 @@ def plan_fields(slots: Mapping[str, Expression], uses: Sequence[FieldUse]) -> Fi
         is_kept = use.status == "used" or is_length
         if not is_kept or name.partition(".")[0] in ROTARY_FIELDS or name in SHARED:
             continue
-        attribute = canonical.get(name) or _free(attribute_name(name), taken)
+        attribute = canonical.get(name) or attribute_name(name)
+        while name not in canonical and attribute in taken:
+            attribute += "_"
         taken.add(attribute)
         kept.append(_field_plan(use, attribute, parts))
     known = {plan.name for plan in kept}
@@ -184,12 +186,6 @@ def _canonical_attributes(slots: Mapping[str, Expression], uses: Sequence[FieldU
         if length is not None:
             found[length] = "max_position_embeddings"
     return found
-
-
-def _free(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name
 
 
 def _field_plan(use: FieldUse, attribute: str, parts: Sequence[Expression | Condition]) -> FieldPlan:

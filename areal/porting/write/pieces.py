@@ -7,6 +7,7 @@ for tensor parallelism, and what the generated tests run (tiny config, proven va
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +29,7 @@ from areal.porting.write.names import (
 from areal.porting.write.words import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from areal.porting.family import Expression
     from areal.porting.write.fields import FieldPlans
@@ -66,7 +67,7 @@ def family(report: Mapping[str, Any], unit: str) -> dict[str, Any]:
     summary = describe(slots, {use.name: use.default for use in uses})
     return {
         "title": title,
-        "sentence": _wrapped(f"{title}: {summary}."),
+        "sentence": "\n".join(textwrap.wrap(one_line(f"{title}: {summary}."), _MAX_LINE)),
         "summary": summary,
         "args": _arguments(arguments),
         "model": model,
@@ -106,8 +107,9 @@ def _arguments(arguments: Arguments) -> dict[str, Any]:
     reading.append(f"args = cls({', '.join(f'{name}={text}' for name, text in arguments.values())})")
     reading += arguments.requirements()
     for section in arguments.sections():
-        inner = [name.partition(".")[2] for name in ignored if name.startswith(f"{section}.")]
-        reading.append(f"{section_variable(section)}.finish({_set(inner)})")
+        inner = sorted(name.partition(".")[2] for name in ignored if name.startswith(f"{section}."))
+        harmless = f"{{{', '.join(map(literal, inner))}}}" if inner else ""
+        reading.append(f"{section_variable(section)}.finish({harmless})")
     reading += [f"fields.finish({'IGNORED' if top else ''})", "return args"]
     exported = [f"{literal(name)}: {text}" for name, text in arguments.exported()]
     exported += [arguments.exported_rotary()] if arguments.exported_rotary() else []
@@ -150,17 +152,6 @@ def _attributes(arguments: Arguments) -> list[dict[str, Any]]:
     return found
 
 
-def _set(names: list[str]) -> str:
-    return f"{{{', '.join(literal(name) for name in sorted(names))}}}" if names else ""
-
-
-def _wrapped(sentence: str) -> str:
-    """Return a sentence as the lines of a docstring."""
-    import textwrap
-
-    return "\n".join(textwrap.wrap(one_line(sentence), _MAX_LINE))
-
-
 ROWS: Final = {
     "renamed": "Renamed",
     "transposed": "Transposed",
@@ -199,10 +190,27 @@ def table(layout: Sequence[Mapping[str, Any]]) -> tuple[list[str], dict[str, str
 
     Modules that are stored under "model." and their own name, or as the row of a branch says, need no row.
     """
-    entries = [entry for entry in layout if not entry.get("implied") and not _is_usual(entry)]
-    shared = _shared_alternatives(entries)
-    names = {text: name for name, text in shared.items()}
-    return [_row(entry, names) for entry in sorted(entries, key=lambda entry: list(entry["ours"]))], shared
+    entries = []
+    for entry in layout:
+        first = entry["ours"][0]
+        usual = first if first.startswith("lm_head") else f"model.{first}"
+        is_usual = entry["kind"] == "renamed" and len(entry["ours"]) == 1 and entry["on_disk"] == usual
+        if not entry.get("implied") and (not is_usual or entry.get("alternative")):
+            entries.append(entry)
+    alternatives = [entry["alternative"] for entry in entries if entry.get("alternative")]
+    texts = [_row(alternative, {}) for alternative in alternatives]
+    names: dict[str, str] = {}
+    for text, alternative in zip(texts, alternatives, strict=True):
+        if texts.count(text) > 1 and text not in names:
+            parts = [
+                parameter_name(name).rpartition(".")[2].removesuffix("_proj").upper() for name in alternative["ours"]
+            ]
+            name = f"_{'_'.join(parts)}"
+            while name in names.values():
+                name += "_"
+            names[text] = name
+    rows = [_row(entry, names) for entry in sorted(entries, key=lambda entry: list(entry["ours"]))]
+    return rows, {name: text for text, name in names.items()}
 
 
 def tensor_parallel(
@@ -210,44 +218,23 @@ def tensor_parallel(
 ) -> dict[str, str]:
     """Map each module (or stacked parameter) to its split, sorted; also those that only other configs than the tiny one
     have. untied: whether some model has a head of its own."""
-    names = {_module(parameter_name(name)) for entry in layout for name in entry["ours"]}
+    names = {parameter_name(name) for entry in layout for name in entry["ours"]}
+    names = {name.removesuffix(".weight").removesuffix(".bias") for name in names} - {"lm_head"}
     names |= {"lm_head"} if untied else set()
-    names |= {f"layers.*.{name}" for name in _possible(slots)}
-    found = {name: split for name in sorted(names) if (split := next(_endings(name), ""))}
-    return found if untied else {name: split for name, split in found.items() if name != "lm_head"}
-
-
-def _possible(slots: Mapping[str, Expression]) -> Iterator[str]:
-    """Modules of a layer that some config has, though maybe not the tiny one."""
     path = "layer.feed_forward"
-    gate = {"gate_proj"} if slots.get(f"{path}.gated") == Constant(True) else set()
     if f"{path}.intermediate_size" in slots:
-        yield from (f"mlp.{name}" for name in gate | {"up_proj", "down_proj"})
+        gate = ["gate_proj"] if slots.get(f"{path}.gated") == Constant(True) else []
+        names |= {f"layers.*.mlp.{name}" for name in (*gate, "up_proj", "down_proj")}
     if not isinstance(slots.get("layer.attention.query_rank", Constant(None)), Constant):
-        yield from ("self_attn.q_proj", "self_attn.q_b_proj")
+        names |= {"layers.*.self_attn.q_proj", "layers.*.self_attn.q_b_proj"}
+    ends = {name: (".".join(name.split(".")[-2:]), name.rpartition(".")[2]) for name in sorted(names)}
+    return {name: _SPLITS.get(two) or _SPLITS[one] for name, (two, one) in ends.items() if {two, one} & _SPLITS.keys()}
 
 
 def row_names(rows: Sequence[str], shared: Mapping[str, str]) -> list[str]:
-    """Classes that the table uses, sorted."""
+    """Return classes that the table uses, sorted."""
     text = "\n".join([*rows, *shared.values()])
-    return sorted(name for name in ROWS.values() if f"{name}(" in _without_longer(text, name))
-
-
-def _without_longer(text: str, name: str) -> str:
-    """Return the text without the classes whose names end like another ("StackedExperts" and "Experts")."""
-    for other in ROWS.values():
-        if other != name and other.endswith(name):
-            text = text.replace(other, "")
-    return text
-
-
-def _is_usual(entry: Mapping[str, Any]) -> bool:
-    ours = list(entry["ours"])
-    if entry.get("implied"):
-        return True
-    if entry["kind"] != "renamed" or len(ours) != 1 or entry.get("alternative"):
-        return False
-    return bool(entry["on_disk"] == (ours[0] if ours[0].startswith("lm_head") else f"model.{ours[0]}"))
+    return sorted(name for name in ROWS.values() if re.search(rf"\b{name}\(", text))
 
 
 def _row(entry: Mapping[str, Any], names: Mapping[str, str]) -> str:
@@ -267,36 +254,6 @@ def _row(entry: Mapping[str, Any], names: Mapping[str, str]) -> str:
         text = _row(entry["alternative"], {})
         arguments.append(f"alternative={names.get(text, text)}")
     return f"{ROWS[kind]}({', '.join(arguments)})"
-
-
-def _shared_alternatives(entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Alternatives that stand in several rows, by the name of a constant for each."""
-    texts = [_row(entry["alternative"], {}) for entry in entries if entry.get("alternative")]
-    owners = {_row(entry["alternative"], {}): entry["alternative"] for entry in entries if entry.get("alternative")}
-    found: dict[str, str] = {}
-    for text in dict.fromkeys(texts):
-        if texts.count(text) > 1:
-            name = "_".join(
-                parameter_name(name).rpartition(".")[2].removesuffix("_proj").upper() for name in owners[text]["ours"]
-            )
-            while f"_{name}" in found:
-                name += "_"
-            found[f"_{name}"] = text
-    return found
-
-
-def _module(name: str) -> str:
-    for suffix in (".weight", ".bias"):
-        name = name.removesuffix(suffix)
-    return name
-
-
-def _endings(name: str) -> Iterator[str]:
-    parts = name.split(".")
-    for length in (2, 1):
-        split = _SPLITS.get(".".join(parts[-length:]))
-        if split:
-            yield split
 
 
 _OF_CALLERS: Final = frozenset({"_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache"})
@@ -339,13 +296,14 @@ def checks(report: Mapping[str, Any], uses: Sequence[FieldUse], plans: FieldPlan
         or name.endswith("_token_id")
         or (type(value) is int and large.get(name, value) > value)
     } | required
+    most_changed = sorted(variants, key=lambda variant: -len(variant["overrides"]))[:_NUM_RELOADED]
     return {
         "config": _items(config),
         "variants": [
             [literal(one_line(variant["name"], 60)), literal(dict(variant["overrides"]))] for variant in variants
         ],
         "small": _items(small),
-        "reloaded": [literal(name) for name in ("tiny", *_most_changed(variants))],
+        "reloaded": [literal("tiny"), *(literal(one_line(variant["name"], 60)) for variant in most_changed)],
         "defaults": literal({"model_type": report["model_type"], **required}),
         "refused": _refused(plans),
         "recorded": bool(report.get("reference")),
@@ -359,12 +317,6 @@ def _must_be_said(use: FieldUse) -> bool:
     if use.status != "fixed" or not use.allowed or isinstance(use.default, list | dict):
         return False
     return not is_among(use.default, use.allowed)
-
-
-def _most_changed(variants: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return names of the variants that differ most from the tiny config: those worth writing and reading again."""
-    ordered = sorted(variants, key=lambda variant: -len(variant["overrides"]))
-    return [one_line(variant["name"], 60) for variant in ordered[:_NUM_RELOADED]]
 
 
 def _items(config: Mapping[str, Any]) -> list[list[str]]:
