@@ -1,9 +1,10 @@
-"""Makes a native model family: analyses an architecture in a child process and turns its report into answers.
+"""Makes a native model family: an architecture is analysed, and source written of the report, in child processes.
 
 `areal.porting` runs with the repository's own interpreter and speaks JSON: this package never imports the framework,
-torch or transformers. What the analysis cannot prove is refused here, before anything is rendered; code of a stranger
-runs only with `--trust-source`. `--analyze-only` prints the report as the checklist of an engineer who ports a model,
-each line with its evidence.
+torch or transformers. What the analysis cannot prove is refused here, before anything is rendered, and the pieces of
+source that `areal.porting.write` returns hold checked names and literals only. Code of a stranger runs only with
+`--trust-source`. `--analyze-only` prints the report as the checklist of an engineer who ports a model, each line with
+its evidence.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def prepare(change: Change) -> dict[str, Any]:
 
 
 def _without_nothing(table: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry without what is not said; `default` tells null from absent, so it stays, and 0 is not False."""
+    """Return an entry without what is not said; `default` tells null from absent, so it stays, and 0 is not False."""
     return {
         name: value
         for name, value in table.items()
@@ -239,7 +240,7 @@ def _child_arguments(options: Mapping[str, str], source: str) -> list[str]:
 
 
 def _advice(answer: Mapping[str, Any], where: str) -> tuple[str, str]:
-    """Which option an error is about, and what to do where its text does not say it."""
+    """Return which option an error is about, and what to do where its text does not say it."""
     kind, nearest = answer.get("kind"), answer.get("nearest") or []
     if kind == "UnknownConfigError" and nearest:
         like = str(nearest[0].get("model_type"))
@@ -254,7 +255,7 @@ def _advice(answer: Mapping[str, Any], where: str) -> tuple[str, str]:
 
 
 def read_report(name: str) -> dict[str, Any]:
-    """A report that was saved with `--analyze-only --json`, or the object of `areal.porting` itself."""
+    """Read a report that was saved with `--analyze-only --json`, or the object of `areal.porting` itself."""
     try:
         loaded = json.loads(Path(name).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -268,7 +269,7 @@ def read_report(name: str) -> dict[str, Any]:
 
 
 def checked(report: dict[str, Any]) -> dict[str, Any]:
-    """The report, if it has the parts that its status promises."""
+    """Return the report, if it has the parts that its status promises."""
     missing = [name for name in _NEEDED if not isinstance(report.get(name), str)]
     if not missing and report["status"] not in _PARTS:
         raise _malformed("no known status")
@@ -295,7 +296,7 @@ def _malformed(what: str) -> UsageError:
 
 
 def _absolute(source: str) -> str:
-    """A path as the child sees it, which runs in the repository; a model_type as it is."""
+    """Return a path as the child sees it, which runs in the repository; a model_type as it is."""
     path = Path(source).expanduser()
     return str(path.resolve()) if path.exists() else source
 
@@ -304,7 +305,7 @@ _MAX_DIFFERENCES: Final = 12
 
 
 def checklist(report: Mapping[str, Any]) -> str:
-    """What was found and how it is known; what becomes of each config field; what is missing."""
+    """Return what was found and how it is known; what becomes of each config field; what is missing."""
     parts = [
         f"{report['model_type']} ({report['architecture']}, {report.get('source', 'unknown source')}): "
         f"{report['status']}"
@@ -337,13 +338,13 @@ def checklist(report: Mapping[str, Any]) -> str:
 
 
 def missing_features(report: Mapping[str, Any]) -> str:
-    """What areal cannot express, where it is, and how that is known."""
+    """Return what areal cannot express, where it is, and how that is known."""
     rows = [(str(item["feature"]), str(item["where"]), _short(item["detail"], 160)) for item in report["missing"]]
     return "not supported (what, where, evidence):\n" + aligned(rows)
 
 
 def differences(report: Mapping[str, Any]) -> tuple[str, ...]:
-    """How the config differs from those of the nearest families, one text each."""
+    """Return how the config differs from those of the nearest families, one text each."""
     found = []
     for near in report.get("nearest") or ():
         rows = [

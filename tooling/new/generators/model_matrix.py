@@ -66,7 +66,7 @@ def run_matrix(root: Path, python: Path, file: str, *, jobs: int = 0) -> Finding
 
 @contextlib.contextmanager
 def _worktree(root: Path) -> Iterator[Path]:
-    """A worktree of the last commit in a temporary folder. Nothing of it is left, also when it is interrupted."""
+    """Add a worktree of the last commit in a temporary folder. Nothing of it is left, also when it is interrupted."""
     with tempfile.TemporaryDirectory(prefix="areal-matrix-") as folder:
         scratch = Path(folder) / "repository"
         try:
@@ -115,7 +115,7 @@ class _Matrix:
         yield from self._refused_changes([entry for entry in entries if entry.synthetic])
 
     def _refused_changes(self, entries: Sequence[MatrixEntry]) -> Iterator[MatrixRow]:
-        """Changed configs that the family of the plain one refuses: each is tried as the config of a family."""
+        """Yield changed configs that the family of the plain one refuses: each is tried as the config of a family."""
         for entry in entries:
             for change in entry.synthetic:
                 if self._named.get(str(change["name"])) is not None:
@@ -158,7 +158,7 @@ class _Matrix:
         self._verify(entry, row)
 
     def _analyse(self, entry: MatrixEntry, row: MatrixRow) -> Mapping[str, Any] | None:
-        """The report of a proven family; None when it was refused, which the row then says."""
+        """Return the report of a proven family; None when it was refused, which the row then says."""
         command = ["-m", "areal.porting", entry.model_type, "--json"]
         if entry.tiny:
             tiny = self._folder / f"{row.name}.tiny.json"
@@ -296,7 +296,7 @@ class MatrixRow:
         self.parity_ratio = max((entry["parity"] / entry["tolerance"] for entry in variants), default=0.0)
 
     def take_verification(self, found: Mapping[str, Any]) -> None:
-        """What the verification says: a family is wrong by anything wrong or crashed, unproven by nothing right."""
+        """Take what the verification says: anything wrong or crashed is wrong, nothing right is unproven."""
         self.verification = dict(found)
         if not found.get("equal"):
             refusals = [str(each["reason"]) for each in found.get("refusals", ())] or ["no config was possible"]
@@ -314,7 +314,7 @@ class MatrixRow:
 
 
 def read_entries(file: str) -> list[MatrixEntry]:
-    """The families of a matrix file. Raises UsageError naming what is wrong with it."""
+    """Return the families of a matrix file. Raises UsageError naming what is wrong with it."""
     try:
         loaded = json.loads(Path(file).read_text(encoding="utf-8"))
         if isinstance(loaded, list):
@@ -348,7 +348,7 @@ def _no_matrix(file: str, what: str) -> UsageError:
 
 
 def summary(rows: Sequence[MatrixRow]) -> dict[str, Any]:
-    """Counts, and how long a family takes."""
+    """Return counts, and how long a family takes."""
     outcomes = [row.outcome for row in rows]
     proven = sorted(row.total for row in rows if row.outcome == "proven")
     counts: dict[str, Any] = {name: outcomes.count(name) for name in ("proven", "refused", "failed", "wrong", "error")}
