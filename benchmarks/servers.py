@@ -39,8 +39,8 @@ def vllm_engine(
     actor: float32, one of our families; with adapters, only they travel. carrier: shared memory when None. adapter:
     vLLM's own when None. options: of ServerEngineConfig. The caller closes it.
     """
+    from areal.engine.checks import RequestLimits
     from areal.engine.config import ServerEngineConfig
-    from areal.engine.server.checks import RequestLimits
     from areal.engine.server.client import is_healthy
     from areal.engine.server.engine import ServerEngine
     from areal.engine.vllm.adapter import VLLMAdapter

@@ -51,7 +51,7 @@ def _embedded(config: PPOConfig, actor: Policy, tokenizer: Any, version: int) ->
 
 
 def _with_servers(config: PPOConfig, *, actor: Policy, tokenizer: Any, directory: Path, version: int) -> ServerEngine:
-    from areal.engine.server.checks import RequestLimits
+    from areal.engine.checks import RequestLimits
     from areal.engine.server.engine import ServerEngine
     from areal.infra.weights.building import build_carrier
     from areal.trainer.server_command import adapter_of

@@ -332,5 +332,5 @@ class Policy:
         from areal.engine.embedded.engine import replace_weights
 
         frozen = frozenset(name for name, value in model.named_parameters() if not value.requires_grad)
-        replace_weights(model, self.weights(), frozen=frozen)
+        replace_weights(model, self.weights(), version=self._learner.local.actor.version, frozen=frozen)
         return model

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from areal.api import EngineError, FaultError, ModelError, ModelRequest, ModelResponse, StopReason, WeightUpdateMeta
+from areal.engine.checks import RequestLimits, check_parameters
 from areal.engine.embedded.batch import DecodeBatch
-from areal.engine.embedded.sequence import EngineLimits, Sequence, accept
+from areal.engine.embedded.sequence import Sequence
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ class StepGate:
 
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_SHOWN = 5
 
 
 def private_copy(model: nn.Module, *, dtype: str, device: str) -> nn.Module:
@@ -88,7 +88,7 @@ def private_copy(model: nn.Module, *, dtype: str, device: str) -> nn.Module:
 
 
 def replace_weights(
-    model: nn.Module, state_dict: Mapping[str, Tensor], *, frozen: frozenset[str] = frozenset()
+    model: nn.Module, state_dict: Mapping[str, Tensor], *, version: int, frozen: frozenset[str] = frozenset()
 ) -> None:
     """Copy `state_dict` (native names) into `model`; dtype and device are converted.
 
@@ -108,16 +108,7 @@ def replace_weights(
         for name, tensor in state_dict.items()
         if name in targets and tensor.shape != targets[name].shape
     ]
-    problems = [
-        f"{len(names)} {kind}: {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
-        for kind, names in (("missing", missing), ("unknown", unknown), ("of the wrong shape", misshapen))
-        if names
-    ]
-    if problems:
-        raise EngineError(
-            f"weight update refused, the engine keeps its weights: parameters {'; '.join(problems)}. "
-            f"The update must carry all native parameters of the model the engine was built from"
-        )
+    check_parameters(missing, unknown, misshapen, version=version)
     with torch.no_grad():
         for name, tensor in state_dict.items():
             targets[name].copy_(tensor)
@@ -186,7 +177,7 @@ class EmbeddedEngine:
                 f"this model computes sequences of more than {limit} tokens anew from their first token on, which a "
                 f"cache cannot follow; max_seq_len is {config.max_seq_len}, set it to at most {limit}"
             )
-        self._limits = EngineLimits(
+        self._limits = RequestLimits(
             context=context,
             vocab_size=model.args.vocab_size,
             eos_token_id=eos_token_id,
@@ -225,7 +216,7 @@ class EmbeddedEngine:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._adopt(loop)
-        sequence = accept(request, loop.create_future(), self._limits)
+        sequence = Sequence(request=request, future=loop.create_future(), limits=self._limits)
         self._tally["requests"] += 1
         self._batch.waiting.append(sequence)
         self._ensure_driver()
@@ -265,7 +256,7 @@ class EmbeddedEngine:
         assert state is not None, "WeightUpdateMeta checks that kind 'memory' has a state dict"
         with self._gate.control():
             self._require_newer(meta)
-            replace_weights(self._model, state, frozen=self._frozen)
+            replace_weights(self._model, state, version=meta.version, frozen=self._frozen)
             self._batch.preempt(self._version)
             self._version = meta.version
             self._tally["weight_updates"] += 1

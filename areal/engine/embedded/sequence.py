@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from areal.api import ConfigError, FaultError, FaultKind, ModelRequest, ModelResponse, StopReason
+from areal.api import ModelRequest, ModelResponse, StopReason
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,23 +28,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from areal.engine.checks import RequestLimits
+
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
-# A character takes at most 4 byte-level tokens, so this many trailing tokens per character surely contain the stop
-# string.
-_TOKENS_PER_CHARACTER = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineLimits:
-    """What a request is checked against."""
-
-    context: int
-    """Most tokens of prompt and output together."""
-    vocab_size: int
-    eos_token_id: int | None
-    tokenizer: Any = None
-    """Has `decode(list[int]) -> str`; needed for stop strings only."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -53,11 +40,8 @@ class Sequence:
 
     request: ModelRequest
     future: asyncio.Future[ModelResponse]
-    limit: int
-    """Tokens this request may produce."""
-    stop_ids: tuple[int, ...]
-    tokenizer: Any
-    context: NDArray[np.int64]
+    limits: RequestLimits
+    context: NDArray[np.int64] = field(init=False)
     """All tokens that precede the next one at the time of (re-)admission."""
     key: bytes = field(init=False)
     """`context` as something hashable: sequences with equal keys share a prefill."""
@@ -68,8 +52,9 @@ class Sequence:
     accepted_at: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        """Derive the key."""
-        self.key = self.context.tobytes()
+        """Check the request. Raises FaultError and ConfigError, see `RequestLimits.check`."""
+        self.limits.check(self.request)
+        self.settle([], [], 0)
 
     def settle(self, tokens: list[int], logprobs: list[float], version: int) -> None:
         """Append tokens that were all sampled at `version`."""
@@ -92,61 +77,7 @@ class Sequence:
 
     def completes_stop_string(self, newer: list[int]) -> bool:
         """Whether the output, `newer` tokens not yet settled included, ends in or just completed a stop string."""
-        config = self.request.gconfig
-        if len(self.tokens) + len(newer) < config.min_new_tokens:
-            return False
-        window = _TOKENS_PER_CHARACTER * max(map(len, config.stop)) + 8
-        partial = self.request.input_ids[len(self.request.input_ids) - self.request.sampled_before :]
-        text = self.tokenizer.decode((partial + self.tokens + newer)[-window:])
-        return any(stop in text for stop in config.stop)
-
-
-def accept(request: ModelRequest, future: asyncio.Future[ModelResponse], limits: EngineLimits) -> Sequence:
-    """Check a request and wrap it.
-
-    Raises FaultError(DATA_INVALID) for a prompt that is empty, holds unknown token ids, or leaves no room in the
-    context, and ConfigError for stop strings without a tokenizer.
-    """
-    ids, config = request.input_ids, request.gconfig
-    length = len(ids)
-    if length == 0:
-        raise FaultError(
-            FaultKind.DATA_INVALID, f"request {request.request_id}: the prompt is empty (0 tokens), expected at least 1"
-        )
-    if length >= limits.context:
-        raise FaultError(
-            FaultKind.DATA_INVALID,
-            f"request {request.request_id}: a prompt of {length} tokens leaves no room in the context of "
-            f"{limits.context} tokens (the smaller of max_seq_len and the model's max_position_embeddings); "
-            f"shorten or drop the row",
-        )
-    low, high = min(ids), max(ids)
-    if low < 0 or high >= limits.vocab_size:
-        raise FaultError(
-            FaultKind.DATA_INVALID,
-            f"request {request.request_id}: token id {low if low < 0 else high} is outside the model's vocabulary of "
-            f"{limits.vocab_size}; tokenizer and model do not belong together",
-        )
-    if not 0 <= request.sampled_before <= length:
-        raise FaultError(
-            FaultKind.DATA_INVALID,
-            f"request {request.request_id}: sampled_before is {request.sampled_before}, "
-            f"expected 0 .. {length} (the number of input_ids)",
-        )
-    if config.stop and limits.tokenizer is None:
-        raise ConfigError(
-            f"gconfig.stop is {config.stop!r}, but the engine was built without a tokenizer; "
-            f"pass tokenizer= or use stop_token_ids"
-        )
-    eos = () if limits.eos_token_id is None else (limits.eos_token_id,)
-    return Sequence(
-        request=request,
-        future=future,
-        limit=min(config.max_new_tokens, limits.context - length),
-        stop_ids=tuple(dict.fromkeys((*eos, *config.stop_token_ids))),
-        tokenizer=limits.tokenizer,
-        context=np.array(ids, dtype=np.int64),
-    )
+        return self.limits.completes_stop_string(self.request, self.tokens + newer)
 
 
 # Fields of 8 bytes each, so that one assignment moves a row.
@@ -181,7 +112,7 @@ class RowTable:
     def place(self, slot: int, sequence: Sequence, *, length: int) -> None:
         """Fill a row for a sequence whose first `length` tokens will be cached when its next token is sampled."""
         config, done = sequence.request.gconfig, len(sequence.tokens)
-        limit = sequence.limit - done
+        limit = sequence.limits.budget(sequence.request) - done
         self.table[slot] = (
             length,
             sequence.context[-1],
@@ -199,11 +130,12 @@ class RowTable:
             extra = max(limit, 2 * self._tokens.shape[1]) - self._tokens.shape[1]
             self._tokens = np.pad(self._tokens, ((0, 0), (0, extra)))
             self._logprobs = np.pad(self._logprobs, ((0, 0), (0, extra)))
-        if len(sequence.stop_ids) > self._stops.shape[1]:
-            extra = len(sequence.stop_ids) - self._stops.shape[1]
+        stop_ids = sequence.limits.stop_ids(sequence.request)
+        if len(stop_ids) > self._stops.shape[1]:
+            extra = len(stop_ids) - self._stops.shape[1]
             self._stops = np.pad(self._stops, ((0, 0), (0, extra)), constant_values=_NO_STOP)
         self._stops[slot] = _NO_STOP
-        self._stops[slot, : len(sequence.stop_ids)] = sequence.stop_ids
+        self._stops[slot, : len(stop_ids)] = stop_ids
 
     def record(self, rows: int, tokens: NDArray[np.int64], logprobs: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Append one token to each of the first rows. Returns bool [rows]: which ended, by stop token or limit."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.api import ConfigError, FaultError, FaultKind
 from areal.engine.server.errors import BadAnswerError, BrokenTokensError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from areal.api import ModelRequest
     from areal.engine.config import ServerEngineConfig
     from areal.engine.server.adapter import Capabilities
 
@@ -20,47 +17,6 @@ LOGPROB_TOLERANCE: Final = 1e-4
 """How far above 0 rounding may push a log-probability; the same slack as in `areal.api.Trajectory`."""
 LOWEST_LOGPROB: Final = -9000.0
 """Servers write about -9999 where they had NaN or -inf; no real token is that improbable."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestLimits:
-    """What a request is checked against."""
-
-    context: int
-    """Most tokens of prompt and output together."""
-    vocab_size: int
-    eos_token_id: int | None
-    tokenizer: Any = None
-    """Has `decode(list[int]) -> str`; needed for stop strings only."""
-
-
-def check_request(request: ModelRequest, limits: RequestLimits) -> None:
-    """Raise FaultError(DATA_INVALID) for a request that can never run, ConfigError for one that needs a missing
-    tokenizer."""
-    ids, length = request.input_ids, len(request.input_ids)
-    problem = ""
-    if length == 0:
-        problem = "the prompt is empty (0 tokens), expected at least 1"
-    elif length >= limits.context:
-        problem = (
-            f"a prompt of {length} tokens leaves no room in the context of {limits.context} tokens (the smaller of "
-            f"max_seq_len and the model's max_position_embeddings); shorten or drop the row"
-        )
-    elif min(ids) < 0 or max(ids) >= limits.vocab_size:
-        wrong = min(ids) if min(ids) < 0 else max(ids)
-        problem = (
-            f"token id {wrong} is outside the model's vocabulary of {limits.vocab_size}; tokenizer and model do not "
-            f"belong together"
-        )
-    elif not 0 <= request.sampled_before <= length:
-        problem = f"sampled_before is {request.sampled_before}, expected 0 .. {length} (the number of input_ids)"
-    if problem:
-        raise FaultError(FaultKind.DATA_INVALID, f"request {request.request_id}: {problem}")
-    if request.gconfig.stop and limits.tokenizer is None:
-        raise ConfigError(
-            f"gconfig.stop is {request.gconfig.stop!r}, but the engine was built without a tokenizer; "
-            f"pass tokenizer= or use stop_token_ids"
-        )
 
 
 def check_settings(capabilities: Capabilities, config: ServerEngineConfig, *, context: int, where: str) -> None:

@@ -14,7 +14,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from areal.api import ConfigError, EngineError, ServerInstance, StopReason
-from areal.engine.server.checks import check_request
 from areal.engine.server.client import ServerClient
 from areal.engine.server.errors import ServerError
 from areal.engine.server.generation import Generation
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from areal.api import ModelRequest, ModelResponse, PublishedWeights, ServerPool, WeightCarrier, WeightUpdateMeta
+    from areal.engine.checks import RequestLimits
     from areal.engine.config import ServerEngineConfig
     from areal.engine.server.adapter import ServerAdapter
-    from areal.engine.server.checks import RequestLimits
     from areal.engine.server.fleet import Server
     from areal.engine.server.publishing import AdapterBase
 
@@ -100,7 +99,7 @@ class ServerEngine:
         server is left.
         """
         self._require_open()
-        check_request(request, self._limits)
+        self._limits.check(request)
         problem = self._adapter.unsupported_sampling(request.gconfig)
         if problem:
             raise ConfigError(f"{self._adapter.name}: {problem}")

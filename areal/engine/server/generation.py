@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from areal.api import ModelRequest
+    from areal.engine.checks import RequestLimits
     from areal.engine.server.adapter import Chunk
-    from areal.engine.server.checks import RequestLimits
 
-# A character takes at most 4 byte-level tokens, so this many trailing tokens per character always contain the stop
-# string.
-_TOKENS_PER_CHARACTER = 4
 _FINISHES = {"stop": StopReason.STOP, "length": StopReason.LENGTH, "abort": StopReason.ABORT}
 
 
@@ -49,24 +46,16 @@ class Generation:
     accepted_at: float = field(default_factory=time.perf_counter)
 
     @property
-    def budget(self) -> int:
-        """Total number of tokens this request may produce."""
-        return min(self.request.gconfig.max_new_tokens, self.limits.context - len(self.request.input_ids))
-
-    @property
     def finished_by(self) -> StopReason | None:
         """STOP or LENGTH when the output is complete, else None."""
-        if self.tokens and self.tokens[-1] in self.stop_ids and len(self.tokens) >= self.request.gconfig.min_new_tokens:
+        request, limits = self.request, self.limits
+        if not self.tokens:
+            return None
+        if self.tokens[-1] in limits.stop_ids(request) and len(self.tokens) >= request.gconfig.min_new_tokens:
             return StopReason.STOP
-        if self.tokens and self.stops_at(self.tokens[:-1], self.tokens[-1:]) is not None:
+        if limits.completes_stop_string(request, self.tokens):
             return StopReason.STOP
-        return StopReason.LENGTH if len(self.tokens) >= self.budget else None
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        """Token ids that end the generation."""
-        eos = () if self.limits.eos_token_id is None else (self.limits.eos_token_id,)
-        return tuple(dict.fromkeys((*eos, *self.request.gconfig.stop_token_ids)))
+        return StopReason.LENGTH if len(self.tokens) >= limits.budget(request) else None
 
     @property
     def prefix(self) -> Sequence[int]:
@@ -80,9 +69,9 @@ class Generation:
         return Call(
             call_id=f"{self.request.request_id}.{self.calls}",
             prompt=[*self.request.input_ids, *self.tokens],
-            max_tokens=self.budget - len(self.tokens),
+            max_tokens=self.limits.budget(self.request) - len(self.tokens),
             min_tokens=max(0, config.min_new_tokens - len(self.tokens)),
-            stop_token_ids=self.stop_ids,
+            stop_token_ids=self.limits.stop_ids(self.request),
             temperature=0.0 if config.greedy else config.temperature,
             top_p=1.0 if config.greedy else config.top_p,
             top_k=0 if config.greedy else config.top_k,
@@ -92,17 +81,8 @@ class Generation:
 
     def stops_at(self, before: Sequence[int], newer: Sequence[int]) -> int | None:
         """Return the number of `newer` tokens up to the one that completes a stop string; None if none does."""
-        config = self.request.gconfig
-        if not config.stop:
-            return None
-        window = _TOKENS_PER_CHARACTER * max(map(len, config.stop)) + 8
-        partial = self.request.input_ids[len(self.request.input_ids) - self.request.sampled_before :]
-        history = [*partial, *before]
         for count in range(1, len(newer) + 1):
-            if len(before) + count < config.min_new_tokens:
-                continue
-            text = self.limits.tokenizer.decode([*history, *newer[:count]][-window:])
-            if any(stop in text for stop in config.stop):
+            if self.limits.completes_stop_string(self.request, [*before, *newer[:count]]):
                 return count
         return None
 

@@ -1,6 +1,6 @@
 """Manages the life of the servers in an engine: admission with the current weights, failures, removal, joint updates.
 
-Runs on the engine's loop. Requests see it as `EngineView`.
+Runs on the engine's loop.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Members:
         """Version that all servers have; during an update some may already have a newer one."""
         return self._published.manifest.version
 
-    # ---- EngineView
+    # ---- for requests
 
     async def settled(self) -> int:
         """Wait until no weight update is in progress; return the version."""

@@ -1,5 +1,5 @@
-"""Creates the weight versions that are sent to servers: the whole model each time, or adapters on a base that is sent
-once.
+"""Creates the weight versions that are sent to servers, in their names and dtypes: the whole model each time, or
+adapters on a base that is sent once.
 
 Runs in the training thread; `updates` sends the versions.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from areal.api import BASE_VERSION, ArealError, EngineError
-from areal.engine.server.tensors import check_layout, read_checkpoint, serving_tensors
+from areal.engine.checks import check_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -99,6 +99,51 @@ class WeightPublisher:
         self.tally["base_bytes"] = _num_bytes(ordered)
         self._base = self._carrier.publish(BASE_VERSION, ordered)
         self._changes = tuple(replace(change, dtype=self._dtype) for change in base.changes)
+
+
+def serving_tensors(tensors: Mapping[str, Tensor], dtype: str) -> dict[str, Tensor]:
+    """Convert matrices to the servers' dtype; keep vectors (norms, biases, router corrections) as they are, since they
+    are small and some must stay exact."""
+    import torch
+
+    wanted = {"bfloat16": torch.bfloat16, "float32": torch.float32}[dtype]
+    return {
+        name: tensor.detach().to(wanted) if tensor.is_floating_point() and tensor.dim() > 1 else tensor.detach()
+        for name, tensor in tensors.items()
+    }
+
+
+def check_layout(tensors: Mapping[str, Tensor], layout: Mapping[str, tuple[int, ...]], *, version: int) -> None:
+    """Raise EngineError unless names and shapes equal those of the first version."""
+    check_parameters(
+        [name for name in layout if name not in tensors],
+        [name for name in tensors if name not in layout],
+        [
+            f"{name} {tuple(tensor.shape)} (expected {layout[name]})"
+            for name, tensor in tensors.items()
+            if name in layout and tuple(tensor.shape) != layout[name]
+        ],
+        version=version,
+    )
+
+
+def read_checkpoint(folder: Path) -> dict[str, Tensor]:
+    """Return all tensors of a Hugging Face checkpoint folder, by their names there. Raises EngineError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    if not files:
+        raise EngineError(
+            f"weight update refused: {folder} has no safetensors files; expected a Hugging Face checkpoint folder"
+        )
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            tensors |= load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise EngineError(f"weight update refused: cannot read {file}: {error}") from error
+    return tensors
 
 
 def _layout(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

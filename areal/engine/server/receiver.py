@@ -7,21 +7,57 @@ puts the tensors into the model.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from areal.engine.server.adapters import AdaptedWeights
-from areal.engine.server.lease import Lease
 from areal.utils.process_groups import broadcast, connect_store, join_group
 from areal.utils.tensors import bucket_bytes, buckets, digests, dtype_name, listing_digest, views
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+LEASE_SECONDS: Final = 30.0
+"""A trainer that has not been in contact for this long loses the server."""
+
 
 class RefusedWeightsError(Exception):
     """The received tensors do not match the manifest; nothing was changed."""
+
+
+class Lease:
+    """Records which trainer owns a server; an active owner keeps other trainers out.
+
+    An owner is a unique string; empty for a trainer that started the server itself, which nobody else knows.
+    """
+
+    def __init__(self) -> None:
+        self.owner = ""
+        self._heard = 0.0
+
+    def hear(self, owner: str) -> None:
+        """Record contact with the owner; ignore others."""
+        if owner and owner == self.owner:
+            self._heard = time.monotonic()
+
+    def take(self, owner: str) -> str:
+        """Make `owner` the owner; return why that is refused, empty on success."""
+        silent = time.monotonic() - self._heard
+        if self.owner not in ("", owner) and silent < LEASE_SECONDS:
+            return (
+                f"it serves another trainer ({self.owner}, last contact {silent:.0f} s ago); stop that trainer or use "
+                f"other servers"
+            )
+        self.owner = owner
+        self.hear(owner)
+        return ""
+
+    def release(self, owner: str) -> None:
+        """Release the server if `owner` holds it."""
+        if owner == self.owner:
+            self.owner = ""
 
 
 class WeightReceiver:

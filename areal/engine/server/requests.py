@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from areal.api import EngineError, FaultError, FaultKind, StopReason
 from areal.engine.server.checks import check_tokens
@@ -24,44 +24,21 @@ if TYPE_CHECKING:
     from areal.engine.config import ServerEngineConfig
     from areal.engine.server.adapter import Chunk, ServerAdapter
     from areal.engine.server.client import ServerClient
-    from areal.engine.server.fleet import Fleet, Server
+    from areal.engine.server.fleet import Server
+    from areal.engine.server.members import Members
 
 _logger = getLogger(__name__)
 _PATIENCE_SECONDS = 5.0
 _MAX_EMPTY_CALLS = 100
 
 
-class EngineView(Protocol):
-    """What a generation needs to know about its engine."""
-
-    fleet: Fleet
-    tally: dict[str, float]
-
-    @property
-    def version(self) -> int:
-        """Version of the last weights that were published completely."""
-        ...
-
-    async def settled(self) -> int:
-        """Wait until no weight update is in progress; return the engine's version."""
-        ...
-
-    def server_failed(self, server: Server, error: ServerError) -> None:
-        """Record a call that failed through the server's fault."""
-        ...
-
-    def num_servers(self) -> int:
-        """Count the servers of the pool, in any state."""
-        ...
-
-
 class GenerationRunner:
     """Runs generations; holds no state of its own."""
 
     def __init__(
-        self, view: EngineView, adapter: ServerAdapter, client: ServerClient, config: ServerEngineConfig
+        self, members: Members, adapter: ServerAdapter, client: ServerClient, config: ServerEngineConfig
     ) -> None:
-        self._view, self._adapter, self._client, self._config = view, adapter, client, config
+        self._members, self._adapter, self._client, self._config = members, adapter, client, config
 
     async def run(self, generation: Generation) -> ModelResponse:
         """Call servers until the generation is complete or aborted.
@@ -88,14 +65,14 @@ class GenerationRunner:
 
     async def _respond(self, generation: Generation, reason: StopReason, server: str) -> ModelResponse:
         """Return the response once the engine has the version of its last token: servers switch one by one."""
-        if generation.versions and generation.versions[-1] > self._view.version:
-            await self._view.settled()
+        if generation.versions and generation.versions[-1] > self._members.version:
+            await self._members.settled()
         return generation.response(reason, server=server)
 
     def _count_continuation(self, generation: Generation) -> None:
         if generation.finished_by is not None or generation.abort_asked:
             return
-        self._view.tally["continued"] += 1
+        self._members.tally["continued"] += 1
         if generation.empty_calls > _MAX_EMPTY_CALLS:
             raise FaultError(
                 FaultKind.GENERATION_FAILED, f"cut {generation.empty_calls} times in a row without a new token"
@@ -110,10 +87,10 @@ class GenerationRunner:
 
     async def _acquire(self, generation: Generation, avoid: set[str]) -> Server | None:
         """Return a server; None if the generation was aborted meanwhile."""
-        return await self._view.fleet.acquire(
+        return await self._members.fleet.acquire(
             generation.prefix,
             avoid=avoid,
-            num_servers=self._view.num_servers(),
+            num_servers=self._members.num_servers(),
             given_up=lambda: generation.abort_asked,
         )
 
@@ -131,7 +108,7 @@ class GenerationRunner:
         except ReplacedError:
             raise  # nobody knows which weights its tokens are of
         except ServerError:
-            self._view.tally["salvaged_tokens"] += progress.settle_partial(generation)
+            self._members.tally["salvaged_tokens"] += progress.settle_partial(generation)
             raise
         finally:
             server.calls.discard(progress)
@@ -161,7 +138,7 @@ class GenerationRunner:
                 self._check_chunk(chunk, progress, server, generation)
                 before = len(progress.tokens)
                 progress.add(chunk)
-                self._view.tally["generated_tokens"] += len(chunk.tokens)
+                self._members.tally["generated_tokens"] += len(chunk.tokens)
                 stop = generation.stops_at([*generation.tokens, *progress.tokens[:before]], chunk.tokens)
                 if stop is not None:
                     progress.stopped_at = before + stop
@@ -181,7 +158,7 @@ class GenerationRunner:
             return
         needs_new = progress.boundary is not None or server.changing
         if needs_new:
-            await self._view.settled()
+            await self._members.settled()
         # A version counts only after the server passed its probe: until then `server.version` is the one before.
         complete = progress.settle_complete(generation, last, newest=server.version, where=server.where)
         reason = stop_reason(last.finish)
@@ -202,7 +179,7 @@ class GenerationRunner:
         """Raise StalledError when the server should have sent a token to some call and has not."""
         if not server.alive:
             raise ConnectionFailedError(f"{server.where} was given up")
-        if server.changing or self._view.fleet.paused:
+        if server.changing or self._members.fleet.paused:
             server.last_token_at = time.monotonic()
             return
         # A request may wait long in the server's queue, as long as the server serves others meanwhile.
@@ -212,10 +189,10 @@ class GenerationRunner:
 
     def _after_failure(self, generation: Generation, server: Server, error: ServerError) -> None:
         generation.failures += 1
-        self._view.tally["failed_calls"] += 1
+        self._members.tally["failed_calls"] += 1
         if isinstance(error, BadStatusError) and error.our_fault:
             raise FaultError(FaultKind.DATA_INVALID, f"request {generation.request.request_id}: {error}") from error
-        self._view.server_failed(server, error)
+        self._members.server_failed(server, error)
         if isinstance(error, BrokenTokensError):
             # Not silently retried elsewhere: a server with wrong numbers ruins training and must be noticed.
             raise FaultError(FaultKind.GENERATION_FAILED, str(error)) from error
@@ -240,7 +217,7 @@ class GenerationRunner:
             return
         pairs = zip(scores[-len(progress.tokens) :], progress.logprobs, strict=True)
         worst = max((abs(one - other) for one, other in pairs), default=0.0)
-        tally = self._view.tally
+        tally = self._members.tally
         tally["parity_checks"] += 1
         tally["parity_abs_max"] = max(tally["parity_abs_max"], worst)
         if worst > self._config.parity_tolerance:

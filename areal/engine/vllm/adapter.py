@@ -19,7 +19,7 @@ from areal.engine.server.errors import (
     RefusedError,
     ReplacedError,
 )
-from areal.engine.vllm.command import MODEL_NAME
+from areal.engine.vllm.launch import MODEL_NAME
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence

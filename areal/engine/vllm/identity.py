@@ -13,8 +13,8 @@ from areal.api import EngineError
 def identify(url: str, timeout: float, *, owner: str) -> tuple[str, bool]:
     """Return the server's incarnation, and whether no trainer other than `owner` holds it.
 
-    Tells the server that `owner` is alive (see `areal.engine.server.lease`). Raises OSError when it cannot be reached,
-    TimeoutError when it is too busy to answer, EngineError when it lacks our worker extension.
+    Tells the server that `owner` is alive (see `areal.engine.server.receiver`). Raises OSError when it cannot be
+    reached, TimeoutError when it is too busy to answer, EngineError when it lacks our worker extension.
     """
     answer = _call(url, "areal_identity", owner, timeout)
     incarnation, found = answer.get("incarnation"), answer.get("owner", "")

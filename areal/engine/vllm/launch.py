@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from areal.engine.vllm.command import arguments, check_environment, environment
-from areal.engine.vllm.plugin import write_plugin
+from areal.api import ConfigError
+from areal.engine.vllm.plugin import EXTENSION, write_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from areal.engine.config import ServerEngineConfig, VLLMConfig
+
+MODULE: Final = "vllm.entrypoints.openai.api_server"
+MODEL_NAME: Final = "policy"
+_CPU_ENVIRONMENT: Final = {
+    # Compiling two functions of the sampler takes 17 s at the first request, and gains nothing.
+    "TORCHDYNAMO_DISABLE": "1",
+}
 
 
 def prepare(
@@ -46,3 +54,66 @@ def prepare(
         )
 
     return command
+
+
+def check_environment(config: VLLMConfig) -> None:
+    """Raise ConfigError that names the set-up command when `config.python` does not exist."""
+    if shutil.which(config.python) is None and not Path(config.python).is_file():
+        raise ConfigError(
+            f"vllm.python is {config.python!r}, which does not exist: run `bash scripts/setup_vllm.sh`, or "
+            f"give the python of an environment that has vLLM"
+        )
+
+
+def arguments(
+    config: VLLMConfig, servers: ServerEngineConfig, *, model: Path, port: int, context: int, on_cpu: bool
+) -> list[str]:
+    """Return argv of one server. model: checkpoint folder with config.json. context: longest sequence."""
+    command = [
+        str(Path(config.python).absolute()) if "/" in config.python else config.python,
+        "-m",
+        MODULE,
+        *("--model", str(model), "--served-model-name", MODEL_NAME),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--load-format", "dummy"),  # weights come by the transfer
+        *("--dtype", servers.dtype, "--max-model-len", str(context), "--max-num-seqs", str(servers.max_concurrent)),
+        *("--tensor-parallel-size", str(config.tensor_parallel_size)),
+        # Log-probabilities of the distribution that was sampled from: after temperature and filters, renormalised.
+        *("--logprobs-mode", "processed_logprobs"),
+        *("--worker-extension-cls", EXTENSION),
+        *("--uvicorn-log-level", "warning", "--disable-log-stats"),
+    ]
+    if config.api != "completions":
+        # Token ids in, token ids out: no server needs a tokenizer, and none can re-tokenise.
+        command += ["--enable-scale-out", "--skip-tokenizer-init"]
+    if config.enforce_eager or on_cpu or servers.parity:
+        command.append("--enforce-eager")
+    if not config.prefix_caching or servers.parity:
+        command.append("--no-enable-prefix-caching")
+    if on_cpu:
+        # A request with a seed whose prompt is cut in two ends the server: generators of CPUs cannot be wound back.
+        command.append("--no-enable-chunked-prefill")
+    else:
+        command += ["--gpu-memory-utilization", str(config.gpu_memory_utilization)]
+    return [*command, *config.extra_arguments]
+
+
+def environment(
+    config: VLLMConfig, servers: ServerEngineConfig, *, plugin: Path, index: int, on_cpu: bool
+) -> dict[str, str]:
+    """Return the environment variables of server number `index`. plugin: folder made by `write_plugin`."""
+    variables = {
+        "VLLM_SERVER_DEV_MODE": "1",  # pause, resume and calls of worker methods are development endpoints
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(plugin),
+    }
+    if on_cpu:
+        variables |= _CPU_ENVIRONMENT | {"VLLM_CPU_KVCACHE_SPACE": str(config.cpu_cache_gb)}
+        if config.cpu_cores:
+            variables["VLLM_CPU_OMP_THREADS_BIND"] = config.cpu_cores
+    elif servers.parity:
+        variables["VLLM_BATCH_INVARIANT"] = "1"
+    if config.visible_devices:
+        variables["CUDA_VISIBLE_DEVICES"] = config.visible_devices[index % len(config.visible_devices)]
+    return variables | config.environment

@@ -15,7 +15,6 @@ from areal.utils.atomic import atomic_directory
 
 MODULES: Final = (
     "areal.engine.server.adapters",
-    "areal.engine.server.lease",
     "areal.engine.server.receiver",
     "areal.engine.vllm.worker",
     "areal.utils.process_groups",

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from areal.api import GenerationConfig, ModelRequest, ModelResponse, ServerInstance, WeightUpdateMeta
+from areal.engine.checks import RequestLimits
 from areal.engine.config import EmbeddedEngineConfig, ServerEngineConfig, SGLangConfig, VLLMConfig
 from areal.engine.embedded.engine import EmbeddedEngine
-from areal.engine.server.checks import RequestLimits
 from areal.engine.server.client import is_healthy
 from areal.engine.server.engine import ServerEngine
 from areal.engine.sglang.adapter import SGLangAdapter

@@ -18,10 +18,10 @@ import torch
 
 from areal import models
 from areal.api import WeightUpdateMeta
+from areal.engine.checks import RequestLimits
 from areal.engine.config import LoraConfig, ServerEngineConfig, TrainEngineConfig, VLLMConfig
 from areal.engine.hf import loading as hf_loading
 from areal.engine.hf.on_disk import AdaptersOnDisk, base_tensors, merged_tensors, transposed_layers
-from areal.engine.server.checks import RequestLimits
 from areal.engine.server.client import is_healthy
 from areal.engine.server.engine import ServerEngine
 from areal.engine.server.publishing import AdapterBase

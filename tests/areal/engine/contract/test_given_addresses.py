@@ -16,7 +16,7 @@ import pytest
 
 from areal.api import ConfigError, EngineError
 from areal.engine.config import ServerEngineConfig
-from areal.engine.server import lease
+from areal.engine.server import receiver
 from areal.engine.server.client import is_healthy
 from areal.engine.vllm.adapter import VLLMAdapter
 from areal.infra.supervisor.process import free_port
@@ -275,13 +275,13 @@ def test_without_any_server_the_message_names_the_addresses_that_do_not_answer(m
 
 
 def test_a_trainer_that_is_not_heard_of_loses_its_servers(monkeypatch):
-    held = lease.Lease()
+    held = receiver.Lease()
     assert held.take("one") == ""
     assert "serves another trainer (one" in held.take("other")
     assert "serves another trainer (one" in held.take("")
     held.release("other")
     assert held.owner == "one"
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.0)
+    monkeypatch.setattr(receiver, "LEASE_SECONDS", 0.0)
     held.hear("other")
     assert held.take("other") == ""
     held.release("other")

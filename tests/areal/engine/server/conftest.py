@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from areal.api import GenerationConfig, ModelRequest, WeightUpdateMeta
+from areal.engine.checks import RequestLimits
 from areal.engine.config import ServerEngineConfig
-from areal.engine.server.checks import RequestLimits
 from areal.engine.server.engine import ServerEngine
 from areal.engine.vllm.adapter import VLLMAdapter
 from areal.infra.weights.files import FileCarrier

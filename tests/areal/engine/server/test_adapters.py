@@ -15,9 +15,8 @@ from areal.engine.config import LoraConfig, TrainEngineConfig
 from areal.engine.hf import loading as hf_loading
 from areal.engine.hf.on_disk import AdaptersOnDisk, base_tensors, checkpoint_tensors, merged_tensors, transposed_layers
 from areal.engine.server.adapters import to_reload
-from areal.engine.server.publishing import AdapterBase, WeightPublisher
+from areal.engine.server.publishing import AdapterBase, WeightPublisher, serving_tensors
 from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver
-from areal.engine.server.tensors import serving_tensors
 from areal.engine.train.engine import TrainingEngine
 from areal.infra.weights.broadcast import BroadcastCarrier
 from areal.infra.weights.files import FileCarrier
@@ -202,7 +201,7 @@ def test_adapters_of_tensors_the_base_has_not_are_refused(tmp_path):
     (change, *_) = AdaptersOnDisk.of(world.actor.model).changes
     from dataclasses import replace
 
-    with pytest.raises(EngineError, match="which is no tensor of the base"):
+    with pytest.raises(EngineError, match="which is not a tensor of the base"):
         world.carrier.publish(2, {}, base=base, changes=[replace(change, target="lm_head.weight")])
 
 

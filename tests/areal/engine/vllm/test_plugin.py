@@ -10,7 +10,7 @@ import pytest
 
 from areal.api import ConfigError
 from areal.engine.config import ServerEngineConfig, VLLMConfig
-from areal.engine.vllm.command import arguments, check_environment, environment
+from areal.engine.vllm.launch import arguments, check_environment, environment
 from areal.engine.vllm.plugin import MODULES, write_plugin
 
 ALLOWED = {*sys.stdlib_module_names, "torch", "safetensors", "vllm"}
