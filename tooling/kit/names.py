@@ -225,27 +225,37 @@ def check_free(
     planned_keys = [names.key] if planned_keys is None else planned_keys
     folded_keys, folded_paths = {fold(key): key for key in keys}, _folded(paths)
 
+    def obstacle(snake: str, keys_: Iterable[str], paths_: Iterable[str], symbols_: list[str]) -> _Taken | None:
+        for key in keys_:
+            if (found := folded_keys.get(fold(key))) is not None:
+                like = f"is taken: the registry has {key!r}"
+                return _Taken(like if key in keys else f"is too like {found!r}, which the registry has", "name")
+        for path in paths_:
+            found = _path_collision(path, snake, folded_paths)
+            if found == path:
+                return _Taken(f"is taken: {path} exists", path, ConflictError)
+            if found is not None:
+                return _Taken(f"is too like that of {found}: {path} could be mistaken for it", found)
+        if symbols_ and repository is not None:
+            for symbol, place in find_symbols(repository, symbols_, below=below).items():
+                return _Taken(f"is taken: {symbol!r} is defined at {place}", place, by_a_unit=False)
+        return None
+
     def is_free(candidate: str) -> bool:
         try:
             parse_name(candidate, reserved=reserved)
         except NameRefusedError:
             return False
-        renamed = [_renamed(path, names.snake, candidate) for path in planned_paths]
         new_keys = [key.replace(names.key, candidate) for key in planned_keys]
-        free = not any(fold(key) in folded_keys for key in new_keys) and not any(
-            _path_collision(path, candidate, folded_paths) for path in renamed
-        )
+        new_paths = [_renamed(path, names.snake, candidate) for path in planned_paths]
         new_symbols = [_respelt(symbol, names, spell(candidate, candidate)) for symbol in symbols]
-        return free and _first_defined(new_symbols, repository, below) is None
+        return obstacle(candidate, new_keys, new_paths, new_symbols) is None
 
-    taken = _first_taken(names, planned_keys, keys, folded_keys)
-    taken = taken or _first_in_the_way(names, planned_paths, folded_paths)
-    may_be_a_unit = taken is not None
-    taken = taken or _first_defined(symbols, repository, below)
+    taken = obstacle(names.snake, planned_keys, planned_paths, list(symbols))
     if taken is not None:
         free = suggest(names.snake, is_free)
         fix = f"use e.g. {free!r}" if free else "choose another name"
-        if may_be_a_unit:
+        if taken.by_a_unit:
             fix += f"; `areal-new list` shows generated {kind}s, `areal-new update` brings one up to date"
         raise taken.error(f"the name {names.raw!r} {taken.reason}", where=taken.where, fix=fix)
 
@@ -270,35 +280,8 @@ class _Taken:
     reason: str
     where: str
     error: type[ConflictError | NameRefusedError] = NameRefusedError
-
-
-def _first_taken(
-    names: Names, planned: Collection[str], keys: Collection[str], folded: dict[str, str]
-) -> _Taken | None:
-    for key in planned:
-        if key in keys:
-            return _Taken(f"is taken: the registry has {key!r}", "name")
-        if (found := folded.get(fold(key))) is not None:
-            return _Taken(f"is too like {found!r}, which the registry has", "name")
-    return None
-
-
-def _first_in_the_way(names: Names, planned: Collection[str], folded: dict[str, str]) -> _Taken | None:
-    for path in planned:
-        found = _path_collision(path, names.snake, folded)
-        if found == path:
-            return _Taken(f"is taken: {path} exists", path, ConflictError)
-        if found is not None:
-            return _Taken(f"is too like that of {found}: {path} could be mistaken for it", found)
-    return None
-
-
-def _first_defined(symbols: Collection[str], repository: Repository | None, below: str) -> _Taken | None:
-    if not symbols or repository is None:
-        return None
-    for symbol, place in find_symbols(repository, symbols, below=below).items():
-        return _Taken(f"is taken: {symbol!r} is defined at {place}", place)
-    return None
+    by_a_unit: bool = True
+    """Whether what is in the way may be a generated unit."""
 
 
 def _folded(paths: Collection[str]) -> dict[str, str]:

@@ -169,6 +169,13 @@ _Record = TypeVar("_Record", Names, TemplateReference, RegistryEntry, DocumentEn
 """Dataclasses whose fields are all texts."""
 _Entry = TypeVar("_Entry", RegistryEntry, DocumentEntry)
 """Those that name a file."""
+_Value = TypeVar("_Value", dict[str, Any], list[Any], str, bool)
+_WRONG_TYPES: dict[type, str] = {
+    dict: "is not an object",
+    list: "is not a list",
+    str: "is not text",
+    bool: "is neither true nor false",
+}
 
 
 class _Reader:
@@ -179,7 +186,7 @@ class _Reader:
         self._document = document
 
     def receipt(self) -> Receipt:
-        document, settings = self._document, self._object(self._document, "settings")
+        document, settings = self._document, self._typed(self._document, "settings", dict)
         known = {"schema", "name", "settings", "names", *(item.name for item in fields(Receipt))} - {
             "package",
             "tests",
@@ -187,41 +194,43 @@ class _Reader:
         }
         if unknown := sorted(document.keys() - known):
             raise _refusal(self._path, f"has unknown parts: {', '.join(unknown)}")
-        names = self._record(self._object(document, "names"), Names, "names")
+        names = self._record(self._typed(document, "names", dict), Names, "names")
         if not (names.snake.isidentifier() and names.snake.isascii()):
             raise _refusal(self._path, f"is damaged: `names.snake` {names.snake!r} is not an identifier")
         if document.get("name") != names.snake:
             raise _refusal(self._path, f"is damaged: `name` {document.get('name')!r} is not the snake name")
         return Receipt(
-            kind=self._text(document, "kind"),
+            kind=self._typed(document, "kind", str),
             names=names,
-            generator=self._text(document, "generator"),
-            template=self._record(self._object(document, "template"), TemplateReference, "template"),
-            answers=self._object(document, "answers"),
-            package=self._text(settings, "package"),
-            tests=self._text(settings, "tests"),
-            register=self._flag(settings, "register"),
+            generator=self._typed(document, "generator", str),
+            template=self._record(self._typed(document, "template", dict), TemplateReference, "template"),
+            answers=self._typed(document, "answers", dict),
+            package=self._typed(settings, "package", str),
+            tests=self._typed(settings, "tests", str),
+            register=self._typed(settings, "register", bool),
             symbols=self._texts(document.get("symbols"), "symbols"),
             files={
                 self._safe(path, "files"): self._file(path, item)
-                for path, item in sorted(self._object(self._document, "files").items())
+                for path, item in sorted(self._typed(self._document, "files", dict).items())
             },
-            entries=tuple(self._registry(item) for item in self._list("entries")),
-            documents=tuple(self._placed(item, DocumentEntry, "documents") for item in self._list("documents")),
+            entries=tuple(self._registry(item) for item in self._typed(document, "entries", list)),
+            documents=tuple(
+                self._placed(item, DocumentEntry, "documents") for item in self._typed(document, "documents", list)
+            ),
         )
 
     def _file(self, path: str, item: Any) -> ReceiptFile:
         if not isinstance(item, dict) or item.keys() != {"sha256", "purpose", "contract", "todo", "test"}:
             raise _refusal(self._path, f"is damaged: `files` says nothing usable about {path}")
-        digest = self._text(item, "sha256")
+        digest = self._typed(item, "sha256", str)
         if len(digest) != _HASH_LENGTH or not set(digest) <= set("0123456789abcdef"):
             raise _refusal(self._path, f"is damaged: `files` has no SHA-256 of {path}")
         return ReceiptFile(
             digest,
-            self._text(item, "purpose"),
-            self._text(item, "contract"),
+            self._typed(item, "purpose", str),
+            self._typed(item, "contract", str),
             self._texts(item["todo"], f"files of {path}"),
-            self._flag(item, "test"),
+            self._typed(item, "test", bool),
         )
 
     def _registry(self, item: Any) -> RegistryEntry:
@@ -250,31 +259,13 @@ class _Reader:
             raise _refusal(self._path, f"was tampered with: `{part}` has the odd path {path!r}")
         return safe
 
-    def _object(self, item: Mapping[str, Any], part: str) -> dict[str, Any]:
+    def _typed(self, item: Mapping[str, Any], part: str, kind: type[_Value]) -> _Value:
         value = item.get(part)
-        if not isinstance(value, dict):
-            raise _refusal(self._path, f"is damaged: `{part}` is not an object")
-        return value
-
-    def _list(self, part: str) -> list[Any]:
-        value = self._document.get(part)
-        if not isinstance(value, list):
-            raise _refusal(self._path, f"is damaged: `{part}` is not a list")
-        return value
-
-    def _text(self, item: Mapping[str, Any], part: str) -> str:
-        value = item.get(part)
-        if not isinstance(value, str):
-            raise _refusal(self._path, f"is damaged: `{part}` is not text")
+        if not isinstance(value, kind):
+            raise _refusal(self._path, f"is damaged: `{part}` {_WRONG_TYPES[kind]}")
         return value
 
     def _texts(self, value: Any, part: str) -> tuple[str, ...]:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise _refusal(self._path, f"is damaged: `{part}` is not a list of texts")
         return tuple(value)
-
-    def _flag(self, item: Mapping[str, Any], part: str) -> bool:
-        value = item.get(part)
-        if not isinstance(value, bool):
-            raise _refusal(self._path, f"is damaged: `{part}` is neither true nor false")
-        return value

@@ -64,14 +64,14 @@ def succeeds(*command):
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
-def in_own_mounts(tmp_path, program, *, mount):
-    """Run a program in a mount namespace of its own, so that nothing stays mounted; what it printed."""
+def on_a_small_disk(tmp_path, program):
+    """Run a program on a disk of 512 kB, in a mount namespace of its own, so that nothing stays mounted; its output."""
     if shutil.which("unshare") is None:
         pytest.skip("no `unshare` program to make a mount namespace with")
     enter = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
     if not succeeds(*enter, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)):
         pytest.skip("this kernel or container allows no private mounts")
-    shell = f'{mount} && exec "$@"'
+    shell = 'mount -t tmpfs -o size=512k tmpfs "$DISK" && exec "$@"'
     command = [*enter, "sh", "-ec", shell, "sh", sys.executable, "-c", PRELUDE + program, str(tmp_path / "disk")]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "DISK": str(tmp_path / "disk")}
     (tmp_path / "disk").mkdir()
@@ -80,11 +80,8 @@ def in_own_mounts(tmp_path, program, *, mount):
     return done.stdout
 
 
-SMALL_DISK = 'mount -t tmpfs -o size=512k tmpfs "$DISK"'
-
-
 def test_on_a_full_disk_nothing_is_changed_and_the_file_that_did_not_fit_is_named(tmp_path):
-    output = in_own_mounts(
+    output = on_a_small_disk(
         tmp_path,
         """
 error = refused(plan(size=1_000_000))
@@ -95,13 +92,12 @@ with transaction(repository, wait_seconds=0, note=print):
 assert (root / "changed.txt").read_bytes().startswith(b"new content")
 print(error)
 """,
-        mount=SMALL_DISK,
     )
     assert output.startswith("made/new.bin: cannot be written; nothing was changed: No space left on device; free some")
 
 
 def test_a_disk_too_full_for_the_backup_is_left_alone(tmp_path):
-    output = in_own_mounts(
+    output = on_a_small_disk(
         tmp_path,
         """
 filler = root / ".git" / "filler"
@@ -114,13 +110,12 @@ filler.unlink()
 assert snapshot() == before
 assert recover(repository) == [] and snapshot() == before
 """,
-        mount=SMALL_DISK,
     )
     assert "No space left on device" in output
 
 
 def test_an_interrupted_run_is_taken_back_on_a_disk_without_one_free_byte(tmp_path):
-    output = in_own_mounts(
+    output = on_a_small_disk(
         tmp_path,
         """
 def die(step):
@@ -144,7 +139,6 @@ with transaction(repository, wait_seconds=0, note=print):
 filler.unlink()
 assert snapshot() == before
 """,
-        mount=SMALL_DISK,
     )
     assert output.splitlines() == [
         "No space left on device",
@@ -155,7 +149,7 @@ assert snapshot() == before
 
 
 def test_a_git_folder_on_another_disk_is_rolled_back_by_copying(tmp_path):
-    output = in_own_mounts(
+    output = on_a_small_disk(
         tmp_path,
         """
 state = repository.state
@@ -169,13 +163,12 @@ assert state.stat().st_dev != root.stat().st_dev and snapshot() != before
 print(*recover(repository), sep="\\n")
 assert snapshot() == before and os.listdir(state) == []
 """,
-        mount=SMALL_DISK,
     )
     assert output.splitlines() == ["made/new.bin: removed again", "changed.txt: put back", "gone/only.txt: put back"]
 
 
 def test_a_read_only_folder_is_named_and_nothing_is_changed(tmp_path):
-    output = in_own_mounts(
+    output = on_a_small_disk(
         tmp_path,
         """
 locked = str(root / "locked")
@@ -186,7 +179,6 @@ third = refused(plan(name="locked/file.txt"))
 assert snapshot() == before and not pending(repository)
 print(first, second, third, sep="\\n")
 """,
-        mount=SMALL_DISK,
     )
     first, second, third = output.splitlines()
     assert first.startswith(
@@ -197,7 +189,7 @@ print(first, second, third, sep="\\n")
 
 
 def test_a_read_only_repository_cannot_be_locked_and_a_pending_run_waits(tmp_path):
-    output = in_own_mounts(
+    output = on_a_small_disk(
         tmp_path,
         """
 run("mount", "-o", "remount,bind,ro", str(root))
@@ -216,7 +208,6 @@ run("mount", "-o", "remount,bind,rw", str(root))
 recover(repository)
 assert snapshot() == before
 """,
-        mount=SMALL_DISK,
     )
     first, second = output.splitlines()
     assert "the repository cannot be locked: Read-only file system; make it writable" in first
@@ -224,7 +215,7 @@ assert snapshot() == before
 
 
 def test_when_even_the_way_back_is_refused_the_journal_stays_for_the_next_run(tmp_path):
-    output = in_own_mounts(
+    output = on_a_small_disk(
         tmp_path,
         """
 def freeze(step):  # the disk turns read-only in the middle of the swap, as it does after an I/O error
@@ -240,7 +231,6 @@ run("mount", "-o", "remount,bind,rw", str(root))
 assert sorted(recover(repository)) == ["changed.txt: put back", "gone/only.txt: put back"]
 assert snapshot() == before
 """,
-        mount=SMALL_DISK,
     )
     assert "Read-only file system" in output
     assert "and it could not be rolled back" in output

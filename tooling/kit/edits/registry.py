@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from tooling.cli.errors import ConflictError
 from tooling.kit.edits.documents import DocumentStrategy
@@ -27,37 +27,18 @@ if TYPE_CHECKING:
     from tooling.kit.kind import DocumentEntry, RegistryEntry
 
 
-class Strategy(Protocol):
-    """How one shape is read and edited."""
-
-    def paste(self, entry: RegistryEntry) -> str:
-        """Return the line that a person would add."""
-
-    def keys(self, source: bytes, entry: RegistryEntry) -> list[str]:
-        """Return the existing keys, in the order of the source."""
-
-    def find(self, source: bytes, entry: RegistryEntry) -> tuple[str | None, int] | None:
-        """Return (value, line) of the entry's key; None when it is absent. A value that is not a string is None."""
-
-    def add(self, source: bytes, entry: RegistryEntry) -> SourceEdit:
-        """Return the source with the entry."""
-
-    def remove(self, source: bytes, entry: RegistryEntry) -> SourceEdit:
-        """Return the source without the entry."""
-
-
 def add_entry(source: bytes, entry: RegistryEntry | DocumentEntry) -> SourceEdit:
     """Return the source with the entry in its sorted place; unchanged when it is there already.
 
     Raises ConflictError when the key has another value, RegistryShapeError with file:line and the line to paste when
     the registry or document has a shape that is not edited.
     """
-    return _strategy(entry).add(source, cast("RegistryEntry", entry))
+    return _strategy(entry).add(source, cast("Any", entry))
 
 
 def remove_entry(source: bytes, entry: RegistryEntry | DocumentEntry) -> SourceEdit:
     """Invert `add_entry`, down to the byte; unchanged when the key is absent. Raises as `add_entry` does."""
-    return _strategy(entry).remove(source, cast("RegistryEntry", entry))
+    return _strategy(entry).remove(source, cast("Any", entry))
 
 
 def has_entry(source: bytes, entry: RegistryEntry | DocumentEntry) -> bool:
@@ -71,17 +52,17 @@ def find_entry(source: bytes, entry: RegistryEntry | DocumentEntry) -> tuple[str
 
     Example: ("areal.reward.digits:digits_reward", 12). The value is None when it is not a string literal.
     """
-    return _strategy(entry).find(source, cast("RegistryEntry", entry))
+    return _strategy(entry).find(source, cast("Any", entry))
 
 
 def keys(source: bytes, entry: RegistryEntry | DocumentEntry) -> list[str]:
     """Return the keys of the table that the entry names, to check a new name against."""
-    return _strategy(entry).keys(source, cast("RegistryEntry", entry))
+    return _strategy(entry).keys(source, cast("Any", entry))
 
 
 def line_to_paste(entry: RegistryEntry | DocumentEntry) -> str:
     """Return the line that a person would add by hand: `"digits": "areal.reward.digits:digits_reward",`."""
-    return _strategy(entry).paste(cast("RegistryEntry", entry))
+    return _strategy(entry).paste(cast("Any", entry))
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,14 +226,14 @@ def _is_derived(source: bytes, entry: RegistryEntry) -> bool:
 
 MAPPING: Final = TableStrategy(mapping=True)
 EXPORTS: Final = TableStrategy(mapping=False, orders=EXPORT_ORDERS, table="__all__")
-STRATEGIES: Final[Mapping[str, Strategy]] = {
+STRATEGIES: Final[Mapping[str, TableStrategy | LazyStrategy | DocumentStrategy]] = {
     "all": EXPORTS,
-    "document": cast("Strategy", DocumentStrategy()),
+    "document": DocumentStrategy(),
     "lazy": LazyStrategy(),
     "mapping": MAPPING,
     "sequence": TableStrategy(mapping=False),
 }
 
 
-def _strategy(entry: RegistryEntry | DocumentEntry) -> Strategy:
+def _strategy(entry: RegistryEntry | DocumentEntry) -> TableStrategy | LazyStrategy | DocumentStrategy:
     return STRATEGIES[entry.shape]

@@ -84,27 +84,22 @@ def read_template_folders(root: Path) -> tuple[str, ...]:
 
 
 def _known_section(root: Path) -> dict[str, Any]:
-    section, known = _read_section(root), [field.name for field in fields(ProjectSettings)]
-    for name in section:
-        if name not in known:
-            fix = did_you_mean(name, known) or f"known settings: {', '.join(known)}"
-            raise UsageError(f"unknown setting {name!r}", where=SECTION, fix=fix)
-    return section
-
-
-def _read_section(root: Path) -> dict[str, Any]:
-    path = root / "pyproject.toml"
     try:
-        table: Any = parse_toml(path.read_bytes())
+        section: Any = parse_toml((root / "pyproject.toml").read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, *TOMLError) as error:
         raise UsageError(f"cannot be read: {error}", where="pyproject.toml", fix="correct the file") from error
     for key in ("tool", "areal", "new"):
-        table = table.get(key, {})
-        if not isinstance(table, dict):
+        section = section.get(key, {})
+        if not isinstance(section, dict):
             raise UsageError("expected a table", where=SECTION, fix=f"write [tool.areal.new] with `{key}` as a table")
-    return dict(table)
+    known = [field.name for field in fields(ProjectSettings)]
+    for name in section:
+        if name not in known:
+            fix = did_you_mean(name, known) or f"known settings: {', '.join(known)}"
+            raise UsageError(f"unknown setting {name!r}", where=SECTION, fix=fix)
+    return dict(section)
 
 
 def _typed(section: dict[str, Any], name: str, kind: type, default: Any) -> Any:
