@@ -104,12 +104,12 @@ def timed(command: list[str], folder: Path, clock: Callable[[], float]) -> float
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The copy's own code runs; its bytecode is written once, before anything is counted."""
+    """Run the copy's own code; its bytecode is written once, before anything is counted."""
     return {**os.environ, "PYTHONPATH": os.fspath(folder), "OMP_NUM_THREADS": "1"}
 
 
 def copy_repository(target: Path) -> None:
-    """What generating a reward needs, as a repository of its own."""
+    """Make what generating a reward needs, as a repository of its own."""
     for name in COPIED:
         source = ROOT / name
         copy = shutil.copytree if source.is_dir() else shutil.copy2
@@ -121,7 +121,7 @@ def copy_repository(target: Path) -> None:
 
 
 def answers_for_copier(world: Path) -> list[str]:
-    """What `areal-new` gives to the template besides answers, and the answers that it worked out, as `--data`."""
+    """Return what `areal-new` gives to the template besides answers, and the answers that it worked out, as `--data`."""
     subprocess.run(
         [*AREAL_NEW, "reward", NAME, "--no-test", "--json"],
         cwd=world,
@@ -143,7 +143,7 @@ def _text(value: Any) -> str:
 
 
 def compare(world: Path, scratch: Path, rounds: int, clock: Callable[[], float]) -> dict[str, list[float]]:
-    """Generating, and rendering with copier alone."""
+    """Measure generating, and rendering with copier alone."""
     data = answers_for_copier(world)
     template = os.fspath(world / "templates" / "reward")
 

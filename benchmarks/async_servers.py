@@ -114,7 +114,7 @@ def _job(options: argparse.Namespace, prompts: Path, python: Path) -> dict[str, 
 
 
 def _on_core(path: Path, interpreter: Path, core: int) -> Path:
-    """A program that is the interpreter, all of whose threads and children stay on one core."""
+    """Make a program that is the interpreter, all of whose threads and children stay on one core."""
     path.write_text(
         f"#!{sys.executable}\nimport os, sys\nos.sched_setaffinity(0, {{{core}}})\n"
         f"os.execv({str(interpreter)!r}, [{str(interpreter)!r}, *sys.argv[1:]])\n"
@@ -179,7 +179,7 @@ def _figures(runs: dict[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 
 def table(figures: dict[str, Any]) -> str:
-    """Steps by bound, and what the split would allow."""
+    """Return the steps by bound, and what the split would allow."""
     rows = figures["results"]
     header = ["staleness bound", "s/step", "tokens/s", "speed-up", "oldest token", "waiting, training, publishing, s"]
     lines = [
@@ -204,7 +204,7 @@ def table(figures: dict[str, Any]) -> str:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--staleness", type=int, nargs="+", default=[1, 2], metavar="N", help="bounds besides 0 (1 2)")
     parser.add_argument("--hidden", type=int, nargs="+", default=[256], metavar="SIZE", help="multiples of 64 (256)")

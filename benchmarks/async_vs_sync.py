@@ -132,7 +132,7 @@ def throughput(episodes: int) -> float:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=30, help="training steps measured per setting")
     parser.add_argument("--batch-size", type=int, default=32, help="prompts per step")
@@ -171,7 +171,7 @@ def main() -> None:
 
 
 def show(rows: list[dict[str, Any]], overhead: float) -> None:
-    """The table."""
+    """Return the table."""
     print(f"{'policy':<14} {'bound':>5} {'s/step':>8} {'speed-up':>9} {'oldest':>6} {'dropped':>7}")
     for row in rows:
         print(

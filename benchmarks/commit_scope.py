@@ -44,7 +44,7 @@ class Case:
 
 
 def read_cases(path: Path) -> tuple[list[Case], str]:
-    """The conventional commits of the file, oldest first, and the hash of the oldest commit."""
+    """Return the conventional commits of the file, oldest first, and the hash of the oldest commit."""
     rows = sorted(json.loads(path.read_text(encoding="utf-8")), key=lambda row: row["date"])
     cases = [
         Case(tuple(map(_file, row["files"])), row["type"], folded(row["scope"] or ""))
@@ -184,7 +184,7 @@ def measure_scopes(known: Sequence[Case], held_out: Sequence[Case]) -> dict[str,
 
 
 def measure_types(known: Sequence[Case], held_out: Sequence[Case]) -> dict[str, dict[str, float]]:
-    """The same for types."""
+    """Do the same for types."""
     frequent = Counter(case.type for case in known).most_common(1)[0][0] if known else "fix"
     guesses = [guess_type(case.files) for case in held_out]
     pairs = list(zip(held_out, guesses, strict=True))

@@ -149,7 +149,7 @@ _LOADS: Final = ("load_average_before", "load_average")
 
 
 def planned(model: Mapping[str, Any], actor: Mapping[str, Any], *options: str) -> dict[str, Any]:
-    """What `areal plan --json` says of training this model (content of a config.json) with these settings of `actor`.
+    """Return what `areal plan --json` says of training this model (content of a config.json) with these settings of `actor`.
 
     options: of the command, e.g. "--parallel=tp=2".
     """
@@ -167,7 +167,7 @@ def planned(model: Mapping[str, Any], actor: Mapping[str, Any], *options: str) -
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table."""
+    """Return a table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 

@@ -199,7 +199,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=sorted(SIZES), default="0.6B", help="of the model (0.6B)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: with --size tiny only (cuda)")

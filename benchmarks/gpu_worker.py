@@ -23,7 +23,7 @@ WARM_UP_STEPS = 2
 
 
 def engine_step(job: dict[str, Any], tokens: Tensor, *, archon: bool, stack: ExitStack) -> Callable[[], float]:
-    """A step of one of our engines."""
+    """Make a step of one of our engines."""
     from parallel_worker import policy_loss
 
     from areal.api import PaddedBatch
@@ -65,7 +65,7 @@ def engine_step(job: dict[str, Any], tokens: Tensor, *, archon: bool, stack: Exi
 
 
 def transformers_step(job: dict[str, Any], tokens: Tensor) -> Callable[[], float]:
-    """A step of the loop that one writes by hand."""
+    """Make a step of the loop that one writes by hand."""
     from transformers import AutoModelForCausalLM
 
     from areal.models import from_config, save_pretrained

@@ -196,7 +196,7 @@ def _warm_model(folder: Path) -> str:
 
 
 def gsm8k_rows(count: int) -> list[dict[str, str]]:
-    """The first 96 characters of packaged GSM8K questions: real text of realistic, equal length."""
+    """Return the first 96 characters of packaged GSM8K questions: real text of realistic, equal length."""
     from areal.dataset.gsm8k import read_gsm8k
 
     questions = [str(row["question"])[:96] for row in read_gsm8k("", "train").rows]

@@ -25,7 +25,7 @@ BODY = "".join(f"def scale_{number}(x, mask):\n    y = x * {number}\n    return 
 
 
 def made_up(folder: Path) -> None:
-    """A repository whose newest commit adds 1,000 lines."""
+    """Make a repository whose newest commit adds 1,000 lines."""
     files = {f"areal/m{number}.py": BODY for number in range(300)} | {"areal/__init__.py": ""}
     changed = {f"areal/m{number}.py": BODY.replace("return y", "return y + 1") for number in range(40)}
     subprocess.run(["git", "init", "-q", "-b", "main", str(folder)], check=True)

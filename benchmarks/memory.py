@@ -15,7 +15,7 @@ class PeakMemory:
         self._on_cuda = device.startswith("cuda")
 
     def forget(self) -> None:
-        """What was held before no longer counts, except what still is."""
+        """Forget what was held before, except what still is."""
         gc.collect()
         if self._on_cuda:
             import torch

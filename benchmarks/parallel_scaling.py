@@ -70,7 +70,7 @@ def _rows(found: dict[str, list[dict[str, Any]]], groups: int) -> list[dict[str,
 
 
 def planned_bytes(name: str, world_size: int, groups: int) -> int:
-    """What `areal plan` says a rank sends in this step."""
+    """Return what `areal plan` says a rank sends in this step."""
     from parallel_worker import GROUP, MICRO_BATCH, MODELS, PROMPT, TRAINING, cases, make_batch
 
     case = next(case for case in cases(world_size) if case.name == name)
@@ -116,7 +116,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--world-size",

@@ -39,7 +39,7 @@ def git(mirror: Path, *arguments: str) -> str:
 
 
 def review(mirror: Path, commit: str) -> tuple[dict[str, Any], float]:
-    """The report of one commit, and the seconds it took."""
+    """Return the report of one commit, and the seconds it took."""
     started = time.perf_counter()
     command = [sys.executable, "-m", "tooling.review", "--repo", str(mirror), "--commit", commit, "--json"]
     done = subprocess.run(
@@ -64,7 +64,7 @@ def judge(case: dict[str, Any], mirror: Path) -> tuple[str, list[str]]:
 
 
 def clean_commits(mirror: Path, count: int) -> list[str]:
-    """The latest changes of code that are no fixes, and whose files no later fix touched within the history."""
+    """Return the latest changes of code that are not fixes, and whose files no later fix touched."""
     log = [line.split("\x1f") for line in git(mirror, "log", "--first-parent", "--format=%H%x1f%s").splitlines()]
     fixed: Counter[str] = Counter()
     clean: list[str] = []
@@ -81,7 +81,7 @@ def clean_commits(mirror: Path, count: int) -> list[str]:
 
 
 def noise(mirror: Path, commits: list[str], judged: dict[str, str]) -> dict[str, Any]:
-    """False alarms on clean commits. judged: findings that somebody read."""
+    """Count false alarms on clean commits. judged: findings that somebody read."""
     rules: Counter[str] = Counter()
     at: list[str] = []
     alarms, lines, seconds, right = [], 0, [], 0

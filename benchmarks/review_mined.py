@@ -86,7 +86,7 @@ def brought_in(mirror: Path, fix: str, removed: dict[str, list[int]]) -> dict[st
 
 
 def mine(mirror: Path, count: int, since: str, skip: int) -> list[dict[str, Any]]:
-    """The newest fixes first."""
+    """Return fixes, the newest first."""
     window = [f"--since={since}"] if since else []
     log = git(mirror, "log", "--first-parent", "--no-merges", *window, "--format=%H%x1f%s").splitlines()
     cases: list[dict[str, Any]] = []

@@ -52,7 +52,7 @@ def git(mirror: Path, *arguments: str) -> str:
 
 
 def fixed_by(mirror: Path, fix: str) -> set[str]:
-    """The commits whose lines of code a fix replaced."""
+    """Return the commits whose lines of code a fix replaced."""
     patch = git(mirror, "diff-tree", "-p", "-U0", "--no-commit-id", "--no-renames", fix, "--", "*.py")
     ranges: defaultdict[str, list[str]] = defaultdict(list)
     path, removed = "", 0
@@ -73,7 +73,7 @@ def fixed_by(mirror: Path, fix: str) -> set[str]:
 
 
 def changes(mirror: Path, days: int, newest: int) -> list[Change]:
-    """The newest changes of code that are old enough, with whether they were fixed."""
+    """Return the newest changes of code that are old enough, with whether they were fixed."""
     log = git(mirror, "log", "--first-parent", "--no-merges", "--format=%H%x1f%ct%x1f%s", "--", "*.py").splitlines()
     rows = [line.split("\x1f", 2) for line in log]
     when = {commit: int(at) for commit, at, _ in rows}
@@ -92,7 +92,7 @@ def changes(mirror: Path, days: int, newest: int) -> list[Change]:
 
 
 def measured(comparison: Comparison, *, bad: bool) -> Change | None:
-    """What ranks a change; None for one that adds no code outside tests."""
+    """Return what ranks a change; None for one that adds no code outside tests."""
     policy: Policy = read_policy(comparison.base)
     domains = touched(comparison, policy.domains)
     risk = assess(comparison, domains, ())

@@ -201,7 +201,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=sorted(SIZES), default="0.8M", help="model, by parameters (0.8M)")
     parser.add_argument("--batch", type=int, nargs="*", default=[1, 32, 128], help="batch sizes of equal lengths")

@@ -34,7 +34,7 @@ def vllm_engine(
     adapter: ServerAdapter | None = None,
     **options: Any,
 ) -> ServerEngine:
-    """An engine over one server per entry of `cores` (VLLM_CPU_OMP_THREADS_BIND; "" leaves the choice to vLLM), ready.
+    """Start an engine over one server per entry of `cores` (VLLM_CPU_OMP_THREADS_BIND; "" leaves the choice to vLLM), ready.
 
     actor: float32, one of our families; with adapters, only they travel. carrier: shared memory when None. adapter:
     vLLM's own when None. options: of ServerEngineConfig. The caller closes it.
@@ -123,7 +123,7 @@ def _commands(
 
 
 def log_probabilities(model: nn.Module, tokens: list[int]) -> list[float]:
-    """What the model gives to all tokens but the first."""
+    """Return what the model gives to all tokens but the first."""
     import torch
 
     ids, length = torch.tensor(tokens), len(tokens)

@@ -18,7 +18,7 @@ GROUP = 8
 
 
 def make_trainer(job: dict[str, Any], work: dict[str, Any], model: Any, tokenizer: Any) -> Any:
-    """A GRPOTrainer that generates this kind of work; all of them share the model."""
+    """Make a GRPOTrainer that generates this kind of work; all of them share the model."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 

@@ -38,7 +38,7 @@ class Client:
 
 
 def read_client(source: bytes, package: str) -> Client:
-    """Imports, attribute chains and calls of a file."""
+    """Return imports, attribute chains and calls of a file."""
     client = Client()
     tree = ast.parse(source)
     for node in ast.walk(tree):
@@ -71,7 +71,7 @@ def _dotted(node: ast.expr, names: dict[str, str]) -> str:
 
 
 def join(client: Client, path: str, breakages: dict[str, list[dict[str, Any]]], aliases: dict[str, str]) -> list[Any]:
-    """Findings of one file."""
+    """Return the findings of one file."""
     found = []
     canonical = {dotted: aliases.get(dotted, dotted) for dotted, _line in client.used}
     for dotted, line in client.used:
@@ -128,7 +128,7 @@ def breakages_of(package: str, old: Path, new: Path) -> tuple[dict[str, list[dic
 
 
 def canonical_paths(clients: list[Client], model: Any) -> dict[str, str]:
-    """What re-exported names stand for, as far as griffe can tell."""
+    """Return what re-exported names stand for, as far as griffe can tell."""
     aliases = {}
     for client in clients:
         for dotted in {path for path, _line in client.used} | {path for path, _last, _call in client.calls if path}:

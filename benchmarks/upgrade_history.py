@@ -93,7 +93,7 @@ def run_case(case: dict[str, Any], checkout: Path, cache: str) -> Score:
 
 
 def run_others(case: dict[str, Any], checkout: Path, cache: str, names: Sequence[str]) -> list[Score]:
-    """The same case with other tools, all on one unpacked copy of the two releases."""
+    """Judge the same case with other tools, all on one unpacked copy of the two releases."""
     from tooling.upgrade.sources.cache import default_folder
     from tooling.upgrade.sources.indexed import Catalogue
 

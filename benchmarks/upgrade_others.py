@@ -53,7 +53,7 @@ def _children() -> float:
 
 
 def missing() -> str:
-    """What to run if the tools are not installed; "" if they are."""
+    """Return what to run if the tools are not installed; "" if they are."""
     if (ENVIRONMENT / ".ready").is_file():
         return ""
     return "the other tools are not installed: run `bash scripts/setup_audit_benchmark.sh`"

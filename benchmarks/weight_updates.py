@@ -290,7 +290,7 @@ def _update(engine: ServerEngine, actor: TrainingEngine, watch: Stopwatch, *, re
 
 
 def _wait_for_tokens(engine: ServerEngine) -> None:
-    """The gap ends with the next token."""
+    """End the gap with the next token."""
     before, deadline = engine.stats()["generated_tokens"], time.monotonic() + 60
     while engine.stats()["generated_tokens"] == before and time.monotonic() < deadline:
         time.sleep(0.002)
@@ -317,7 +317,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", choices=sorted(SIZES), default=["0.4M", "25M", "100M"], metavar="SIZE")
     parser.add_argument("--servers", type=int, nargs="+", default=[1, 2], metavar="N", help="numbers of servers (1 2)")

@@ -299,7 +299,7 @@ class _Groups:
         return values.new_zeros(self.number).index_add(0, self.index, values)[self.index]
 
     def std(self, rewards: Tensor, *, unbiased: bool) -> Tensor:
-        """Standard deviation per group; 0 for groups of one."""
+        """Return the standard deviation per group; 0 for groups of one."""
         squares = self.sum((rewards - self.mean) ** 2)
         return (squares / (self.size - 1 if unbiased else self.size).clamp(min=1.0)).sqrt()
 

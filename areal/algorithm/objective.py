@@ -267,7 +267,7 @@ class Objective(Config):
         return LossOutput(loss=loss, metrics=metrics)
 
     def _check_inputs(self, logp: Tensor, others: Mapping[str, Tensor | None]) -> None:
-        """Inputs that the settings need are there, and all have one shape."""
+        """Check that the inputs which the settings need are there, all of one shape."""
         if logp.dim() != 2 or not logp.is_floating_point():
             raise ConfigError(
                 f"objective: logp is {logp.dtype} of shape {tuple(logp.shape)}, expected floating point [batch, seq]"
@@ -324,7 +324,7 @@ class Objective(Config):
 
 
 def _check_lengths(mask: Tensor, lengths: Tensor) -> None:
-    """A policy token on padding means that mask and lengths belong to different batches."""
+    """Raise ValueError for a policy token on padding: mask and lengths belong to different batches."""
     import torch
 
     check_shape("lengths", lengths, mask.shape[:1])

@@ -63,7 +63,7 @@ def collate(trajectories: Sequence[Trajectory], *, pad_token: int = 0) -> Padded
 
 
 def select(batch: PaddedBatch, indices: Sequence[int] | Tensor) -> PaddedBatch:
-    """The given rows in the given order, trimmed to the longest of them; optional fields stay present or absent.
+    """Return the given rows in the given order, trimmed to the longest of them; optional fields stay present or absent.
 
     The result has the type of `batch`: rows that would split or turn round a pair raise ValueError.
     """

@@ -183,7 +183,7 @@ PREFERENCES: Final[dict[str, Preference]] = {
 
 
 def pair_losses(settings: PreferenceConfig, chosen: Tensor, rejected: Tensor) -> Tensor:
-    """The loss of each pair, [P].
+    """Return the loss of each pair, [P].
 
     chosen, rejected: log-ratios of policy and reference [P] (log-probabilities of the policy where the loss uses no
     reference), of whole answers or means per token. Differentiable; finite for any finite input.
