@@ -121,7 +121,7 @@ def copy_repository(target: Path) -> None:
 
 
 def answers_for_copier(world: Path) -> list[str]:
-    """Return what `areal-new` gives to the template besides answers, and the answers that it worked out, as `--data`."""
+    """Return what `areal-new` gives to the template besides answers, and answers that it worked out, as `--data`."""
     subprocess.run(
         [*AREAL_NEW, "reward", NAME, "--no-test", "--json"],
         cwd=world,

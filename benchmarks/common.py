@@ -149,7 +149,7 @@ _LOADS: Final = ("load_average_before", "load_average")
 
 
 def planned(model: Mapping[str, Any], actor: Mapping[str, Any], *options: str) -> dict[str, Any]:
-    """Return what `areal plan --json` says of training this model (content of a config.json) with these settings of `actor`.
+    """Return what `areal plan --json` says of training a model (content of a config.json) with settings of `actor`.
 
     options: of the command, e.g. "--parallel=tp=2".
     """

@@ -115,7 +115,7 @@ def _flat(arguments: Any) -> Iterator[Any]:
 
 
 def make_batch(groups: int) -> PaddedBatch:
-    """Make groups of samples of one prompt each; all of one length, so that ranks with rows of their own have equal work."""
+    """Make groups of samples of one prompt each, all of one length: ranks with rows of their own have equal work."""
     generator = torch.Generator().manual_seed(0)
     rows, width = groups * GROUP, PROMPT + ANSWER
     tokens = torch.randint(0, VOCABULARY, (rows, width), generator=generator)

@@ -34,7 +34,7 @@ def vllm_engine(
     adapter: ServerAdapter | None = None,
     **options: Any,
 ) -> ServerEngine:
-    """Start an engine over one server per entry of `cores` (VLLM_CPU_OMP_THREADS_BIND; "" leaves the choice to vLLM), ready.
+    """Start an engine over a server per entry of `cores` (VLLM_CPU_OMP_THREADS_BIND; "" leaves it to vLLM).
 
     actor: float32, one of our families; with adapters, only they travel. carrier: shared memory when None. adapter:
     vLLM's own when None. options: of ServerEngineConfig. The caller closes it.

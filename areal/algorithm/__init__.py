@@ -14,15 +14,14 @@ may hold anything, NaN included; every mean divides by counts of the *whole* ste
 micro-batches add up.
 
 Read in this order: objective (composition), then its blocks, each a class with fields, formula, source and computation:
-surrogates, corrections, advantages, aggregations, kl; presets and registry (names), blocks (from a configuration),
-tokens (sums and ratios on the mask). Beside them: supervised, preference, packing, metrics.
+surrogates, corrections, advantages, aggregations, kl; registry (names), blocks (from a configuration), tokens (sums,
+ratios and metrics on the mask). Beside them: supervised, preference, packing.
 
 Importing this package does not import torch; computing does.
 """
 
 from __future__ import annotations
 
-from areal.algorithm.objective import Objective
-from areal.algorithm.presets import PRESETS, describe_presets, get_objective
+from areal.algorithm.objective import PRESETS, Objective, describe_presets, get_objective
 
 __all__ = ["PRESETS", "Objective", "describe_presets", "get_objective"]

@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from areal.api import ModelError
-from areal.models.initialization import initialize
+from areal.models.blocks.attention import SelfAttention
+from areal.models.blocks.decoder import VocabularyHead
+from areal.models.blocks.mlp import XIELU
+from areal.models.blocks.moe import Experts, Router
+from areal.models.blocks.norms import LayerNorm, RMSNorm
 from areal.models.registry import get_spec
 from areal.models.saving import CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE
 
 if TYPE_CHECKING:
     from areal.api import BaseModelArgs, ModelSpec
-    from areal.models.adapter_rows import Box
+    from areal.models.adapter import Box
     from areal.models.blocks.decoder import DecoderModel
 
 
@@ -215,3 +219,51 @@ def _blank(spec: ModelSpec, args: BaseModelArgs) -> DecoderModel:
     with torch.device("meta"):
         model: DecoderModel = spec.model_class(args)
     return model
+
+
+_MATRICES = (nn.Linear, nn.Embedding, VocabularyHead, Router, Experts)
+
+
+@torch.no_grad()
+def initialize(model: nn.Module, *, std: float, seed: int) -> None:
+    """Fill every parameter and persistent buffer in place.
+
+    Numbers are drawn in float32 on the CPU, in the order of the parameters. Raises TypeError for a tensor without a
+    rule.
+    """
+    generator = torch.Generator("cpu").manual_seed(seed)
+    for module_name, module in model.named_modules():
+        for name, tensor in _own_tensors(module):
+            constant = _constant(module, name)
+            if constant is not None:
+                tensor.fill_(constant)
+            elif isinstance(module, _MATRICES):
+                tensor.copy_(torch.normal(0.0, std, tensor.shape, generator=generator, device="cpu"))
+            else:
+                full_name = f"{module_name}.{name}" if module_name else name
+                raise TypeError(f"no initialisation rule for {full_name} of {type(module).__name__}")
+
+
+def _own_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """Return the parameters and persistent buffers that `module` itself holds."""
+    parameters = list(module.named_parameters(recurse=False))
+    kept = [item for item in module.named_buffers(recurse=False) if item[0] not in module._non_persistent_buffers_set]
+    return [*parameters, *kept]
+
+
+def _constant(module: nn.Module, name: str) -> float | None:
+    """Return what a tensor that does not start at random starts with; None for the others."""
+    if isinstance(module, RMSNorm):
+        return 1.0 - module.offset
+    if isinstance(module, LayerNorm):
+        return 1.0 - module.offset if name == "weight" else 0.0
+    if isinstance(module, Router) and name == "selection_bias":
+        return 0.0
+    if isinstance(module, XIELU | nn.PReLU):
+        # What a new one has: the same in every layer.
+        return float(type(module)().state_dict()[name])
+    # Sinks start as one more key with a score of zero.
+    if isinstance(module, SelfAttention) and name == "sinks":
+        return 0.0
+    is_bias = name == "bias" or name.endswith("_bias")
+    return 0.0 if isinstance(module, _MATRICES) and is_bias else None

@@ -256,7 +256,7 @@ class LayoutEntry:
                          "concat"     [q; k; v]
                          "per_head"   for every head: its q, k, v rows (query heads = key heads)
                          "per_group"  for every kv head: its query heads' rows, then k, then v
-                         others in `areal.models.adapter_rows.QueryKeyValue`; `ours` may be in another order, or some
+                         others in `areal.models.adapter.QueryKeyValue`; `ours` may be in another order, or some
                          of the three, or query and gate
       rows               ours = modules stacked along dimension 0 in one matrix; arrangement "concat" or "interleaved"
       experts            ours = one or two (gate, up) stacked parameters; on_disk has {expert}: one matrix per expert

@@ -14,9 +14,8 @@ from torch import nn
 from areal.models.blocks import block as blocks
 from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.decoder import DecoderModel
-from areal.models.blocks.head import HeadTransform
 from areal.models.blocks.latent_attention import LatentAttention
-from areal.models.blocks.mlp import MLP, GatedMLP
+from areal.models.blocks.mlp import MLP, GatedMLP, HeadTransform
 from areal.models.blocks.moe import Experts, MixtureOfExperts, Router
 from areal.models.blocks.norms import LayerNorm, RMSNorm
 from areal.models.blocks.positions import LearnedPositions, SinusoidalPositions

@@ -106,7 +106,7 @@ class MlpSpec:
 
     gated: bool
     activation: str
-    """Name in `areal.models.blocks.activations`. One with parameters has the canonical names activation.*."""
+    """Name in `areal.models.blocks.mlp`. One with parameters has the canonical names activation.*."""
     intermediate_size: int
     bias: bool = False
     """Of gate and up."""
@@ -271,7 +271,7 @@ class HeadTransformSpec:
     """norm(activation(dense(x))) between the final norm and the head. Canonical names: dense.{weight, bias}, norm.*"""
 
     activation: str
-    """Name in `areal.models.blocks.activations`."""
+    """Name in `areal.models.blocks.mlp`."""
     norm: NormSpec
     bias: bool = False
     """Of the matrix."""

@@ -52,7 +52,7 @@ def frame(message: Any) -> bytes:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Call:
+class RewardCall:
     payload: bytes
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[float]
@@ -66,7 +66,7 @@ class _Worker:
     deadline: float
     """Monotonic time at which the current call (or the start-up) is over; infinite while idle."""
     inbox: bytearray = field(default_factory=bytearray)
-    calls: deque[Call] = field(default_factory=deque)
+    calls: deque[RewardCall] = field(default_factory=deque)
     """The first is running, the others are in the pipe."""
     ready: bool = False
     start_failed: bool = False
@@ -83,14 +83,14 @@ class WorkerPool:
         self._closing = False
         self._ready = threading.Event()
         self._broken: ArealError | None = None
-        self._queue: deque[Call] = deque()
-        self._settled: list[tuple[Call, float | BaseException]] = []
+        self._queue: deque[RewardCall] = deque()
+        self._settled: list[tuple[RewardCall, float | BaseException]] = []
         self._workers: list[_Worker] = []
         self._signalled = False
         self._failed_starts = 0
         self._mean_seconds = _LOOK_AHEAD_SECONDS
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: RewardCall) -> None:
         with self._lock:
             self._ensure_thread()
             self._queue.append(call)
@@ -307,7 +307,7 @@ class WorkerPool:
         self._ready.set()
 
     def _deliver(self) -> None:
-        def settle(settled: list[tuple[Call, float | BaseException]]) -> None:
+        def settle(settled: list[tuple[RewardCall, float | BaseException]]) -> None:
             for call, result in settled:
                 if call.future.done():  # the caller was cancelled meanwhile
                     continue
@@ -316,7 +316,7 @@ class WorkerPool:
                 else:
                     call.future.set_result(result)
 
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Call, float | BaseException]]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[RewardCall, float | BaseException]]] = {}
         for item in self._settled:
             by_loop.setdefault(item[0].loop, []).append(item)
         self._settled.clear()

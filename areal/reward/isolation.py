@@ -19,7 +19,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from areal.api import ConfigError, FaultError, FaultKind, load
-from areal.reward._worker_pool import Call, WorkerPool, frame
+from areal.reward._worker_pool import RewardCall, WorkerPool, frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -74,7 +74,7 @@ class AsyncRewardWrapper:
             message = f"the row cannot be sent to the process of reward {self.name!r}: {error}"
             raise FaultError(FaultKind.DATA_INVALID, message) from error
         loop = asyncio.get_running_loop()
-        call = Call(payload=payload, loop=loop, future=loop.create_future())
+        call = RewardCall(payload=payload, loop=loop, future=loop.create_future())
         self._pool.submit(call)
         return await call.future
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from areal.algorithm import metrics as metric_functions
 from areal.algorithm.preference import preference_loss
+from areal.algorithm.tokens import combine
 from areal.infra.metrics import names
 from areal.trainer import row_loop
 from areal.trainer.assembly import EngineStates, build_engine, build_scorer, export_model
@@ -130,7 +130,7 @@ class DPOTrainer:
             ordinals = range(start, min(start + self.config.batch_size, count))
             batch = self._batch("valid_dataset", self.inputs.valid, ordinals)
             parts.append(self.learner.run(DPOLearner.evaluate, batch, num_pairs=count))
-        return {f"{names.EVAL_PREFIX}{key}": value for key, value in metric_functions.combine(parts).items()}
+        return {f"{names.EVAL_PREFIX}{key}": value for key, value in combine(parts).items()}
 
     def states(self) -> Mapping[str, Any]:
         """Return the reference's numbers."""

@@ -14,9 +14,9 @@ import torch
 from areal.algorithm.advantages import overlong_filter, overlong_penalty
 from areal.algorithm.aggregations import count
 from areal.algorithm.blocks import block_name
-from areal.algorithm.metrics import SAMPLER_PREFIX, mismatch_summary, sampler_mismatch
 from areal.algorithm.packing import collate, select, split_groups
 from areal.algorithm.supervised import value_loss
+from areal.algorithm.tokens import SAMPLER_PREFIX, mismatch_summary, sampler_mismatch
 from areal.api import ConfigError, EngineError, PaddedBatch, TrainStats
 from areal.engine.train.runner import FrozenModel
 from areal.infra.metrics import names

@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from areal.algorithm import metrics as metric_functions
 from areal.algorithm.preference import bradley_terry_loss, final_scores
+from areal.algorithm.tokens import combine
 from areal.api import ConfigError
 from areal.infra.metrics import names
 from areal.models.reward_model import save_reward_model
@@ -112,7 +112,7 @@ class RewardModelTrainer:
         for start in range(0, count, self.config.batch_size):
             batch = _batch(self.inputs.valid, range(start, min(start + self.config.batch_size, count)))
             parts.append(self.learner.run(RewardModelLearner.evaluate, batch, num_pairs=count))
-        return {f"{names.EVAL_PREFIX}{key}": value for key, value in metric_functions.combine(parts).items()}
+        return {f"{names.EVAL_PREFIX}{key}": value for key, value in combine(parts).items()}
 
     def states(self) -> Mapping[str, Any]:
         """Engine and random generators are all there is."""

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> Report:
 
 def _objectives() -> dict[str, dict[str, Any]]:
     """Name of each objective preset to its paper, formula, note and defaults."""
-    from areal.algorithm.presets import describe_presets
+    from areal.algorithm.objective import describe_presets
 
     return {row["name"]: {key: value for key, value in row.items() if key != "name"} for row in describe_presets()}
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class RowProblem:
     """One contradiction.
 
-    Example: `Problem(place="line 7", column="answer", problem="answer is empty", fatal=True)`.
+    Example: `RowProblem(place="line 7", column="answer", problem="answer is empty", fatal=True)`.
     """
 
     place: str
@@ -45,7 +45,7 @@ class RowChecks:
         self._id_column = id_column
         self._first_ids: dict[Any, str] = {}
 
-    def problems(self, row: dict[str, Any], place: str) -> list[Problem]:
+    def problems(self, row: dict[str, Any], place: str) -> list[RowProblem]:
         """Return everything that is wrong with one row."""
         mapping = self._mapping
         found = [(column, problem, True) for column, problem in self._fatal(row) if problem]
@@ -58,7 +58,7 @@ class RowChecks:
                 found.append((self._id_column, problem, False))
         if mapping.chosen and intact and (problem := _no_preference(row, mapping)):
             found.append((mapping.rejected, problem, False))
-        return [Problem(place=place, column=column, problem=problem, fatal=fatal) for column, problem, fatal in found]
+        return [RowProblem(place=place, column=name, problem=problem, fatal=fatal) for name, problem, fatal in found]
 
     def _fatal(self, row: dict[str, Any]) -> Iterator[tuple[str, str]]:
         mapping = self._mapping

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import DataError
 from areal.dataset.files import Record, SplitFiles, find_files, read_records
-from areal.dataset.inspection.checks import Problem, RowChecks, final_answer
+from areal.dataset.inspection.checks import RowChecks, RowProblem, final_answer
 from areal.dataset.inspection.columns import Column
 from areal.dataset.inspection.excerpt import NUM_CANDIDATES, Candidate, candidate, choose
 from areal.dataset.inspection.mapping import RowMapping, decide
@@ -53,11 +53,11 @@ class _Problems:
     """Counts problems, keeps the first ones of each weight."""
 
     def __init__(self) -> None:
-        self.listed: list[Problem] = []
+        self.listed: list[RowProblem] = []
         self.num_fatal = 0
         self.num_notes = 0
 
-    def add(self, problem: Problem) -> None:
+    def add(self, problem: RowProblem) -> None:
         count = self.num_fatal if problem.fatal else self.num_notes
         if count < MAX_LISTED:
             self.listed.append(problem)
@@ -109,7 +109,7 @@ def _profile(
     num_rows = 0
     for place, record in _numbered(files, max_rows + 1, progress, "columns"):
         if record.row is None:
-            problems.add(Problem(place=place, column="", problem=record.problem, fatal=True))
+            problems.add(RowProblem(place=place, column="", problem=record.problem, fatal=True))
             continue
         if num_rows == max_rows:
             return columns, num_rows, False
@@ -203,7 +203,7 @@ def _type_notes(columns: Mapping[str, Column], mapping: RowMapping | None, probl
         for kind in column.filled_types[1:]:
             problem = f"{column.name} is {kind} in {column.types[kind]} rows and {main} in {column.types[main]}"
             problems.add(
-                Problem(place=column.first[kind], column=column.name, problem=problem, fatal=column.name in kept)
+                RowProblem(place=column.first[kind], column=column.name, problem=problem, fatal=column.name in kept)
             )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-    from areal.models.adapter_rows import Box
+    from areal.models.adapter import Box
     from areal.models.parallel.meshes import Meshes
 
 Value = TypeVar("Value")

@@ -1,17 +1,23 @@
-"""Position-wise feed-forward layers."""
+"""Position-wise feed-forward layers, their activations, and the transform that some models have before the head."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
+import torch
 from torch import nn
+from torch.nn import functional
 
-from areal.models.blocks.activations import activation as find_activation
+from areal.api import ModelError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
-    from areal.models.blocks.activations import Activation
+    Activation = Callable[[Tensor], Tensor]
 
 
 class GatedMLP(nn.Module):
@@ -83,3 +89,123 @@ def gated_product(
     if up_offset:
         up = up + up_offset
     return activation(gate) * up
+
+
+def gelu_tanh(inputs: Tensor) -> Tensor:
+    """Return the GELU by a hyperbolic tangent (arXiv 1606.08415), within 1e-3 of the exact one."""
+    return functional.gelu(inputs, approximate="tanh")
+
+
+def clipped_gelu(inputs: Tensor) -> Tensor:
+    """Return the GELU, at most 10."""
+    return functional.gelu(inputs).clamp(-10, 10)
+
+
+def quick_gelu(inputs: Tensor) -> Tensor:
+    """Return the GELU by a logistic function: x * sigmoid(1.702 x)."""
+    return inputs * torch.sigmoid(1.702 * inputs)
+
+
+def squared_relu(inputs: Tensor) -> Tensor:
+    """Return max(0, x) squared (arXiv 2109.08668)."""
+    return functional.relu(inputs).square()
+
+
+def laplace(inputs: Tensor) -> Tensor:
+    """Return the cumulative Laplace-like function of MEGA (arXiv 2209.10655), close to a squared ReLU but bounded."""
+    return 0.5 * (1.0 + torch.erf((inputs - 0.707107) / (0.282095 * math.sqrt(2.0))))
+
+
+def sqrt_softplus(inputs: Tensor) -> Tensor:
+    """Return the square root of log(1 + exp(x))."""
+    return functional.softplus(inputs).sqrt()
+
+
+def linear(inputs: Tensor) -> Tensor:
+    """Return the inputs."""
+    return inputs
+
+
+ACTIVATIONS: Final[dict[str, Activation]] = {
+    "gelu": functional.gelu,
+    "gelu_10": clipped_gelu,
+    "gelu_accurate": gelu_tanh,
+    "gelu_fast": gelu_tanh,
+    "gelu_new": gelu_tanh,
+    "gelu_python": functional.gelu,
+    "gelu_python_tanh": gelu_tanh,
+    "gelu_pytorch_tanh": gelu_tanh,
+    "hardswish": functional.hardswish,
+    "laplace": laplace,
+    "leaky_relu": partial(functional.leaky_relu, negative_slope=0.01),
+    "linear": linear,
+    "mish": functional.mish,
+    "quick_gelu": quick_gelu,
+    "relu": functional.relu,
+    "relu2": squared_relu,
+    "relu6": functional.relu6,
+    "sigmoid": torch.sigmoid,
+    "silu": functional.silu,
+    "sqrtsoftplus": sqrt_softplus,
+    "swish": functional.silu,
+    "tanh": torch.tanh,
+}
+"""Name in a config to the function. Several names stand for one function: they differ by rounding only."""
+
+
+class XIELU(nn.Module):
+    """Expanded integral of the ELU (arXiv 2411.13010): quadratic above zero, exponential below, both of learned sizes.
+
+    beta, the slope at zero, and eps, which keeps exponents off zero, are stored with the parameters.
+    """
+
+    beta: Tensor
+    eps: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha_p = nn.Parameter(torch.full((1,), math.log(math.expm1(0.8))))
+        self.alpha_n = nn.Parameter(torch.full((1,), math.log(math.expm1(0.3))))
+        self.register_buffer("beta", torch.tensor(0.5))
+        self.register_buffer("eps", torch.tensor(-1e-6))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return any shape."""
+        above = functional.softplus(self.alpha_p)
+        below = self.beta + functional.softplus(self.alpha_n)
+        curved = torch.where(
+            inputs > 0, above * inputs * inputs, (torch.expm1(torch.minimum(inputs, self.eps)) - inputs) * below
+        )
+        return curved + self.beta * inputs
+
+
+LEARNED_ACTIVATIONS: Final[dict[str, type[nn.Module]]] = {"prelu": nn.PReLU, "xielu": XIELU}
+"""Name in a config to a module with parameters of its own."""
+ACTIVATION_NAMES: Final = frozenset(ACTIVATIONS) | frozenset(LEARNED_ACTIVATIONS)
+
+
+def find_activation(name: str, *, learned: bool = False) -> Activation:
+    """Return the activation of that name. learned: whether it may be a module with parameters, which a layer has to
+    store. Raises ModelError for an unknown one."""
+    if learned and name in LEARNED_ACTIVATIONS:
+        return LEARNED_ACTIVATIONS[name]()
+    if name not in ACTIVATIONS:
+        known = ", ".join([*ACTIVATIONS, *(LEARNED_ACTIVATIONS if learned else ())])
+        raise ModelError(f"activation {name!r} is not implemented; implemented are {known}")
+    return ACTIVATIONS[name]
+
+
+class HeadTransform(nn.Module):
+    """norm(activation(dense(x))), as in the heads of BERT (arXiv 1810.04805) and of the decoders made after it."""
+
+    def __init__(self, hidden_size: int, *, activation: str, norm: nn.Module, bias: bool = False) -> None:
+        """norm: over the hidden size; bias: of the matrix. ModelError for an unknown activation."""
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, hidden_size, bias=bias)
+        self.activation = find_activation(activation)
+        self.norm = norm
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[..., hidden_size] -> [..., hidden_size]."""
+        transformed: Tensor = self.norm(self.activation(self.dense(hidden)))
+        return transformed

@@ -13,8 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from areal.api import ModelError
-from areal.models.blocks.activations import activation as find_activation
-from areal.models.blocks.mlp import gated_product
+from areal.models.blocks.mlp import find_activation, gated_product
 
 if TYPE_CHECKING:
     from torch import Tensor

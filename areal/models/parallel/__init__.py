@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from areal.models.parallel.dims import ParallelDims
-from areal.models.parallel.plan import ParallelPlan
-from areal.models.parallel.table import Shard
+from areal.models.parallel.plan import ParallelPlan, Shard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

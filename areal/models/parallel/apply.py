@@ -20,8 +20,7 @@ from areal.models.parallel.tensor import apply_tensor_parallel, splits_vocabular
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from areal.models.parallel.plan import ParallelPlan
-    from areal.models.parallel.table import Shard
+    from areal.models.parallel.plan import ParallelPlan, Shard
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from areal.models.parallel.dims import ParallelDims
-    from areal.models.parallel.table import Shard
+    from areal.models.parallel.plan import Shard
 
 
 def check_model(model: nn.Module, dims: ParallelDims, table: Mapping[str, Shard]) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from areal.models.parallel.dims import ParallelDims
     from areal.models.parallel.meshes import Meshes
-    from areal.models.parallel.table import Shard
+    from areal.models.parallel.plan import Shard
 
 
 def apply_expert_parallel(

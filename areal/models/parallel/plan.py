@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
 from areal.models.parallel.dims import ParallelDims
@@ -46,3 +47,16 @@ class ParallelPlan:
     def changes_anything(self) -> bool:
         """Whether a model is different afterwards."""
         return not self.dims.is_single or self.shards_data or self.activation_checkpointing or self.compile
+
+
+class Shard(StrEnum):
+    """How tensor parallelism splits a parameter over ranks; a parameter without an entry is replicated."""
+
+    COLUMN = "column"
+    """By output features: dimension 0 of a matrix and of its bias."""
+    ROW = "row"
+    """By input features: dimension 1 of a matrix; the outputs of all ranks are summed."""
+    EXPERT_COLUMN = "expert_column"
+    """As COLUMN, for experts stacked along dimension 0: dimension 1."""
+    EXPERT_ROW = "expert_row"
+    """As ROW, for stacked experts: dimension 2."""

@@ -23,7 +23,7 @@ from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.moe import Experts
 from areal.models.parallel import collectives
 from areal.models.parallel.local import adopt, local_part
-from areal.models.parallel.table import Shard
+from areal.models.parallel.plan import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.models.blocks.activations import ACTIVATION_NAMES
+from areal.models.blocks.mlp import ACTIVATION_NAMES
 from areal.models.config_fields import HARMLESS_FIELDS
 from areal.porting.bind.arithmetic import is_number
 from areal.porting.bind.expressions import ROTARY_FIELD, fields_of, look_up, same, walk

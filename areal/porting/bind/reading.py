@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.models.blocks.activations import ACTIVATION_NAMES
+from areal.models.blocks.mlp import ACTIVATION_NAMES
 from areal.models.config_fields import HARMLESS_FIELDS
 from areal.porting.bind.budget import Budget
 from areal.porting.bind.expressions import ROTARY_FIELD, EvaluationError, evaluate, look_up, same, walk

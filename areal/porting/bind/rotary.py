@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from areal.api import ModelError
-from areal.models.blocks.frequencies import attention_magnitude, inverse_frequencies
+from areal.models.blocks.rotary import attention_magnitude, inverse_frequencies
 from areal.models.rotary_args import ROTARY_TYPES, RotaryArgs
 from areal.porting.bind.expressions import (
     ROTARY_FIELD,

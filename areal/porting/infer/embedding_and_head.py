@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
-from areal.models.blocks.activations import ACTIVATIONS
+from areal.models.blocks.mlp import ACTIVATIONS
 from areal.models.blocks.positions import SinusoidalPositions
 from areal.porting.infer.mlp import activation_names
 from areal.porting.infer.norms import fit_norm, infer_norm

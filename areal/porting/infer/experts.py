@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from areal.models.blocks.activations import ACTIVATIONS
+from areal.models.blocks.mlp import ACTIVATIONS
 from areal.porting.infer.replay import numbers_of, strings_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.nn import functional
 
-from areal.models.blocks.activations import ACTIVATIONS, LEARNED_ACTIVATIONS
+from areal.models.blocks.mlp import ACTIVATIONS, LEARNED_ACTIVATIONS
 from areal.porting.infer.tensors import EQUAL, LOCAL, MatrixCall, error, matrix_calls, rows
 from areal.porting.records import Evidence, Inferred, UnsupportedError
 from areal.porting.spec import MlpSpec

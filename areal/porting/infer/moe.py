@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from areal.models.blocks.activations import ACTIVATIONS
+from areal.models.blocks.mlp import ACTIVATIONS
 from areal.porting import reference
 from areal.porting.infer.experts import (
     SCREENED_TOKENS,

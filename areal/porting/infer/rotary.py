@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from areal.api import ModelError
-from areal.models.blocks.frequencies import attention_magnitude, inverse_frequencies
+from areal.models.blocks.rotary import attention_magnitude, inverse_frequencies
 from areal.models.rotary_args import ROTARY_TYPES, RotaryArgs
 from areal.porting.infer.rotation import CHANGE, Turning, measure
 from areal.porting.infer.scores import numbers_of, snap

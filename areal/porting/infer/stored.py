@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from areal.models import adapter_rows
+from areal.models import adapter
 from areal.porting.family import LayoutEntry
 
 if TYPE_CHECKING:
@@ -33,24 +33,24 @@ FUSED_ATTENTION: Final = (
 SUFFIXES: Final = (".weight", ".bias")
 
 
-def row_of(entry: LayoutEntry) -> adapter_rows.Row:
+def row_of(entry: LayoutEntry) -> adapter.Row:
     """Return the adapter's row that an entry stands for."""
     alternative = None if entry.alternative is None else row_of(entry.alternative)
     ours = entry.ours[0] if len(entry.ours) == 1 else entry.ours
     if entry.kind == "renamed":
-        return adapter_rows.Renamed(ours, entry.on_disk, alternative=alternative)
+        return adapter.Renamed(ours, entry.on_disk, alternative=alternative)
     if entry.kind == "transposed":
-        return adapter_rows.Transposed(ours, entry.on_disk, alternative=alternative)
+        return adapter.Transposed(ours, entry.on_disk, alternative=alternative)
     if entry.kind == "swapped_halves":
-        return adapter_rows.SwappedHalves(ours, entry.on_disk, alternative=alternative)
+        return adapter.SwappedHalves(ours, entry.on_disk, alternative=alternative)
     if entry.kind == "reshaped":
-        return adapter_rows.Reshaped(ours, entry.on_disk, entry.shape, alternative=alternative)
+        return adapter.Reshaped(ours, entry.on_disk, entry.shape, alternative=alternative)
     arrangement, transposed = entry.arrangement or "concat", entry.transposed
-    classes: dict[str, type[adapter_rows.Rows | adapter_rows.Experts | adapter_rows.StackedExperts]] = {
-        "query_key_value": adapter_rows.QueryKeyValue,
-        "rows": adapter_rows.Rows,
-        "experts": adapter_rows.Experts,
-        "stacked_experts": adapter_rows.StackedExperts,
+    classes: dict[str, type[adapter.Rows | adapter.Experts | adapter.StackedExperts]] = {
+        "query_key_value": adapter.QueryKeyValue,
+        "rows": adapter.Rows,
+        "experts": adapter.Experts,
+        "stacked_experts": adapter.StackedExperts,
     }
     return classes[entry.kind](ours, entry.on_disk, arrangement, transposed, alternative=alternative)
 

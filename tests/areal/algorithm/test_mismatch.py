@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from areal.algorithm.metrics import combine
-from areal.algorithm.metrics import mismatch_summary as summary
-from areal.algorithm.metrics import sampler_mismatch as partial_sums
+from areal.algorithm.tokens import combine
+from areal.algorithm.tokens import mismatch_summary as summary
+from areal.algorithm.tokens import sampler_mismatch as partial_sums
 
 LOGP = torch.tensor([[-1.0, -2.0, -0.5], [-0.2, -3.0, 0.0]])
 BEHAVE = torch.tensor([[-1.1, -2.0, -0.1], [-0.2, -3.5, 0.0]])

@@ -8,7 +8,8 @@ import pickle
 import pytest
 import torch
 
-from areal.algorithm import PRESETS, get_objective, metrics
+from areal.algorithm import PRESETS, get_objective
+from areal.algorithm.tokens import combine
 from areal.api import ConfigError, DataError
 
 
@@ -192,9 +193,7 @@ def test_dual_clip_bounds_the_loss_of_bad_tokens_and_is_reported():
 
 
 def test_metrics_combine_by_sum_maximum_and_minimum():
-    combined = metrics.combine(
-        [{"a": 1.0, "b_max": 2.0, "c_min": 3.0}, {"a": torch.tensor(2.0), "b_max": 1.0, "c_min": -1.0}]
-    )
+    combined = combine([{"a": 1.0, "b_max": 2.0, "c_min": 3.0}, {"a": torch.tensor(2.0), "b_max": 1.0, "c_min": -1.0}])
 
     assert combined == {"a": 3.0, "b_max": 2.0, "c_min": -1.0}
 

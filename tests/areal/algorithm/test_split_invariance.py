@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from areal.algorithm import PRESETS, get_objective, metrics, packing
+from areal.algorithm import PRESETS, get_objective, packing
 from areal.algorithm.aggregations import Denominators
 from areal.algorithm.registry import AGGREGATIONS, CORRECTIONS
+from areal.algorithm.tokens import combine
 
 TOLERANCE = 1e-10
 SEQUENCES = 7
@@ -69,7 +70,7 @@ def _whole(objective, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[st
     logp = batch["logp"].clone().requires_grad_()
     output = _loss(objective, batch, logp, None)
     output.loss.backward()
-    return output.loss.detach(), logp.grad, metrics.combine([output.metrics])
+    return output.loss.detach(), logp.grad, combine([output.metrics])
 
 
 @pytest.mark.parametrize("case", sorted(SETTINGS))
@@ -90,7 +91,7 @@ def test_micro_batches_in_any_order_add_up_to_the_step(make_batch, case, parts):
     assert gradient.abs().sum() > 0, "a case without gradient tests nothing"
     torch.testing.assert_close(total.detach(), loss, atol=TOLERANCE, rtol=0)
     torch.testing.assert_close(logp.grad, gradient, atol=TOLERANCE, rtol=0)
-    combined = metrics.combine(output.metrics for output in outputs)
+    combined = combine(output.metrics for output in outputs)
     assert combined == pytest.approx(expected_metrics, abs=TOLERANCE)
 
 

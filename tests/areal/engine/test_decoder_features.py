@@ -12,7 +12,7 @@ from areal.api import GenerationConfig, LossOutput, ModelRequest, PaddedBatch, W
 from areal.engine.config import EmbeddedEngineConfig, TrainEngineConfig
 from areal.engine.embedded.engine import EmbeddedEngine
 from areal.engine.train.engine import TrainingEngine
-from areal.models.initialization import initialize
+from areal.models.loading import initialize
 from areal.porting import reference
 from areal.porting.spec import (
     ArchitectureSpec,

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from areal.models.adapter_rows import (
+from areal.models.adapter import (
     Experts,
     QueryKeyValue,
     Renamed,

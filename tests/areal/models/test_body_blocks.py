@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from areal.api import ModelError
-from areal.models.blocks.activations import ACTIVATIONS, LEARNED_ACTIVATIONS, activation
 from areal.models.blocks.block import ParallelBlock, PostNormBlock, PostResidualBlock, PreNormBlock, SandwichBlock
-from areal.models.blocks.mlp import MLP, GatedMLP
+from areal.models.blocks.mlp import ACTIVATIONS, LEARNED_ACTIVATIONS, MLP, GatedMLP, find_activation
 from areal.models.blocks.norms import LayerNorm, RMSNorm
 
 
@@ -24,14 +23,14 @@ def test_the_table_of_activations_is_that_of_transformers_but_for_those_with_par
     assert ACT2FN.keys() - ACTIVATIONS.keys() == LEARNED_ACTIVATIONS.keys()
     inputs = torch.cat((torch.linspace(-30, 30, 601), rand(100)))
     for name in ACTIVATIONS:
-        torch.testing.assert_close(activation(name)(inputs), ACT2FN[name](inputs), rtol=1e-5, atol=1e-6, msg=name)
+        torch.testing.assert_close(find_activation(name)(inputs), ACT2FN[name](inputs), rtol=1e-5, atol=1e-6, msg=name)
 
 
 def test_an_unknown_activation_is_refused_with_those_that_exist():
     with pytest.raises(ModelError, match=r"activation 'xielu' is not implemented; implemented are gelu, .*silu.*tanh$"):
         GatedMLP(4, 4, activation="xielu")
     with pytest.raises(ModelError, match=r"activation 'elu' is not implemented; .*tanh, prelu, xielu$"):
-        activation("elu", learned=True)
+        find_activation("elu", learned=True)
 
 
 @pytest.mark.parametrize("name", sorted(LEARNED_ACTIVATIONS))

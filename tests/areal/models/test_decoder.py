@@ -12,10 +12,9 @@ import torch
 from areal.api import BaseModelArgs, ModelError, ModelSpec
 from areal.models import from_config, from_pretrained
 from areal.models.adapter import Renamed, TableAdapter
-from areal.models.blocks.activations import LEARNED_ACTIVATIONS
 from areal.models.blocks.attention import PackedAttention
-from areal.models.blocks.mlp import MLP
-from areal.models.initialization import initialize
+from areal.models.blocks.mlp import LEARNED_ACTIVATIONS, MLP
+from areal.models.loading import initialize
 from areal.models.registry import MODELS
 from areal.models.value_head import ValueModel
 from areal.porting import reference

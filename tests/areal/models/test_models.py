@@ -12,7 +12,7 @@ import torch
 
 from areal.api import ModelError
 from areal.models import from_config, from_pretrained
-from areal.models.initialization import initialize
+from areal.models.loading import initialize
 from areal.models.parallel import ParallelDims, ParallelPlan
 from areal.models.registry import get_spec
 from areal.models.value_head import ValueModel

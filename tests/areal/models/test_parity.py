@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from areal.models import from_config, from_pretrained
-from areal.models.blocks.frequencies import attention_magnitude, inverse_frequencies
+from areal.models.blocks.rotary import attention_magnitude, inverse_frequencies
 from areal.models.registry import MODELS, get_spec
 
 WINDOWED = {"use_sliding_window": True, "sliding_window": 5}

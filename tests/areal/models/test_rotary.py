@@ -8,8 +8,14 @@ import pytest
 import torch
 
 from areal.api import ModelError
-from areal.models.blocks.frequencies import attention_magnitude, inverse_frequencies
-from areal.models.blocks.rotary import Rotary, rotate, scale_query, shortest_limit
+from areal.models.blocks.rotary import (
+    Rotary,
+    attention_magnitude,
+    inverse_frequencies,
+    rotate,
+    scale_query,
+    shortest_limit,
+)
 from areal.models.rotary_args import RotaryArgs
 
 HEAD_DIM = 24

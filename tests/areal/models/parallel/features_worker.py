@@ -20,7 +20,7 @@ from areal.engine.config import LoraConfig
 from areal.engine.train.processes import connected
 from areal.models.adapter import TableAdapter
 from areal.models.parallel import ParallelDims, shard_model
-from areal.models.parallel.table import Shard
+from areal.models.parallel.plan import Shard
 from areal.models.registry import MODELS
 from areal.porting import reference
 from areal.porting.spec import (

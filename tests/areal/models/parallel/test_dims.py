@@ -6,7 +6,7 @@ from areal.api import ConfigError, ModelError
 from areal.models import from_config
 from areal.models.parallel import ParallelDims, ParallelPlan
 from areal.models.parallel.checks import check_model
-from areal.models.parallel.table import Shard
+from areal.models.parallel.plan import Shard
 
 CONFIG = {
     "model_type": "qwen3_moe", "vocab_size": 30, "hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 1,

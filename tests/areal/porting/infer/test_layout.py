@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from areal.api import ModelError
-from areal.models.adapter_rows import (
+from areal.models.adapter import (
     Experts,
     QueryKeyValue,
     Renamed,
