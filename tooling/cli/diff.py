@@ -43,22 +43,21 @@ def unified_diff(change: FileChange) -> str:
     Content that is not UTF-8 text becomes one line that says so (`git apply` cannot take that one); line endings are
     kept as they are.
     """
-    header = _header(change)
+    from difflib import unified_diff as difference
+
+    names = f"diff --git {_quoted(f'a/{change.path}', tab=False)} {_quoted(f'b/{change.path}', tab=False)}\n"
+    modes = {"create": "new file mode 100644\n", "delete": "deleted file mode 100644\n", "modify": ""}
+    header = names + modes[change.action]
     before, after = _decoded(change.before), _decoded(change.after)
     if before is None or after is None:
         return f"{header}Binary file {change.path} differs\n"
-    hunks = _hunks(before, after)
-    if not hunks:  # an empty file comes or goes: git wants the header alone
+    lines = list(difference(_lines(before), _lines(after)))[2:]
+    if not lines:  # an empty file is created or deleted: git wants the header alone
         return header
+    hunks = "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in lines)
     old = "/dev/null" if change.before is None else _quoted(f"a/{change.path}")
     new = "/dev/null" if change.after is None else _quoted(f"b/{change.path}")
     return f"{header}--- {old}\n+++ {new}\n{hunks}"
-
-
-def _header(change: FileChange) -> str:
-    names = f"diff --git {_quoted(f'a/{change.path}', tab=False)} {_quoted(f'b/{change.path}', tab=False)}\n"
-    lines = {"create": "new file mode 100644\n", "delete": "deleted file mode 100644\n", "modify": ""}
-    return names + lines[change.action]
 
 
 def _quoted(name: str, *, tab: bool = True) -> str:
@@ -69,26 +68,17 @@ def _quoted(name: str, *, tab: bool = True) -> str:
 
 
 def _decoded(content: bytes | None) -> str | None:
-    """Text of a file ("" when it does not exist), None when it is not text."""
+    """Return the text of a file ("" when it does not exist), None when it is not text."""
     if content is None:
         return ""
-    if b"\0" in content:
-        return None
     try:
-        return content.decode("utf-8")
+        return None if b"\0" in content else content.decode("utf-8")
     except UnicodeDecodeError:
         return None
 
 
 def _lines(text: str) -> list[str]:
-    """Lines with their "\\n"; `splitlines` would also cut at form feeds and the like."""
+    """Return lines with their "\\n"; `splitlines` would also cut at form feeds and the like."""
     lines = [f"{line}\n" for line in text.split("\n")]
     last = lines.pop()[:-1]
     return [*lines, last] if last else lines
-
-
-def _hunks(before: str, after: str) -> str:
-    from difflib import unified_diff as difference
-
-    lines = list(difference(_lines(before), _lines(after)))[2:]
-    return "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in lines)

@@ -59,15 +59,32 @@ class ToolError(Exception):
     exit_code: ClassVar[int] = 1
     code: ClassVar[str] = "internal"
 
-    def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
-        """where: "path", "path:line" or an option; fix: what to do next, as an instruction. Both may be empty."""
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str = "",
+        fix: str = "",
+        checks: Sequence[Any] = (),
+        text: str = "",
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Create the error.
+
+        where: "path", "path:line" or an option; fix: what to do next, as an instruction. Both may be empty.
+        checks: what was run, for the report (`CheckResult`; this page is below all others and imports none of them).
+        text, details: what is to be shown besides, for people and as further fields of the JSON object.
+        """
         super().__init__(message)
         self.message = message
         self.where = where
         self.fix = fix
+        self.checks = tuple(checks)
+        self.text = text
+        self.details = dict(details or {})
 
     def __str__(self) -> str:
-        """`where: message; fix`, without the parts that are empty."""
+        """Return `where: message; fix`, without the parts that are empty."""
         text = f"{self.where}: {self.message}" if self.where else self.message
         return f"{text}; {self.fix}" if self.fix else text
 
@@ -125,45 +142,12 @@ class ChecksFailedError(ToolError):
     exit_code = 7
     code = "checks-failed"
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        where: str = "",
-        fix: str = "",
-        checks: Sequence[Any] = (),
-        text: str = "",
-        details: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Create the error.
-
-        checks: what was run, for the report (`CheckResult`; this page is below all others and imports none of them).
-        text, details: what is to be shown besides, for people and as further fields of the JSON object."""
-        super().__init__(message, where=where, fix=fix)
-        self.checks = tuple(checks)
-        self.text = text
-        self.details = dict(details or {})
-
 
 class UnsupportedError(ToolError):
     """What was analysed needs a feature that cannot be generated; `text` and `details` say which and why."""
 
     exit_code = 8
     code = "unsupported"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        where: str = "",
-        fix: str = "",
-        text: str = "",
-        details: Mapping[str, Any] | None = None,
-    ) -> None:
-        """text: the findings, for people; details: further fields of the JSON object."""
-        super().__init__(message, where=where, fix=fix)
-        self.text = text
-        self.details = dict(details or {})
 
 
 class FindingError(ToolError):

@@ -101,9 +101,15 @@ def document(report: Report) -> dict[str, Any]:
     if report.problem is not None:
         problem = report.problem
         head |= {"error": problem.message, "code": problem.code, "where": problem.where, "fix": problem.fix}
+    plan = [{"path": change.path, "action": change.action, "reason": change.reason} for change in report.changes]
+    if report.show_diff:
+        from tooling.cli.diff import unified_diff
+
+        for row, change in zip(plan, report.changes, strict=True):
+            row["diff"] = unified_diff(change)
     return head | {
         "dry_run": report.dry_run,
-        "plan": [_planned(change, report.show_diff) for change in report.changes],
+        "plan": plan,
         "registered": [asdict(entry) for entry in report.registered],
         "checks": [
             {"name": check.name, "ok": check.ok, "seconds": check.seconds, "detail": check.detail}
@@ -138,11 +144,12 @@ def say(text: str) -> None:
 
 def printable(text: str) -> str:
     """Return the text with its control characters spelt out: "\\x1b"."""
-    return _CONTROL.sub(lambda match: _spelt_out(ord(match[0])), text)
 
+    def spelt_out(match: re.Match[str]) -> str:
+        number = ord(match[0])
+        return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
-def _spelt_out(number: int) -> str:
-    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+    return _CONTROL.sub(spelt_out, text)
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> str:
@@ -196,24 +203,21 @@ def discard(stream: TextIO) -> None:
         os.close(sink)
 
 
-def _planned(change: FileChange, show_diff: bool) -> dict[str, str]:
-    shown = {"path": change.path, "action": change.action, "reason": change.reason}
-    if show_diff:
-        from tooling.cli.diff import unified_diff
-
-        shown["diff"] = unified_diff(change)
-    return shown
-
-
 def _parts(report: Report, stream: TextIO) -> Iterator[str]:
     """Yield what people read, in pieces that end with a line feed."""
-    marks = _marks(stream)
+    marks = {True: "✓", False: "✗"}
+    try:
+        "✓✗".encode(stream.encoding or "utf-8")
+    except UnicodeEncodeError:
+        marks = {True: "ok    ", False: "FAILED"}
     rows: list[tuple[str, str, str]] = [(change.action, change.path, change.reason) for change in report.changes]
     rows += [
         ("register" if entry.action == "add" else "remove", f"{entry.file}:{entry.line}", f"{entry.table} {entry.key}")
         for entry in report.registered
     ]
-    yield from _table(rows)
+    width = max((len(path) for _, path, _ in rows), default=0)
+    for action, path, reason in rows:
+        yield printable(f"{action:<8}  {path:<{width}}  {reason}".rstrip()) + "\n"
     if report.changing and not report.changes and report.problem is None:
         yield "nothing to do\n"
     for check in report.checks:
@@ -230,20 +234,6 @@ def _parts(report: Report, stream: TextIO) -> Iterator[str]:
         yield "next:\n" + "".join(f"  {printable(step)}\n" for step in report.next_steps)
 
 
-def _table(rows: list[tuple[str, str, str]]) -> Iterator[str]:
-    width = max((len(path) for _, path, _ in rows), default=0)
-    for action, path, reason in rows:
-        yield printable(f"{action:<8}  {path:<{width}}  {reason}".rstrip()) + "\n"
-
-
-def _marks(stream: TextIO) -> dict[bool, str]:
-    try:
-        "✓✗".encode(stream.encoding or "utf-8")
-    except UnicodeEncodeError:
-        return {True: "ok    ", False: "FAILED"}
-    return {True: "✓", False: "✗"}
-
-
 def _shown_diff(change: FileChange, stream: TextIO) -> str:
     """Return the diff of one file: exact where a program reads it, coloured and harmless on a terminal."""
     from tooling.cli.diff import unified_diff
@@ -251,10 +241,9 @@ def _shown_diff(change: FileChange, stream: TextIO) -> str:
     text = unified_diff(change)
     if not stream.isatty() or "NO_COLOR" in os.environ:
         return text if not stream.isatty() else printable(text)
-    return "".join(f"{_coloured(printable(line))}\n" for line in text.removesuffix("\n").split("\n"))
-
-
-def _coloured(line: str) -> str:
     heads = {"+++": "1", "---": "1", "@@": "36", "+": "32", "-": "31", "diff": "1"}
-    code = next((code for head, code in heads.items() if line.startswith(head)), None)
-    return f"\x1b[{code}m{line}\x1b[0m" if code else line
+    lines = []
+    for line in printable(text).removesuffix("\n").split("\n"):
+        code = next((code for head, code in heads.items() if line.startswith(head)), None)
+        lines.append(f"\x1b[{code}m{line}\x1b[0m\n" if code else f"{line}\n")
+    return "".join(lines)

@@ -114,9 +114,9 @@ def _safely(
         command=command,
         problem=problem,
         changing=False,
-        checks=tuple(getattr(problem, "checks", ())),
-        text=getattr(problem, "text", ""),
-        data=dict(getattr(problem, "details", None) or {}),
+        checks=problem.checks,
+        text=problem.text,
+        data=problem.details,
     )
 
 

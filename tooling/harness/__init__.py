@@ -2,8 +2,8 @@
 
 Each module needs only those above it:
 
-    settings    limits and platforms (pyproject.toml, `[tool.areal.harness]`)
-    sources     skills/<name>/SKILL.md and agents/<name>.md, read and held to their formats
+    sources     skills/<name>/SKILL.md and agents/<name>.md, read and held to their formats; limits and platforms
+                of `[tool.areal.harness]` in pyproject.toml
     platforms   a small adapter per platform, in one table
     compile     sources -> files of the platforms; what is on disk compared with them
     clients     the agent programs, asked what they see

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 
 from tooling.cli.git import find_repository
 from tooling.harness.platforms import chosen, hint_problems
-from tooling.harness.settings import read_harness_settings
-from tooling.harness.sources import read_sources
+from tooling.harness.sources import read_harness_settings, read_sources
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tooling.cli.git import Repository
     from tooling.harness.platforms import Platform
-    from tooling.harness.settings import HarnessSettings
-    from tooling.harness.sources import PageFinding, Sources
+    from tooling.harness.sources import HarnessSettings, PageFinding, Sources
 
 
 @dataclass(frozen=True, slots=True)

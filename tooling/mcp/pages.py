@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.cli.errors import UsageError
 from tooling.cli.git import find_repository
 from tooling.cli.suggest import did_you_mean
-from tooling.harness.settings import read_harness_settings
-from tooling.harness.sources import read_sources
+from tooling.harness.sources import read_harness_settings, read_sources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

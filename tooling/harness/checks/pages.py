@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from tooling.harness.settings import HarnessSettings
-    from tooling.harness.sources import Sources
+    from tooling.harness.sources import HarnessSettings, Sources
 
 
 _BYTES_PER_TOKEN = 4
