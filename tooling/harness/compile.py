@@ -38,7 +38,7 @@ _HEAD: Final = "---\n"
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a generated file says about itself."""
+    """What a generated file says about itself, or its skill's page about a file that travels with it."""
 
     source: str
     digest: str
@@ -93,11 +93,9 @@ def _unix(content: bytes) -> bytes:
 class Artifact:
     """One generated file."""
 
-    path: str
     content: bytes
     source: str
     """The file it comes from."""
-    platform: str
 
 
 def compiled(root: Path, sources: Sources, platforms: Sequence[Platform]) -> dict[str, Artifact]:
@@ -109,16 +107,13 @@ def compiled(root: Path, sources: Sources, platforms: Sequence[Platform]) -> dic
             folder = f"{platform.skills}/{skill.name}"
             carried = {path: (root / skill.folder / path).read_bytes() for path in skill.resources}
             text = f"---\n{skill.page.head}---\n{_rooted(skill)}"
-            content = stamped(text, skill.page.path, carried)
-            files = {"SKILL.md": (content, skill.page.path)}
-            files |= {path: (content, f"{skill.folder}/{path}") for path, content in carried.items()}
-            for path, (content, source) in files.items():
-                found[f"{folder}/{path}"] = Artifact(f"{folder}/{path}", content, source, platform.name)
+            found[f"{folder}/SKILL.md"] = Artifact(stamped(text, skill.page.path, carried), skill.page.path)
+            for path, content in carried.items():
+                found[f"{folder}/{path}"] = Artifact(content, f"{skill.folder}/{path}")
         for expert in sources.experts if platform.render else ():
             assert platform.render is not None
-            path = platform.expert_path(expert)
             content = stamped(platform.render(expert), expert.page.path)
-            found[path] = Artifact(path, content, expert.page.path, platform.name)
+            found[platform.expert_path(expert)] = Artifact(content, expert.page.path)
     return dict(sorted(found.items()))
 
 
@@ -166,13 +161,6 @@ class FileState:
     """None: it should not be there."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    source: str
-    digest: str
-    intact: bool
-
-
 def compare(plan: Plan, artifacts: Mapping[str, Artifact], platforms: Sequence[Platform]) -> list[FileState]:
     """Return every generated file, by path. Raises like `Plan.read`, e.g. ConflictError for links."""
     recorded = {path: record for platform in platforms for path, record in _records(plan, platform)}
@@ -197,7 +185,7 @@ def bring_together(plan: Plan, states: Sequence[FileState], *, overwrite: bool) 
             plan.write(one.path, one.wanted, reason=f"from {one.source}")
 
 
-def _state(disk: bytes | None, wanted: bytes | None, record: _Recorded | None) -> CopyState | None:
+def _state(disk: bytes | None, wanted: bytes | None, record: Stamp | None) -> CopyState | None:
     if wanted is None:
         if disk is None or record is None:
             return None
@@ -214,21 +202,21 @@ def _state(disk: bytes | None, wanted: bytes | None, record: _Recorded | None) -
     return CopyState.EDITED if (stamp.digest if stamp else digest(wanted)) == record.digest else CopyState.DIVERGED
 
 
-def _records(plan: Plan, platform: Platform) -> Iterator[tuple[str, _Recorded]]:
+def _records(plan: Plan, platform: Platform) -> Iterator[tuple[str, Stamp]]:
     """Yield files of a platform's folders that say they are generated, and those that travel with them."""
     for path in _candidates(plan, platform):
         content = plan.read(path)
         stamp = read_stamp(content) if content is not None else None
         if stamp is None or _name(stamp.source) != _name(path):
             continue  # somebody else's, or a copy that somebody made of one of ours to begin an own one with
-        yield path, _Recorded(stamp.source, stamp.digest, stamp.intact)
+        yield path, stamp
         folder, source = PurePosixPath(path).parent, PurePosixPath(stamp.source).parent
         for along, expected in stamp.carried.items():
             if ".." in PurePosixPath(along).parts:  # of an edited stamp: nothing outside the skill is ours
                 continue
             copied = plan.read(str(folder / along))
             intact = copied is not None and digest(copied) == expected
-            yield str(folder / along), _Recorded(str(source / along), expected, intact)
+            yield str(folder / along), Stamp(str(source / along), expected, intact, {})
 
 
 def _name(path: str) -> str:

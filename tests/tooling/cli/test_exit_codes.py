@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import tooling
-from tooling.cli.errors import EXIT_CODES, ToolError, exit_codes_help
+from tooling.cli.errors import EXIT_CODES, ToolError
 
 ROOT = Path(__file__).resolve().parents[3]
 MEANINGS = {
@@ -48,7 +48,3 @@ def test_no_code_of_the_framework_means_something_else_here():
     source = (ROOT / "areal" / "api" / "errors.py").read_text(encoding="utf-8")
     theirs = {int(number) for number in re.findall(r"exit_code(?:: int)? = (\d+)", source)}
     assert theirs & set(EXIT_CODES) <= {1, 2, 75}
-
-
-def test_help_explains_the_codes_of_a_program():
-    assert exit_codes_help((0, 130)).splitlines()[1].startswith("  0    done")

@@ -19,30 +19,18 @@ def on_disk(project):
     return {path.relative_to(project.root).as_posix(): path.read_bytes() for path in files}
 
 
-def test_every_platform_gets_its_copies(project):
-    code, document = project.run("sync")
-    assert (code, {change["path"] for change in document["plan"]}) == (0, COPIES)
-    assert on_disk(project).keys() == COPIES
-
-
-def test_a_second_run_changes_nothing(project):
-    project.run("sync")
-    before = on_disk(project)
-    code, document = project.run("sync")
-    assert (code, document["plan"], on_disk(project)) == (0, [], before)
-
-
-def test_skills_are_the_same_bytes_on_every_platform(project):
-    project.run("sync")
-    copies = [content for path, content in on_disk(project).items() if path.endswith("SKILL.md")]
-    assert len(copies) == 2
-    assert len(set(copies)) == 1
-
-
-def test_a_dry_run_and_a_check_write_nothing(project):
+def test_every_platform_gets_its_copies_and_a_second_run_changes_nothing(project):
     assert project.run("sync", "--dry-run")[0] == 0
     assert project.run("sync", "--check")[0] == 10
     assert on_disk(project) == {}
+    code, document = project.run("sync")
+    assert (code, {change["path"] for change in document["plan"]}) == (0, COPIES)
+    before = on_disk(project)
+    assert before.keys() == COPIES
+    copies = [content for path, content in before.items() if path.endswith("SKILL.md")]
+    assert copies == copies[:1] * 2, "skills are the same bytes on every platform"
+    code, document = project.run("sync")
+    assert (code, document["plan"], on_disk(project)) == (0, [], before)
 
 
 def test_a_changed_source_makes_its_copies_outdated_and_sync_brings_them_along(project):
@@ -55,7 +43,7 @@ def test_a_changed_source_makes_its_copies_outdated_and_sync_brings_them_along(p
     assert "Say it twice." in project.read(".claude/skills/greet/SKILL.md")
 
 
-def test_an_edited_copy_is_kept_named_and_shown(project):
+def test_an_edited_copy_is_kept_named_and_shown_until_it_is_overwritten(project):
     project.run("sync")
     project.write(".codex/agents/words.toml", project.read(".codex/agents/words.toml") + "# mine\n")
     code, document = project.run("sync", "--check", "--diff")
@@ -63,41 +51,23 @@ def test_an_edited_copy_is_kept_named_and_shown(project):
     assert ".codex/agents/words.toml" in document["where"]
     assert "agents/words.md" in document["fix"]
     assert [change["path"] for change in document["plan"] if "# mine" in change["diff"]] == [".codex/agents/words.toml"]
-    assert project.run("sync")[0] == 4
-    assert "# mine" in project.read(".codex/agents/words.toml")
-
-
-def test_an_edit_and_a_changed_source_have_diverged(project):
-    project.run("sync")
-    project.write(".codex/agents/words.toml", project.read(".codex/agents/words.toml") + "# mine\n")
     assert project.states() == {".codex/agents/words.toml": "edited"}
     project.write("agents/words.md", project.read("agents/words.md") + "\nMore.\n")
     assert project.states()[".codex/agents/words.toml"] == "diverged"
-
-
-def test_overwrite_replaces_an_edited_copy(project):
-    project.run("sync")
-    project.write(".claude/agents/words.md", project.read(".claude/agents/words.md") + "mine\n")
+    assert project.run("sync")[0] == 4
+    assert "# mine" in project.read(".codex/agents/words.toml")
     assert project.run("sync", "--overwrite")[0] == 0
-    assert "mine" not in project.read(".claude/agents/words.md")
+    assert "# mine" not in project.read(".codex/agents/words.toml")
 
 
-def test_copies_of_a_source_that_is_gone_are_orphans_and_removed(project):
-    project.run("sync")
-    (project.root / "agents/words.md").unlink()
-    assert set(project.states().values()) == {"orphan"}
-    assert project.run("sync", "--check")[0] == 10
-    assert project.run("sync")[0] == 0
-    assert on_disk(project).keys() == {path for path in COPIES if path.endswith("SKILL.md")}
-    assert not (project.root / ".codex").exists()
-
-
-def test_an_edited_orphan_is_kept(project):
+def test_copies_of_a_source_that_is_gone_are_removed_unless_they_were_edited(project):
     project.run("sync")
     project.write(".claude/agents/words.md", project.read(".claude/agents/words.md") + "mine\n")
     (project.root / "agents/words.md").unlink()
+    assert sorted(project.states().values()) == ["edited-orphan", "orphan", "orphan"]
     assert project.run("sync")[0] == 4
     assert project.states() == {".claude/agents/words.md": "edited-orphan"}
+    assert not (project.root / ".codex").exists()
 
 
 def test_files_of_others_in_the_platforms_folders_are_kept(project):
@@ -107,17 +77,10 @@ def test_files_of_others_in_the_platforms_folders_are_kept(project):
     before = [path.read_bytes() for path in (own, beside, settings)]
     assert project.run("sync")[0] == 0
     assert [path.read_bytes() for path in (own, beside, settings)] == before
-    assert project.states() == {}
-
-
-def test_a_copy_under_another_name_belongs_to_whoever_made_it(project):
-    project.run("sync")
-    own = project.write(".claude/skills/mine/SKILL.md", project.read(".claude/skills/greet/SKILL.md"))
     role = project.write(".codex/agents/mine.toml", project.read(".codex/agents/words.toml"))
-    assert project.run("sync")[0] == 0
     assert project.states() == {}
-    assert own.exists()
-    assert role.exists()
+    assert project.run("sync")[0] == 0
+    assert role.exists(), "a copy under another name belongs to whoever made it"
 
 
 def test_a_file_of_somebody_else_in_the_place_of_a_copy_is_kept_and_named(project):

@@ -33,7 +33,6 @@ PLACE: Final = "{prompt}"
 class Attempt:
     """What an agent did besides changing the repository."""
 
-    words: tuple[str, ...]
     exit_code: int
     seconds: float
     output: str
@@ -82,4 +81,4 @@ def attempt(words: Sequence[str], prompt: str, folder: Path, *, seconds: float) 
         code, output = 124, f"{said}\ntook longer than {seconds:g} s"
     except OSError as error:
         raise UsageError(f"cannot be started: {error.strerror}", where=line[0], fix="start it by hand") from error
-    return Attempt(tuple(words), code, time.monotonic() - started, output)
+    return Attempt(code, time.monotonic() - started, output)
