@@ -1,4 +1,4 @@
-"""One file as LibCST sees it, with byte offsets, and the splices that are collected for it."""
+"""Reads one file with LibCST and byte offsets, and collects splices for it."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class VersionChange:
 
 @dataclass(frozen=True, slots=True)
 class RelaxProposal:
-    """One of the project's own requirements stands in the way; relaxed like this, everything resolves."""
+    """One of the project's own requirements is the obstacle; relaxed like this, everything resolves."""
 
     declaration: Declaration
     specifier: str

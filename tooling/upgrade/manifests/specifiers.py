@@ -1,4 +1,4 @@
-"""How a written version changes so that it allows a new one: as little as is honest, and with a reason in words.
+"""Changes a written version so that it allows a new one: as little as is honest, and with a reason in words.
 
     changed(">=0.11,<0.12", Style.PEP508, "0.18.0")  ->  ">=0.11,<0.19", "the upper bound moves: ..."
 

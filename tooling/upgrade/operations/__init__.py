@@ -1,1 +1,1 @@
-"""What the commands do: the parts of `tooling.upgrade` put together, without a word about command lines."""
+"""Does what the commands do with the parts of `tooling.upgrade`; knows nothing of command lines."""

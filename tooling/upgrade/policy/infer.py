@@ -143,7 +143,7 @@ def _own_name(root: Path) -> str:
 def _scope(
     distribution: str, declarations: Declarations, variants: tuple[Variant, ...]
 ) -> tuple[VersionScope, tuple[str, ...]]:
-    """Told by what the variants' own manifests say."""
+    """Infer the scope from what the variants' own manifests say."""
     said: dict[str, set[str]] = {}
     for variant in variants:
         written = {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Reason(Enum):
-    """A piece of evidence: its weight, and how it is told. Weights order evidence, they are no probabilities: what the
+    """A piece of evidence: its weight, and its wording. Weights order evidence, they are not probabilities: what the
     package says outweighs what its code does, which outweighs what merely looks alike."""
 
     ADVICE = 32, "the old version says to use it"

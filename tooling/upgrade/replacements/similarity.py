@@ -85,7 +85,7 @@ def took_places(old: str, new: str, gone: Iterable[str], fresh: Iterable[str]) -
 
 
 def carries_on(old: str, new: str, name: str, other: str) -> bool:
-    """Whether a body does with a new name what it did with an old one: the lines that told what the old one was for
+    """Whether a body does with a new name what it did with an old one: the lines that said what the old one was for
     are all there with the new one. A test for None or a bare `return` tells nothing."""
     after = _statements(new)
     word, lines = _telling_lines(_statements(old), name)
@@ -130,7 +130,7 @@ def fits(new: Upstream, symbol: Symbol, use: Use, renamed: tuple[str, str] = (""
     renamed: (old, new) keyword."""
     if use.arguments is None or use.action not in (Action.CALL, Action.DECORATE):
         return True
-    signature = new.signature(symbol) if symbol.kind in _CALLABLE else Open("it is no callable")
+    signature = new.signature(symbol) if symbol.kind in _CALLABLE else Open("it is not callable")
     if isinstance(signature, Open) or not signature.exact:
         return False
     given = tuple(

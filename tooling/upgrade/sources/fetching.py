@@ -1,4 +1,4 @@
-"""One archive, from wherever it lies, checked and put into the cache."""
+"""Fetches one archive from its place, checks it and puts it into the cache."""
 
 from __future__ import annotations
 

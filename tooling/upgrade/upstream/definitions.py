@@ -166,7 +166,7 @@ class SymbolDefinitions:
 
 
 def _refusal(facts: FunctionTable, *, method: bool) -> str:
-    """A method that raises NotImplementedError without a word is a hook; with one it may be either: both are left."""
+    """Return what a function raises at once. A method that raises NotImplementedError may be a hook: "" for it."""
     if facts.refuses is None or (method and facts.refusal_type in ("NotImplementedError", "NotImplemented")):
         return ""
     return facts.refuses or facts.refusal_type

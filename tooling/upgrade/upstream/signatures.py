@@ -1,4 +1,4 @@
-"""How functions and classes are called."""
+"""Reads how functions and classes are called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One use judged against the old and the new release."""
+"""Judges one use against the old and the new release."""
 
 from __future__ import annotations
 

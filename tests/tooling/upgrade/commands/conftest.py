@@ -164,6 +164,7 @@ class World:
             "UV_FIND_LINKS": str(self.wheels),
             "UV_NO_INDEX": "1",  # for our own reading; uv itself does not know it
             "UV_DEFAULT_INDEX": _empty(self.wheels.parent / "no-index").as_uri(),
+            "UV_PYTHON": sys.executable,
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_CONFIG_GLOBAL": os.devnull,
             "PYTHONPATH": str(ROOT),

@@ -3,6 +3,7 @@
 python -m pytest tests/tooling/upgrade/locks/test_resolve.py -q
 """
 
+import sys
 import zipfile
 
 import pytest
@@ -49,6 +50,7 @@ def resolve(tmp_path, wheels, tmp_path_factory):
     index = tmp_path / "no-index"  # empty: uv has no variable that switches indexes off
     index.mkdir()
     environment = {
+        "UV_PYTHON": sys.executable,
         "UV_FIND_LINKS": str(wheels),
         "UV_DEFAULT_INDEX": index.as_uri(),
         "UV_CACHE_DIR": str(tmp_path_factory.getbasetemp() / "uv"),  # keeps what uv asked Python
