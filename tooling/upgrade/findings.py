@@ -143,6 +143,6 @@ class Audit:
         return not self.files or bool(self.excluded and not self.uses and not self.findings)
 
     def worst(self) -> AuditSeverity | None:
-        """The highest severity among the findings, INFO left out."""
+        """Return the highest severity among the findings, INFO left out."""
         found = {finding.severity for finding in self.findings}
         return next((level for level in (AuditSeverity.BREAKING, AuditSeverity.WARNING) if level in found), None)

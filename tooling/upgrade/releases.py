@@ -71,7 +71,7 @@ class Release(Protocol):
         ...
 
     def digest(self) -> str:
-        """A key for caches: equal for equal content of `files`."""
+        """Return a key for caches: equal for equal content of `files`."""
         ...
 
 

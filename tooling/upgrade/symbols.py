@@ -239,7 +239,7 @@ class Upstream(Protocol):
         ...
 
     def resolve(self, dotted: str) -> Resolution:
-        """What `import`-style access to a dotted path gives, through re-exports, lazy modules, stars, stubs and
+        """Return what `import`-style access to a dotted path gives, through re-exports, lazy modules, stars, stubs and
         `__getattr__` tables. Members of classes too ("vllm.LLM.generate")."""
         ...
 
@@ -253,8 +253,8 @@ class Upstream(Protocol):
         ...
 
     def bases(self, symbol: Symbol) -> tuple[Sequence[Symbol], bool]:
-        """The method resolution order of a class as far as the release goes, itself first; whether that is all (False:
-        an unknown base)."""
+        """Return the method resolution order of a class as far as the release goes, itself first; whether that is all
+        (False: an unknown base)."""
         ...
 
     def signature(self, symbol: Symbol) -> Signature | Open:
@@ -267,7 +267,7 @@ class Upstream(Protocol):
         ...
 
     def follow(self, access_path: AccessPath) -> Outcome:
-        """The value of an expression of a client, on this release."""
+        """Return the value of an expression of a client, on this release."""
         ...
 
     def unpacked(self, access_path: AccessPath) -> int | None:
@@ -279,7 +279,7 @@ class Upstream(Protocol):
         ...
 
     def imports(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
-        """What its modules take from others by `from a import b`: importing module -> module -> names."""
+        """Return what its modules take from others by `from a import b`: importing module -> module -> names."""
         ...
 
     def names(self) -> NameTable:

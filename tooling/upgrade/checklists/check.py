@@ -68,7 +68,7 @@ def _files_only(checklist: Checklist, body: str, path: str) -> list[Drift]:
 
 
 def _difference(old: str, new: str) -> str:
-    """The first lines that differ, in words."""
+    """Return the first lines that differ, in words."""
     before, after = old.splitlines(), new.splitlines()
     for left, right in zip(before, after, strict=False):
         if left != right:

@@ -81,7 +81,7 @@ class Checklist:
 
 
 def guards_of(use: Use, subject: ChecklistPackage) -> set[GuardedPlace]:
-    """The conditions about the package that a use stands under."""
+    """Return the conditions about the package that a use stands under."""
     return {
         GuardedPlace(use.place.path, use.function, text)
         for condition in use.conditions
@@ -90,7 +90,7 @@ def guards_of(use: Use, subject: ChecklistPackage) -> set[GuardedPlace]:
 
 
 def spelled(condition: Condition, subject: ChecklistPackage) -> str:
-    """A condition in words if it speaks of the package's version or shape; else ""."""
+    """Return a condition in words if it speaks of the package's version or shape; else ""."""
     match condition:
         case Not(inner):
             text = spelled(inner, subject)
@@ -166,7 +166,7 @@ def _tier(path: str, uses: Sequence[Use]) -> str:
 
 
 def _symbols(use: Use, upstream: Upstream | None) -> list[Symbol]:
-    """What a use touches. Modules count only where they are imported by name."""
+    """Return what a use touches. Modules count only where they are imported by name."""
     if upstream is None:
         return []
     if isinstance(use.target, Name):

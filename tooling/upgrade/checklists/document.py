@@ -43,7 +43,7 @@ class Part:
 
 
 def parts_of(checklist: Checklist) -> list[Part]:
-    """The generated parts in their order."""
+    """Return the generated parts in their order."""
     return [
         Part("head", _head(checklist)),
         Part("files", _files(checklist.files)),
@@ -84,7 +84,7 @@ def parse(text: str, path: str) -> tuple[str, list[Part]]:
 
 
 def render(checklist: Checklist, old: str | None, path: str) -> str:
-    """The whole file; `old` is what is there now, whose notes are kept. Raises UsageError when it is damaged."""
+    """Return the whole file; `old` is what is there now, whose notes are kept. Raises UsageError when it is damaged."""
     existing = parse(old, path)[1] if old is not None else []
     notes = {part.key: part.notes for part in existing}
     fresh = parts_of(checklist)

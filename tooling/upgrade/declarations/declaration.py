@@ -38,12 +38,12 @@ class RequirementText:
 
 
 def normalised(name: str) -> str:
-    """A distribution's name as indexes compare it."""
+    """Return a distribution's name as indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def read_requirement(text: str) -> RequirementText | None:
-    """The parts of a requirement; None for text that is none."""
+    """Return the parts of a requirement; None for other text."""
     matched = _REQUIREMENT.match(text)
     if matched is None:
         return None
@@ -187,7 +187,7 @@ def required(
     group: str = "",
     hashes: Iterable[tuple[int, int]] = (),
 ) -> Declaration | None:
-    """The declaration of a requirement string that begins at `offset` of the file; None where it is none."""
+    """Return the declaration of a requirement string that begins at `offset` of the file; None for other text."""
     parts = read_requirement(text)
     if parts is None:
         return None
@@ -229,7 +229,7 @@ def versioned(
     section: str,
     text: str,
 ) -> Declaration:
-    """The declaration of a bare version that begins at `start` of the file."""
+    """Return the declaration of a bare version that begins at `start` of the file."""
     return Declaration(
         path=path,
         line=line,

@@ -46,7 +46,7 @@ class Lock:
 
 
 def read_lock(path: str, content: bytes) -> Lock:
-    """A lock of any of the known kinds. Raises UsageError for damaged ones."""
+    """Read a lock of any of the known kinds. Raises UsageError for damaged ones."""
     if path.endswith((".txt", ".in")):
         return _pins(path, content)
     try:
@@ -90,7 +90,7 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _is_project(row: Mapping[str, Any]) -> bool:
-    """The project itself and members of its workspace."""
+    """Return the project itself and members of its workspace."""
     source = row.get("source")
     return isinstance(source, dict) and bool({"editable", "virtual"} & set(source))
 

@@ -89,7 +89,7 @@ class _Scanner:
         return self.at
 
     def _line(self) -> int:
-        """Counted on from the last call: positions only grow."""
+        """Count lines on from the last call: positions only grow."""
         position, line = self._line_at
         line += self.text.count("\n", position, self.at)
         self._line_at = (self.at, line)

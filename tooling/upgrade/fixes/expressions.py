@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def fix_expression(source: EditableSource, finding: AuditFinding) -> None:
-    """Collects the splice for one finding. Raises LeftAloneError with the reason."""
+    """Collect the splice for one finding. Raises LeftAloneError with the reason."""
     match finding.kind:
         case FindingKind.PARAM_RENAMED:
             _rename_keyword(source, finding)
@@ -105,7 +105,7 @@ def _place(finding: AuditFinding) -> tuple[int, int]:
 def covered_by_imports(
     source: EditableSource, findings: Sequence[AuditFinding], mended: Sequence[Any]
 ) -> set[AuditFinding]:
-    """Findings on names that an import binds which is right now: nothing is left to do for them."""
+    """Select findings on names that an import binds which is right now: nothing is left to do for them."""
     import libcst
 
     from tooling.upgrade.fixes.imports import bound_name

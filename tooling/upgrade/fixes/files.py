@@ -65,7 +65,8 @@ def fix_file(
 
 
 def _refuse_half_named_calls(source: EditableSource, outcome: dict[AuditFinding, str]) -> None:
-    """A positional argument may not follow a named one: where one got its keyword, all behind it must have."""
+    """Refuse calls with a positional argument behind a named one: where one got its keyword, all behind it must
+    have."""
     import libcst
 
     for call in source.nodes(libcst.Call):

@@ -37,7 +37,7 @@ class _Change:
 
 
 def bound_name(alias: Any) -> str:
-    """What `import x.y as z` or `from m import z` binds: "z"; "x" for `import x.y`."""
+    """Return what `import x.y as z` or `from m import z` binds: "z"; "x" for `import x.y`."""
     if alias.asname is not None:
         return str(alias.asname.name.value)
     return str(alias.evaluated_name).partition(".")[0]
@@ -46,7 +46,7 @@ def bound_name(alias: Any) -> str:
 def fix_imports(
     source: EditableSource, findings: Sequence[AuditFinding], exported: Callable[[str], bool]
 ) -> tuple[dict[AuditFinding, str], list[Any]]:
-    """Collects splices for all findings that lie on a name of an import.
+    """Collect splices for all findings that lie on a name of an import.
 
     exported: whether other files import a name from this one. Returns for each finding on an import "" or why it was
     left alone, and the import names (nodes) that are right now.
@@ -109,7 +109,7 @@ def _change(statement: Any, alias: Any, finding: AuditFinding) -> _Change:
 
 
 def _split(source: EditableSource, statement: Any, leaving: Sequence[_Change], texts: dict[_Change, str]) -> None:
-    """New statements below for the names that leave; the rest of the old one stays."""
+    """Write new statements below for the names that leave; the rest of the old one stays."""
     place = source.ranges[statement]
     if source.start(statement)[1] != len(source.indentation(place.start.line).encode()):
         raise LeftAloneError("the import shares its line with something else")
@@ -152,7 +152,7 @@ def _cut(source: EditableSource, statement: Any, alias: Any) -> None:
 
 
 def _alias_text(source: EditableSource, change: _Change, exported: Callable[[str], bool]) -> str:
-    """The name as the new statement has it; renames its uses where that is safe."""
+    """Return the name as the new statement has it; renames its uses where that is safe."""
     if change.alias.asname is not None:
         return change.name if change.local == change.name else f"{change.name} as {change.local}"
     if change.name == change.local:
@@ -166,7 +166,7 @@ def _alias_text(source: EditableSource, change: _Change, exported: Callable[[str
 
 
 def references(source: EditableSource, alias: Any) -> list[Any] | None:
-    """The places that use what an import binds; None when another binding of that name may be meant."""
+    """Return the places that use what an import binds; None when another binding of that name may be meant."""
     import libcst
 
     name, found = bound_name(alias), []

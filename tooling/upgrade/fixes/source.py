@@ -121,7 +121,7 @@ class EditableSource:
         self.splices.append(new)
 
     def result(self) -> bytes:
-        """The file with all splices done. Raises LeftAloneError if that does not parse."""
+        """Return the file with all splices done. Raises LeftAloneError if that does not parse."""
         import ast
 
         data = self.data

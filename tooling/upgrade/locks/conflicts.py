@@ -46,7 +46,7 @@ _CLAUSES = re.compile(r"[Bb]ecause\s+(?P<said>.*?)(?=,? we can conclude|\bAnd be
 
 
 def parse_conflict(raw: str, project: str, declarations: Declarations) -> Conflict:
-    """The records of a failed resolution. project: the project's own distribution name."""
+    """Return the records of a failed resolution. project: the project's own distribution name."""
     text = _ONE_OF.sub(_alternatives, re.sub(r"\s+", " ", _TREE.sub(" ", raw)))
     causes: dict[Cause, None] = {}
     for clauses in _CLAUSES.finditer(text):
@@ -74,7 +74,7 @@ def _alternatives(hit: re.Match[str]) -> str:
 
 
 def _pin(also: re.Match[str], project: str, declarations: Declarations) -> Cause | None:
-    """A clause without requirer is one of the project's own constraints, if it says the same."""
+    """Match a clause without requirer with one of the project's own constraints, if it says the same."""
     distribution, specifier = normalised(_bare(also["what"])), also["specifier"].rstrip(".")
     declared = declaration_of(distribution, specifier, declarations)
     if declared is None or declared.kind is not DeclarationKind.CONSTRAINT:
@@ -101,7 +101,7 @@ def _where(distribution: str, specifier: str, declarations: Declarations) -> str
 
 
 def declaration_of(distribution: str, specifier: str, declarations: Declarations) -> Declaration | None:
-    """The declaration that says this, however it is spelt."""
+    """Return the declaration that says this, however it is spelt."""
     wanted = _set(specifier)
     for each in declarations.of(distribution):
         if wanted is not None and _set(each.specifier) == wanted:
@@ -137,7 +137,7 @@ class FoundRelaxation:
     content: bytes
 
     def written(self, plan: Plan) -> FoundRelaxation:
-        """Puts it into the plan."""
+        """Put it into the plan."""
         declaration = self.record.declaration
         plan.write(declaration.path, self.content, reason=f"{declaration.distribution} {self.record.version}")
         return replace(self, record=replace(self.record, applied=True))
@@ -150,8 +150,8 @@ def propose(
     requests: Sequence[VersionRequest],
     attempt: Callable[[Mapping[str, bytes]], Attempted],
 ) -> FoundRelaxation | None:
-    """A proposal, if exactly one own requirement (of a package that was not asked for) is among the causes, and without
-    it everything resolves. attempt: resolves with some files' contents replaced."""
+    """Return a proposal, if exactly one own requirement (of a package that was not asked for) is among the causes, and
+    without it everything resolves. attempt: resolves with some files' contents replaced."""
     asked = {each.distribution for each in requests}
     obstacles = {
         (each.distribution, each.specifier)
@@ -183,7 +183,7 @@ def propose(
 
 
 def _placed(plan: Plan, declaration: Declaration) -> tuple[str, Declaration] | None:
-    """The declaration as it stands after the plan, whose edits may have moved it."""
+    """Return the declaration as it stands after the plan, whose edits may have moved it."""
     content = plan.read(declaration.path)
     if content is None:
         return None

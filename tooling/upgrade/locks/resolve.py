@@ -143,7 +143,7 @@ def _compared(job: Job, result: LockResult, attempted: Attempted, new: Lock) -> 
 
 
 def _before(job: Job, locks: bool) -> Lock | None:
-    """The lock in the tree; without one what everything resolves to as it stands."""
+    """Return the lock in the tree; without one what everything resolves to as it stands."""
     if locks:
         file = job.root / job.variant.lock
         return read_lock(job.variant.lock, file.read_bytes()) if file.is_file() else Lock(job.variant.lock, ())
@@ -211,7 +211,7 @@ def _compiled(job: Job, overlay: Mapping[str, bytes], excluded: Sequence[str], p
 
 
 def _inputs(job: Job, folder: Path) -> list[str]:
-    """What to resolve, and for which interpreter and platform."""
+    """Return what to resolve, and for which interpreter and platform."""
     variant = job.variant
     manifest = variant.manifests[0]
     arguments = []

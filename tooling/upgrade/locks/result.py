@@ -102,7 +102,7 @@ Key = tuple[str, str]
 
 
 def compare_locks(old: Lock, new: Lock) -> tuple[VersionChange, ...]:
-    """Changes by name; those that are alike for several extras are one. Local labels (+cpu) are not versions."""
+    """Return changes by name; those that are alike for several extras are one. Local labels (+cpu) are not versions."""
     before, after = _versions(old), _versions(new)
     changes: dict[tuple[str, str, str], set[str]] = {}
     for name, extra in {*before, *after}:
@@ -113,7 +113,7 @@ def compare_locks(old: Lock, new: Lock) -> tuple[VersionChange, ...]:
 
 
 def _versions(lock: Lock) -> dict[Key, set[str]]:
-    """A package that several extras bring counts for each; the extra is "" where the lock does not tell."""
+    """Count a package for each of the extras that bring it; the extra is "" where the lock does not say."""
     found: dict[Key, set[str]] = {}
     for package in lock.packages:
         for extra in package.extras or ("",):

@@ -35,7 +35,7 @@ _LIMIT = 4_000_000
 def workspace(
     root: Path, plan: Plan | None, variant: Variant, declarations: Declarations, overlay: Mapping[str, bytes]
 ) -> Iterator[Path]:
-    """The folder. plan: its outcome is what is copied; None for the tree as it is. overlay: contents on top of it.
+    """Make the folder. plan: its outcome is what is copied; None for the tree as it is. overlay: contents on top of it.
 
     A variant's manifest and lock stand in it under the names the resolver looks for."""
     with tempfile.TemporaryDirectory(prefix="areal-lock-") as name:
@@ -81,7 +81,8 @@ def _put(file: Path, content: bytes) -> None:
 
 
 def stated_requirements(declarations: Declarations, variant: Variant) -> str:
-    """The requirements of a manifest that only running would reveal (setup.py), as far as they are written out."""
+    """Return the requirements of a manifest that only running would reveal (setup.py), as far as they are written
+    out."""
     lines = []
     for each in declarations.found:
         if each.path not in variant.manifests or each.kind not in {DeclarationKind.REQUIREMENT, DeclarationKind.SOURCE}:

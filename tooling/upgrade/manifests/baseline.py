@@ -95,7 +95,7 @@ def baselines(distribution: str, declarations: Declarations, policy: UpgradePoli
 def baseline(
     distribution: str, declarations: Declarations, policy: UpgradePolicy, root: Path, *, variant: str = ""
 ) -> Baseline | None:
-    """The version that a variant has ("": the first that says something); None where nothing names one."""
+    """Return the version that a variant has ("": the first that says something); None where nothing names one."""
     locked = _locked(distribution, policy, root, variant)
     if locked is not None:
         return locked

@@ -90,7 +90,7 @@ def bump(
     *,
     hashes: Hashes | None = None,
 ) -> Bump:
-    """The plan. hashes: asked for places that are pinned by hash, which are left alone without it.
+    """Make the plan. hashes: asked for places that are pinned by hash, which are left alone without it.
 
     Raises UsageError for requests that make no sense here (`check_requests`), ConflictError when a file changed since
     `declarations` were read."""
@@ -169,7 +169,8 @@ def _left_alone(
 def _is_of_another_version(
     root: Path, policy: UpgradePolicy, declarations: Declarations, request: VersionRequest, declaration: Declaration
 ) -> bool:
-    """A pin of neither the old nor the new version: an extra for another backend, an image that only sounds alike."""
+    """Tell whether a pin is of neither the old nor the new version: of an extra for another backend, or of an image
+    that only sounds alike."""
     if not declaration.is_pinned:
         return False
     old = baseline(request.distribution, declarations, policy, root, variant=request.variant)
@@ -193,7 +194,7 @@ def _in_variant(variant: str, declaration: Declaration, declarations: Declaratio
 def _elsewhere(
     root: Path, policy: UpgradePolicy, declarations: Declarations, request: VersionRequest, declaration: Declaration
 ) -> str:
-    """A line for another platform, beside one that holds the old version, stays: "torch<2.9.1; darwin"."""
+    """Say why a line for another platform stays, beside one that holds the old version: "torch<2.9.1; darwin"."""
     siblings = [
         each
         for each in declarations.of(request.distribution)

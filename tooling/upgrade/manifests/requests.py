@@ -35,7 +35,7 @@ class VersionRequest:
 
 
 def parse_request(text: str) -> VersionRequest:
-    """The request that a command line names. Raises UsageError for what is none."""
+    """Parse the request that a command line names. Raises UsageError for anything else."""
     hit = _REQUEST.match(text.strip())
     if hit is None:
         raise UsageError(f"{text!r} names no version", fix="write PACKAGE==VERSION, or PACKAGE==VERSION@VARIANT")
@@ -44,8 +44,8 @@ def parse_request(text: str) -> VersionRequest:
 
 
 def check_requests(requests: Sequence[VersionRequest], policy: UpgradePolicy) -> tuple[VersionRequest, ...]:
-    """The requests, each once. Raises UsageError for unknown variants, variants that do not have the package, packages
-    whose variants differ when none is named, and for two versions of one package."""
+    """Return the requests, each once. Raises UsageError for unknown variants, variants that do not have the package,
+    packages whose variants differ when none is named, and for two versions of one package."""
     for request in requests:
         _check_variant(request, policy)
     unique = tuple(dict.fromkeys(requests))

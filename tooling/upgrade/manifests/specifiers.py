@@ -34,7 +34,7 @@ class ChangedSpecifier:
 
 
 def parse_version(text: str) -> Version:
-    """A version. Raises UsageError for what is none."""
+    """Parse a version. Raises UsageError for anything else."""
     try:
         return Version(text)
     except InvalidVersion as error:
@@ -135,7 +135,7 @@ def _raised(specifier: str, clauses: list[re.Match[str]], wanted: Version, versi
 
 
 def _moved(specifier: str, clauses: list[re.Match[str]], wanted: Version, version: str) -> ChangedSpecifier:
-    """Changes the clauses that forbid the version, from the last to the first so that spans stay right."""
+    """Change the clauses that forbid the version, from the last to the first so that spans stay right."""
     new, reasons = specifier, []
     for clause in reversed(clauses):
         if allows(clause[0], wanted):
@@ -152,7 +152,7 @@ def _moved(specifier: str, clauses: list[re.Match[str]], wanted: Version, versio
 
 
 def _clause(operator: str, written: str, wanted: Version, version: str) -> tuple[str, str, str]:
-    """The clause's new operator ("" to leave it out) and version; and why."""
+    """Return the clause's new operator ("" to leave it out) and version; and why."""
     if operator == "!=":
         return "", "", f"!={written} excluded the version"
     if operator in {">=", ">"}:

@@ -107,7 +107,7 @@ def check_looked_at(context: UpgradeContext, audits: Sequence[Audit]) -> None:
 
 
 def _with_interfaces(context: UpgradeContext, audit: Audit, pair: ReleasePair) -> Audit:
-    """The audit with what became of flags, routes and environment variables."""
+    """Return the audit with what became of flags, routes and environment variables."""
     from tooling.upgrade.interfaces.judge import judge_interfaces
 
     started = time.perf_counter()
@@ -137,7 +137,7 @@ class _Explained:
         self._explainers: dict[str, Explainer] = {}
 
     def __call__(self, absent: Absent, old: Upstream, new: Upstream, use: Use) -> Explanation | None:
-        """What `replacements` says."""
+        """Return what `replacements` says."""
         from tooling.upgrade.replacements.explain import Explainer
 
         name = old.release.origin.distribution
@@ -148,7 +148,7 @@ class _Explained:
 
 
 def between(context: UpgradeContext, move: Move) -> tuple[UpstreamRelease, ...]:
-    """The cached releases between two versions that are worth asking, ascending."""
+    """Return the cached releases between two versions that are worth asking, ascending."""
     from packaging.version import InvalidVersion
 
     try:

@@ -47,7 +47,7 @@ class UpgradeContext:
     _opened: dict[tuple[str, str], UpstreamRelease] = field(default_factory=dict)
 
     def package(self, distribution: str) -> FocusedPackage:
-        """The policy's record of a package; one made up for a package that is not watched."""
+        """Return the policy's record of a package; one made up for a package that is not watched."""
         known = self.policy.package(distribution)
         return known or FocusedPackage(
             distribution=distribution, imports=import_names(distribution, self.root), declared=False
@@ -63,7 +63,7 @@ class UpgradeContext:
         return self.catalogue.release((distribution, version))
 
     def upstream(self, distribution: str, version: str) -> UpstreamRelease:
-        """A release as symbols; opened once in a run."""
+        """Return a release as symbols; opened once in a run."""
         from tooling.upgrade.upstream import open_upstream
 
         key = (distribution, version)
@@ -133,8 +133,8 @@ def open_context(
     use_installed: bool = True,
     report: Callable[[str], None] = lambda _line: None,
 ) -> UpgradeContext:
-    """The context of the repository at `root`. Raises UsageError for a folder that is not there and for a policy that
-    makes no sense."""
+    """Return the context of the repository at `root`. Raises UsageError for a folder that is not there and for a policy
+    that makes no sense."""
     from tooling.upgrade.sources.indexed import Catalogue
 
     if not root.is_dir():
@@ -148,7 +148,7 @@ def open_context(
 
 
 def unknown_now(context: UpgradeContext, distribution: str, fix: str) -> UsageError:
-    """The error for a package that no manifest names a version of. fix: what helps if the name is right."""
+    """Return the error for a package that no manifest names a version of. fix: what helps if the name is right."""
     known = {each.distribution for each in context.policy.packages}
     known |= {each.distribution for each in context.declarations.found}
     alike = did_you_mean(distribution, sorted(known - {distribution}))
@@ -157,7 +157,7 @@ def unknown_now(context: UpgradeContext, distribution: str, fix: str) -> UsageEr
 
 
 def installed_release(root: Path, distribution: str, version: str) -> Release | None:
-    """What the project's own .venv has installed, if it is this version and not an editable checkout."""
+    """Return what the project's own .venv has installed, if it is this version and not an editable checkout."""
     from tooling.upgrade.errors import UpstreamError
     from tooling.upgrade.sources.folder import folder_release
 

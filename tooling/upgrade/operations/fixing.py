@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def edited_tree(context: UpgradeContext, contents: Mapping[str, bytes]) -> Iterator[UpgradeContext]:
-    """A context whose root is the copy; releases that were opened before are not opened again.
+    """Return a context whose root is the copy; releases that were opened before are not opened again.
 
     contents: of files that differ or are new, by path; others keep theirs."""
     with tempfile.TemporaryDirectory(prefix="areal-audit-") as folder:
@@ -124,7 +124,7 @@ def fix(
 
 
 def _tried(audits: Sequence[Audit]) -> tuple[Audit, ...]:
-    """The audits, in which nothing promises any more that `--fix` does it: what is left, it could not."""
+    """Return the audits, in which nothing promises any more that `--fix` does it: what is left, it could not."""
     return tuple(
         replace(audit, findings=tuple(replace(finding, fixable=False) for finding in audit.findings))
         for audit in audits
@@ -154,6 +154,6 @@ def _worse(before: Sequence[Audit], after: Sequence[Audit], edited: Mapping[str,
 
 
 def _key(finding: AuditFinding) -> tuple[str, str, str, str]:
-    """What a finding is, wherever edits have shifted its line. Information does not count."""
+    """Return what a finding is, wherever edits have shifted its line. Information does not count."""
     severity = "" if finding.severity is AuditSeverity.INFO else str(finding.kind)
     return finding.path, severity, finding.symbol if severity else "", finding.parameter if severity else ""

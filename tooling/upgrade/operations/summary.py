@@ -24,7 +24,7 @@ def is_summary(content: bytes) -> bool:
 
 
 def summary(upgrade: Upgrade) -> str:
-    """The whole document. Deterministic: no times, no machine."""
+    """Return the whole document. Deterministic: no times, no machine."""
     title = ", ".join(str(request) for request in upgrade.options.requests)
     parts = [
         f"{_TITLE}{escaped(title)}\n",

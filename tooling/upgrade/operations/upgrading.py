@@ -127,7 +127,7 @@ def _yanked(context: UpgradeContext) -> Iterator[str]:
 
 
 def _contradicted(context: UpgradeContext, upgrade: Upgrade) -> Iterator[str]:
-    """Overrides of the project that give a new release what it says it cannot work with."""
+    """Find overrides of the project that give a new release what it says it cannot work with."""
     from tooling.upgrade.locks.conflicts import contradicted_overrides
 
     metadata = {
@@ -145,7 +145,7 @@ def _contradicted(context: UpgradeContext, upgrade: Upgrade) -> Iterator[str]:
 
 
 def _declared_then(context: UpgradeContext, upgrade: Upgrade) -> Declarations:
-    """The declarations as they will be."""
+    """Return the declarations as they will be."""
     from tooling.upgrade.declarations.find import read_declarations
 
     changed = {change.path: change.after for change in upgrade.plan.changes}
@@ -234,7 +234,7 @@ def _brought_along(context: UpgradeContext, upgrade: Upgrade) -> list[Move]:
 
 
 def _checklists(context: UpgradeContext, upgrade: Upgrade) -> None:
-    """Raises UsageError for a damaged checklist."""
+    """Check or write checklists. Raises UsageError for a damaged one."""
     from tooling.upgrade.declarations.find import find_declarations
     from tooling.upgrade.operations.checking import check, write
     from tooling.upgrade.operations.fixing import edited_tree

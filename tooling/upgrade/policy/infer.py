@@ -115,7 +115,7 @@ def _lock(root: Path, variant: str) -> str:
 
 
 def infer_packages(declarations: Declarations, variants: tuple[Variant, ...], root: Path) -> tuple[FocusedPackage, ...]:
-    """The declared distributions that the code imports, those that more files import first in tier."""
+    """Return the declared distributions that the code imports, those that more files import first in tier."""
     imported = imported_names(root)
     found: list[FocusedPackage] = []
     for distribution in sorted({each.distribution for each in declarations.found} - {_own_name(root)}):
@@ -131,7 +131,7 @@ def infer_packages(declarations: Declarations, variants: tuple[Variant, ...], ro
 
 
 def _own_name(root: Path) -> str:
-    """The project's own distribution, which its extras may name."""
+    """Return the project's own distribution, which its extras may name."""
     try:
         project = parse_toml((root / "pyproject.toml").read_bytes()).get("project", {})
     except (OSError, *TOMLError):

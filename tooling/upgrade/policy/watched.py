@@ -103,15 +103,15 @@ class UpgradePolicy:
     """Whether the repository has no table of its own."""
 
     def package(self, distribution: str) -> FocusedPackage | None:
-        """A watched package by its normalised name."""
+        """Return a watched package by its normalised name."""
         return next((each for each in self.packages if each.distribution == distribution), None)
 
     def variant(self, name: str) -> Variant | None:
-        """A variant by name."""
+        """Return a variant by name."""
         return next((each for each in self.variants if each.name == name), None)
 
     def family(self, distribution: str) -> tuple[Family, ...]:
-        """The families a package belongs to."""
+        """Return the families a package belongs to."""
         return tuple(each for each in self.families if distribution in each.packages)
 
     def variants_of(self, path: str) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def counted(counts: Mapping[str, int]) -> str:
 
 
 def by_path(findings: Sequence[AuditFinding]) -> dict[str, list[AuditFinding]]:
-    """Findings of each file, in their order."""
+    """Group the findings of each file, in their order."""
     groups: dict[str, list[AuditFinding]] = {}
     for finding in findings:
         groups.setdefault(finding.path, []).append(finding)
@@ -58,7 +58,7 @@ def by_path(findings: Sequence[AuditFinding]) -> dict[str, list[AuditFinding]]:
 
 
 def document(audits: Sequence[Audit]) -> dict[str, Any]:
-    """`findings` of all audits, and `audits` with the figures of each."""
+    """Return `findings` of all audits, and `audits` with the figures of each."""
     return {
         "findings": [finding_object(finding) for audit in audits for finding in audit.findings],
         "audits": [_figures(audit) for audit in audits],
@@ -89,7 +89,7 @@ def finding_object(finding: AuditFinding) -> dict[str, Any]:
 
 
 def count(findings: Sequence[AuditFinding]) -> dict[str, int]:
-    """Findings by severity, zeros included."""
+    """Count findings by severity, zeros included."""
     return {str(level): sum(finding.severity == level for finding in findings) for level in AuditSeverity}
 
 

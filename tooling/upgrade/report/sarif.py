@@ -23,7 +23,7 @@ LEVELS: Final = {AuditSeverity.BREAKING: "error", AuditSeverity.WARNING: "warnin
 
 
 def sarif(audits: Sequence[Audit], *, tool_version: str) -> dict[str, Any]:
-    """The log as an object for `json.dumps`."""
+    """Return the log as an object for `json.dumps`."""
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(audit, tool_version) for audit in audits]}
 
 

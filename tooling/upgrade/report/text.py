@@ -20,12 +20,12 @@ TITLES: Final = {AuditSeverity.BREAKING: "Breaking", AuditSeverity.WARNING: "War
 
 
 def markdown(audits: Sequence[Audit]) -> str:
-    """A section per distribution; information-only findings are counted, not listed."""
+    """Return a section per distribution; information-only findings are counted, not listed."""
     return "\n".join(line for audit in audits for line in _audit(audit))
 
 
 def escaped(text: str) -> str:
-    """The text so that Markdown shows it as it is, on one line."""
+    """Escape the text so that Markdown shows it as it is, on one line."""
     return _ACTIVE.sub(r"\\\1", " ".join(printable(text).split()))
 
 
@@ -69,7 +69,7 @@ SEEN_OPEN = 5
 
 
 def text(audits: Sequence[Audit], *, show_info: bool = False) -> str:
-    """The report without colour. show_info: findings of severity info too."""
+    """Return the report without colour. show_info: findings of severity info too."""
     return "\n\n".join("\n".join(_lines(audit, show_info)) for audit in audits) + "\n" if audits else ""
 
 

@@ -101,11 +101,11 @@ class Cache:
         return sorted(path.name for path in (self.folder / "releases").glob("*") if path.is_dir())
 
     def entry(self, distribution: str, url: str, sha256: str) -> CachedRelease | None:
-        """What is known of one file."""
+        """Return what is known of one file."""
         return _entry(self._entry_path(distribution, url, sha256))
 
     def release(self, entry: CachedRelease, yanked: str | None = None) -> Release | None:
-        """The sources of an entry; None when they are gone or damaged."""
+        """Return the sources of an entry; None when they are gone or damaged."""
         path = self.folder / entry.packed
         try:
             packed = path.read_bytes()
@@ -158,7 +158,7 @@ class Cache:
             raise WriteError(f"the cache cannot be written: {error.strerror}", where=str(path), fix=fix) from error
 
     def read(self, name: str) -> dict[str, Any]:
-        """A JSON object written before; {} when it is missing or damaged."""
+        """Return a JSON object written before; {} when it is missing or damaged."""
         return _json(self.folder / name)
 
     def prune(self, most: int = MAX_BYTES) -> None:

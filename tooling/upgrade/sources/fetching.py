@@ -49,8 +49,8 @@ class Fetcher:
         self._report = report
 
     def stamp(self, link: FileLink) -> str:
-        """What tells whether the file behind an address is still the same, for files without a stated hash; "" if
-        nothing does. Raises OfflineError when the server cannot be asked."""
+        """Return what shows whether the file behind an address is still the same, for files without a stated hash; ""
+        if nothing does. Raises OfflineError when the server cannot be asked."""
         if link.sha256:
             return ""
         if link.url.startswith("file:"):
@@ -66,7 +66,7 @@ class Fetcher:
         return " ".join(stated).strip()
 
     def metadata(self, link: FileLink) -> bytes | None:
-        """The metadata file beside a wheel (PEP 658); None when it cannot be read or its hash differs."""
+        """Return the metadata file beside a wheel (PEP 658); None when it cannot be read or its hash differs."""
         try:
             with self._transport.get(f"{link.url}.metadata") as answer:
                 found = answer.read(_MAX_METADATA)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def folder_release(path: Path, distribution: str, version: str) -> Release:
-    """The release that lies in a folder. `path` is, depending on its content, either
+    """Return the release that lies in a folder. `path` is, depending on its content, either
     a site-packages folder with the distribution's `.dist-info` (the files are those its RECORD names),
     a package (it has an `__init__.py`), or a folder that holds packages and nothing else.
 
@@ -67,7 +67,7 @@ def memory_release(
     requires: Sequence[str] = (),
     scripts: Mapping[str, str] | None = None,
 ) -> Release:
-    """A release of the files given, by their path in an installation. Paths that end in .so or .pyd are compiled
+    """Return a release of the files given, by their path in an installation. Paths that end in .so or .pyd are compiled
     modules, whatever their content."""
     contents = {path: text.encode() if isinstance(text, str) else text for path, text in files.items()}
     origin = _origin(distribution, version, "memory")

@@ -75,7 +75,7 @@ def is_true(text: str) -> bool:
 
 
 def number(text: str | None) -> float | None:
-    """A positive number of seconds, None for anything else."""
+    """Return a positive number of seconds, None for anything else."""
     try:
         value = float(text or "")
     except ValueError:
@@ -98,7 +98,7 @@ def _options(environ: Mapping[str, str], project: Path | None) -> dict[str, str]
 
 
 def _files(environ: Mapping[str, str], project: Path | None) -> Iterator[Path]:
-    """Configuration files, the weakest first."""
+    """Yield configuration files, the weakest first."""
     named = environ.get("PIP_CONFIG_FILE", "")
     if named == os.devnull:
         return
@@ -330,7 +330,7 @@ class IndexSettings:
     retries: int = 4
 
     def indexes_for(self, distribution: str) -> Sequence[PackageIndex]:
-        """The indexes to ask for a distribution, in order."""
+        """Return the indexes to ask for a distribution, in order."""
         pinned = self.pinned.get(distribution)
         if pinned is not None:
             return [index for index in self.indexes if index.name == pinned]
@@ -338,7 +338,7 @@ class IndexSettings:
 
 
 def read_settings(project: Path | None = None, environ: Mapping[str, str] | None = None) -> IndexSettings:
-    """What this user, in this project, has configured. environ: instead of the process's, for tests. Files that
+    """Read what this user, in this project, has configured. environ: instead of the process's, for tests. Files that
     cannot be read or understood count as absent: which tool complains about them is not this one's matter."""
     environ = os.environ if environ is None else environ
     pip = read_pip_config(environ, project)

@@ -74,7 +74,8 @@ class Catalogue:
         return grouped(self._listed(distribution).links)
 
     def release(self, requirement: str | tuple[str, str]) -> Release:
-        """The sources of the release that "name==version" names. A yanked one is given, and says so in its origin.
+        """Return the sources of the release that "name==version" names. A yanked one is given, and says so in its
+        origin.
 
         Raises UsageError for anything but an exact version, UpstreamError when there is no such release or it has no
         archive, OfflineError when it is not cached and cannot be fetched, ArchiveError when its archive is bad."""

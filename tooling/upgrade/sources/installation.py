@@ -33,7 +33,7 @@ def is_native(path: str) -> bool:
 
 
 def dotted(path: str) -> str:
-    """Module that a source path holds: "a/b.py" -> "a.b", "a/__init__.py" -> "a"."""
+    """Return the module that a source path holds: "a/b.py" -> "a.b", "a/__init__.py" -> "a"."""
     stem = path.rsplit(".", 1)[0]
     return stem.removesuffix("/__init__").replace("/", ".")
 

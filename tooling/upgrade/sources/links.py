@@ -71,7 +71,7 @@ class VersionInfo:
 
 
 def without_credentials(url: str) -> str:
-    """The URL as it may be shown and stored. Unreadable ones become "<unreadable address>"."""
+    """Return the URL as it may be shown and stored. Unreadable ones become "<unreadable address>"."""
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]

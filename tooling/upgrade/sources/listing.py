@@ -120,7 +120,7 @@ def unknown_package(distribution: str, listing: Listing, known: Sequence[str], *
 
 
 def unknown_version(distribution: str, version: str, listing: Listing) -> UpstreamError:
-    """The distribution exists, the version does not, or has no archive that can be read."""
+    """Report that the distribution exists, and the version does not, or has no archive that can be read."""
     found = grouped(listing.links)
     usable = [info.version for info in found if info.yanked is None] or [info.version for info in found]
     wanted = Version(version)
@@ -134,6 +134,6 @@ def unknown_version(distribution: str, version: str, listing: Listing) -> Upstre
 
 
 def not_cached(link: FileLink) -> OfflineError:
-    """The file is known and its sources are not here."""
+    """Report that the file is known and its sources are not here."""
     fix = "run once without --offline"
     return OfflineError("the cache lacks it, and the network may not be used", where=link.filename, fix=fix)

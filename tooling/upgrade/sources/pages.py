@@ -41,7 +41,7 @@ _ALGORITHMS = frozenset({"sha256", "sha384", "sha512", "sha3_256", "sha3_512", "
 
 
 def read_page(body: bytes, content_type: str, url: str, distribution: str) -> list[FileLink]:
-    """The files of one distribution that a page lists; those of others are left out.
+    """Return the files of one distribution that a page lists; those of others are left out.
 
     url: where the page came from, for its relative links."""
     if "json" in content_type:
@@ -63,7 +63,7 @@ def read_page(body: bytes, content_type: str, url: str, distribution: str) -> li
 
 
 def file_link(filename: str, url: str, distribution: str, **facts: Any) -> FileLink | None:
-    """A link as a record; None when the name is neither a wheel nor an sdist of the distribution."""
+    """Return a link as a record; None when the name is neither a wheel nor an sdist of the distribution."""
     named = parse_filename(filename)
     if named is None or named[0] != distribution or urlsplit(url).scheme not in {"http", "https", "file"}:
         return None
@@ -266,7 +266,7 @@ class Pages:
 
 
 def local_path(url: str) -> Path:
-    """The path of a file: address."""
+    """Return the path of a file: address."""
     return Path(url2pathname(urlsplit(url).path))
 
 
@@ -285,7 +285,7 @@ def _whole(answer: HttpAnswer) -> bytes:
 
 
 def _unpacked(body: bytes, answer: HttpAnswer) -> bytes:
-    """The page itself: some servers compress what was asked for as it is."""
+    """Return the page itself: some servers compress what was asked for as it is."""
     encoding = answer.headers.get("content-encoding", "identity").lower()
     if encoding not in {"gzip", "x-gzip", "deflate"}:
         return body

@@ -151,7 +151,7 @@ def _store(answer: HttpAnswer, link: FileLink, target: Path, report: Callable[[s
 
 
 def check_hashes(link: FileLink, actual: dict[str, str]) -> None:
-    """Raises ArchiveError when one of the stated hashes differs from the actual one."""
+    """Raise ArchiveError when one of the stated hashes differs from the actual one."""
     for name, digest in link.hashes:
         if actual[name] != digest:
             what = f"the file's {name} is {actual[name]}, the index says {digest}"

@@ -91,7 +91,7 @@ def merged(parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def checked_name(name: str, where: str) -> str:
-    """A member's name that stays inside whatever folder one might extract it to; ArchiveError for others."""
+    """Return a member's name that stays inside whatever folder one might extract it to; ArchiveError for others."""
     parts = name.removesuffix("/").split("/")
     bad = "\\" in name or "\0" in name or name.startswith("/") or ":" in parts[0] or len(name) > 4096
     if bad or any(part in {"", ".", ".."} for part in parts):

@@ -128,7 +128,7 @@ class _TarCollector:
             raise ArchiveError(f"{name!r} is there twice", where=self._where)
 
     def _target(self, name: str) -> str:
-        """The file behind a chain of links; a circle ends at a name that is none."""
+        """Return the file behind a chain of links; a circle ends at a name without a file."""
         for _ in range(16):
             if name not in self._links:
                 break
@@ -147,7 +147,7 @@ _NOT_PACKAGES = frozenset(_ASIDE.split())
 
 
 def read_sdist(path: Path, filename: str, distribution: str) -> Contents:
-    """The sources of an sdist (.tar.gz or .zip) that lies at `path`.
+    """Return the sources of an sdist (.tar.gz or .zip) that lies at `path`.
 
     Raises ArchiveError when it is damaged, hostile, or holds no package."""
     if filename.endswith(".zip"):

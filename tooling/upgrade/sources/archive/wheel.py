@@ -26,8 +26,8 @@ _INSTALLED = ("purelib", "platlib")
 
 
 def read_wheel(reader: ArchiveReader, *, vouched: bool) -> Contents:
-    """The sources of a wheel. vouched: whether the whole file's hash was checked; then a member may be missing from
-    RECORD. Otherwise RECORD is all there is and must name each.
+    """Return the sources of a wheel. vouched: whether the whole file's hash was checked; then a member may be missing
+    from RECORD. Otherwise RECORD is all there is and must name each.
 
     Raises ArchiveError when the wheel is damaged, forged or none."""
     members = zip_archive.directory(reader)
@@ -106,7 +106,7 @@ def _recorded(record: bytes) -> dict[str, tuple[str, str]]:
 
 
 def _refuse_missing(recorded: Collection[str], members: Collection[str], where: str) -> None:
-    """Sources that RECORD names must be there: a directory that hides one makes it look removed."""
+    """Check that the sources that RECORD names are there: a directory that hides one makes it look removed."""
     missing = sorted(name for name in recorded if is_source(name) and name not in members)
     if missing:
         raise ArchiveError(f"RECORD names {missing[0]!r}, which the archive lacks", where=where)
