@@ -29,7 +29,8 @@ class Repo:
             "HOME": os.fspath(root.parent),
             "PYTHONPATH": os.fspath(ROOT),
         }
-        self.git("init", "-q", "-b", "main")
+        (root.parent / "template/hooks").mkdir(parents=True)
+        self.git("init", "-q", "-b", "main", f"--template={root.parent}/template")
 
     def git(self, *arguments: str, ok: bool = True) -> str:
         done = subprocess.run(

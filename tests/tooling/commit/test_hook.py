@@ -55,7 +55,7 @@ def test_a_foreign_hook_runs_first_and_comes_back(repo):
     assert (repo.root / "ran").exists()
     repo.run("hook", "uninstall")
     assert (hook(repo).read_bytes(), os.access(hook(repo), os.X_OK)) == (before, True)
-    assert sorted(path.name for path in hook(repo).parent.glob("commit-msg*")) == ["commit-msg", "commit-msg.sample"]
+    assert sorted(path.name for path in hook(repo).parent.glob("commit-msg*")) == ["commit-msg"]
 
 
 def test_a_foreign_hook_still_refuses(repo):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
+import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -70,11 +73,9 @@ WHO = ("-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commi
 class Documents:
     """A work tree below tmp_path that sees no settings of the machine."""
 
-    def __init__(self, root: Path, capture: Any) -> None:
+    def __init__(self, root: Path, capture: Any = None) -> None:
         self.root = root
         self._capture = capture
-        root.mkdir(parents=True)
-        self.git("init", "-q", "-b", "main")
 
     def git(self, *arguments: str) -> str:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
@@ -135,20 +136,34 @@ class Documents:
         ]
 
 
-@pytest.fixture
-def documents(tmp_path, capsys):
-    made = Documents(tmp_path / "repo", capsys)
+@pytest.fixture(scope="session")
+def committed(tmp_path_factory):
+    """Made once; every test has a copy."""
+    made = Documents(tmp_path_factory.mktemp("documents"))
+    made.git("init", "-q", "-b", "main", "--template=")
     made.write("docs/en/versions.md", ENGLISH)
     made.write("docs/zh/versions.md", CHINESE)
     made.write("docs/en/guide.md", GUIDE)
     made.write("docs/zh/guide.md", GUIDE_CHINESE)
     made.commit("docs: both languages")
-    return made
+    return made.root
+
+
+@pytest.fixture(scope="session")
+def marked_once(committed, tmp_path_factory):
+    made = Documents(shutil.copytree(committed, tmp_path_factory.mktemp("marked") / "repo"))
+    pages = ["docs/zh/versions.md", "docs/zh/guide.md"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(["zh-mark", *pages, "--repo", os.fspath(made.root)]) == 0, printed.getvalue()
+    made.commit("docs: mark")
+    return made.root
 
 
 @pytest.fixture
-def marked(documents):
-    code, document = documents.run("zh-mark", "docs/zh/versions.md", "docs/zh/guide.md")
-    assert code == 0, document
-    documents.commit("docs: mark")
-    return documents
+def documents(committed, tmp_path, capsys):
+    return Documents(shutil.copytree(committed, tmp_path / "repo"), capsys)
+
+
+@pytest.fixture
+def marked(marked_once, tmp_path, capsys):
+    return Documents(shutil.copytree(marked_once, tmp_path / "repo"), capsys)
