@@ -8,12 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from areal.algorithm.preference import preference_loss
-from areal.algorithm.tokens import combine
-from areal.infra.metrics import names
-from areal.trainer import row_loop
 from areal.trainer.assembly import EngineStates, build_engine, build_scorer, export_model
-from areal.trainer.rank_group import RankGroup
 from areal.trainer.reference_scores import ReferenceScores
+from areal.trainer.row_loop import RowTrainer
 from areal.trainer.rows import collate_pairs
 
 if TYPE_CHECKING:
@@ -26,6 +23,7 @@ if TYPE_CHECKING:
     from areal.dataset.loading import ShuffledRows
     from areal.trainer.assembly import Scorer
     from areal.trainer.config import DPOConfig
+    from areal.trainer.rank_group import RankGroup
     from areal.trainer.session import RunSession
 
 
@@ -62,50 +60,36 @@ class DPOLearner:
         export_model(self.engine, self.config, folder)
 
 
-class DPOTrainer:
-    """Feeds pairs, and what a frozen reference thinks of them, to a learner.
-
-    with open_session(config) as session:
-        summary = DPOTrainer(config, session).train()
-    """
+class DPOTrainer(RowTrainer["DPOConfig", DPOLearner]):
+    """Trains on pairs, with what a frozen reference thinks of them."""
 
     def __init__(self, config: DPOConfig, session: RunSession, group: RankGroup | None = None) -> None:
-        """group: the ranks that the model is split over; None for this process alone."""
-        self.config = config
-        self.session = session
-        self.group = group or RankGroup()
-        self.inputs = row_loop.load_run_inputs(config)
-        self.learner = row_loop.create_learner(self.group, DPOLearner, config, self.inputs)
+        super().__init__(config, session, group, DPOLearner)
         self.engine = self.learner.local.engine
         self._references: dict[str, ReferenceScores] = {}
         if self.learner.local.settings.uses_reference:
-            datasets = {"train_dataset": self.inputs.rows, "valid_dataset": self.inputs.valid}
+            datasets = {"train_dataset": self.rows, "valid_dataset": self.valid}
             self._references = {
                 name: ReferenceScores(rows, name=name) for name, rows in datasets.items() if rows is not None
             }
-        row_loop.restore(session, self.inputs, self.learner)
         if session.resumed is not None and self._references:
             state = session.resumed.load("reference")
             for name in self._references.keys() & state.keys():
                 self._references[name].load_state_dict(state[name])
 
-    def train(self) -> dict[str, Any]:
-        """See `row_loop.train`."""
-        return row_loop.train(self.config, self.session, self.inputs, self)
-
     def prepare(self) -> None:
         """Have the reference score every row that is still to be visited and was not yet."""
-        size, steps = self.config.batch_size, self.inputs.total_steps
+        size, steps = self.config.batch_size, self.total_steps
         visits = {"train_dataset": range(self.session.first_step * size, steps * size)}
-        if self.inputs.valid is not None:
-            visits["valid_dataset"] = range(min(len(self.inputs.valid), self.config.eval_rows))
+        if self.valid is not None:
+            visits["valid_dataset"] = range(min(len(self.valid), self.config.eval_rows))
         missing = {name: scores.missing(visits[name]) for name, scores in self._references.items()}
         if not any(missing.values()):
             return
         # The trained model is its own reference while it is untouched; later, or for another one, it is loaded for now.
         reference = None
         if self.engine.num_steps or self.config.reference_path:
-            reference = self.group.create(build_scorer, self.config, self.inputs.tokenizer, self.config.reference_path)
+            reference = self.group.create(build_scorer, self.config, self.tokenizer, self.config.reference_path)
 
         def score(batch: PairedBatch) -> Tensor:
             if reference is None:
@@ -118,19 +102,20 @@ class DPOTrainer:
             reference.drop()
 
     def learn(self, ordinals: range) -> tuple[TrainStats, float]:
-        """See `row_loop.TrainingTask`."""
-        batch = self._batch("train_dataset", self.inputs.rows, ordinals)
+        """Do one optimizer step."""
+        batch = self._batch("train_dataset", self.rows, ordinals)
         return self.learner.run(DPOLearner.learn, batch), float(batch.lengths.sum())
 
     def evaluate(self, count: int) -> Mapping[str, float]:
-        """Loss and metrics of the validation pairs, a step's worth at a time."""
-        assert self.inputs.valid is not None, "only asked with validation rows"
-        parts = []
-        for start in range(0, count, self.config.batch_size):
-            ordinals = range(start, min(start + self.config.batch_size, count))
-            batch = self._batch("valid_dataset", self.inputs.valid, ordinals)
-            parts.append(self.learner.run(DPOLearner.evaluate, batch, num_pairs=count))
-        return {f"{names.EVAL_PREFIX}{key}": value for key, value in combine(parts).items()}
+        """Return loss and metrics of the validation pairs."""
+        valid = self.valid
+        assert valid is not None, "only asked with validation rows"
+
+        def terms(ordinals: range) -> dict[str, Tensor]:
+            batch = self._batch("valid_dataset", valid, ordinals)
+            return self.learner.run(DPOLearner.evaluate, batch, num_pairs=count)
+
+        return self.evaluate_in_parts(count, terms)
 
     def states(self) -> Mapping[str, Any]:
         """Return the reference's numbers."""

@@ -10,14 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from areal.algorithm.preference import bradley_terry_loss, final_scores
-from areal.algorithm.tokens import combine
 from areal.api import ConfigError
-from areal.infra.metrics import names
 from areal.models.reward_model import save_reward_model
 from areal.models.value_head import ValueModel
-from areal.trainer import row_loop
 from areal.trainer.assembly import EngineStates, build_engine
-from areal.trainer.rank_group import RankGroup
+from areal.trainer.row_loop import RowTrainer
 from areal.trainer.rows import collate_pairs
 
 if TYPE_CHECKING:
@@ -29,6 +26,7 @@ if TYPE_CHECKING:
     from areal.api import LossOutput, PaddedBatch, PairedBatch, TrainStats
     from areal.dataset.loading import ShuffledRows
     from areal.trainer.config import RewardModelConfig
+    from areal.trainer.rank_group import RankGroup
     from areal.trainer.session import RunSession
 
 
@@ -69,58 +67,39 @@ class RewardModelLearner:
         )
 
 
-class RewardModelTrainer:
-    """Feeds pairs to a learner.
-
-    with open_session(config) as session:
-        summary = RewardModelTrainer(config, session).train()
-    """
+class RewardModelTrainer(RowTrainer["RewardModelConfig", RewardModelLearner]):
+    """Trains on pairs."""
 
     def __init__(self, config: RewardModelConfig, session: RunSession, group: RankGroup | None = None) -> None:
-        """group: the ranks that the model is split over; None for this process alone. Raises ConfigError when
-        margins are asked for that the rows do not have.
-        """
-        self.config = config
-        self.session = session
-        self.inputs = row_loop.load_run_inputs(config)
-        if config.use_margins and self.inputs.rows.row(0).get("margin") is None:
+        super().__init__(config, session, group, RewardModelLearner)
+        self.engine = self.learner.local.engine
+
+    def check_rows(self) -> None:
+        """Raise ConfigError when margins are asked for that the rows do not have."""
+        if self.config.use_margins and self.rows.row(0).get("margin") is None:
             raise ConfigError(
-                f"use_margins is set, but the rows of train_dataset {config.train_dataset.name!r} have no column "
+                f"use_margins is set, but the rows of train_dataset {self.config.train_dataset.name!r} have no column "
                 f"'margin'; remove use_margins, or give the loader the column"
             )
-        self.learner = row_loop.create_learner(group or RankGroup(), RewardModelLearner, config, self.inputs)
-        self.engine = self.learner.local.engine
-        row_loop.restore(session, self.inputs, self.learner)
-
-    def train(self) -> dict[str, Any]:
-        """See `row_loop.train`."""
-        return row_loop.train(self.config, self.session, self.inputs, self)
-
-    def prepare(self) -> None:
-        """Nothing has to be known."""
 
     def learn(self, ordinals: range) -> tuple[TrainStats, float]:
-        """See `row_loop.TrainingTask`."""
-        batch = _batch(self.inputs.rows, ordinals)
+        """Do one optimizer step."""
+        batch = _batch(self.rows, ordinals)
         # The marks are not read, so they are not counted.
         return self.learner.run(RewardModelLearner.learn, batch), float(batch.lengths.sum() - batch.lengths.shape[0])
 
     def evaluate(self, count: int) -> Mapping[str, float]:
-        """Loss and metrics of the validation pairs, a step's worth at a time."""
-        assert self.inputs.valid is not None, "only asked with validation rows"
-        parts = []
-        for start in range(0, count, self.config.batch_size):
-            batch = _batch(self.inputs.valid, range(start, min(start + self.config.batch_size, count)))
-            parts.append(self.learner.run(RewardModelLearner.evaluate, batch, num_pairs=count))
-        return {f"{names.EVAL_PREFIX}{key}": value for key, value in combine(parts).items()}
-
-    def states(self) -> Mapping[str, Any]:
-        """Engine and random generators are all there is."""
-        return {}
+        """Return loss and metrics of the validation pairs."""
+        valid = self.valid
+        assert valid is not None, "only asked with validation rows"
+        return self.evaluate_in_parts(
+            count,
+            lambda ordinals: self.learner.run(RewardModelLearner.evaluate, _batch(valid, ordinals), num_pairs=count),
+        )
 
     def export(self, folder: Path) -> None:
         """Write a sequence classifier with one label."""
-        pad_token_id = self.inputs.tokenizer.pad_token_id
+        pad_token_id = self.tokenizer.pad_token_id
 
         # All ranks write the critic; rank 0 alone makes a classifier of it.
         def save_critic(path: Path) -> None:

@@ -1,150 +1,146 @@
 """Train on the rows of a dataset as they are: the loop of SFT, preference and reward-model runs.
 
-A `TrainingTask` says what one step does and what an evaluation measures; rows, steps, metrics, evaluation, checkpoints
-and the summary are the same for all tasks.
+The trainer of each kind says what one step does and what an evaluation measures; rows, steps, metrics, evaluation,
+checkpoints and the summary are the same for all kinds.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from areal.algorithm.tokens import combine
 from areal.infra.metrics import names
 from areal.trainer.assembly import Learner, build_seeded, load_rows, load_states, steps_in_run, to_save, tokenizer_of
+from areal.trainer.rank_group import RankGroup
 from areal.utils.seeding import seed_everything, set_rng_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from torch import Tensor
+
     from areal.api import TrainStats
-    from areal.dataset.loading import ShuffledRows
     from areal.trainer.config import RowsConfig
-    from areal.trainer.rank_group import Distributed, RankGroup
     from areal.trainer.session import RunSession, States
 
 _Config = TypeVar("_Config", bound="RowsConfig")
 _Learner = TypeVar("_Learner", bound=Learner)
 
 
-class TrainingTask(Protocol):
-    """How one kind of run learns from rows."""
+class RowTrainer(ABC, Generic[_Config, _Learner]):
+    """Feeds the rows of a dataset to a learner, which every rank has.
 
-    @property
-    def learner(self) -> Distributed[Learner]:
-        """What learns."""
-        ...
+    with open_session(config) as session:
+        summary = SFTTrainer(config, session).train()
+    """
+
+    def __init__(
+        self,
+        config: _Config,
+        session: RunSession,
+        group: RankGroup | None,
+        build: Callable[[_Config, Any, int], _Learner],
+    ) -> None:
+        """Read the rows, so that bad ones are reported before a model is loaded; build the learner on every rank; bring
+        it to where the run's newest checkpoint has it. group: the ranks that the model is split over; None for this
+        process alone.
+        """
+        self.config, self.session, self.group = config, session, group or RankGroup()
+        seed_everything(config.seed)
+        self.tokenizer = tokenizer_of(config.model)
+        kind, seed = config.dataset_kind, config.seed
+        self.rows = load_rows(config.train_dataset, self.tokenizer, kind=kind, seed=seed)
+        self.valid = None
+        if config.valid_dataset is not None:
+            unshuffled = replace(config.valid_dataset, shuffle=False)
+            self.valid = load_rows(unshuffled, self.tokenizer, kind=kind, seed=seed)
+        self.check_rows()
+        self.total_steps = steps_in_run(config, num_rows=len(self.rows), batch_size=config.batch_size)
+        self.learner = self.group.create(build_seeded, build, config, self.tokenizer, self.total_steps)
+        session.check_rows(self.rows.fingerprint())
+        if session.resumed is not None:
+            self.learner.run(load_states, session.resumed.path)
+            set_rng_state(session.resumed.load("rng"))
+
+    def check_rows(self) -> None:
+        """Raise ConfigError for rows that lack what the configuration asks of them."""
 
     def prepare(self) -> None:
-        """Whatever must be known before the first step of this process; returns early when a stop is requested."""
-        ...
+        """Find out what must be known before the first step of this process; return early when a stop is requested."""
 
+    @abstractmethod
     def learn(self, ordinals: range) -> tuple[TrainStats, float]:
-        """One optimizer step on the training rows at `ordinals`; also how many tokens they have."""
-        ...
+        """Do one optimizer step on the training rows at `ordinals`; return also how many tokens they have."""
 
+    @abstractmethod
     def evaluate(self, count: int) -> Mapping[str, float]:
-        """Metrics, named "eval/...", of the first `count` validation rows."""
-        ...
+        """Return metrics, named "eval/...", of the first `count` validation rows."""
+
+    @abstractmethod
+    def export(self, folder: Path) -> None:
+        """Write the trained model."""
 
     def states(self) -> Mapping[str, Any]:
         """Return what must be saved beside the engine and the random generators."""
-        ...
+        return {}
 
-    def export(self, folder: Path) -> None:
-        """Write the trained model."""
-        ...
+    def evaluate_in_parts(self, count: int, evaluate: Callable[[range], dict[str, Tensor]]) -> dict[str, float]:
+        """Return metrics of the first `count` rows from their terms, computed for a step's worth at a time."""
+        size = self.config.batch_size
+        parts = [evaluate(range(start, min(start + size, count))) for start in range(0, count, size)]
+        return {f"{names.EVAL_PREFIX}{key}": value for key, value in combine(parts).items()}
 
+    def train(self) -> dict[str, Any]:
+        """Run to the last step or a stop request; return the summary that `areal train --json` prints."""
+        config, session, total = self.config, self.session, self.total_steps
+        # At most this many, and none without validation rows.
+        valid_rows = 0 if self.valid is None else min(len(self.valid), config.eval_rows)
 
-@dataclass(frozen=True, kw_only=True)
-class RunInputs:
-    """What a run starts from."""
+        def evaluate(step: int) -> dict[str, float]:
+            """Empty without validation rows, and when it failed."""
+            found = None if self.valid is None else session.evaluated(step, lambda: self.evaluate(valid_rows))
+            if found is None:
+                return {}
+            metrics = {**found, "eval/rows": float(valid_rows)}
+            session.metrics.log(step, metrics)
+            return metrics
 
-    tokenizer: Any
-    rows: ShuffledRows
-    valid: ShuffledRows | None
-    total_steps: int
+        def states() -> States:
+            return to_save(self.learner, self.states())
 
+        def export(folder: Path) -> None:
+            self.export(folder)
+            self.tokenizer.save_pretrained(folder)
 
-def load_run_inputs(config: RowsConfig) -> RunInputs:
-    """Seed the process and read the rows. First of all, so that bad rows are reported before a model is loaded."""
-    seed_everything(config.seed)
-    tokenizer = tokenizer_of(config.model)
-    kind, seed = config.dataset_kind, config.seed
-    rows = load_rows(config.train_dataset, tokenizer, kind=kind, seed=seed)
-    valid = None
-    if config.valid_dataset is not None:
-        valid = load_rows(replace(config.valid_dataset, shuffle=False), tokenizer, kind=kind, seed=seed)
-    steps = steps_in_run(config, num_rows=len(rows), batch_size=config.batch_size)
-    return RunInputs(tokenizer=tokenizer, rows=rows, valid=valid, total_steps=steps)
-
-
-def create_learner(
-    group: RankGroup, build: Callable[[_Config, Any, int], _Learner], config: _Config, inputs: RunInputs
-) -> Distributed[_Learner]:
-    """Build the learner on every rank."""
-    return group.create(build_seeded, build, config, inputs.tokenizer, inputs.total_steps)
-
-
-def restore(session: RunSession, inputs: RunInputs, learner: Distributed[Learner]) -> None:
-    """Bring learner and random generators to where the run's newest checkpoint has them, if there is one.
-
-    Raises ConfigError when that checkpoint was trained on other rows.
-    """
-    session.check_rows(inputs.rows.fingerprint())
-    if session.resumed is not None:
-        learner.run(load_states, session.resumed.path)
-        set_rng_state(session.resumed.load("rng"))
-
-
-def train(config: RowsConfig, session: RunSession, inputs: RunInputs, task: TrainingTask) -> dict[str, Any]:
-    """Run to the last step or a stop request; returns the summary that `areal train --json` prints."""
-    total, every = inputs.total_steps, config.eval_every_steps
-    # At most this many, and none without validation rows.
-    valid_rows = 0 if inputs.valid is None else min(len(inputs.valid), config.eval_rows)
-
-    def evaluate(step: int) -> dict[str, float]:
-        """Empty without validation rows, and when it failed."""
-        found = None if inputs.valid is None else session.evaluated(step, lambda: task.evaluate(valid_rows))
-        if found is None:
-            return {}
-        metrics = {**found, "eval/rows": float(valid_rows)}
-        session.metrics.log(step, metrics)
-        return metrics
-
-    def states() -> States:
-        return to_save(task.learner, task.states())
-
-    def export(folder: Path) -> None:
-        task.export(folder)
-        inputs.tokenizer.save_pretrained(folder)
-
-    task.prepare()
-    first = session.first_step
-    before = evaluate(first) if first == 0 and not session.stop.requested else {}
-    for step in session.steps(total, states):
-        started = time.perf_counter()
-        stats, tokens = task.learn(range(step * config.batch_size, (step + 1) * config.batch_size))
-        seconds = time.perf_counter() - started
-        metrics = {
-            names.LOSS: stats.loss,
-            names.GRAD_NORM: stats.grad_norm,
-            names.LEARNING_RATE: stats.learning_rate,
-            "train/skipped_steps": float(not stats.stepped),
-            "tokens/total": tokens,
-            names.TOKENS_PER_SECOND: tokens / max(seconds, 1e-9),
-            names.TIME_STEP: seconds,
-            **{f"train/{key}": value for key, value in stats.metrics.items()},
+        self.prepare()
+        first, every = session.first_step, config.eval_every_steps
+        before = evaluate(first) if first == 0 and not session.stop.requested else {}
+        for step in session.steps(total, states):
+            started = time.perf_counter()
+            stats, tokens = self.learn(range(step * config.batch_size, (step + 1) * config.batch_size))
+            seconds = time.perf_counter() - started
+            metrics = {
+                names.LOSS: stats.loss,
+                names.GRAD_NORM: stats.grad_norm,
+                names.LEARNING_RATE: stats.learning_rate,
+                "train/skipped_steps": float(not stats.stepped),
+                "tokens/total": tokens,
+                names.TOKENS_PER_SECOND: tokens / max(seconds, 1e-9),
+                names.TIME_STEP: seconds,
+                **{f"train/{key}": value for key, value in stats.metrics.items()},
+            }
+            session.metrics.log(step + 1, metrics)
+            if every and (step + 1) % every == 0 and step + 1 < total:
+                metrics |= evaluate(step + 1)
+            session.finish_step(metrics)
+        after = evaluate(session.finished_steps) if session.finished_steps >= total else {}
+        summary = session.summary(total_steps=total, export=export)
+        return summary | {
+            "loss": session.last_metrics.get(names.LOSS),
+            "eval_before": before,
+            "eval_after": after,
         }
-        session.metrics.log(step + 1, metrics)
-        if every and (step + 1) % every == 0 and step + 1 < total:
-            metrics |= evaluate(step + 1)
-        session.finish_step(metrics)
-    after = evaluate(session.finished_steps) if session.finished_steps >= total else {}
-    summary = session.summary(total_steps=total, export=export)
-    return summary | {
-        "loss": session.last_metrics.get(names.LOSS),
-        "eval_before": before,
-        "eval_after": after,
-    }

@@ -10,8 +10,7 @@ from areal.api import CheckpointError, ConfigError
 from areal.infra.checkpoint.run_control import RunLock, StopRequest
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.infra.metrics import names
-from areal.infra.metrics.live import LiveView
-from areal.infra.metrics.logger import MetricLogger
+from areal.infra.metrics.logger import LiveView, MetricLogger
 from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.trainer.configuration.source import dump_yaml, flatten, to_mapping
 from areal.utils.atomic import atomic_write

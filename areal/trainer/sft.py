@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from areal.algorithm.aggregations import count
 from areal.algorithm.supervised import sft_loss
 from areal.infra.metrics import names
-from areal.trainer import row_loop
 from areal.trainer.assembly import EngineStates, build_engine, export_model
-from areal.trainer.rank_group import RankGroup
+from areal.trainer.row_loop import RowTrainer
 from areal.trainer.rows import collate_rows
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from areal.api import LossOutput, PaddedBatch, TrainStats
     from areal.trainer.config import SFTConfig
+    from areal.trainer.rank_group import RankGroup
     from areal.trainer.session import RunSession
 
 
@@ -55,43 +55,23 @@ class SFTLearner:
         export_model(self.engine, self.config, folder)
 
 
-class SFTTrainer:
-    """Feeds the rows of a dataset to a learner.
-
-    with open_session(config) as session:
-        summary = SFTTrainer(config, session).train()
-    """
+class SFTTrainer(RowTrainer["SFTConfig", SFTLearner]):
+    """Trains on prompts with answers."""
 
     def __init__(self, config: SFTConfig, session: RunSession, group: RankGroup | None = None) -> None:
-        """group: the ranks that the model is split over; None for this process alone."""
-        self.config = config
-        self.session = session
-        self.inputs = row_loop.load_run_inputs(config)
-        self.learner = row_loop.create_learner(group or RankGroup(), SFTLearner, config, self.inputs)
+        super().__init__(config, session, group, SFTLearner)
         self.engine = self.learner.local.engine
-        row_loop.restore(session, self.inputs, self.learner)
-
-    def train(self) -> dict[str, Any]:
-        """See `row_loop.train`."""
-        return row_loop.train(self.config, self.session, self.inputs, self)
-
-    def prepare(self) -> None:
-        """Nothing has to be known."""
 
     def learn(self, ordinals: range) -> tuple[TrainStats, float]:
-        """See `row_loop.TrainingTask`."""
-        batch = collate_rows(self.inputs.rows, ordinals)
+        """Do one optimizer step."""
+        batch = collate_rows(self.rows, ordinals)
         return self.learner.run(SFTLearner.learn, batch), float(batch.lengths.sum())
 
     def evaluate(self, count: int) -> Mapping[str, float]:
-        """Mean negative log-likelihood per target token of the validation rows."""
-        assert self.inputs.valid is not None, "only asked with validation rows"
-        batch = collate_rows(self.inputs.valid, range(count))
+        """Return the mean negative log-likelihood per target token of the validation rows."""
+        assert self.valid is not None, "only asked with validation rows"
+        batch = collate_rows(self.valid, range(count))
         return {names.EVAL_LOSS: self.learner.run(SFTLearner.evaluate, batch)}
-
-    def states(self) -> Mapping[str, Any]:
-        """Engine and random generators are all there is."""
-        return {}
 
     def export(self, folder: Path) -> None:
         """Write the trained model."""

@@ -27,7 +27,7 @@ def reward_model(tmp_path_factory):
         "reward_model", folder / "run", pairs, total_train_steps=15, batch_size=32, actor__lr=1e-2, valid_dataset=None
     )
     summary, trainer = pair_runs.train(config)
-    return summary["checkpoint"], trainer.inputs.tokenizer
+    return summary["checkpoint"], trainer.tokenizer
 
 
 def ask(reward, tokenizer, prompt, completion, **data):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from areal.infra.metrics.live import LiveView, format_step, sparkline, time_split
+from areal.infra.metrics.logger import LiveView, format_step, sparkline, time_split
 
 METRICS = {
     "reward/mean": 0.53125, "length/mean": 41.25, "staleness/max": 1.0, "throughput/tokens_per_second": 1204.2,
@@ -57,7 +57,7 @@ def test_the_terminal_library_is_not_loaded_without_a_terminal():
     import subprocess
 
     code = (
-        "import sys; from areal.infra.metrics.live import LiveView\n"
+        "import sys; from areal.infra.metrics.logger import LiveView\n"
         "with LiveView(2) as view: view.update(1, {'reward/mean': 0.5})\n"
         "print('rich' in sys.modules)"
     )
