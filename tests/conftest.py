@@ -229,3 +229,5 @@ def fork_server(request):
         if costs := request.config.pluginmanager.get_plugin("cpu-costs"):
             costs.children.append(server)
         yield server
+        # Once the server has ended, the time of its children is part of this process's own children.
+        server.cpu_seconds = 0.0

@@ -1,28 +1,20 @@
 """One rank of the behaviour tests: what the engine does besides computing what one process computes."""
 
-import argparse
 import dataclasses
-import json
 import math
-from pathlib import Path
 
 import torch
-import torch.distributed as dist
+from over_ranks import config_of, difference, everywhere, message, run, weights_of
 
 from areal.algorithm.packing import select
-from areal.api import ConfigError, EngineError, ModelError, NumericsError, TrainEngine
+from areal.api import NumericsError, TrainEngine
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
-from areal.engine.config import ArchonConfig, TrainEngineConfig
+from areal.engine.config import ArchonConfig
 from areal.engine.train import distributed_muon as matrices
 from areal.engine.train.engine import TrainingEngine
-from areal.engine.train.processes import connected
 from areal.models import from_config
 from areal.models.parallel import ParallelDims
-
-
-def config_of(**changes):
-    return TrainEngineConfig(**{"lr": 1e-2, "adam_eps": 1e-3, "dtype": "float64", "device": "cpu", **changes})
 
 
 def engine_of(kind="dense", sizes=None, *, config=None, seed=0, **archon):
@@ -33,18 +25,6 @@ def engine_of(kind="dense", sizes=None, *, config=None, seed=0, **archon):
 
 def single_of(kind="dense", *, config=None, seed=0):
     return TrainingEngine(from_config(CONFIGS[kind], dtype=torch.float64, seed=seed), config=config or config_of())
-
-
-def weights_of(engine):
-    """Copies of the whole parameters, on rank 0; {} on others."""
-    return {name: tensor.clone() for name, tensor in engine.weights().items()}
-
-
-def difference(one, other):
-    """The largest that rank 0 sees, on all ranks."""
-    found = [max((float((one[name].double() - other[name].double()).abs().max()) for name in one), default=0.0)]
-    dist.broadcast_object_list(found)
-    return found[0]
 
 
 def poisoned(batch, row):
@@ -107,16 +87,11 @@ def states():
     for engine in (many, *crossed):
         engine.train_batch(batch, loss_of(batch), with_entropy=True)
     weights = weights_of(many)
-    try:
-        engine_of().load_state_dict(state)
-        refused = ""
-    except EngineError as error:
-        refused = str(error)
     return {
         "into one": difference(weights, weights_of(crossed[0])),
         "into many": difference(weights, weights_of(crossed[1])),
         "version": crossed[0].version,
-        "refused": refused,
+        "refused": message(engine_of().load_state_dict, state),
     }
 
 
@@ -141,11 +116,7 @@ def momenta():
             engine.train_batch(batch, loss_of(batch), with_entropy=True)
         weights = weights_of(many)
         found[optimizer] = [difference(weights, weights_of(engine)) for engine in (*crossed, again)]
-        try:
-            engine_of("mixture").load_state_dict(state)
-            found[f"{optimizer} refused"] = ""
-        except EngineError as error:
-            found[f"{optimizer} refused"] = str(error)
+        found[f"{optimizer} refused"] = message(engine_of("mixture").load_state_dict, state)
     return found
 
 
@@ -204,14 +175,7 @@ def refusals():
         ),
         "values": lambda: engine_of().forward_values(make_batch()),
     }  # fmt: skip
-    found = {}
-    for name, attempt in attempts.items():
-        try:
-            attempt()
-            found[name] = ""
-        except (ConfigError, ModelError, EngineError) as error:
-            found[name] = str(error)
-    return found
+    return {name: message(attempt) for name, attempt in attempts.items()}
 
 
 def order():
@@ -231,18 +195,10 @@ def order():
 BEHAVIOURS = (skips, nothing, states, momenta, low_precision, apart, refusals, order)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
-    with connected("cpu", timeout_seconds=60):
-        results = {behaviour.__name__: behaviour() for behaviour in BEHAVIOURS}
-        everybody = [None] * dist.get_world_size()
-        dist.all_gather_object(everybody, results)
-        results["same on every rank"] = all(other == everybody[0] for other in everybody)
-        if dist.get_rank() == 0:
-            arguments.out.write_text(json.dumps(results) + "\n", encoding="utf-8")
+def main(_):
+    results = {behaviour.__name__: behaviour() for behaviour in BEHAVIOURS}
+    return results | {"same on every rank": all(other == results for other in everywhere(results))}
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,12 +1,11 @@
 """One rank of the checkpoint tests: trains, saves, loads; rank 0 writes a JSON line of what was seen."""
 
-import argparse
-import json
 import tempfile
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from over_ranks import difference, everywhere, message, run
 
 from areal.api import CheckpointError
 from areal.engine.archon.equality.cases import CONFIGS
@@ -14,7 +13,6 @@ from areal.engine.archon.equality.comparison import loss_of, make_batch
 from areal.engine.config import ArchonConfig, TrainEngineConfig
 from areal.engine.train.checkpoint import ShardedCheckpoints
 from areal.engine.train.engine import TrainingEngine
-from areal.engine.train.processes import connected
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.models import from_config, from_pretrained
 from areal.models.parallel import ParallelDims
@@ -36,10 +34,6 @@ def engine_of(kind, sizes, *, seed, dtype="float64", optimizer=None):
 def step(engine):
     batch = make_batch()
     return engine.train_batch(batch, loss_of(batch), with_entropy=True).loss
-
-
-def difference(one, other):
-    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
 
 
 def logits(model):
@@ -88,7 +82,7 @@ def resume(kind, folder, world_size):
     engine.save_pretrained(exported)
     weights = engine.weights()
     if dist.get_rank():
-        return {}
+        return {"parameters": difference({}, {})}
     expected = torch.load(folder / f"{kind}-after.pt")
     model = from_config(MODELS[kind], dtype=torch.float64)
     model.load_state_dict(weights)
@@ -110,45 +104,26 @@ def refusals(folder):
             raise CheckpointError(f"no space for step {step}")
 
     engine = engine_of("tied", {"dp_shard": 2}, seed=0)
-    found = []
     checkpoints = ShardedCheckpoints(engine, Full() if dist.get_rank() == 0 else None)
-    for attempt in (lambda: checkpoints.save(5), lambda: checkpoints.load(Path(tempfile.gettempdir()) / "nothing")):
-        try:
-            attempt()
-        except CheckpointError as error:
-            found.append(str(error))
+    found = [message(checkpoints.save, 5), message(checkpoints.load, Path(tempfile.gettempdir()) / "nothing")]
     for optimizer in ("adamw", "muon"):
         other = ShardedCheckpoints(
             engine_of("mixture", {"dp_shard": 2}, seed=0, optimizer=optimizer),
             CheckpointStore(folder / "mixture", keep=2) if dist.get_rank() == 0 else None,
         )
-        try:
-            other.load(CheckpointStore(folder / "tied", keep=2).load_latest().path)
-        except CheckpointError as error:
-            found.append(str(error))
-    everybody = [None] * dist.get_world_size()
-    dist.all_gather_object(everybody, found)
-    return {"errors": found, "same": all(errors == found for errors in everybody)}
+        found.append(message(other.load, CheckpointStore(folder / "tied", keep=2).load_latest().path))
+    return {"errors": found, "same": all(errors == found for errors in everywhere(found))}
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--folder", type=Path)
-    parser.add_argument("--what", nargs="+")
-    arguments = parser.parse_args()
-    with connected("cpu", timeout_seconds=60):
-        world_size = dist.get_world_size()
-        results = {
-            what: {kind: work(kind, arguments.folder, world_size) for kind in KINDS}
-            for what, work in (("save", save), ("resume", resume))
-            if what in arguments.what
-        }
-        if world_size == 2:
-            results["refusals"] = refusals(arguments.folder)
-        if dist.get_rank() == 0:
-            arguments.out.write_text(json.dumps(results) + "\n", encoding="utf-8")
+def main(arguments):
+    world_size = dist.get_world_size()
+    results = {
+        what: {kind: work(kind, arguments.folder, world_size) for kind in KINDS}
+        for what, work in (("save", save), ("resume", resume))
+        if what in arguments.what
+    }
+    return results | ({"refusals": refusals(arguments.folder)} if world_size == 2 else {})
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,24 +1,22 @@
 """One rank of the tests on models of transformers and on adapters: training, states, checkpoints, exports, refusals."""
 
-import argparse
-import json
 import tempfile
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from over_ranks import config_of, difference, everywhere, message, run, weights_of
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from areal.api import CheckpointError, ConfigError, EngineError, ModelError, PaddedBatch
+from areal.api import PaddedBatch
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
-from areal.engine.config import ArchonConfig, LoraConfig, TrainEngineConfig
+from areal.engine.config import ArchonConfig, LoraConfig
 from areal.engine.hf import loading
 from areal.engine.train.checkpoint import ShardedCheckpoints
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.passes import Scoring
-from areal.engine.train.processes import connected
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.models import from_config
 from areal.models.parallel import ParallelDims
@@ -51,36 +49,24 @@ def model_of(kind, *, seed=0):
     return build(CONFIGS[kind], dtype=torch.float64, seed=seed)
 
 
-def config_of(**changes):
-    return TrainEngineConfig(
-        **{"lr": 1e-2, "adam_eps": 1e-3, "dtype": "float64", "device": "cpu", "weight_decay": 0.1, **changes}
-    )
+def decaying(**changes):
+    return config_of(weight_decay=0.1, **changes)
 
 
 def single_of(kind, *, seed=0, **changes):
-    return TrainingEngine(model_of(kind, seed=seed), config=config_of(**changes))
+    return TrainingEngine(model_of(kind, seed=seed), config=decaying(**changes))
 
 
 def many_of(kind, sizes=None, *, seed=0, model=None, **changes):
     archon = ArchonConfig(
         parallel=ParallelDims(**(sizes or {"dp_shard": 2})), compile=changes.pop("compile", False), keep_groups=False
     )
-    return TrainingEngine(model or model_of(kind, seed=seed), config=config_of(**changes), archon=archon)
+    return TrainingEngine(model or model_of(kind, seed=seed), config=decaying(**changes), archon=archon)
 
 
 def step(engine, batch=None):
     batch = batch or make_batch()
     return engine.train_batch(batch, loss_of(batch), with_entropy=True)
-
-
-def weights_of(engine):
-    """Copies of the whole parameters, on rank 0; {} on others."""
-    return {name: tensor.clone() for name, tensor in engine.weights().items()}
-
-
-def difference(one, other):
-    assert not one or one.keys() == other.keys(), one.keys() ^ other.keys()
-    return max((float((one[name].double() - other[name].double()).abs().max()) for name in one), default=0.0)
 
 
 def batch_of(lengths, seed=0):
@@ -139,14 +125,13 @@ def unequal_work():
         ("listed experts", with_lists, (25, 2)),
     ):
         batch = batch_of(lengths)
-        single = TrainingEngine(build(), config=config_of())
+        single = TrainingEngine(build(), config=decaying())
         many = many_of("", model=build())
         counts = []
         body = many.model.inner.base_model
         body.register_forward_hook(lambda *_, counts=counts: counts.append(1))
         losses = [(step(engine, batch).loss, step(engine, batch).loss) for engine in (single, many)]
-        runs = [None] * dist.get_world_size()
-        dist.all_gather_object(runs, [len(counts), len(many._runner.divide(batch)[dist.get_rank()])])
+        runs = everywhere([len(counts), len(many._runner.divide(batch)[dist.get_rank()])])
         found[name] = {
             "loss": max(abs(one - other) for one, other in zip(*losses, strict=True)),
             "parameters": difference(weights_of(many), single.weights()),
@@ -269,33 +254,16 @@ def refusals():
     }
 
 
-def message(attempt, *arguments, **options):
-    try:
-        attempt(*arguments, **options)
-    except (CheckpointError, ConfigError, EngineError, ModelError) as error:
-        return str(error)
-    return ""
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--folder", type=Path)
-    parser.add_argument("--quick", action="store_true")
-    arguments = parser.parse_args()
-    parts = {
-        "unequal work": unequal_work,
-        "states": lambda: states(arguments.quick),
-        "frozen base": frozen_base,
-        "checkpoints": lambda: checkpoints(arguments.folder / "checkpoints"),
-        "exports": lambda: exports(arguments.folder, arguments.quick),
-        "refusals": refusals,
+def main(arguments):
+    return {
+        "unequal work": unequal_work(),
+        "states": states(arguments.quick),
+        "frozen base": frozen_base(),
+        "checkpoints": checkpoints(arguments.folder / "checkpoints"),
+        "exports": exports(arguments.folder, arguments.quick),
+        "refusals": refusals(),
     }
-    with connected("cpu", timeout_seconds=60):
-        results = {name: part() for name, part in parts.items()}
-        if dist.get_rank() == 0:
-            arguments.out.write_text(json.dumps(results) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

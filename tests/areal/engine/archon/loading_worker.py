@@ -1,7 +1,5 @@
 """One rank of the loading tests: engines filled from slices of files, beside engines that had the whole model first."""
 
-import argparse
-import json
 import shutil
 import threading
 import time
@@ -9,15 +7,14 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from over_ranks import everywhere, message, run
 from safetensors.torch import load_file, save_file
 
-from areal.api import ModelError
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
 from areal.engine.config import ArchonConfig, LoraConfig, TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.loading import ShardSource
-from areal.engine.train.processes import connected
 from areal.engine.train.ranks import local_data
 from areal.models import from_config, from_pretrained
 from areal.models.parallel import ParallelDims
@@ -106,12 +103,6 @@ def from_shards(folder, *, is_critic=False, **settings):
     source = ShardSource(folder, CPU)
     model = source.blank()
     return TrainingEngine(ValueModel(model) if is_critic else model, source=source, is_critic=is_critic, **settings)
-
-
-def everywhere(value):
-    found = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
 
 
 def compare(kind, sizes, archon, root):
@@ -215,47 +206,28 @@ def refusals(root):
     dist.barrier()
     # Only one of the ranks has the row that differs.
     found["differs"] = messages_of(folder)
-    everybody = everywhere(found)
-    return {"messages": found, "same": all(other == found for other in everybody)}
+    return {"messages": found, "same": all(other == found for other in everywhere(found))}
 
 
 def messages_of(folder):
     """What is said of a folder that is read in parts, and of one that is read whole."""
-    attempts = (
-        lambda: from_shards(folder, **options({"dp_shard": 2}, {})),
-        lambda: from_pretrained(folder),
-    )
-    found = []
-    for attempt in attempts:
-        try:
-            attempt()
-            found.append("")
-        except ModelError as error:
-            found.append(str(error))
+    return [message(from_shards, folder, **options({"dp_shard": 2}, {})), message(from_pretrained, folder)]
+
+
+def main(arguments):
+    size = dist.get_world_size()
+    results = {
+        f"{kind} {ParallelDims(**sizes).describe()} {archon}": compare(kind, sizes, archon, arguments.folder)
+        for kind, sizes, archon in (QUICK if arguments.quick else CASES[size])
+        if config_of(kind)["model_type"] in MODELS
+    }
+    found = {"cases": results}
+    if arguments.quick:
+        found |= {"critic": critic(arguments.folder), "refusals": refusals(arguments.folder)}
+    elif size == 4:
+        found["memory"] = memory(arguments.folder)
     return found
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--folder", type=Path)
-    parser.add_argument("--quick", action="store_true")
-    arguments = parser.parse_args()
-    with connected("cpu", timeout_seconds=60):
-        size = dist.get_world_size()
-        results = {
-            f"{kind} {ParallelDims(**sizes).describe()} {archon}": compare(kind, sizes, archon, arguments.folder)
-            for kind, sizes, archon in (QUICK if arguments.quick else CASES[size])
-            if config_of(kind)["model_type"] in MODELS
-        }
-        found = {"cases": results}
-        if arguments.quick:
-            found |= {"critic": critic(arguments.folder), "refusals": refusals(arguments.folder)}
-        elif size == 4:
-            found["memory"] = memory(arguments.folder)
-        if dist.get_rank() == 0:
-            arguments.out.write_text(json.dumps(found) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    run(main)

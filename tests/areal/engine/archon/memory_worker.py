@@ -2,6 +2,7 @@
 
 import argparse
 import ctypes
+import gc
 import json
 import logging
 import os
@@ -12,12 +13,13 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from over_ranks import config_of, difference, everywhere, message, weights_of
 from torch.distributed.fsdp import FSDPModule
 
-from areal.api import ConfigError, EngineError, PaddedBatch
+from areal.api import EngineError, PaddedBatch
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
-from areal.engine.config import ArchonConfig, TrainEngineConfig
+from areal.engine.config import ArchonConfig
 from areal.engine.train import runner as engine_module
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.processes import connected
@@ -30,9 +32,7 @@ WIDE = {**CONFIGS["dense"], "intermediate_size": 4096, "max_position_embeddings"
 
 
 def engine_of(**sizes):
-    config = TrainEngineConfig(
-        lr=1e-2, adam_eps=1e-3, dtype="float64", device="cpu", max_tokens_per_micro_batch=BUDGET, logprob_chunk_size=64
-    )
+    config = config_of(max_tokens_per_micro_batch=BUDGET, logprob_chunk_size=64)
     archon = ArchonConfig(parallel=ParallelDims(**sizes))
     return TrainingEngine(from_config(WIDE, dtype=torch.float64, seed=0), config=config, archon=archon)
 
@@ -62,6 +62,7 @@ def room_for(num_bytes):
     if dist.get_rank() != 1:
         yield
         return
+    gc.collect()  # what is freed later would be room as well
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     held = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmSize:"))
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -96,12 +97,11 @@ def halves(way):
     needs = needed_by(tight)
     with room_for(sum(needs) / 2):
         stats = tight.train_batch(batch, loss_of(batch), with_entropy=True)
-    weights = [engine.state_dict()["parameters"] for engine in (free, tight)]
     return {
         "megabytes": [need / 1e6 for need in needs],
         "micro_batches": [expected.num_micro_batches, stats.num_micro_batches],
         "loss": abs(expected.loss - stats.loss),
-        "parameters": max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0]),
+        "parameters": difference(weights_of(free), weights_of(tight)),
         "messages": messages.found,
     }
 
@@ -109,12 +109,9 @@ def halves(way):
 def nothing_fits():
     """A step in which one sequence is too long for the memory there is, and one more."""
     free, tight = engine_of(dp_shard=2), engine_of(dp_shard=2)
-    refused, long, batch = "", batch_of(2, BUDGET), batch_of(4, 32)
-    try:
-        with room_for(sum(needed_by(tight)) / 2):
-            tight.train_batch(long, loss_of(long), with_entropy=True)
-    except EngineError as error:
-        refused = str(error)
+    long, batch = batch_of(2, BUDGET), batch_of(4, 32)
+    with room_for(sum(needed_by(tight)) / 2):
+        refused = message(tight.train_batch, long, loss_of(long), with_entropy=True)
     after = [engine.train_batch(batch, loss_of(batch), with_entropy=True).loss for engine in (free, tight)]
     return {"refused": refused, "after": abs(after[0] - after[1])}
 
@@ -125,20 +122,16 @@ def parameters_on_host(arrangements):
     for kind, sizes in arrangements:
         batch, states = make_batch(), []
         for offloaded in (False, True):
-            config = TrainEngineConfig(lr=1e-2, adam_eps=1e-3, dtype="float64", device="cpu", optimizer="muon")
+            config = config_of(optimizer="muon")
             archon = ArchonConfig(parallel=ParallelDims(**sizes), offload_parameters=offloaded)
             # What is refused without an accelerator, and would be of no use, still shows that the parts fit together.
             with mock.patch.object(engine_module, "check_offload"):
                 engine = TrainingEngine(from_config(CONFIGS[kind], dtype=torch.float64), config=config, archon=archon)
             for _ in range(2):
                 engine.train_batch(batch, loss_of(batch), with_entropy=True)
-            states.append(engine.state_dict())
+            states.append(weights_of(engine))
             policies = {type(group.offload_policy).__name__ for group in groups_of(engine.model)}
-        parameters = [state["parameters"] for state in states]
-        found[f"{kind} {sizes}"] = {
-            "policies": sorted(policies),
-            "difference": max(float((parameters[0][name] - parameters[1][name]).abs().max()) for name in parameters[0]),
-        }
+        found[f"{kind} {sizes}"] = {"policies": sorted(policies), "difference": difference(*states)}
     return found
 
 
@@ -167,7 +160,7 @@ def alone():
     """A process of its own runs out of memory, and starts the step again with half the tokens."""
     batch, engines, found = make_batch(), [], {}
     for _ in range(2):
-        config = TrainEngineConfig(lr=1e-2, adam_eps=1e-3, dtype="float64", device="cpu")
+        config = config_of()
         model = from_config(CONFIGS["dense"], dtype=torch.float64, seed=0)
         engines.append(TrainingEngine(model, config=config, archon=ArchonConfig()))
     hidden = engines[1].model.hidden
@@ -180,19 +173,13 @@ def alone():
 
     engines[1].model.hidden = refuse
     stats = [engine.train_batch(batch, loss_of(batch), with_entropy=True) for engine in engines]
-    weights = [engine.weights() for engine in engines]
     found["micro_batches"] = [found.num_micro_batches for found in stats]
     found["loss"] = abs(stats[0].loss - stats[1].loss)
-    found["parameters"] = max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0])
+    found["parameters"] = difference(*map(weights_of, engines))
     limit = 0
-    try:
-        engines[1].train_batch(batch, loss_of(batch))
-    except EngineError as error:
-        found["refused"] = str(error)
-    try:
-        TrainingEngine(model, config=config, archon=ArchonConfig(offload_parameters=True))
-    except ConfigError as error:
-        found["offload"] = str(error)
+    found["refused"] = message(engines[1].train_batch, batch, loss_of(batch))
+    offloaded = ArchonConfig(offload_parameters=True)
+    found["offload"] = message(TrainingEngine, model, config=config, archon=offloaded)
     return found
 
 
@@ -212,9 +199,7 @@ def main():
     with connected("cpu", timeout_seconds=60):
         results = {} if arguments.quick else {name: halves({name: 2}) for name in ("dp_shard", "tp")}
         results["on host"] = parameters_on_host(on_host[: 1 if arguments.quick else 3])
-        everybody = [None] * dist.get_world_size()
-        dist.all_gather_object(everybody, nothing_fits())
-        results["nothing fits"] = everybody
+        results["nothing fits"] = everywhere(nothing_fits())
         batch = batch_of(64, 32)
         if dist.get_rank() == 1:
             results["middle"] = middle(batch)

@@ -1,18 +1,13 @@
 """One rank of the tests on pairs: what preference losses and reward models give over ranks, and over none."""
 
-import argparse
-import json
-from pathlib import Path
-
 import torch
-import torch.distributed as dist
+from over_ranks import config_of, difference, run, weights_of
 
 from areal.algorithm.preference import PreferenceConfig, bradley_terry_loss, final_scores, preference_loss
 from areal.api import PairedBatch
 from areal.engine.archon.equality.cases import CONFIGS
-from areal.engine.config import ArchonConfig, LoraConfig, TrainEngineConfig
+from areal.engine.config import ArchonConfig, LoraConfig
 from areal.engine.train.engine import TrainingEngine
-from areal.engine.train.processes import connected
 from areal.models import from_config
 from areal.models.parallel import ParallelDims
 from areal.models.value_head import ValueModel
@@ -47,20 +42,6 @@ def make_pairs():
     )
 
 
-def config_of(**changes):
-    # With this offset AdamW follows the size of gradients, not their sign only.
-    return TrainEngineConfig(
-        **{
-            "lr": 1e-2,
-            "adam_eps": 1e-3,
-            "dtype": "float64",
-            "device": "cpu",
-            "max_tokens_per_micro_batch": 40,
-            **changes,
-        }
-    )
-
-
 def model_of(*, critic):
     model = from_config(CONFIGS["dense"], dtype=torch.float64, seed=2)
     if not critic:
@@ -79,32 +60,27 @@ def scored(values, _, part):
 
 
 def compare(way, *, critic, **changes):
-    batch, loss_fn, config = make_pairs(), scored if critic else preference, config_of(**changes)
+    batch, loss_fn, config = (
+        make_pairs(),
+        scored if critic else preference,
+        config_of(max_tokens_per_micro_batch=40, **changes),
+    )
     alone = TrainingEngine(model_of(critic=critic), config=config, is_critic=critic)
     ranks = TrainingEngine(model_of(critic=critic), config=config, archon=ArchonConfig(**WAYS[way]), is_critic=critic)
     first, second = (engine.train_batch(batch, loss_fn) for engine in (alone, ranks))
-    weights = ranks.state_dict()["parameters"]
-    parameters = max(
-        float((tensor - weights[name]).abs().max()) for name, tensor in alone.state_dict()["parameters"].items()
-    )
+    parameters = difference(weights_of(ranks), alone.weights())
     metrics = max(abs(first.metrics[name] - second.metrics[name]) for name in ("accuracy", "margin"))
     return {"loss": abs(first.loss - second.loss), "parameters": parameters, "metrics": metrics}
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
-    with connected("cpu", timeout_seconds=60):
-        results = {
-            "preference": {way: compare(way, critic=False) for way in WAYS},
-            "reward model": {way: compare(way, critic=True) for way in WAYS},
-            "preference with adapters": {"tp": compare("tp", critic=False, lora=LoraConfig(rank=4))},
-            "reward model with adapters": {"dp_shard": compare("dp_shard", critic=True, lora=LoraConfig(rank=4))},
-        }
-        if dist.get_rank() == 0:
-            arguments.out.write_text(json.dumps(results) + "\n", encoding="utf-8")
+def main(_):
+    return {
+        "preference": {way: compare(way, critic=False) for way in WAYS},
+        "reward model": {way: compare(way, critic=True) for way in WAYS},
+        "preference with adapters": {"tp": compare("tp", critic=False, lora=LoraConfig(rank=4))},
+        "reward model with adapters": {"dp_shard": compare("dp_shard", critic=True, lora=LoraConfig(rank=4))},
+    }
 
 
 if __name__ == "__main__":
-    main()
+    run(main)
