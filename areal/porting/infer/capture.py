@@ -16,7 +16,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from areal.porting.infer.replay import first_tensor
 from areal.porting.probe.instance import call_options
+from areal.porting.probe.trace import fused_scores
 from areal.porting.records import UnsupportedError
 
 if TYPE_CHECKING:
@@ -117,33 +119,9 @@ class _ExplicitAttention(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func is torch.nn.functional.scaled_dot_product_attention:
-            return _attention(*args, **(kwargs or {}))
+            scores, value = fused_scores(*args, **(kwargs or {}))
+            return scores.softmax(-1) @ value
         return func(*args, **(kwargs or {}))
-
-
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """As documented for torch.nn.functional.scaled_dot_product_attention, in eval mode."""
-    del dropout_p
-    if enable_gqa:
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
-    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attn_mask, float("-inf"))
-    elif attn_mask is not None:
-        scores = scores + attn_mask
-    return scores.softmax(-1) @ value
 
 
 class _Operations(TorchDispatchMode):
@@ -220,14 +198,14 @@ def capture(model: nn.Module, name: str, tokens: Tensor) -> Capture:
     original = module.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        given = first_tensor(args)
+        given = first_tensor(args, floating=True)
         given = kwargs.get("hidden_states") if given is None else given
-        given = first_tensor(tuple(kwargs.values())) if given is None else given
+        given = first_tensor(tuple(kwargs.values()), floating=True) if given is None else given
         found["input"] = given.detach().clone()  # type: ignore[union-attr]  # a layer without input is no attention
         others.extend(value.detach().clone() for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
         with _ExplicitAttention(), _Operations(recording):
             result = original(*args, **kwargs)
-        found["output"] = first_tensor(result).detach().clone()  # type: ignore[union-attr]  # and one without output
+        found["output"] = first_tensor(result, floating=True).detach().clone()  # type: ignore[union-attr]  # and one without output
         raise _CapturedError
 
     replaced = module.__dict__.get("forward")
@@ -256,13 +234,13 @@ def _watch(module: nn.Module, name: str, recording: _Recording) -> list[Any]:
     begun: list[Tensor | None] = []
 
     def before(_: nn.Module, args: Any, kwargs: Any) -> None:
-        given = first_tensor(args)
-        given = first_tensor(tuple(kwargs.values())) if given is None else given
+        given = first_tensor(args, floating=True)
+        given = first_tensor(tuple(kwargs.values()), floating=True) if given is None else given
         begun.append(None if given is None else given.detach().clone())
         recording.inside += linear
 
     def after(_: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-        given, returned = begun.pop(), first_tensor(result)
+        given, returned = begun.pop(), first_tensor(result, floating=True)
         if given is not None and returned is not None:
             recording.events.append(_call(name, module, given, returned.detach().clone()))
         recording.inside -= linear
@@ -284,15 +262,3 @@ def _call(name: str, module: nn.Module, given: Tensor, returned: Tensor) -> Proj
                 if torch.allclose(expected, returned, rtol=1e-5, atol=1e-6 * float(returned.abs().max() + 1)):
                     return Projection(name=name, weight=weight, bias=bias, input=given, output=returned)
     return Other(name=name, module=module, input=given, output=returned)
-
-
-def first_tensor(values: Any) -> Tensor | None:
-    """Return the first floating-point tensor of a value or a tuple of values."""
-    if isinstance(values, torch.Tensor):
-        return values if values.is_floating_point() else None
-    if isinstance(values, tuple | list):
-        for value in values:
-            found = first_tensor(value)
-            if found is not None:
-                return found
-    return None

@@ -14,6 +14,7 @@ from areal.models.blocks.mlp import ACTIVATIONS
 from areal.models.blocks.positions import SinusoidalPositions
 from areal.porting.infer.mlp import activation_names
 from areal.porting.infer.norms import fit_norm, infer_norm
+from areal.porting.infer.replay import numbers_of
 from areal.porting.infer.tensors import (
     EQUAL,
     LOCAL,
@@ -316,16 +317,6 @@ def _bounded(logits: Tensor, projected: Tensor, bound: float) -> tuple[float, fl
         return 1.0, math.inf
     factor = float((x * y).sum() / x.square().sum().clamp_min(1e-30))
     return factor, error((bound * torch.tanh(factor * rows(projected) / bound))[None], rows(logits)[None])
-
-
-def numbers_of(value: Any) -> list[float]:
-    """Return all numbers inside a config, without repetition."""
-    if isinstance(value, bool):
-        return []
-    if isinstance(value, int | float):
-        return [float(value)]
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return list(dict.fromkeys(number for item in items for number in numbers_of(item)))
 
 
 # ----------------------------------------------------------------------------------------------------------------- head

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from areal.porting.infer.attention import infer_attention
-from areal.porting.infer.embedding_and_head import numbers_of
 from areal.porting.infer.mlp import infer_mlp
 from areal.porting.infer.moe import NotMoe, infer_moe
+from areal.porting.infer.replay import numbers_of
 from areal.porting.infer.tensors import MATRIX_DIMENSIONS, inside, matrix_calls, same
 from areal.porting.infer.wiring import BlockTensors, infer_wiring
 from areal.porting.records import Inferred, LayerContext, UnsupportedError

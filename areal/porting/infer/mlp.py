@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional
 
 from areal.models.blocks.mlp import ACTIVATIONS, LEARNED_ACTIVATIONS
+from areal.porting.infer.replay import leaves
 from areal.porting.infer.tensors import EQUAL, LOCAL, MatrixCall, error, matrix_calls, rows
 from areal.porting.records import Evidence, Inferred, UnsupportedError
 from areal.porting.spec import MlpSpec
@@ -232,7 +233,7 @@ def _tensors(formula: _Formula, last: MatrixCall) -> dict[str, Tensor]:
 def activation_names(config: Mapping[str, Any]) -> list[str]:
     """Return the names that the config mentions first: several names stand for one function, and the config's should be
     kept."""
-    mentioned = [value for value in _leaves(config) if isinstance(value, str) and value in ACTIVATIONS]
+    mentioned = [value for _, value in leaves("", config) if isinstance(value, str) and value in ACTIVATIONS]
     usual = ["silu", "gelu", "gelu_pytorch_tanh", "relu", "relu2", "quick_gelu"]
     return list(dict.fromkeys([*mentioned, *usual, *ACTIVATIONS]))
 
@@ -240,19 +241,12 @@ def activation_names(config: Mapping[str, Any]) -> list[str]:
 def _numbers(context: LayerContext) -> list[float]:
     """Return the positive numbers of the config and the module: possible clamps."""
     attributes = [value for value in vars(context.module).values() if isinstance(value, float)]
-    values = [*attributes, *(value for value in _leaves(context.config) if isinstance(value, float)), *KNOWN_CLAMPS]
+    values = [
+        *attributes,
+        *(value for _, value in leaves("", context.config) if isinstance(value, float)),
+        *KNOWN_CLAMPS,
+    ]
     return list(dict.fromkeys(float(value) for value in values if value >= 0.1))
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        for item in value.values():
-            yield from _leaves(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _leaves(item)
-    else:
-        yield value
 
 
 def _probe_error(context: LayerContext, spec: MlpSpec, tensors: Mapping[str, Tensor]) -> float:

@@ -127,14 +127,15 @@ def _probed(source: Tensor, shape: tuple[int, ...], probe: Callable[[Tensor], Te
     return pairs
 
 
-def _normalised(value: Tensor, kind: str, eps: float) -> Tensor:
+def normalised(value: Tensor, kind: str, eps: float) -> Tensor:
+    """Return vectors [..., D] of unit variance ("layer"), or of unit mean square ("rms")."""
     centred = value - value.mean(-1, keepdim=True) if kind == "layer" else value
     return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
 
 
 def _fit(pairs: Sequence[_Pair], kind: Literal["rms", "layer"], eps: float) -> _Fit:
     """Return the scale and bias per dimension that fit all pairs best."""
-    unit = torch.cat([_normalised(pair.input, kind, eps) for pair in pairs])
+    unit = torch.cat([normalised(pair.input, kind, eps) for pair in pairs])
     target = torch.cat([pair.output for pair in pairs])
     if not bool(torch.isfinite(unit).all()):
         return _Fit(kind, eps, unit[0], unit[0], math.inf)
@@ -225,7 +226,7 @@ def _identified(
 
 def apply_norm(spec: NormSpec, tensors: Mapping[str, Tensor], value: Tensor) -> Tensor:
     """Return what a norm of `spec` with these tensors gives for `value` [..., D], in the dtype of `value`."""
-    out = _normalised(value, spec.kind, spec.eps)
+    out = normalised(value, spec.kind, spec.eps)
     if spec.weight:
         out = out * (tensors["weight"].to(value.dtype) + spec.offset)
     return out + tensors["bias"].to(value.dtype) if spec.bias else out

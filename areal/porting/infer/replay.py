@@ -6,6 +6,7 @@ are distinguished by these calls. Nothing of the instance is changed when they a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ import torch
 from areal.porting.records import ModuleCall, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from torch import Tensor, nn
 
@@ -34,12 +35,12 @@ class Replay:
     """Qualified name of each module that was called once to its call, shapes as they were."""
 
 
-def first_tensor(value: Any) -> Tensor | None:
-    """Return the tensor itself, or the first one in a tuple, list or mapping."""
+def first_tensor(value: Any, *, floating: bool = False) -> Tensor | None:
+    """Return the tensor itself, or the first one in a tuple, list or mapping. floating: the first that is no index."""
     if isinstance(value, torch.Tensor):
-        return value
-    values = value.values() if hasattr(value, "values") else value if isinstance(value, (tuple, list)) else ()
-    return next((found for item in values if (found := first_tensor(item)) is not None), None)
+        return value if value.is_floating_point() or not floating else None
+    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
+    return next((found for item in values if (found := first_tensor(item, floating=floating)) is not None), None)
 
 
 def probe(context: LayerContext, inputs: Tensor) -> Replay:
@@ -105,7 +106,7 @@ def numbers_of(config: Any, *, named: tuple[str, ...] = ()) -> list[float]:
     """Return every number in a config, at any depth, in order, each once; only those of fields with one of these words
     in their name, if any are given."""
     found: dict[float, None] = {}
-    for name, value in _leaves("", config):
+    for name, value in leaves("", config):
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if number and (not named or any(word in name.lower() for word in named)):
             found[float(value)] = None
@@ -114,16 +115,16 @@ def numbers_of(config: Any, *, named: tuple[str, ...] = ()) -> list[float]:
 
 def strings_of(config: Any) -> list[str]:
     """Return every string in a config, at any depth, in order, each once."""
-    return list(dict.fromkeys(value for _, value in _leaves("", config) if isinstance(value, str)))
+    return list(dict.fromkeys(value for _, value in leaves("", config) if isinstance(value, str)))
 
 
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the field names and values; those of items of a list have the list's name."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _leaves(str(key), item)
+            yield from leaves(str(key), item)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _leaves(name, item)
+            yield from leaves(name, item)
     else:
         yield name, value

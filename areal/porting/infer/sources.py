@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from areal.porting.infer.capture import Other, Projection
-from areal.porting.infer.norms import fit_norm, infer_norm
+from areal.porting.infer.norms import fit_norm, infer_norm, normalised
 from areal.porting.records import UnsupportedError
 
 if TYPE_CHECKING:
@@ -102,10 +102,7 @@ def apply_norm(use: NormUse, heads: Tensor) -> Tensor:
     """Return the norm [B, T, H, D]."""
     spec = use.spec
     rows = heads.flatten(-2) if use.scope == "full" else heads
-    if spec.kind == "layer":
-        rows = rows - rows.mean(-1, keepdim=True)
-    rows = rows * torch.rsqrt(rows.square().mean(-1, keepdim=True) + spec.eps)
-    rows = rows.reshape(heads.shape)
+    rows = normalised(rows, spec.kind, spec.eps).reshape(heads.shape)
     if use.weight is not None:
         rows = rows * (use.weight + spec.offset)
     return rows if use.bias is None else rows + use.bias

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +59,7 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         keywords = kwargs or {}
         if func is functional.scaled_dot_product_attention:
-            self._add(_sdpa_scores(*args, **keywords))
+            self._add(fused_scores(*args, **keywords)[0])
         elif func in SOFTMAXES and isinstance(args[0] if args else None, Tensor):
             self._add(args[0])
         return func(*args, **keywords)
@@ -116,7 +115,7 @@ def _tensors(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
             yield from _tensors(f"{name}.{place}" if name else str(place), item)
 
 
-def _sdpa_scores(
+def fused_scores(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -125,15 +124,16 @@ def _sdpa_scores(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Tensor:
-    """Return what the fused attention takes the softmax of: [B, H, Q, K]."""
-    del value, dropout_p
+) -> tuple[Tensor, Tensor]:
+    """Return what scaled_dot_product_attention takes the softmax of, [B, H, Q, K], and the values [B, H, K, D] that it
+    multiplies with that."""
+    del dropout_p
     if enable_gqa:
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
-    scores = query @ key.transpose(-1, -2) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+        key, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], dim=-3) for each in (key, value))
+    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
-        kept = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        scores = scores.masked_fill(~kept, -torch.inf)
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if attn_mask is None:
-        return scores
-    return scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+        return scores, value
+    masked = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+    return masked, value
