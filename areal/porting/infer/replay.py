@@ -36,7 +36,7 @@ class Replay:
 
 
 def first_tensor(value: Any, *, floating: bool = False) -> Tensor | None:
-    """Return the tensor itself, or the first one in a tuple, list or mapping. floating: the first that is no index."""
+    """Return the tensor itself, or the first one in a tuple, list or mapping. floating: skip indices and masks."""
     if isinstance(value, torch.Tensor):
         return value if value.is_floating_point() or not floating else None
     values = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
