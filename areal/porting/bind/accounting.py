@@ -61,7 +61,7 @@ class Accounts:
     binder: Binder
 
     def uses(self) -> list[FieldUse]:
-        """Return one for each field, sorted by name."""
+        """Return one account for each field, sorted by name."""
         reader = self.binder.reader
         used = self._used()
         mentioned = mentions(self.subject)
@@ -183,7 +183,7 @@ class Accounts:
         }
 
     def _base(self, name: str) -> Any:
-        """Return its value in the base config, nulls filled."""
+        """Return the value of a field in the base config, nulls filled."""
         return look_up(self.binder.observations[0].config, name)
 
     def _proven(self, name: str) -> list[Any]:

@@ -61,7 +61,7 @@ def num_products(fields: int) -> int:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether it is a number; true is none."""
+    """Return whether a value is a number; booleans are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

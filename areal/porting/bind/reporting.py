@@ -144,7 +144,7 @@ def choose(binder: Binder) -> list[Variant]:
 
 
 def _variant(binder: Binder, name: str, outcome: ConfigOutcome) -> Variant:
-    """Return its overrides are whole fields: an object in which one entry changes is written out."""
+    """Return the variant of a proven config. Its overrides are whole fields: an object is written out."""
     whole = changed(binder.observer.base, outcome.changes)
     tops = {key if key in whole else key.partition(".")[0] for key in outcome.changes}
     overrides = {key: whole[key] for key in sorted(tops, key=list(whole).index)}

@@ -65,7 +65,7 @@ class _Formula:
         return act(gate) * (up + self.up_offset)
 
     def error(self, target: Tensor) -> float:
-        """Return how far from what enters the last matrix, relative."""
+        """Return the distance to what enters the last matrix, relative to its size."""
         return error(self.apply(self.up.output, None if self.gate is None else self.gate.output), target)
 
 

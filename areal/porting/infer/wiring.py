@@ -215,7 +215,7 @@ class _Wiring:
     def _without_posts(
         self, first: _Norm | None, middle: Tensor, multiplier: float, off: float
     ) -> Inferred[WiringFinding] | None:
-        """Return the blocks that norm only what their parts read; None where that is not so."""
+        """Return the blocks that norm only what their parts read; None if there are others."""
         tensors = self.tensors
         norms = {} if first is None else {"input_layernorm": first}
         if first is not None and same(tensors.feed_forward_input, tensors.attention_input):

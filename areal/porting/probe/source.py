@@ -218,7 +218,7 @@ def _module_file(node: ast.ImportFrom, file: Path) -> Path | None:
 
 
 def _followed(file: Path, name: str, seen: set[tuple[Path, str]]) -> dict[str, list[str]]:
-    """Read of one definition of a library module, and of those of the same module that it uses."""
+    """Return what one definition of a library module reads, and those of the same module that it uses."""
     if (file, name) in seen:
         return {}
     seen.add((file, name))

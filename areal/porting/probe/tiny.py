@@ -412,5 +412,5 @@ def _weights(subject: Subject, config: dict[str, Any]) -> set[str]:
 
 
 def _partition(entries: list[str]) -> list[int]:
-    """Return which entries are alike, whatever they are called."""
+    """Return the pattern of equal entries, whatever they are called."""
     return [entries.index(entry) for entry in entries]

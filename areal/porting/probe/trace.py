@@ -78,7 +78,7 @@ class Recorder(TorchFunctionMode):
 
 
 def record(instance: Instance, tokens: Tensor) -> Trace:
-    """Run an eager instance over tokens [B, T] and returns all that happened.
+    """Run an eager instance over tokens [B, T] and return all that happened.
 
     Tensors are copies: code that changes its inputs in place is recorded as it was called.
     Raises `SubjectError` when forward fails.

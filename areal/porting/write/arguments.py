@@ -216,7 +216,7 @@ class Arguments:
         return [*found, ("token_ids", "fields.token_ids()")]
 
     def _derived(self) -> dict[str, Expression]:
-        """Return base attributes that no field is, as expressions."""
+        """Return the expressions of base attributes that are not fields."""
         found: dict[str, Expression] = {}
         for attribute, slot in _SLOTS.items():
             if self.plans.by_attribute(attribute) is None and slot in self.slots:
@@ -275,7 +275,7 @@ class Arguments:
         return (name, plan) if name and plan is not None else None
 
     def requirements(self) -> list[str]:
-        """Return calls that refuse unproven values."""
+        """Return the calls that refuse unproven values."""
         lines = []
         for use in self.plans.fixed:
             values = [literal(value) for value in proven_values(use)]
@@ -305,7 +305,7 @@ class Arguments:
     # ------------------------------------------------------------------------------------------------ writing
 
     def exported(self) -> list[tuple[str, str]]:
-        """Return config field to the expression that writes it, sorted; objects are written as dictionaries."""
+        """Map each config field to the expression that writes it, sorted; objects are written as dictionaries."""
         found = {plan.name: plan.written() for plan in self.plans}
         for use in self.plans.fixed:
             allowed = proven_values(use)

@@ -173,7 +173,7 @@ def _parts(slots: Mapping[str, Expression], uses: Sequence[FieldUse]) -> Iterato
 
 
 def _canonical_attributes(slots: Mapping[str, Expression], uses: Sequence[FieldUse]) -> dict[str, str]:
-    """Return config field to its usual attribute. A field is one attribute only, the first that it is."""
+    """Map each config field to its usual attribute: to one only, the first that it is."""
     found: dict[str, str] = {}
     for slot, attribute in CANONICAL.items():
         node = slots.get(slot)
@@ -295,6 +295,6 @@ def _list_reading(plan: FieldPlan, name: str, owner: str, write: Callable[[Expre
 
 
 def dependencies(plan: FieldPlan) -> list[str]:
-    """Return fields that have to be known before this one is read."""
+    """Return the fields that have to be known before this one is read."""
     rule = plan.use.default_rule
     return [] if rule is None else [name for name in fields_of(rule) if name != plan.name]

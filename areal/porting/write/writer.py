@@ -136,8 +136,7 @@ class Writer:
         return f"{chosen} if {condition[0]} else {rest}", _CHOICE
 
     def _flat(self, node: Expression) -> tuple[_Text, Expression, Expression] | None:
-        """Return choices inside each other between two outcomes only as one choice, by conditions that all have to
-        hold."""
+        """Return nested choices between two outcomes as a single choice, whose conditions all have to hold."""
         leaves: list[Expression] = []
         for leaf in _leaves(node):
             if leaf not in leaves:
