@@ -15,13 +15,16 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import ToolError
 from tooling.cli.git import find_repository
+from tooling.kit.change.disk import ignore
 from tooling.kit.change.transaction import pending, recover, transaction
 from tooling.new.change import Change, Project, UnitRequest, apply_change, open_project
 from tooling.new.commands.generate import plan_unit
@@ -29,8 +32,7 @@ from tooling.new.commands.undo import plan_undo
 from tooling.new.testing import run_tests
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from tooling.kit.change.disk import Observe
     from tooling.kit.kind import RegistryEntry
 
 RACES: Final = 20
@@ -62,9 +64,6 @@ class Sandbox:
     @property
     def project(self) -> Project:
         """The project as a command started now would see it; tests run with the interpreter that runs the checks."""
-        import sys
-        from pathlib import Path
-
         return replace(open_project(self.root), python=Path(sys.executable))
 
     def git(self, *arguments: str) -> str:
@@ -100,12 +99,11 @@ class Sandbox:
         """Return the plan for a request now."""
         return plan_unit(self.project, request)
 
-    def apply(self, change: Change, observe: Callable[[str], None] | None = None) -> None:
+    def apply(self, change: Change, observe: Observe = ignore) -> None:
         """Apply a plan in a transaction."""
         project = self.project
-        options: dict[str, Any] = {} if observe is None else {"observe": observe}
         with transaction(project.repository, wait_seconds=_WAIT_SECONDS, note=_quiet):
-            apply_change(project, change, **options)
+            apply_change(project, change, observe=observe)
 
     def generate(self, request: UnitRequest) -> Change:
         """Plan and apply."""

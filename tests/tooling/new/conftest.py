@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tooling.cli.parser import split
-from tooling.kit.change.transaction import transaction
-from tooling.new.change import UnitRequest, apply_change, open_project
+from tooling.new.change import UnitRequest
 from tooling.new.command_line import VALUE_OPTIONS, answer, main
 from tooling.new.commands.generate import plan_unit
+from tooling.new.matrix import Sandbox
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PROJECT = {
     "pyproject.toml": """\
@@ -141,14 +142,11 @@ MODULE_TEMPLATE = "templates/rule/template/{{ package_path }}/rules/{{ snake }}.
 TEST_TEMPLATE = "templates/rule/template/{{ tests }}/test_{{ snake }}.py.jinja"
 
 
-class World:
+class World(Sandbox):
     """The repository, and what a user does in it."""
 
     module_template = MODULE_TEMPLATE
     test_template = TEST_TEMPLATE
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
 
     def write(self, path: str, text: str | bytes) -> Path:
         target = self.root / path
@@ -170,28 +168,12 @@ class World:
         path.chmod(0o755)
         return path
 
-    def git(self, *arguments: str) -> str:
-        command = ["git", "-c", "user.name=Ada", "-c", "user.email=ada@example.com", *arguments]
-        return subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=True).stdout
-
     def commit(self, message: str = "work") -> None:
         self.git("add", "--all")
         self.git("commit", "--quiet", "--message", message)
 
     def status(self) -> str:
         return self.git("status", "--porcelain")
-
-    def tree(self) -> dict[str, tuple[int, bytes | None]]:
-        """Mode and bytes of everything outside .git, folders included."""
-        found = {}
-        for folder, folders, files in os.walk(self.root):
-            if Path(folder) == self.root:
-                folders.remove(".git")
-            for name in (*folders, *files):
-                path = Path(folder) / name
-                content = path.read_bytes() if path.is_file() else None
-                found[path.relative_to(self.root).as_posix()] = (path.stat().st_mode, content)
-        return found
 
     def call(self, *words):
         """The report of a command, called in this process."""
@@ -206,23 +188,15 @@ class World:
         """JSON values, with attributes in place of keys."""
         return json.loads(json.dumps(data), object_hook=lambda item: SimpleNamespace(**item))
 
-    @property
-    def project(self):
-        return open_project(self.root)
-
     def plan(self, name="half_off", *, register=True, **answers):
         return plan_unit(self.project, UnitRequest(kind="rule", name=name, answers=answers, register=register))
 
     def apply(self, change, **options):
-        project = self.project
-        with transaction(project.repository, wait_seconds=5, note=print):
-            apply_change(project, change, **options)
+        super().apply(change, **options)
         return change
 
     def generate(self, name="half_off", **answers):
-        unit_plan = self.plan(name, **answers)
-        self.apply(unit_plan)
-        return unit_plan
+        return self.apply(self.plan(name, **answers))
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,6 @@ from tooling.kit.kind import RegistryEntry
 from tooling.kit.receipts import read_receipt
 from tooling.new.change import Change, UnitRequest
 from tooling.new.commands.generate import plan_unit
-from tooling.new.testing import run_tests
 from tooling.new.unit import register
 
 MODULE = "shop/rules/half_off.py"
@@ -50,14 +49,13 @@ def test_a_unit_is_four_changes_and_one_line_in_each_shared_file(world):
     assert unit.exit_code == 0
 
 
-def test_generated_files_pass_the_gates_and_their_own_tests(world):
-    unit = world.generate(percent=25, style="rounded")
-    assert {check.name for check in unit.checks} == {"syntax", "ruff-format", "ruff-check"}
-    assert all(check.ok for check in unit.checks)
-    before = world.tree()
-    result = run_tests(world.root, unit.tests, python=world.project.python)
-    assert result.ok, result.detail
-    assert world.tree() == before
+def test_generated_files_pass_the_gates(world):
+    unit = world.plan(percent=25, style="rounded")
+    assert [(check.name, check.ok) for check in unit.checks] == [
+        ("syntax", True),
+        ("ruff-format", True),
+        ("ruff-check", True),
+    ]
 
 
 def test_the_receipt_remembers_what_was_made_and_nothing_of_the_machine(world):

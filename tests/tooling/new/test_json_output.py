@@ -93,13 +93,10 @@ def test_every_command_answers_with_one_object(world, tmp_path, capsys):
     plan = tmp_path / "plan.json"
     calls = [
         ("rule", "first", "--no-test"),
-        ("rule", "first", "--no-test"),
         ("rule", "second", "--plan-out", plan),
         ("apply", plan),
         ("apply", plan, "--dry-run"),
         ("list",),
-        ("list", "rule"),
-        ("status",),
         ("status", "rule", "first"),
         ("explain", "rule"),
         ("explain", "rule", "first"),
