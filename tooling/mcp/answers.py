@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tooling.cli.errors import ToolError, WriteError
 from tooling.cli.report import printable
-from tooling.mcp.processes import Limits, Queue, run
+from tooling.mcp.processes import Queue, run
 from tooling.mcp.tools.call import make_call
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Caller:
         try:
             order = make_call(tool, arguments, self.root)
             async with self.queue.writing() if tool.writes else self.queue.reading():
-                finished = await run(order, Limits(seconds=seconds), on_line=on_line)
+                finished = await run(order, seconds=seconds, on_line=on_line)
         except ToolError as error:
             return refusal_of(tool, error)
         except OSError as error:

@@ -1,6 +1,6 @@
 """Runs commands as processes, and ends them for certain: those that read in parallel, one that writes alone.
 
-    finished = await run(order, Limits(seconds=60), on_line=show)
+    finished = await run(order, seconds=60, on_line=show)
 
 Whatever ends the waiting - the command itself, a cancelled call, time, too much output - leaves no process behind: the
 lifeline (`tooling.mcp.child`) is closed, and what does not end by itself is killed, with everything that it started
@@ -98,17 +98,10 @@ _SETTINGS: Final = {
     "PYTHONUNBUFFERED": "1",
 }
 _STDERR_KEPT: Final = 8_000
+_MOST_BYTES: Final = 64 * 1024 * 1024
+"""Of standard output; nobody reads an answer that is longer."""
 _POLL_SECONDS: Final = 0.01
 _DRAIN_SECONDS: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Limits of one command."""
-
-    seconds: float
-    output: int = 64 * 1024 * 1024
-    """Bytes of its standard output; nobody reads an answer that is longer."""
 
 
 @dataclass(slots=True)
@@ -131,8 +124,14 @@ class _Heard:
     overflowed: bool = False
 
 
-async def run(order: Order, limits: Limits, *, on_line: Callable[[str], Awaitable[None]]) -> Finished:
-    """Run to the end. `on_line` gets each line of its standard error. Raises OSError when it cannot be started."""
+async def run(
+    order: Order, *, seconds: float, most: int = _MOST_BYTES, on_line: Callable[[str], Awaitable[None]]
+) -> Finished:
+    """Run a command to its end. Raises OSError when it cannot be started.
+
+    seconds, most: after so long, or so many bytes of standard output, it is ended. on_line: gets each line of its
+    standard error.
+    """
     heard, problem = _Heard(), ""
     kept = {name: value for name, value in os.environ.items() if name not in _REDIRECTING}
     said = {"program": order.program, "main": order.main, "words": order.words, "input": order.input}
@@ -143,11 +142,11 @@ async def run(order: Order, limits: Limits, *, on_line: Callable[[str], Awaitabl
         start_new_session=True,
     )
     try:
-        with anyio.move_on_after(limits.seconds) as clock:
+        with anyio.move_on_after(seconds) as clock:
             assert process.stdin is not None
             with contextlib.suppress(anyio.BrokenResourceError):  # it has ended already; its standard error says why
                 await process.stdin.send(json.dumps(said).encode() + b"\n")
-            await _listen(process, limits.output, heard, on_line)
+            await _listen(process, most, heard, on_line)
         problem = "timeout" if clock.cancelled_caught else "output" if heard.overflowed else ""
     finally:
         with anyio.CancelScope(shield=True):

@@ -47,48 +47,30 @@ def test_the_list_says_what_is_offered_and_what_is_not(capsys):
     assert not tools["new_apply"]["offered"]
     assert "--allow-writes" in tools["new_apply"]["withheld"]
     assert document["tokens"] == sum(tool["tokens"] for tool in tools.values() if tool["offered"])
-    allowed = {tool["name"]: tool for tool in answer(capsys, "--list", "--allow-writes")["tools"]}
-    assert allowed["new_apply"]["offered"]
-
-
-def test_an_agent_may_be_shown_some_families_only(capsys):
-    tools = answer(capsys, "--list", "--only", "commit,pr")["tools"]
-    assert {tool["name"].partition("_")[0] for tool in tools if tool["offered"]} <= {"commit", "pr"}
-    assert any(tool["offered"] for tool in tools)
-    assert {tool["withheld"] for tool in tools if tool["name"] == "new_kinds"} == {
-        "this server was started with --only commit,pr"
-    }
-
-
-def test_an_agent_that_sees_all_tools_does_not_read_long(capsys):
-    assert answer(capsys, "--list", "--allow-writes")["tokens"] < 8_000
+    everything = answer(capsys, "--list", "--allow-writes")
+    assert all(tool["offered"] for tool in everything["tools"])
+    assert everything["tokens"] < 8_000, "an agent that sees all tools does not read long"
+    tools = {tool["name"]: tool for tool in answer(capsys, "--list", "--only", "commit,pr")["tools"]}
+    assert {name.partition("_")[0] for name, tool in tools.items() if tool["offered"]} == {"commit", "pr"}
+    assert tools["new_kinds"]["withheld"] == "this server was started with --only commit,pr"
 
 
 @pytest.mark.parametrize("client", ["claude", "codex", "opencode"])
-def test_a_configuration_starts_this_server_for_this_repository(client, original, capsys):
+def test_a_configuration_starts_this_server_and_is_not_written(client, original, capsys, git, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     document = answer(capsys, "config", client, "--repo", str(original / "areal"), "--allow-writes", "--dry-run")
-    text = document["snippet"]
-    if client == "codex":
-        server = tomllib.loads(text)["mcp_servers"]["areal"]
-        command = [server["command"], *server["args"]]
-    elif client == "claude":
-        server = json.loads(text)["mcpServers"]["areal"]
-        command = [server["command"], *server["args"]]
-    else:
-        command = json.loads(text)["mcp"]["areal"]["command"]
+    parsed = (tomllib if client == "codex" else json).loads(document["snippet"])
+    server = parsed[{"claude": "mcpServers", "codex": "mcp_servers", "opencode": "mcp"}[client]]["areal"]
+    command = server["command"] if client == "opencode" else [server["command"], *server["args"]]
     assert command == document["server"]["command"]
     assert command[-2:] == [f"--repo={original}", "--allow-writes"]
+    assert git(original, "status", "--porcelain") == ""
+    assert not (tmp_path / "home").exists()
     if client == "codex":
         done = subprocess.run([*command, "--list", "--json"], capture_output=True, text=True, check=True, cwd="/")
         assert json.loads(done.stdout)["ok"]
-
-
-def test_a_configuration_is_printed_and_not_written(original, capsys, git, monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert main(["config", "claude", "--repo", str(original)]) == 0
-    assert "claude mcp add-json" in capsys.readouterr().out
-    assert git(original, "status", "--porcelain") == ""
-    assert not (tmp_path / "home").exists()
+    assert main(["config", client, "--repo", str(original)]) == 0
+    assert f"{client} mcp list" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

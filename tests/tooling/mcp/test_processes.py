@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from tooling.mcp.child import descendants
-from tooling.mcp.processes import READERS, Limits, Queue, run
+from tooling.mcp.processes import READERS, Queue, run
 from tooling.mcp.tools.call import Order
 
 
@@ -91,7 +91,7 @@ async def started(name, folder, *words, text="", seconds=60.0, output=1 << 20, l
             lines.append(line)
 
     order = Order(program=name, main=f"program_{name}:main", words=words, input=text, folder=folder)
-    return await run(order, Limits(seconds=seconds, output=output), on_line=on_line)
+    return await run(order, seconds=seconds, most=output, on_line=on_line)
 
 
 async def ended(file):
@@ -176,13 +176,13 @@ async def test_when_whoever_started_it_dies_the_command_ends_too(programs):
     program = f"""
 import anyio
 from pathlib import Path
-from tooling.mcp.processes import Limits, run
+from tooling.mcp.processes import run
 from tooling.mcp.tools.call import Order
 async def show(line):
     print(line, flush=True)
 folder = Path({str(programs)!r})
 order = Order(program="sleep", main="program_sleep:main", words=({str(left)!r},), input="", folder=folder)
-anyio.run(lambda: run(order, Limits(seconds=600), on_line=show))
+anyio.run(lambda: run(order, seconds=600, on_line=show))
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout.readline() == "sleeping\n"
