@@ -74,28 +74,24 @@ def _whole(objective, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[st
 
 
 @pytest.mark.parametrize("case", sorted(SETTINGS))
-@pytest.mark.parametrize(
-    "parts", [[[0, 1, 2, 3, 4, 5, 6]], [[3], [0, 6, 5], [1, 2], [4]], [[6], [5], [4], [3], [2], [1], [0]]]
-)
-def test_micro_batches_in_any_order_add_up_to_the_step(make_batch, case, parts):
+def test_micro_batches_in_any_order_add_up_to_the_step(make_batch, case):
     preset, changes = SETTINGS[case]
     objective, batch = get_objective(preset, **changes), make_batch(0)
     loss, gradient, expected_metrics = _whole(objective, batch)
-    denominators = _denominators(objective, batch)
-    logp = batch["logp"].clone().requires_grad_()
-
-    outputs = [_loss(objective, _rows(batch, rows), logp[rows], denominators) for rows in parts]
-    total = sum(output.loss for output in outputs)
-    total.backward()
-
     assert gradient.abs().sum() > 0, "a case without gradient tests nothing"
-    torch.testing.assert_close(total.detach(), loss, atol=TOLERANCE, rtol=0)
-    torch.testing.assert_close(logp.grad, gradient, atol=TOLERANCE, rtol=0)
-    combined = combine(output.metrics for output in outputs)
-    assert combined == pytest.approx(expected_metrics, abs=TOLERANCE)
+    denominators = _denominators(objective, batch)
+    for parts in ([[3], [0, 6, 5], [1, 2], [4]], [[6], [5], [4], [3], [2], [1], [0]]):
+        logp = batch["logp"].clone().requires_grad_()
+        outputs = [_loss(objective, _rows(batch, rows), logp[rows], denominators) for rows in parts]
+        total = sum(output.loss for output in outputs)
+        total.backward()
+        torch.testing.assert_close(total.detach(), loss, atol=TOLERANCE, rtol=0)
+        torch.testing.assert_close(logp.grad, gradient, atol=TOLERANCE, rtol=0)
+        combined = combine(output.metrics for output in outputs)
+        assert combined == pytest.approx(expected_metrics, abs=TOLERANCE)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 10_000),
     cut=st.lists(st.integers(0, 3), min_size=SEQUENCES, max_size=SEQUENCES),
