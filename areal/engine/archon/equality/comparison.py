@@ -155,8 +155,10 @@ def _observe(case: Case, engine: TrainingEngine, batch: PaddedBatch, *, is_first
 
 
 def _difference(one: Any, other: Any) -> float:
-    one, other = torch.as_tensor(one), torch.as_tensor(other)
-    assert one.dtype == other.dtype, f"one process has {one.dtype}, many have {other.dtype}"
-    worst = float((one.double() - other.double()).abs().max()) if one.numel() else 0.0
+    if not isinstance(one, torch.Tensor):
+        worst = abs(one - other)
+    else:
+        assert one.dtype == other.dtype, f"one process has {one.dtype}, many have {other.dtype}"
+        worst = float((one.double() - other.double()).abs().max()) if one.numel() else 0.0
     # NaN is a difference, never an equality.
     return math.inf if math.isnan(worst) else worst
