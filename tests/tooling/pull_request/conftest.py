@@ -8,14 +8,22 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tooling.cli.git import find_repository
 from tooling.pull_request.__main__ import main
+from tooling.pull_request.branch import ProposalOptions
+from tooling.pull_request.create import create
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = ("basename", "cat", "env", "git", "mkdir", "rm", "sed", "sh", "sleep", "touch", "uname")
@@ -140,6 +148,21 @@ class World(Clone):
     def backups(self) -> list[str]:
         return [each["commit"] for each in self.json("backups")["backups"]]
 
+    def create(self, observe: Callable[[str], None]) -> None:
+        """Run `create` with consent; `observe` is called before every step."""
+        repository = find_repository(self.root)
+        create(repository, ProposalOptions(), dry_run=False, consent=lambda plan: True, observe=observe)
+
+    def killed_before(self, name: str, action: Callable[[Callable[[str], None]], object] | None = None) -> bool:
+        """Run an action (`create`) in a child that kills itself before a step; return whether it came that far."""
+        child = os.fork()
+        if child == 0:
+            try:
+                (action or self.create)(lambda step: os.kill(os.getpid(), signal.SIGKILL) if step == name else None)
+            finally:
+                os._exit(1 if sys.exc_info()[0] else 0)
+        return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
     def use_gh(self) -> None:
         """From now on `gh` is on PATH."""
         program = self.folder / "bin" / "gh"
@@ -173,25 +196,11 @@ def isolate(monkeypatch, folder: Path) -> None:
     monkeypatch.setenv("GH_STATE", os.fspath(folder / "gh.json"))
 
 
-def publish(world: World) -> None:
-    world.git("push", "-q", "origin", "topic")
-
-
-def create(world: World) -> None:
-    ran = world.run("create")
-    assert ran.code == 0, ran.err
-
-
-def request(world: World) -> None:
-    world.use_gh()
-    create(world)
-
-
 STAGES = {
     "world": ("", World.build),
-    "published": ("world", publish),
-    "created": ("world", create),
-    "requested": ("world", request),
+    "published": ("world", lambda world: world.git("push", "-q", "origin", "topic")),
+    "created": ("world", lambda world: world.create(lambda step: None)),
+    "requested": ("world", lambda world: (world.use_gh(), world.create(lambda step: None))),
 }
 """Stage -> the one it begins with, and what makes it of that."""
 

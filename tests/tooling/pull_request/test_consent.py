@@ -3,6 +3,7 @@
 import os
 import pty
 import select
+import signal
 import sys
 import time
 
@@ -27,6 +28,8 @@ def at_a_terminal(folder, answer):
     shown, end, answered = b"", time.monotonic() + 60, False
     while time.monotonic() < end:
         if not select.select([terminal], [], [], 1.0)[0]:
+            if answered:  # Ctrl-C just before somebody reads is not noticed by who reads
+                os.write(terminal, answer)
             continue
         try:
             part = os.read(terminal, 65536)
@@ -38,6 +41,8 @@ def at_a_terminal(folder, answer):
         if b"[y/N]" in shown and not answered:
             os.write(terminal, answer)
             answered = True
+    if time.monotonic() >= end:
+        os.kill(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os.close(terminal)
     return code, shown.decode()

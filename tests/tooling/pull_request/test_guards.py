@@ -18,14 +18,26 @@ def state(world):
     return own, world.files(), world.git("status", "--porcelain"), world.there("topic")
 
 
-def test_not_on_the_base(world):
-    world.git("switch", "-q", "main")
-    expect_refused(world, "the base itself")
+SITUATIONS = {
+    "on the base": (["switch", "main"], "the base itself"),
+    "on a default branch of another name": (["switch", "-c", "master"], "others build on"),
+    "without a branch": (["switch", "--detach"], "no branch is checked out"),
+    "before the first commit": (["switch", "--orphan", "fresh"], "no commits yet"),
+    "without a remote": (["remote", "remove", "origin"], "there is no remote"),
+    "with nothing to propose": (["switch", "-c", "empty", "main"], "no commit that origin/main lacks"),
+}
 
 
-def test_not_on_a_default_branch_of_another_name(world):
-    world.git("switch", "-q", "-c", "master")
-    expect_refused(world, "others build on")
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_not_in_these_situations(world, situation):
+    command, said = SITUATIONS[situation]
+    world.git(*command)
+    expect_refused(world, said)
+
+
+def test_not_when_it_is_merged_already(world):
+    world.advance("feat: add two (#1)", {"package/two.py": "def two():\n    return 1 + 1\n"})
+    expect_refused(world, "has everything")
 
 
 def test_not_on_the_remote_s_default_under_another_base(world):
@@ -34,16 +46,6 @@ def test_not_on_the_remote_s_default_under_another_base(world):
     world.git("push", "-q", "origin", "trunk")
     world.git("symbolic-ref", "HEAD", "refs/heads/trunk", GIT_DIR=os.fspath(world.remote))
     expect_refused(world, "others build on", "--base", "release")
-
-
-def test_not_without_a_branch(world):
-    world.git("switch", "-q", "--detach")
-    expect_refused(world, "no branch is checked out")
-
-
-def test_not_before_the_first_commit(world):
-    world.git("switch", "-q", "--orphan", "fresh")
-    expect_refused(world, "no commits yet")
 
 
 def test_not_with_uncommitted_work(world):
@@ -74,11 +76,6 @@ def test_not_in_the_middle_of_something(world):
         marker.unlink()
 
 
-def test_not_without_a_remote(world):
-    world.git("remote", "remove", "origin")
-    expect_refused(world, "there is no remote")
-
-
 def test_a_remote_or_base_with_a_typing_error_is_named(world):
     expect_refused(world, "origin", "--remote", "orign")
     expect_refused(world, "main", "--base", "mian")
@@ -90,16 +87,6 @@ def test_not_without_a_choice_among_remotes(world):
     world.git("remote", "add", "two", "../remote.git")
     expect_refused(world, "several remotes")
     assert world.run("create", "--remote", "one").code == 0
-
-
-def test_not_when_there_is_nothing_to_propose(world):
-    world.git("switch", "-q", "-c", "empty", "main")
-    expect_refused(world, "no commit that origin/main lacks")
-
-
-def test_not_when_it_is_merged_already(world):
-    world.advance("feat: add two (#1)", {"package/two.py": "def two():\n    return 1 + 1\n"})
-    expect_refused(world, "has everything")
 
 
 def test_not_over_files_that_git_does_not_follow(world):

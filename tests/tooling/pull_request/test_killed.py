@@ -13,8 +13,7 @@ import pytest
 
 from tooling.cli.git import find_repository
 from tooling.pull_request.backups import path_of
-from tooling.pull_request.branch import ProposalOptions
-from tooling.pull_request.create import create, restore
+from tooling.pull_request.create import restore
 
 ROOT = Path(__file__).resolve().parents[3]
 STEPS = [
@@ -55,23 +54,6 @@ def busy(published):
     return published
 
 
-def killed_before(name, action):
-    """Run an action in a child that kills itself where that step is announced; whether it came that far."""
-    child = os.fork()
-    if child == 0:
-        try:
-            action(lambda step: os.kill(os.getpid(), signal.SIGKILL) if step == name else None)
-        finally:
-            os._exit(1 if sys.exc_info()[0] else 0)
-    status = os.waitpid(child, 0)[1]
-    return os.WIFSIGNALED(status)
-
-
-def run_create(world, observe):
-    repository = find_repository(world.root)
-    create(repository, ProposalOptions(), dry_run=False, consent=lambda plan: True, observe=observe)
-
-
 def expect_nothing_lost(world, before):
     """The old commit is the branch or a backup, and files outside of git are as they were."""
     assert before == world.tip("topic") or before in world.backups()
@@ -90,7 +72,7 @@ def expect_complete(world, files):
 @pytest.mark.parametrize("step", places(STEPS))
 def test_killed_before_a_step_the_next_run_goes_on(busy, step):
     before = busy.tip()
-    assert killed_before(step, lambda observe: run_create(busy, observe))
+    assert busy.killed_before(step)
     expect_nothing_lost(busy, before)
     ran = busy.run("create", "--yes")
     assert ran.code == 0, ran.err
@@ -110,7 +92,7 @@ def test_killed_before_a_step_the_next_run_goes_on(busy, step):
 @pytest.mark.parametrize("step", places(STEPS))
 def test_killed_before_a_step_the_branch_can_be_had_back(busy, step):
     before, files = busy.tip(), busy.files()
-    assert killed_before(step, lambda observe: run_create(busy, observe))
+    assert busy.killed_before(step)
     if busy.json("backups")["backups"]:
         kept = next(each["id"] for each in busy.json("backups")["backups"] if each["commit"] == before)
         ran = busy.run("restore", kept)
@@ -126,7 +108,7 @@ def test_a_restore_that_is_killed_goes_on(busy, step):
     busy.run("create", "--yes")
     kept = busy.json("backups")["backups"][0]["id"]
     repository = find_repository(busy.root)
-    assert killed_before(step, lambda observe: restore(repository, kept, dry_run=False, observe=observe))
+    assert busy.killed_before(step, lambda observe: restore(repository, kept, dry_run=False, observe=observe))
     ran = busy.run("restore", kept)
     assert ran.code == 0, ran.err
     assert (busy.tip(), busy.files(), busy.git("status", "--porcelain")) == (before, files, "?? notes.txt")
@@ -134,7 +116,7 @@ def test_a_restore_that_is_killed_goes_on(busy, step):
 
 def test_every_step_is_announced_once(busy):
     heard = []
-    run_create(busy, heard.append)
+    busy.create(heard.append)
     assert heard == STEPS
 
 
@@ -190,14 +172,14 @@ def whole_run(world, *, limit):
 
 def interrupted(world):
     """Killed when the work tree and the index are new, and the branch is not."""
-    assert killed_before("branch", lambda observe: run_create(world, observe))
+    assert world.killed_before("branch")
     assert path_of(find_repository(world.root)).exists()
 
 
 def test_half_a_work_tree_goes_back(busy):
     """As after a power cut while files were written: one new, one cut short, the index old."""
     before, files = busy.tip(), busy.files()
-    assert killed_before("work tree", lambda observe: run_create(busy, observe))
+    assert busy.killed_before("work tree")
     busy.write("new.txt", "new\n")
     busy.write("package/one.py", "def on")
     ran = busy.run("restore")
@@ -210,7 +192,7 @@ def test_half_a_work_tree_goes_back(busy):
 
 def test_a_file_that_was_being_replaced_comes_back(busy):
     files = busy.files()
-    assert killed_before("work tree", lambda observe: run_create(busy, observe))
+    assert busy.killed_before("work tree")
     (busy.root / "package/one.py").unlink()
     assert busy.run("restore").code == 0
     assert (busy.files(), busy.git("status", "--porcelain")) == (files, "?? notes.txt")

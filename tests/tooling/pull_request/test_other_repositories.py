@@ -1,14 +1,9 @@
 """Repositories of other kinds: long hashes, only part of the files, objects that come when they are asked for."""
 
 import os
-import signal
 import subprocess
 
 import pytest
-
-from tooling.cli.git import find_repository
-from tooling.pull_request.branch import ProposalOptions
-from tooling.pull_request.create import create
 
 
 def clone_again(world, *options):
@@ -18,21 +13,6 @@ def clone_again(world, *options):
     world.root = world.folder / "again"
     url = world.remote.as_uri()
     subprocess.run(["git", "clone", "-q", *options, "-b", "topic", url, os.fspath(world.root)], check=True)
-
-
-def kill_before(world, step):
-    """Kill a run before a step."""
-    child = os.fork()
-    if child == 0:
-        create(
-            find_repository(world.root),
-            ProposalOptions(),
-            dry_run=False,
-            consent=lambda plan: True,
-            observe=lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == step else None,
-        )
-        os._exit(1)
-    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
 def test_hashes_may_be_longer(world):
@@ -54,7 +34,7 @@ def test_hashes_may_be_longer(world):
     before, files = world.tip(), world.files()
     foretold = world.json("create", "--dry-run")
     assert foretold["ok"], foretold
-    kill_before(world, "branch")
+    assert world.killed_before("branch")
     assert world.run("create").code == 0
     assert (len(world.tip()), world.tip("HEAD^")) == (64, world.there("main"))
     assert world.git("log", "-1", "--format=%B").strip() == foretold["message"].strip()
@@ -68,7 +48,7 @@ def test_files_that_are_not_checked_out_stay_away(world, step):
     world.advance("feat: elsewhere", {"elsewhere/one.txt": "1\n"})
     world.git("sparse-checkout", "set", "package")
     before, files = world.tip(), world.files()
-    kill_before(world, step)
+    assert world.killed_before(step)
     assert world.json("create")["ok"]
     assert not (world.root / "elsewhere").exists()
     assert world.git("status", "--porcelain") == ""
