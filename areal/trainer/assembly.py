@@ -103,7 +103,7 @@ _Config = TypeVar("_Config", bound="RunConfig")
 _Learner = TypeVar("_Learner")
 
 
-class Scorer(Protocol):
+class LogpScorer(Protocol):
     """An engine or a frozen model."""
 
     def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0, only_masked: bool = False) -> Tensor:
@@ -245,7 +245,7 @@ class EngineStates:
 
 
 class Learner(Protocol):
-    """What a run trains, on one rank."""
+    """Whatever a run trains, on one rank."""
 
     @property
     def states(self) -> EngineStates:

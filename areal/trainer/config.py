@@ -99,7 +99,7 @@ class ObjectiveConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Config):
-    """What every run has."""
+    """Settings that every run has."""
 
     experiment_name: str = "areal"
     """Groups related runs; the default run directory is runs/<experiment_name>/<trial_name>."""
@@ -137,7 +137,7 @@ class RunConfig(Config):
 
     @property
     def directory(self) -> Path:
-        """Where the run writes: output_dir, or runs/<experiment_name>/<trial_name> below the current folder."""
+        """Folder of the run: output_dir, or runs/<experiment_name>/<trial_name> below the current folder."""
         return Path(self.output_dir) if self.output_dir else Path("runs", self.experiment_name, self.trial_name)
 
 

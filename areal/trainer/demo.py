@@ -80,7 +80,7 @@ class Score:
     num_new_rows: int
 
     def text(self) -> str:
-        """One phrase for people."""
+        """Return a phrase for people."""
         new = f"{self.new_rows:.1%} of {self.num_new_rows} never demonstrated"
         return f"{self.all_rows:.1%} of {self.num_rows} rows, {new}"
 
@@ -127,7 +127,7 @@ def rl_config(directory: Path, *, model: Path, seed: int, steps: int = RL_STEPS)
 
 @dataclass(frozen=True, kw_only=True)
 class DemoConfig:
-    """What `areal demo` does."""
+    """Options of `areal demo`."""
 
     control: Literal["none", "sft-only", "shuffled-rewards"] = "none"
     """none: train. sft-only: stop before RL. shuffled-rewards: RL on rewards that say nothing."""
@@ -140,7 +140,7 @@ class DemoConfig:
 
     @property
     def directory(self) -> Path:
-        """Where it writes."""
+        """Folder of the demo."""
         return self.output_dir or Path("runs") / "demo" / f"{self.control}-{self.seed}"
 
     def phases(self) -> tuple[SFTConfig, PPOConfig]:

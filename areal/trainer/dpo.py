@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from areal.api import LossOutput, PaddedBatch, PairedBatch, TrainStats
     from areal.dataset.loading import ShuffledRows
-    from areal.trainer.assembly import Scorer
+    from areal.trainer.assembly import LogpScorer
     from areal.trainer.config import DPOConfig
     from areal.trainer.rank_group import RankGroup
     from areal.trainer.session import RunSession
@@ -37,7 +37,7 @@ class DPOLearner:
         self.states = EngineStates({"actor": self.engine})
 
     def learn(self, batch: PairedBatch) -> TrainStats:
-        """One optimizer step."""
+        """Do one optimizer step."""
         num_pairs = len(batch.lengths) // 2
 
         def loss_fn(logp: Tensor, _: Tensor | None, micro: PaddedBatch) -> LossOutput:
@@ -131,5 +131,5 @@ class DPOTrainer(RowTrainer["DPOConfig", DPOLearner]):
         return collate_pairs([rows.row(ordinal) for ordinal in ordinals], numbers=ordinals)
 
 
-def _score(scorer: Scorer, batch: PairedBatch) -> Tensor:
+def _score(scorer: LogpScorer, batch: PairedBatch) -> Tensor:
     return scorer.forward_logp(batch, only_masked=True)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from areal.algorithm.objective import Objective
     from areal.api import LossOutput, PaddedBatch, Trajectory
     from areal.engine.train.engine import TrainingEngine
-    from areal.trainer.assembly import Scorer
+    from areal.trainer.assembly import LogpScorer
     from areal.trainer.config import PPOConfig
     from areal.trainer.rank_group import Distributed
 
@@ -47,7 +47,7 @@ class PolicyLearner:
         objective: Objective,
         actor: TrainingEngine,
         critic: TrainingEngine | None = None,
-        reference: Scorer | None = None,
+        reference: LogpScorer | None = None,
     ) -> None:
         """Raise ConfigError when critic or reference do not fit what the objective needs."""
         if objective.needs_critic != (critic is not None):
@@ -66,7 +66,7 @@ class PolicyLearner:
         self.states = EngineStates(engines, together="learner")
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> PaddedBatch:
-        """Everything the update needs that depends on the weights *before* it. Tensors stay on the CPU."""
+        """Compute what the update needs of the weights *before* it. Tensors stay on the CPU."""
         batch = self._shape(collate(trajectories))
         if self._recomputes_prox():
             logp_prox = self.actor.forward_logp(batch, temperature=self._temperature, only_masked=True)
@@ -281,7 +281,7 @@ def build_learner(config: PPOConfig, tokenizer: Any, total_steps: int) -> Policy
     if config.critic is not None:
         critic = build_engine(config, tokenizer, settings=config.critic, total_steps=steps, head=ValueModel)
     actor = build_engine(config, tokenizer, settings=config.actor, total_steps=steps)
-    reference: Scorer | None = None
+    reference: LogpScorer | None = None
     if objective.needs_reference and actor.ranks.is_alone:
         # Of the actor's own model: device and dtype are then the same, and so are the first step's log-probabilities.
         reference = FrozenModel.copy_of(actor.model, config=config.actor)

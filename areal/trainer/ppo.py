@@ -109,7 +109,7 @@ class PPOTrainer:
         )
 
     def __enter__(self) -> PPOTrainer:
-        """Nothing runs yet: rollouts begin in `train`."""
+        """Prepare for long life; rollouts begin in `train`."""
         # What was built lives as long as the run. Without this, each full garbage collection walks the million objects
         # of torch and transformers again, which stops both threads for longer than a small step takes.
         gc.collect()

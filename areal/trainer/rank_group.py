@@ -54,7 +54,7 @@ _LEAVING: Final = b"leaving"
 
 
 class Distributed(Generic[_T_co]):
-    """One object per rank, made by `RankGroup.create`. This is rank 0's handle on all of them."""
+    """Rank 0's handle on one object per rank, made by `RankGroup.create`."""
 
     def __init__(self, group: RankGroup, key: int, local: _T_co) -> None:
         self._group = group
@@ -132,7 +132,7 @@ _Command = _Create | _Call | _Drop
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What became of a command on another rank."""
+    """Result of a command on another rank."""
 
     error: str | None = None
     left: bool = False

@@ -1,4 +1,4 @@
-"""What the reference model thinks of each answer: computed once per row, kept with the run's state, two numbers a pair.
+"""Score each answer by the reference model: once per row, two numbers a pair, kept with the run's state.
 
 With them the reference model is only needed before the run, or when a resumed run visits further rows; it takes no
 memory while the run trains.

@@ -40,7 +40,7 @@ class RewardModelLearner:
         self.states = EngineStates({"actor": self.engine})
 
     def learn(self, batch: PairedBatch) -> TrainStats:
-        """One optimizer step."""
+        """Do one optimizer step."""
         num_pairs = len(batch.lengths) // 2
 
         def loss_fn(values: Tensor, _: Tensor | None, micro: PaddedBatch) -> LossOutput:

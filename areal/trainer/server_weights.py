@@ -1,4 +1,4 @@
-"""What inference servers are given of a trained model: the content of its config.json, and its weights by the names of
+"""Prepare a trained model for inference servers: the content of its config.json, and its weights by the names of
 a checkpoint, whole or as adapters on top of what stays.
 """
 
@@ -26,7 +26,7 @@ _logger = getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ServedWeights:
-    """What a `ServerEngine` is built with."""
+    """Arguments of a `ServerEngine`."""
 
     to_hf: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
     """Trained parameters to what travels with every version."""
@@ -38,7 +38,7 @@ class ServedWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class ServedModel:
-    """What a server is started with."""
+    """Model that a server is started with."""
 
     content: dict[str, Any]
     """Of config.json."""

@@ -1,4 +1,4 @@
-"""What surrounds learning in every run: the directory and its lock, metrics, checkpoints, signals, and recovery."""
+"""Surround learning in every run: the directory and its lock, metrics, checkpoints, signals, and recovery."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FREE_TO_CHANGE: Final = (
 
 
 class RunSession:
-    """One process's hold on one run directory. Use `open_session`."""
+    """Hold of this process on its run directory. Use `open_session`."""
 
     def __init__(self, config: RunConfig, directory: Path, stop: StopRequest) -> None:
         self.config = config

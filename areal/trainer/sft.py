@@ -33,7 +33,7 @@ class SFTLearner:
         self.states = EngineStates({"actor": self.engine})
 
     def learn(self, batch: PaddedBatch) -> TrainStats:
-        """One optimizer step."""
+        """Do one optimizer step."""
         denominators = count(batch.loss_mask)
 
         def loss_fn(logp: Tensor, _: Tensor | None, micro: PaddedBatch) -> LossOutput:

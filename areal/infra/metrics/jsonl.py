@@ -34,7 +34,7 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class JsonLines:
-    """One file, opened for appending.
+    """File that is open for appending.
 
     A line is handed to the operating system in a single write before `append` returns.
     """
@@ -148,7 +148,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One trajectory as it was written."""
+    """Trajectory as it was written."""
 
     index: int
     reward: float
@@ -286,7 +286,7 @@ MAX_BYTES: Final = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts:
-    """What the page shows."""
+    """Rollouts that the page shows."""
 
     groups: list[dict[str, Any]]
     note: str

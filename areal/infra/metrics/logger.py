@@ -34,7 +34,7 @@ logger = getLogger(__name__)
 
 
 class Sink(Protocol):
-    """Somewhere numbers go, beside metrics.jsonl."""
+    """Destination of numbers beside metrics.jsonl."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the values of a step."""
@@ -53,7 +53,7 @@ class TensorBoardSink:
         self._writer: Any = writer(str(run_dir / "tensorboard"))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One scalar per metric."""
+        """Write one scalar per metric."""
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
@@ -71,7 +71,7 @@ class WandbSink:
         self._run = wandb.init(project=project, dir=str(run_dir), name=run_dir.name)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One call per step."""
+        """Log all values of the step in one call."""
         self._run.log(dict(metrics), step=step)
 
     def close(self) -> None:
@@ -374,7 +374,7 @@ def time_split(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """One block character per value, scaled to the range of the values; a dot for values that are not finite."""
+    """Return one block character per value, scaled to the range of the values; a dot for values that are not finite."""
     finite = [value for value in values if math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     span = high - low

@@ -56,7 +56,7 @@ _MAX_EMPTY_ABORTS = 100
 
 @dataclass(slots=True, kw_only=True)
 class EpisodeProgress:
-    """What an episode did last, for the watchdog's report and the counters."""
+    """Last action of an episode, for the watchdog's report and the counters."""
 
     event: str = "created"
     since: float = field(default_factory=monotonic)

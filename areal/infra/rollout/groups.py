@@ -89,7 +89,7 @@ class FailureTally:
             )
 
     def table(self) -> str:
-        """One line per kind of fault, most frequent first."""
+        """Return one line per kind of fault, most frequent first."""
         lines = [f"  {kind:<18} {n:>7}  {self._last_message[kind]}" for kind, n in self._total_faults.most_common()]
         return "\n".join(lines) or "  (no faults)"
 

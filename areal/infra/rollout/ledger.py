@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class PromptState(StrEnum):
-    """Where a live prompt is."""
+    """State of a live prompt."""
 
     IN_FLIGHT = "in_flight"
     FINISHED = "finished"
@@ -118,7 +118,7 @@ class PromptLedger:
             self._move(ordinal, PromptState.FINISHED, PromptState.IN_TRAINING)
 
     def train(self) -> int:
-        """Everything in training is trained and frees its slot; returns how many prompts that were."""
+        """Count everything in training as trained, which frees its slots; return how many prompts that were."""
         ordinals = [prompt.ordinal for prompt in self.live.values() if prompt.state is PromptState.IN_TRAINING]
         for ordinal in ordinals:
             self._end(ordinal)
@@ -198,7 +198,7 @@ class AdmissionPolicy:
         self._drops = config.consume == "drop"
 
     def room(self, ledger: PromptLedger) -> int:
-        """How many further prompts may be admitted now."""
+        """Return how many further prompts may be admitted now."""
         in_flight = ledger.count(PromptState.IN_FLIGHT)
         return max(0, min(self._max_live - len(ledger.live), self._max_in_flight - in_flight))
 

@@ -46,7 +46,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryItem:
-    """One consumer of memory."""
+    """Consumer of memory."""
 
     name: str
     num_bytes: int

@@ -23,7 +23,7 @@ DEFAULT: Final = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong."""
+    """Something that is wrong in a configuration."""
 
     key: str
     """Dotted key, empty when the problem is not about one."""
@@ -45,7 +45,7 @@ class Schema:
 
 
 def raise_all(problems: Sequence[Problem]) -> NoReturn:
-    """One ConfigError that lists all problems."""
+    """Raise one ConfigError that lists all problems."""
     if len(problems) == 1:
         raise ConfigError(str(problems[0]), where=problems[0].where or problems[0].key)
     listing = "\n".join(f"  - {problem}" for problem in problems)
@@ -144,7 +144,7 @@ def _meant(path: KeyPath, schema: Schema) -> str:
 
 
 def _origin(path: KeyPath, origins: Mapping[KeyPath, str]) -> str:
-    """Where a key was written; for something inside a list, where the list was; for a section, where its first key
+    """Return where a key was written; for an item of a list, where the list was; for a section, where its first key
     was.
     """
     for length in range(len(path), 0, -1):
@@ -155,7 +155,7 @@ def _origin(path: KeyPath, origins: Mapping[KeyPath, str]) -> str:
 
 
 def _mentioned(message: str, path: KeyPath, origins: Mapping[KeyPath, str]) -> str:
-    """Where the fields that a contradiction is about were written: the message names them."""
+    """Return where the fields that a message names were written."""
     places: list[str] = []
     for key, place in origins.items():
         name = ".".join(key[len(path) :]) if key[: len(path)] == path else ""

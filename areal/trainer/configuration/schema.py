@@ -1,4 +1,4 @@
-"""What a configuration class contains: fields with types, defaults and the text behind them.
+"""Describe a configuration class: fields with types, defaults and the text behind them.
 
 Reads classes, never values.
 
@@ -33,7 +33,7 @@ _PLAIN: dict[Any, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSchema:
-    """One field of a configuration class."""
+    """Field of a configuration class."""
 
     name: str
     annotation: Any

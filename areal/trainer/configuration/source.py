@@ -110,7 +110,7 @@ def dump_yaml(config: RunConfig) -> str:
 
 @dataclass(slots=True)
 class _Draft:
-    """What was asked for, before any schema is applied."""
+    """Configuration as it was written, before any schema is applied."""
 
     value: dict[str, Any]
     origins: dict[KeyPath, str]

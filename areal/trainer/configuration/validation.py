@@ -253,7 +253,7 @@ def _objective_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
 
 
 def _where(key: str, provenance: Mapping[str, str] | None) -> str:
-    """Where a key, or else the first key of that section, was written; empty for defaults."""
+    """Return where a key, or else the first key of its section, was written; empty for defaults."""
     known = provenance or {}
     places = [known.get(key, ""), *(origin for name, origin in known.items() if name.startswith(f"{key}."))]
     return next((place for place in places if place and place != DEFAULT), "")
