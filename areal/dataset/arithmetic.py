@@ -73,7 +73,7 @@ def get_arithmetic_rl_dataset(
     seed: int = 0,
     new_only: bool = False,
 ) -> Dataset:
-    """Columns `messages` ("8*9="), `answer` ("72"), `expression`, `problem` and `demonstrated`.
+    """Return `messages` ("8*9="), `answer` ("72"), `expression`, `problem` and `demonstrated`.
 
     operators: which of * + - / to keep. demonstrations, seed: as given to the SFT loader; `demonstrated` is true for
     expressions that its rows show. new_only: keep only expressions that were never demonstrated.
@@ -112,7 +112,7 @@ def get_arithmetic_sft_dataset(
     demonstrations: int = 60,
     seed: int = 0,
 ) -> Dataset:
-    """Columns `input_ids` and `loss_mask` of a seeded sample of `demonstrations` rows; 0 takes the whole split."""
+    """Return `input_ids` and `loss_mask` of a seeded sample of `demonstrations` rows; 0 takes the whole split."""
     facts = load_facts(
         path, split, max_operand_digits=max_operand_digits, max_result_digits=max_result_digits, operators=operators
     )

@@ -38,7 +38,7 @@ Encoded = TypeVar("Encoded")
 
 
 def user_prompt(text: str, instruction: str, tokenizer: Any) -> Any:
-    """One user turn: the text, and the instruction (unless empty) on a line of its own.
+    """Return one user turn: the text, and the instruction (unless empty) on a line of its own.
 
     For a tokenizer without chat template a plain string that ends with a line break, which is then all that tells the
     prompt from the answer; RL and SFT rows share it.
@@ -48,7 +48,7 @@ def user_prompt(text: str, instruction: str, tokenizer: Any) -> Any:
 
 
 def rl_dataset(raw: RawRows, rows: Sequence[dict[str, Any]], tokenizer: Any, max_length: int | None) -> Dataset:
-    """Rows with `messages` and what the reward needs; those whose prompt has more than `max_length` tokens are dropped.
+    """Return rows with `messages` and what the reward needs, without prompts of more than `max_length` tokens.
 
     Raises ConfigError for chats without chat template, DataError with row numbers for rows that cannot be encoded.
     """
@@ -59,7 +59,7 @@ def rl_dataset(raw: RawRows, rows: Sequence[dict[str, Any]], tokenizer: Any, max
 
 
 def sft_dataset(raw: RawRows, pairs: Sequence[tuple[Any, str]], tokenizer: Any, max_length: int | None) -> Dataset:
-    """`input_ids` and `loss_mask` of (prompt, answer) pairs; only the answer and its end-of-sequence token are learned.
+    """Return `input_ids` and `loss_mask` of (prompt, answer) pairs; only the answer and its end are learned.
 
     Pairs with more than `max_length` tokens are dropped. Raises as `rl_dataset`.
     """
@@ -76,7 +76,7 @@ def preference_dataset(
     *,
     margins: Sequence[float] | None = None,
 ) -> Dataset:
-    """Token ids and masks of (prompt, chosen answer, rejected answer), the masks 1 on the answers.
+    """Return token ids and masks of (prompt, chosen answer, rejected answer), the masks 1 on the answers.
 
     margins: by how much each chosen answer is better; becomes the column `margin`.
 

@@ -48,8 +48,7 @@ def get_jsonl_rl_dataset(
     instruction: str = "",
     id_column: str = "",
 ) -> Dataset:
-    """Columns `messages`, `answer` (renamed from `answer_column` where rows have it) and every other column of the
-    rows.
+    """Return `messages`, `answer` (renamed from `answer_column` where rows have it) and every other column.
 
     A row with `messages_column` is taken as it is; otherwise the prompt is `system`, then the text of
     `prompt_column`, then `instruction` on a line of its own. id_column: when given, its values must not repeat.
@@ -77,9 +76,7 @@ def get_jsonl_sft_dataset(
     instruction: str = "",
     id_column: str = "",
 ) -> Dataset:
-    """Columns `input_ids` and `loss_mask`; only the answer (or the last assistant turn) is learned. Options as for
-    RL.
-    """
+    """Return `input_ids` and `loss_mask`; only the answer (or last assistant turn) is learned. Options as for RL."""
     raw = _read(path, split, id_column)
     if _has_chats(raw, messages_column):
         complain(raw.source, ((raw.where(i), _chat_problem(row, messages_column)) for i, row in enumerate(raw.rows)))
@@ -104,7 +101,7 @@ def get_jsonl_preference_dataset(
     margin_column: str = "",
     system: str = "",
 ) -> Dataset:
-    """Columns `chosen_ids`, `rejected_ids`, `chosen_loss_mask`, `rejected_loss_mask`, and `margin` when margin_column
+    """Return `chosen_ids`, `rejected_ids`, `chosen_loss_mask`, `rejected_loss_mask`, and `margin` when margin_column
     names a column: by how much the chosen answer is better, a number >= 0. Other options as for RL.
     """
     raw = _read(path, split, "")

@@ -23,7 +23,7 @@ _BYTES: Final = "bytes:"
 
 
 def is_buildable(path: str) -> bool:
-    """Whether `path` names a tokenizer that is built instead of read, such as "characters:0123456789+-*/="."""
+    """Return whether `path` names a tokenizer that is built instead of read, such as "characters:0123456789+-*/="."""
     return path.startswith(_CHARACTERS) or path == _BYTES
 
 
@@ -45,7 +45,7 @@ def load_tokenizer(path: str) -> Any:
 
 
 def character_tokenizer(characters: str, *, bos: bool = False) -> PreTrainedTokenizerFast:
-    """One token per character: ids are pad 0, eos 1, then bos when asked for, then `characters` in order.
+    """Build one token per character: ids are pad 0, eos 1, then bos when asked for, then `characters` in order.
 
     Encoding and decoding round-trip exactly; a character outside the vocabulary is an error, never an unknown token.
     `save_pretrained` writes a folder that `AutoTokenizer` loads.
@@ -64,7 +64,7 @@ def character_tokenizer(characters: str, *, bos: bool = False) -> PreTrainedToke
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per UTF-8 byte (ids 0 .. 255), then pad 256 and eos 257: encodes any text and round-trips exactly."""
+    """Build one token per UTF-8 byte (ids 0 .. 255), then pad 256 and eos 257: any text round-trips exactly."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -30,7 +30,7 @@ def weighted_sum(
     *,
     normalised: bool = False,
 ) -> float:
-    """Sum of weight times score over `parts`: registry names or paths, with their weights.
+    """Return the sum of weight times score over `parts`: registry names or paths, with their weights.
 
     normalised: divide by the sum of the absolute weights, so that parts in [0, 1] give at most 1. Raises what a part
     raises, and FaultError(REWARD_INVALID) that names a part which returns no finite number.

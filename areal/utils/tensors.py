@@ -75,7 +75,7 @@ def buckets(entries: Sequence[Mapping[str, Any]], max_bytes: int) -> Iterator[li
 
 
 def bucket_bytes(run: Iterable[Mapping[str, Any]]) -> int:
-    """Size of the buffer that one run needs."""
+    """Return the size of the buffer that one run needs."""
     return sum(map(_padded, run))
 
 
