@@ -172,7 +172,7 @@ class TrainingEngine:
         < 1: with it a likelihood loss becomes the one with smoothed labels.
 
         Raises NumericsError when more than max_skipped_steps steps in a row were skipped, EngineError when memory does
-        not suffice for the smallest micro-batches; see `areal.engine.train.memory`.
+        not suffice for the smallest micro-batches; see `areal.engine.train.runner`.
         """
         if not (0 <= smoothing < 1 and temperature > 0):
             raise EngineError(f"expected 0 <= smoothing < 1 and temperature > 0, got {smoothing} and {temperature}")

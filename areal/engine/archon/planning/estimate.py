@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from areal.engine.archon.planning.timeline import timeline
-from areal.engine.train.memory import activation_values
+from areal.engine.train.runner import activation_values
 
 if TYPE_CHECKING:
     from areal.engine.archon.planning.shards import Shards

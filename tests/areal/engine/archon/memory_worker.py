@@ -91,7 +91,7 @@ def needed_by(engine):
 def halves(way):
     """A step in too little memory, compared with an undisturbed one."""
     messages, batch = Messages(), batch_of(64, 32)
-    logging.getLogger("areal.engine.train.memory").addHandler(messages)
+    logging.getLogger("areal.engine.train.runner").addHandler(messages)
     free, tight = engine_of(**way), engine_of(**way)
     expected = free.train_batch(batch, loss_of(batch), with_entropy=True)
     needs = needed_by(tight)

@@ -9,8 +9,8 @@ from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
 from areal.engine.config import ArchonConfig, TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
-from areal.engine.train.memory import Expectation, can_reserve
 from areal.engine.train.processes import connected
+from areal.engine.train.runner import Expectation, can_reserve
 from areal.models import from_config
 from areal.models.parallel.plan import ParallelPlan
 

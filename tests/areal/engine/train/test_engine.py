@@ -11,8 +11,8 @@ from areal.algorithm.packing import select
 from areal.api import ConfigError, EngineError, LossOutput, NumericsError, TrainEngine
 from areal.engine.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
-from areal.engine.train.memory import is_out_of_memory
 from areal.engine.train.optimizer import learning_rate
+from areal.engine.train.runner import is_out_of_memory
 
 
 def _parameters(engine):
