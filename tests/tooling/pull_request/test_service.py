@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,38 @@ def module(name):
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded
+
+
+@pytest.fixture
+def github(world, monkeypatch):
+    """The real `gh`, and a service on this machine that it takes for GitHub."""
+    if REAL_GH is None:
+        pytest.skip("`gh` is not installed")
+    (world.folder / "bin" / "gh").symlink_to(REAL_GH)
+    with tempfile.TemporaryDirectory(prefix="gh-") as folder:  # a socket's path may have 100 characters
+        socket = Path(folder) / "socket"
+        (Path(folder) / "config.yml").write_text(f"http_unix_socket: {socket}\n")
+        monkeypatch.setenv("GH_CONFIG_DIR", folder)
+        monkeypatch.setenv("GH_TOKEN", "none")
+        world.git("remote", "set-url", "origin", "https://github.com/owner/name.git")
+        world.git("config", "url.../remote.git.insteadOf", "https://github.com/owner/name.git")
+        with module("served_github").GitHub(socket) as service:
+            yield service
+            service.shutdown()
+
+
+def test_the_real_one_opens_and_updates_a_request(world, github):
+    ran = world.json("create", "--draft")
+    assert ran["url"] == "https://github.com/owner/name/pull/1", ran
+    made = github.requests[0]
+    assert (made["title"], made["baseRefName"], made["headRefName"]) == ("feat: add two", "main", "topic")
+    assert (made["isDraft"], made["body"]) == (True, ran["body"])
+    world.commit("fix: review $(x) `y`", {"x.txt": "1\n"})
+    ran = world.json("create", "--yes", "--title", "feat: count to two")
+    assert (len(github.requests), made["title"], made["body"]) == (1, "feat: count to two", ran["body"])
+    assert world.run("create", "--title", "feat: count to two").code == 0
+    assert len(github.mutations) == 2
+    assert world.json("status")["pull_request"]["number"] == 1
 
 
 @pytest.mark.skipif(REAL_GH is None, reason="`gh` is not installed: its options cannot be compared with the stand-in's")
