@@ -126,7 +126,7 @@ def test_servers_are_used_as_they_come_and_live_on_without_the_trainer(machine, 
     assert {response.metadata["server"] for response in responses} == {"vllm-0", "vllm-1"}
     assert_exact(subject, 1, *responses)
     subject.engine.close()
-    assert all(process.poll() is None for process in machine.processes.values())
+    assert all(process.returncode is None for process in machine.processes.values())
     assert all(is_healthy(address, 1.0) for address in machine.addresses)
 
 
