@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tooling.cli.errors import UsageError
 from tooling.upgrade.commands.common import FINDINGS, UPGRADE, add_sources, context_of, end_progress, sources
@@ -10,7 +10,6 @@ from tooling.upgrade.errors import UpstreamError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
     from tooling.cli.errors import ToolError
     from tooling.cli.parser import Parser
@@ -28,8 +27,9 @@ def run(arguments: argparse.Namespace) -> Report:
     """Search and report; change nothing."""
     from packaging.utils import canonicalize_name
 
-    from tooling.cli.report import Report
+    from tooling.cli.report import Report, aligned
     from tooling.upgrade.operations.latest import latest
+    from tooling.upgrade.report.document import document
 
     for word in arguments.packages:
         if "=" in word:
@@ -44,26 +44,35 @@ def run(arguments: argparse.Namespace) -> Report:
         message = f"nothing could be found out: {found[0].problem}"
         kind = UsageError if all(one.looked_at_nothing for one in found) else UpstreamError
         problem = kind(message, where=found[0].distribution, fix="see the rows above, then try again")
-    return Report(
-        command=f"{UPGRADE} latest",
-        problem=problem,
-        exit_code=None if problem else FINDINGS if any(one.breaking for one in found) else 0,
-        changing=False,
-        text=_text(found),
-        data={"packages": [_object(one) for one in found], "sources": sources(context.origins())},
-    )
-
-
-def _text(found: Sequence[Latest]) -> str:
-    from tooling.cli.report import aligned
-
     rows = [("package", "now", "newest", "clean up to", "first that breaks", "why")]
     rows += [
         (one.distribution, one.current, one.newest, one.clean, one.breaking or "-", one.problem or _why(one))
         for one in found
     ]
     skipped = [f"{one.distribution} {each}" for one in found for each in one.skipped]
-    return "\n".join([aligned(rows), *(f"not audited: {line}" for line in skipped)]) + "\n"
+    return Report(
+        command=f"{UPGRADE} latest",
+        problem=problem,
+        exit_code=None if problem else FINDINGS if any(one.breaking for one in found) else 0,
+        changing=False,
+        text="\n".join([aligned(rows), *(f"not audited: {line}" for line in skipped)]) + "\n",
+        data={
+            "packages": [
+                {
+                    "distribution": one.distribution,
+                    "current": one.current,
+                    "newest": one.newest,
+                    "clean": one.clean,
+                    "breaking": one.breaking or None,
+                    "skipped": list(one.skipped),
+                    "problem": one.problem or None,
+                    **(document([one.audit]) if one.audit else {"findings": [], "audits": []}),
+                }
+                for one in found
+            ],
+            "sources": sources(context.origins()),
+        },
+    )
 
 
 def _why(one: Latest) -> str:
@@ -72,18 +81,3 @@ def _why(one: Latest) -> str:
         return ""
     more = f" and {len(breaking) - 1} more" if len(breaking) > 1 else ""
     return f"{breaking[0].path}:{breaking[0].line} {breaking[0].message}{more}"
-
-
-def _object(one: Latest) -> dict[str, Any]:
-    from tooling.upgrade.report.document import document
-
-    return {
-        "distribution": one.distribution,
-        "current": one.current,
-        "newest": one.newest,
-        "clean": one.clean,
-        "breaking": one.breaking or None,
-        "skipped": list(one.skipped),
-        "problem": one.problem or None,
-        **(document([one.audit]) if one.audit else {"findings": [], "audits": []}),
-    }

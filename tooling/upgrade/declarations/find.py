@@ -11,10 +11,11 @@ import functools
 import os
 import re
 import tomllib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tooling.cli.errors import ToolError
 from tooling.cli.git import Git
+from tooling.cli.toml import TOMLError, parse_toml
 from tooling.upgrade.declarations import commands, python_projects, requirements
 from tooling.upgrade.declarations.declaration import Declaration, Declarations
 
@@ -54,6 +55,15 @@ _CI = re.compile(r"(^|/)\.(github|ci|circleci|gitlab|buildkite|devcontainer)/(.*
 
 def _pip(path: str, text: str) -> list[Declaration]:
     return requirements.read_requirements(path, text)[0]
+
+
+def project_table(folder: Path) -> dict[str, Any]:
+    """Return `[project]` of a folder's pyproject.toml; {} where there is none that can be read."""
+    try:
+        found = parse_toml((folder / "pyproject.toml").read_bytes()).get("project")
+    except (OSError, *TOMLError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def find_declarations(root: Path, *, also: tuple[str, ...] = ()) -> Declarations:

@@ -47,7 +47,26 @@ def _declaration(path: str, string: TomlString) -> Declaration | None:
         kind, section, group = listed
         return required(path, string.line, string.start, string.value, kind, section=section, group=group)
     if keys[:3] == ("tool", "uv", "sources"):
-        return _source(path, string)
+        key = string.path[-1]
+        if key not in {"tag", "rev", "branch", "url"}:
+            return None
+        tag = _VERSION_TAG.match(string.value) if key == "tag" else None
+        start, version, style = string.start, string.value, SpecifierStyle.OPAQUE
+        if tag is not None:
+            start, version, style = string.start + tag.start("version"), tag["version"], SpecifierStyle.PLAIN
+        name = str(string.path[3])
+        text = f"{name} = {{{key} = {string.value!r}}}"
+        return versioned(
+            path,
+            string.line,
+            start,
+            version,
+            name,
+            DeclarationKind.SOURCE,
+            style=style,
+            section="tool.uv.sources",
+            text=text,
+        )
     return _poetry(path, string)
 
 
@@ -60,30 +79,6 @@ def _listed(keys: Path) -> tuple[DeclarationKind, str, str] | None:
         if names[:-1] == section and len(keys) == len(section) + 2 and isinstance(keys[-1], int):
             return DeclarationKind.REQUIREMENT, ".".join(section), names[-1]
     return None
-
-
-def _source(path: str, string: TomlString) -> Declaration | None:
-    """`[tool.uv.sources] x = {git = ..., tag = ...}`; also a list of such tables with markers."""
-    key = string.path[-1]
-    if key not in {"tag", "rev", "branch", "url"}:
-        return None
-    tag = _VERSION_TAG.match(string.value) if key == "tag" else None
-    start, version, style = string.start, string.value, SpecifierStyle.OPAQUE
-    if tag is not None:
-        start, version, style = string.start + tag.start("version"), tag["version"], SpecifierStyle.PLAIN
-    name = str(string.path[3])
-    text = f"{name} = {{{key} = {string.value!r}}}"
-    return versioned(
-        path,
-        string.line,
-        start,
-        version,
-        name,
-        DeclarationKind.SOURCE,
-        style=style,
-        section="tool.uv.sources",
-        text=text,
-    )
 
 
 def _poetry(path: str, string: TomlString) -> Declaration | None:

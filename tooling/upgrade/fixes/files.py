@@ -33,12 +33,26 @@ def fix_file(
 
     Never raises for what the file contains: a file that cannot be edited comes back as it was.
     """
+    import ast
+
     wanted = [finding for finding in findings if finding.fixable and finding.replacement is not None]
     try:
         source = EditableSource(path, data)
     except LeftAloneError as error:
         return Fixed(data, (), tuple((finding, str(error)) for finding in wanted))
-    public = _listed_in_all(data)
+    # A list that cannot be read counts as none; for `__init__.py` everything is exported.
+    public: set[str] = set()
+    for node in ast.parse(data).body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+        )
+        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+            assert isinstance(node, ast.Assign | ast.AugAssign)
+            public |= {
+                part.value
+                for part in ast.walk(node.value)
+                if isinstance(part, ast.Constant) and isinstance(part.value, str)
+            }
     outcome, mended = fix_imports(source, wanted, lambda name: exported(name) or name in public)
     rest = [finding for finding in wanted if finding not in outcome]
     outcome |= dict.fromkeys(covered_by_imports(source, rest, mended), "")
@@ -81,22 +95,3 @@ def _refuse_half_named_calls(source: EditableSource, outcome: dict[AuditFinding,
                 naming = finding.kind in (FindingKind.PARAM_KWONLY, FindingKind.PARAM_REORDERED)
                 if naming and (finding.line, finding.column) in places:
                     outcome[finding] = "a positional argument behind it cannot be named for sure"
-
-
-def _listed_in_all(data: bytes) -> frozenset[str]:
-    """Names of `__all__`; a list that cannot be read counts as none, for `__init__.py` everything is exported."""
-    import ast
-
-    names: set[str] = set()
-    for node in ast.parse(data).body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
-        )
-        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
-            assert isinstance(node, ast.Assign | ast.AugAssign)
-            names |= {
-                part.value
-                for part in ast.walk(node.value)
-                if isinstance(part, ast.Constant) and isinstance(part.value, str)
-            }
-    return frozenset(names)

@@ -153,12 +153,14 @@ def _cut(source: EditableSource, statement: Any, alias: Any) -> None:
 
 def _alias_text(source: EditableSource, change: _Change, exported: Callable[[str], bool]) -> str:
     """Return the name as the new statement has it; renames its uses where that is safe."""
+    import libcst
+
     if change.alias.asname is not None:
         return change.name if change.local == change.name else f"{change.name} as {change.local}"
     if change.name == change.local:
         return change.name
     uses = references(source, change.alias)
-    if uses is None or exported(change.local) or _taken(source, change.alias, change.name):
+    if uses is None or exported(change.local) or any(node.value == change.name for node in source.nodes(libcst.Name)):
         return f"{change.name} as {change.local}"
     for node in uses:
         source.put(*source.span(node), change.name)
@@ -170,7 +172,9 @@ def references(source: EditableSource, alias: Any) -> list[Any] | None:
     import libcst
 
     name, found = bound_name(alias), []
-    scope = source.scopes.get(alias) or source.scopes.get(_parent_statement(source, alias))
+    scope = source.scopes.get(alias) or source.scopes.get(
+        next(node for node in source.nodes(libcst.ImportFrom, libcst.Import) if alias in node.names)
+    )
     if scope is None:
         return None
     assignments = list(scope[name])
@@ -181,19 +185,6 @@ def references(source: EditableSource, alias: Any) -> list[Any] | None:
             return None
         found.append(access.node)
     return found
-
-
-def _parent_statement(source: EditableSource, alias: Any) -> Any:
-    import libcst
-
-    return next(node for node in source.nodes(libcst.ImportFrom, libcst.Import) if alias in node.names)
-
-
-def _taken(source: EditableSource, alias: Any, name: str) -> bool:
-    """Whether the file uses the new name already, for anything."""
-    import libcst
-
-    return any(node.value == name for node in source.nodes(libcst.Name))
 
 
 def _dotted(node: Any) -> str:

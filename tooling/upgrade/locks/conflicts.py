@@ -86,18 +86,14 @@ def _cause(hit: re.Match[str], what: str, specifier: str | None, project: str, d
     who = _bare(hit["who"])
     own = who in {"your project", "you", project}
     distribution, bounds = normalised(_bare(what)), (specifier or "").rstrip(".").replace(" ", "").replace("||", " or ")
-    where = _where(distribution, bounds, declarations) if own else ""
+    declared = declaration_of(distribution, bounds, declarations) if own else None
+    where = declared.where if declared else ""
     return Cause(hit["who"].split("{")[0], hit["version"] or "", distribution, bounds, own, where)
 
 
 def _bare(text: str) -> str:
     name = text.split("[", maxsplit=1)[0].split("{", maxsplit=1)[0]
     return name if " " in name else normalised(name)
-
-
-def _where(distribution: str, specifier: str, declarations: Declarations) -> str:
-    found = declaration_of(distribution, specifier, declarations)
-    return found.where if found else ""
 
 
 def declaration_of(distribution: str, specifier: str, declarations: Declarations) -> Declaration | None:
@@ -222,26 +218,20 @@ def contradicted_overrides(
     overrides = {each.distribution: each for each in declarations.found if each.kind is DeclarationKind.OVERRIDE}
     found = []
     for (requirer, requirer_version), requirements in metadata.items():
-        for requirement in _applicable(requirements):
+        for stated in requirements:
+            try:
+                requirement = Requirement(stated)
+                applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            except (InvalidRequirement, UndefinedEnvironmentName):
+                continue
             override = overrides.get(normalised(requirement.name))
-            if override is None:
+            if override is None or not applies:
                 continue
             version = _version(override, locked)
             if version and not requirement.specifier.contains(version, prereleases=True):
                 text = f"{requirement.name}{requirement.specifier}"
                 found.append(Contradiction(override, version, requirer, requirer_version, text))
     return tuple(found)
-
-
-def _applicable(requirements: Iterable[str]) -> Iterable[Requirement]:
-    for text in requirements:
-        try:
-            requirement = Requirement(text)
-            if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-                continue
-        except (InvalidRequirement, UndefinedEnvironmentName):
-            continue
-        yield requirement
 
 
 def _version(override: Declaration, locked: Mapping[str, str]) -> str:

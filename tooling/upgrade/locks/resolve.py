@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tooling.cli.toml import TOMLError, parse_toml
+from tooling.upgrade.declarations.find import project_table
 from tooling.upgrade.declarations.lockfiles import Lock, read_lock
 from tooling.upgrade.locks.conflicts import Attempted, parse_conflict, propose
 from tooling.upgrade.locks.result import Conflict, LockAction, LockResult, compare_locks, versions
@@ -76,10 +76,11 @@ def lock(
     A conflict is a result, not an exception. Raises UsageError without uv, UpstreamError when the index is out of
     reach (OfflineError when `offline` and the resolver's cache lacks something), ResolutionError for other failures.
     """
+    project = str(project_table(root).get("name", ""))
     results = []
     for variant in policy.variants:
         mine = tuple(each for each in requests if _concerns(each, variant, declarations, policy))
-        job = Job(root, plan, policy, declarations, variant, mine, offline, environment, allow_builds, _project(root))
+        job = Job(root, plan, policy, declarations, variant, mine, offline, environment, allow_builds, project)
         started = time.monotonic()
         result = _resolved(job, fix) if mine else _skipped(variant, "none of its packages is asked for")
         results.append(replace(result, seconds=time.monotonic() - started))
@@ -96,14 +97,6 @@ def _concerns(request: VersionRequest, variant: Variant, declarations: Declarati
     if any(variant.name in variants_of(each, declarations, policy) for each in declared):
         return True
     return variant.lock.endswith(".lock") and not declared  # it may be there through other packages
-
-
-def _project(root: Path) -> str:
-    try:
-        project = parse_toml((root / "pyproject.toml").read_bytes()).get("project", {})
-    except (OSError, *TOMLError):
-        return ""
-    return str(project.get("name", "")) if isinstance(project, dict) else ""
 
 
 def _skipped(variant: Variant, why: str) -> LockResult:
@@ -131,7 +124,12 @@ def _resolved(job: Job, fix: bool) -> LockResult:
 
 
 def _compared(job: Job, result: LockResult, attempted: Attempted, new: Lock) -> LockResult:
-    before = _before(job, result.made is LockAction.LOCKED)
+    before: Lock | None
+    if result.made is LockAction.LOCKED:
+        file = job.root / job.variant.lock
+        before = read_lock(job.variant.lock, file.read_bytes()) if file.is_file() else Lock(job.variant.lock, ())
+    else:
+        before = _check(replace(job, requests=()), {}, planned=False).lock
     if attempted.content is not None:
         reason = ", ".join(f"{each.distribution} {each.version}" for each in job.requests)
         job.plan.write(job.variant.lock, attempted.content, reason=reason)
@@ -140,14 +138,6 @@ def _compared(job: Job, result: LockResult, attempted: Attempted, new: Lock) -> 
         note = "the requirements could not be satisfied before either: nothing to compare with"
         return replace(result, notes=(*result.notes, note))
     return replace(result, changes=compare_locks(before, new))
-
-
-def _before(job: Job, locks: bool) -> Lock | None:
-    """Return the lock in the tree; without one what everything resolves to as it stands."""
-    if locks:
-        file = job.root / job.variant.lock
-        return read_lock(job.variant.lock, file.read_bytes()) if file.is_file() else Lock(job.variant.lock, ())
-    return _check(replace(job, requests=()), {}, planned=False).lock
 
 
 # --------------------------------------------------------------------------------------------------------------- locks
@@ -214,8 +204,10 @@ def _inputs(job: Job, folder: Path) -> list[str]:
     """Return what to resolve, and for which interpreter and platform."""
     variant = job.variant
     manifest = variant.manifests[0]
+    project = project_table(folder)
+    is_static = "name" in project and not {"dependencies", "optional-dependencies"} & set(project.get("dynamic", ()))
     arguments = []
-    if manifest.endswith(".toml") and _is_static(folder / "pyproject.toml"):
+    if manifest.endswith(".toml") and is_static:
         arguments.append("pyproject.toml")
         if variant.extras:
             arguments += [part for extra in variant.extras for part in ("--extra", extra)]
@@ -227,27 +219,8 @@ def _inputs(job: Job, folder: Path) -> list[str]:
     else:
         (folder / "areal-stated.in").write_text(stated_requirements(job.declarations, variant))
         arguments.append("areal-stated.in")
-    python = variant.python or _lowest_python(folder / "pyproject.toml")
+    lowest = re.search(r">=\s*(3\.\d+)", str(project.get("requires-python", "")))
+    python = variant.python or (lowest[1] if lowest else "")
     arguments += ["--python-version", python] if python else []
     arguments += ["--python-platform", variant.platform] if variant.platform else []
     return arguments
-
-
-def _is_static(manifest: Path) -> bool:
-    try:
-        project = parse_toml(manifest.read_bytes()).get("project")
-    except (OSError, *TOMLError):
-        return False
-    if not isinstance(project, dict) or "name" not in project:
-        return False
-    return not {"dependencies", "optional-dependencies"} & set(project.get("dynamic", ()))
-
-
-def _lowest_python(manifest: Path) -> str:
-    try:
-        project = parse_toml(manifest.read_bytes()).get("project", {})
-    except (OSError, *TOMLError):
-        return ""
-    stated = str(project.get("requires-python", "")) if isinstance(project, dict) else ""
-    hit = re.search(r">=\s*(3\.\d+)", stated)
-    return hit[1] if hit else ""

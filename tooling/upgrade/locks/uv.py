@@ -40,7 +40,14 @@ def workspace(
     A variant's manifest and lock stand in it under the names the resolver looks for."""
     with tempfile.TemporaryDirectory(prefix="areal-lock-") as name:
         folder = Path(name)
-        for path in _paths(root, variant, declarations):
+        wanted = {*variant.manifests, *declarations.files}
+        if variant.lock:
+            wanted.add(variant.lock)
+        for file in repository_files(root):
+            base = file.rpartition("/")[2]
+            if base in _NAMES or ("/" not in file and base.upper().startswith(("README", "LICENSE"))):
+                wanted.add(file)
+        for path in sorted(wanted):
             content = overlay.get(path) if path in overlay else _content(root, plan, path)
             if content is not None and len(content) <= _LIMIT:
                 _put(folder / path, content)
@@ -52,17 +59,6 @@ def workspace(
         elif (folder / "uv.lock").is_file():
             (folder / "uv.lock").unlink()  # another variant's
         yield folder
-
-
-def _paths(root: Path, variant: Variant, declarations: Declarations) -> list[str]:
-    wanted = {*variant.manifests, *declarations.files}
-    if variant.lock:
-        wanted.add(variant.lock)
-    for path in repository_files(root):
-        name = path.rpartition("/")[2]
-        if name in _NAMES or ("/" not in path and name.upper().startswith(("README", "LICENSE"))):
-            wanted.add(path)
-    return sorted(wanted)
 
 
 def _content(root: Path, plan: Plan | None, path: str) -> bytes | None:

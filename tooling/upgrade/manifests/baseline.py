@@ -96,9 +96,11 @@ def baseline(
     distribution: str, declarations: Declarations, policy: UpgradePolicy, root: Path, *, variant: str = ""
 ) -> Baseline | None:
     """Return the version that a variant has ("": the first that says something); None where nothing names one."""
-    locked = _locked(distribution, policy, root, variant)
-    if locked is not None:
-        return locked
+    for name, lock in locks(policy, root, variant):
+        versions = sorted({each.version for each in lock.of(distribution) if each.version}, key=_order)
+        if versions:
+            origin = "constraint" if lock.path.endswith((".txt", ".in")) else "lock"
+            return Baseline(distribution, versions[-1], origin, lock.path, name, tuple(versions[:-1]))
     ranked = sorted(_candidates(distribution, declarations, policy, variant), key=lambda pair: pair[0])
     return ranked[0][1] if ranked else None
 
@@ -108,15 +110,6 @@ def locks(policy: UpgradePolicy, root: Path, variant: str = "") -> Iterable[tupl
     for each in policy.variants:
         if variant in {"", each.name} and each.lock and (root / each.lock).is_file():
             yield each.name, read_lock(each.lock, (root / each.lock).read_bytes())
-
-
-def _locked(distribution: str, policy: UpgradePolicy, root: Path, variant: str) -> Baseline | None:
-    for name, lock in locks(policy, root, variant):
-        versions = sorted({each.version for each in lock.of(distribution) if each.version}, key=_order)
-        if versions:
-            origin = "constraint" if lock.path.endswith((".txt", ".in")) else "lock"
-            return Baseline(distribution, versions[-1], origin, lock.path, name, tuple(versions[:-1]))
-    return None
 
 
 _RANK = {
@@ -151,14 +144,16 @@ def _candidates(
         if read is None:
             continue
         version, origin, exactness = read
-        rank = (exactness, _RANK.get(each.kind, 5), _distance(each, policy), each.path, each.line)
+        # Files of a variant first, then by depth. A line for one platform only comes after one for all.
+        depth = 0 if is_claimed(each.path, policy) else 1 + each.path.count("/")
+        rank = (
+            exactness,
+            _RANK.get(each.kind, 5),
+            2 * depth + bool("darwin" in each.marker or "win32" in each.marker),
+            each.path,
+            each.line,
+        )
         yield rank, Baseline(distribution, version, origin, each.where, variant)
-
-
-def _distance(declaration: Declaration, policy: UpgradePolicy) -> int:
-    """Files of a variant first, then by depth. A line for one platform only comes after one for all."""
-    depth = 0 if is_claimed(declaration.path, policy) else 1 + declaration.path.count("/")
-    return 2 * depth + bool("darwin" in declaration.marker or "win32" in declaration.marker)
 
 
 def _version(declaration: Declaration) -> tuple[str, str, int] | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tooling.upgrade.declarations.declaration import Declarations
-    from tooling.upgrade.policy.watched import FollowingPlace, UpgradePolicy
+    from tooling.upgrade.policy.watched import UpgradePolicy
 
     Hashes = Callable[[str, str], Sequence[str]]
     """(distribution, version) to "sha256:..." of its files."""
@@ -103,9 +103,28 @@ def bump(
         followed, missed = _followed(plan, policy, request, made)
         edits += [*made, *followed]
         kept += [*left, *missed]
-        companions += _companions(root, policy, declarations, request, requests)
+        asked = {each.distribution for each in requests}
+        for family in policy.family(request.distribution):
+            for member in family.packages:
+                if member in asked or not declarations.of(member):
+                    continue
+                now = baseline(member, declarations, policy, root, variant=request.variant)
+                companions.append(Companion(request, member, now.version if now else "", family.why))
     edits.sort(key=lambda each: (each.path, each.start))
-    _write(plan, edits)
+    by_path: dict[str, list[VersionEdit]] = {}
+    for edit in edits:
+        by_path.setdefault(edit.path, []).append(edit)
+    for path, mine in by_path.items():
+        content = plan.read(path)
+        text = (content or b"").decode("utf-8")
+        for edit in reversed(mine):
+            if edit.before and text[edit.start : edit.end] != edit.before:
+                raise ConflictError(
+                    "changed since it was read", where=f"{path}:{edit.line}", fix="run the command again"
+                )
+            text = text[: edit.start] + edit.after + text[edit.end :]
+        reasons = dict.fromkeys(f"{edit.request.distribution} {edit.request.version}" for edit in mine)
+        plan.write(path, text.encode("utf-8"), reason=", ".join(reasons))
     named = {*(each.request for each in edits), *(each.request for each in kept)}
     unnamed = tuple(each for each in dict.fromkeys(requests) if each not in named)
     return Bump(plan, tuple(edits), tuple(kept), tuple(companions), unnamed)
@@ -128,17 +147,18 @@ def _declared(
             outcome = changed(each.specifier, each.style, request.version, rule)
             if outcome.specifier != each.specifier:
                 note = "; whether the image exists is not checked" if each.kind is DeclarationKind.IMAGE else ""
-                edits.append(_edit(each, outcome.specifier, outcome.why + note, request))
-                edits += _hash_edits(each, request, hashes)
+                place = (each.path, each.line, each.start, each.end)
+                edits.append(VersionEdit(*place, each.specifier, outcome.specifier, outcome.why + note, request, each))
+                if each.hashes and hashes is not None:
+                    # All options at once: they stand one after the other.
+                    after = " \\\n    ".join(f"--hash={one}" for one in hashes(request.distribution, request.version))
+                    start, end = each.hashes[0][0], each.hashes[-1][1]
+                    why = "hashes of the new version"
+                    edits.append(VersionEdit(each.path, each.line, start, end, "", after, why, request))
                 continue
             why, attention = outcome.why, outcome.problem
         kept.append(KeptDeclaration(each.path, each.line, each.text, why, request, attention))
     return edits, kept
-
-
-def _edit(declaration: Declaration, after: str, why: str, request: VersionRequest) -> VersionEdit:
-    before, start, end = declaration.specifier, declaration.start, declaration.end
-    return VersionEdit(declaration.path, declaration.line, start, end, before, after, why, request, declaration)
 
 
 def _left_alone(
@@ -153,7 +173,7 @@ def _left_alone(
     is."""
     if is_excluded(declaration.path, policy):
         return "the policy excludes the file", False
-    if request.variant and not _in_variant(request.variant, declaration, declarations, policy):
+    if request.variant and request.variant not in variants_of(declaration, declarations, policy):
         return f"not part of variant {request.variant}", False
     if request.variant and len(policy.variants) > 1 and not is_claimed(declaration.path, policy):
         return "no variant claims the file, so it is not known whose version this is", True
@@ -187,10 +207,6 @@ def _same_version(first: str, second: str) -> bool:
         return first == second
 
 
-def _in_variant(variant: str, declaration: Declaration, declarations: Declarations, policy: UpgradePolicy) -> bool:
-    return variant in variants_of(declaration, declarations, policy)
-
-
 def _elsewhere(
     root: Path, policy: UpgradePolicy, declarations: Declarations, request: VersionRequest, declaration: Declaration
 ) -> str:
@@ -208,18 +224,7 @@ def _elsewhere(
     return f"for {declaration.marker}, where the old version was not allowed either"
 
 
-def _hash_edits(declaration: Declaration, request: VersionRequest, hashes: Hashes | None) -> list[VersionEdit]:
-    """All options at once: they stand one after the other."""
-    if not declaration.hashes or hashes is None:
-        return []
-    after = " \\\n    ".join(f"--hash={each}" for each in hashes(request.distribution, request.version))
-    start, end = declaration.hashes[0][0], declaration.hashes[-1][1]
-    return [
-        VersionEdit(declaration.path, declaration.line, start, end, "", after, "hashes of the new version", request)
-    ]
-
-
-# ---------------------------------------------------------------------------------------------- followers, companions
+# ---------------------------------------------------------------------------------------------------------- followers
 
 
 def _followed(
@@ -233,7 +238,9 @@ def _followed(
         if follower.package != request.distribution:
             continue
         content = plan.read(follower.file)
-        hits = list(_pattern(follower).finditer(content.decode(errors="replace"))) if content else []
+        before, after = map(re.escape, follower.pattern.split("{version}"))
+        pattern = rf"{before}(?P<version>\d[\w.+!]*?){after}(?![\w.+]*\d)"
+        hits = list(re.finditer(pattern, content.decode(errors="replace"))) if content else []
         if not hits:
             why = f"`{follower.pattern}` does not stand there any more"
             kept.append(KeptDeclaration(follower.file, 0, follower.pattern, why, request, attention=True))
@@ -250,51 +257,8 @@ def _followed(
     return edits, kept
 
 
-def _pattern(follower: FollowingPlace) -> re.Pattern[str]:
-    before, after = follower.pattern.split("{version}")
-    return re.compile(rf"{re.escape(before)}(?P<version>\d[\w.+!]*?){re.escape(after)}(?![\w.+]*\d)")
-
-
-def _companions(
-    root: Path,
-    policy: UpgradePolicy,
-    declarations: Declarations,
-    request: VersionRequest,
-    requests: Sequence[VersionRequest],
-) -> list[Companion]:
-    asked = {each.distribution for each in requests}
-    found = []
-    for family in policy.family(request.distribution):
-        for member in family.packages:
-            if member in asked or not declarations.of(member):
-                continue
-            now = baseline(member, declarations, policy, root, variant=request.variant)
-            found.append(Companion(request, member, now.version if now else "", family.why))
-    return found
-
-
-# ------------------------------------------------------------------------------------------------------------ writing
-
-
 def _text(root: Path, path: str) -> str:
     try:
         return (root / path).read_bytes().decode("utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def _write(plan: Plan, edits: list[VersionEdit]) -> None:
-    by_path: dict[str, list[VersionEdit]] = {}
-    for edit in edits:
-        by_path.setdefault(edit.path, []).append(edit)
-    for path, mine in by_path.items():
-        content = plan.read(path)
-        text = (content or b"").decode("utf-8")
-        for edit in reversed(mine):
-            if edit.before and text[edit.start : edit.end] != edit.before:
-                raise ConflictError(
-                    "changed since it was read", where=f"{path}:{edit.line}", fix="run the command again"
-                )
-            text = text[: edit.start] + edit.after + text[edit.end :]
-        reasons = dict.fromkeys(f"{edit.request.distribution} {edit.request.version}" for edit in mine)
-        plan.write(path, text.encode("utf-8"), reason=", ".join(reasons))

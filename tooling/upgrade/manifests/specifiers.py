@@ -118,20 +118,12 @@ def _range(specifier: str, wanted: Version, version: str, rule: RangeRule) -> Ch
             why = f"exact pin; whether a build +{new.specifier.partition('+')[2]} of {version} exists is not checked"
         return ChangedSpecifier(specifier[:start] + new.specifier + specifier[end:], why)
     if allowed:
-        raised = _raised(specifier, clauses, wanted, version) if rule is RangeRule.RAISE else None
-        return raised or ChangedSpecifier(specifier, f"the range allows {version}")
+        for clause in clauses if rule is RangeRule.RAISE else ():
+            if clause["operator"] in {">=", ">"} and parse_version(clause["version"]) < wanted:
+                text = f"{specifier[: clause.start()]}>={clause['blank']}{version}{specifier[clause.end() :]}"
+                return ChangedSpecifier(text, "policy raises the lower bound to what was audited")
+        return ChangedSpecifier(specifier, f"the range allows {version}")
     return _moved(specifier, clauses, wanted, version)
-
-
-def _raised(specifier: str, clauses: list[re.Match[str]], wanted: Version, version: str) -> ChangedSpecifier | None:
-    for clause in clauses:
-        if clause["operator"] in {">=", ">"} and parse_version(clause["version"]) < wanted:
-            start, end = clause.start(), clause.end()
-            text = f">={clause['blank']}{version}"
-            return ChangedSpecifier(
-                specifier[:start] + text + specifier[end:], "policy raises the lower bound to what was audited"
-            )
-    return None
 
 
 def _moved(specifier: str, clauses: list[re.Match[str]], wanted: Version, version: str) -> ChangedSpecifier:
@@ -142,10 +134,13 @@ def _moved(specifier: str, clauses: list[re.Match[str]], wanted: Version, versio
             continue
         operator, replacement, why = _clause(clause["operator"], clause["version"], wanted, version)
         reasons.append(why)
+        before, after = new[: clause.start()], new[clause.end() :]
         if operator:
-            new = new[: clause.start()] + operator + clause["blank"] + replacement + new[clause.end() :]
+            new = before + operator + clause["blank"] + replacement + after
+        elif after.lstrip().startswith(","):
+            new = before + after.lstrip()[1:].lstrip()
         else:
-            new = _without(new, clause)
+            new = before.rstrip().rstrip(",") + after
     if not allows(new, wanted):
         return ChangedSpecifier(specifier, f"no small change of {specifier!r} allows {version}", problem=True)
     return ChangedSpecifier(new, "; ".join(reversed(reasons)))
@@ -183,10 +178,3 @@ def _at_precision(wanted: Version, written: str, version: str, *, least: int = 1
     if count >= len(wanted.release):
         return version
     return ".".join(str(part) for part in wanted.release[:count])
-
-
-def _without(specifier: str, clause: re.Match[str]) -> str:
-    before, after = specifier[: clause.start()], specifier[clause.end() :]
-    if after.lstrip().startswith(","):
-        return before + after.lstrip()[1:].lstrip()
-    return before.rstrip().rstrip(",") + after

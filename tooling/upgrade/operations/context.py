@@ -158,25 +158,25 @@ def unknown_now(context: UpgradeContext, distribution: str, fix: str) -> UsageEr
 
 def installed_release(root: Path, distribution: str, version: str) -> Release | None:
     """Return what the project's own .venv has installed, if it is this version and not an editable checkout."""
+    from packaging.utils import canonicalize_name
+
     from tooling.upgrade.errors import UpstreamError
     from tooling.upgrade.sources.folder import folder_release
 
     for folder in sorted(root.glob(".venv/lib/python3*/site-packages")):
         for information in folder.glob("*.dist-info"):
             match = _DIST_INFO.fullmatch(information.name)
-            if match is None or _normalised(match["name"]) != distribution or not _same(match["version"], version):
+            if (
+                match is None
+                or canonicalize_name(match["name"]) != distribution
+                or not _same(match["version"], version)
+            ):
                 continue
             try:
                 return folder_release(folder, distribution, version)
             except UpstreamError:
                 return None  # a link to a checkout: no copy of the release
     return None
-
-
-def _normalised(name: str) -> str:
-    from packaging.utils import canonicalize_name
-
-    return canonicalize_name(name)
 
 
 def _same(first: str, second: str) -> bool:

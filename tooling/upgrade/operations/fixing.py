@@ -111,7 +111,12 @@ def fix(
         return Fixes(left=tuple(left), after=_tried(audits))
     context.report(f"auditing {len(edited)} fixed files again")
     after = _audited_again(context, moves, edited, allowed)
-    failed = _worse(audits, after, edited)
+    mended = Counter(_key(finding) for one in edited.values() for finding in one.done)
+    known = Counter(_key(finding) for audit in audits for finding in audit.findings)
+    failed = set()
+    for key, number in Counter(_key(finding) for audit in after for finding in audit.findings).items():
+        if key[0] in edited and number > known[key] - mended[key]:
+            failed.add(key[0])
     if failed:
         why = "the audit still finds it after the edit"
         left += [(finding, why) for path in failed for finding in edited[path].done]
@@ -140,17 +145,6 @@ def _audited_again(
     """Audits of the repository as it would be."""
     with edited_tree(context, {path: one.data for path, one in edited.items()}) as then:
         return audit_moves(then, moves, allowed=allowed)
-
-
-def _worse(before: Sequence[Audit], after: Sequence[Audit], edited: Mapping[str, Fixed]) -> set[str]:
-    """Edited files where a finding that was fixed is still there, or a new one appeared."""
-    fixed = Counter(_key(finding) for one in edited.values() for finding in one.done)
-    known = Counter(_key(finding) for audit in before for finding in audit.findings)
-    failed = set()
-    for key, number in Counter(_key(finding) for audit in after for finding in audit.findings).items():
-        if key[0] in edited and number > known[key] - fixed[key]:
-            failed.add(key[0])
-    return failed
 
 
 def _key(finding: AuditFinding) -> tuple[str, str, str, str]:

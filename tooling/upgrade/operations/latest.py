@@ -74,37 +74,33 @@ def _latest(context: UpgradeContext, name: str) -> Latest:
     if not candidates:
         return Latest(name, found.version, found.version, found.version, "", None)
     try:
-        return _searched(context, name, found.version, candidates)
+        skipped: list[str] = []
+        audits: dict[str, Audit | None] = {}
+
+        def breaks(index: int) -> bool:
+            version = candidates[index]
+            if version not in audits:
+                context.report(f"{name} {version}: auditing")
+                try:
+                    (audits[version],) = done = audit_moves(context, [Move(name, found.version, version)])
+                    check_looked_at(context, done)
+                except UpstreamError as error:
+                    skipped.append(f"{version}: {error.message}")
+                    audits[version] = None
+            audit = audits[version]
+            return audit is not None and audit.worst() is AuditSeverity.BREAKING
+
+        low, high = 0, len(candidates)
+        if breaks(high - 1):
+            while low < high:
+                middle = (low + high) // 2
+                if breaks(middle):
+                    high = middle
+                else:
+                    low = middle + 1
+        first = high if high < len(candidates) else -1
+        clean = candidates[first - 1] if first > 0 else found.version if first == 0 else candidates[-1]
+        breaking = candidates[first] if first >= 0 else ""
+        return Latest(name, found.version, candidates[-1], clean, breaking, audits.get(breaking), tuple(skipped))
     except UsageError as error:
         return Latest(name, found.version, candidates[-1], "", "", None, problem=str(error), looked_at_nothing=True)
-
-
-def _searched(context: UpgradeContext, name: str, current: str, candidates: list[str]) -> Latest:
-    skipped: list[str] = []
-    audits: dict[str, Audit | None] = {}
-
-    def breaks(index: int) -> bool:
-        version = candidates[index]
-        if version not in audits:
-            context.report(f"{name} {version}: auditing")
-            try:
-                (audits[version],) = done = audit_moves(context, [Move(name, current, version)])
-                check_looked_at(context, done)
-            except UpstreamError as error:
-                skipped.append(f"{version}: {error.message}")
-                audits[version] = None
-        audit = audits[version]
-        return audit is not None and audit.worst() is AuditSeverity.BREAKING
-
-    low, high = 0, len(candidates)
-    if breaks(high - 1):
-        while low < high:
-            middle = (low + high) // 2
-            if breaks(middle):
-                high = middle
-            else:
-                low = middle + 1
-    first = high if high < len(candidates) else -1
-    clean = candidates[first - 1] if first > 0 else current if first == 0 else candidates[-1]
-    breaking = candidates[first] if first >= 0 else ""
-    return Latest(name, current, candidates[-1], clean, breaking, audits.get(breaking), tuple(skipped))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.upgrade.report.text import code, escaped, markdown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from tooling.upgrade.operations.upgrading import Upgrade
 
@@ -26,10 +26,17 @@ def is_summary(content: bytes) -> bool:
 def summary(upgrade: Upgrade) -> str:
     """Return the whole document. Deterministic: no times, no machine."""
     title = ", ".join(str(request) for request in upgrade.options.requests)
+    problem = upgrade.problem
+    moves = [
+        f"| {escaped(move.distribution)} | {escaped(move.old)} | {escaped(move.new)} | {escaped(move.why)} |"
+        for move in upgrade.moves
+    ]
     parts = [
         f"{_TITLE}{escaped(title)}\n",
-        *_problem(upgrade),
-        _section("Version changes", _moves(upgrade)),
+        *([f"**It did not succeed; nothing else was written.** {escaped(str(problem))}\n"] if problem else []),
+        _section(
+            "Version changes", ["| package | from | to | why |", "| --- | --- | --- | --- |", *moves] if moves else []
+        ),
         _section("Declarations", _edits(upgrade)),
         _section("Resolution", _locks(upgrade)),
         _section("Fixes", _fixes(upgrade)),
@@ -40,22 +47,9 @@ def summary(upgrade: Upgrade) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _section(title: str, lines: Iterator[str]) -> str:
+def _section(title: str, lines: Iterable[str]) -> str:
     body = list(lines)
     return f"## {title}\n\n" + "\n".join(body) + "\n" if body else ""
-
-
-def _problem(upgrade: Upgrade) -> Iterator[str]:
-    if upgrade.problem is not None:
-        yield f"**It did not succeed; nothing else was written.** {escaped(str(upgrade.problem))}\n"
-
-
-def _moves(upgrade: Upgrade) -> Iterator[str]:
-    if upgrade.moves:
-        yield "| package | from | to | why |"
-        yield "| --- | --- | --- | --- |"
-    for move in upgrade.moves:
-        yield f"| {escaped(move.distribution)} | {escaped(move.old)} | {escaped(move.new)} | {escaped(move.why)} |"
 
 
 def _edits(upgrade: Upgrade) -> Iterator[str]:

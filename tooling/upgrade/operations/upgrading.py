@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from tooling.cli.errors import ToolError
     from tooling.kit.change.plan import Plan
-    from tooling.upgrade.declarations.declaration import Declarations
     from tooling.upgrade.findings import Audit
     from tooling.upgrade.locks.result import LockResult
     from tooling.upgrade.manifests.requests import VersionRequest
@@ -96,7 +95,7 @@ def plan_upgrade(context: UpgradeContext, upgrade: Upgrade) -> None:
             continue
     allowed = found
     upgrade.audits = audit_moves(context, upgrade.moves, allowed=allowed)
-    upgrade.warnings += [*_yanked(context), *_contradicted(context, upgrade)]
+    upgrade.warnings += _doubts(context, upgrade)
     try:
         check_looked_at(context, upgrade.audits)
     except UsageError as error:
@@ -119,17 +118,15 @@ def plan_upgrade(context: UpgradeContext, upgrade: Upgrade) -> None:
             upgrade.problem, upgrade.fixes, upgrade.audits = error, Fixes(), before
 
 
-def _yanked(context: UpgradeContext) -> Iterator[str]:
+def _doubts(context: UpgradeContext, upgrade: Upgrade) -> Iterator[str]:
+    """Find yanked releases, and overrides of the project that give a release what it says it cannot work with."""
+    from tooling.upgrade.declarations.find import read_declarations
+    from tooling.upgrade.locks.conflicts import contradicted_overrides
+
     for origin in context.origins():
         if origin.yanked is not None:
             why = f": {origin.yanked}" if origin.yanked else "; its index does not say why"
             yield f"{origin.distribution} {origin.version} was yanked by its maintainers{why}"
-
-
-def _contradicted(context: UpgradeContext, upgrade: Upgrade) -> Iterator[str]:
-    """Find overrides of the project that give a new release what it says it cannot work with."""
-    from tooling.upgrade.locks.conflicts import contradicted_overrides
-
     metadata = {
         (move.distribution, move.new): context.upstream(move.distribution, move.new).release.requires()
         for move in upgrade.moves
@@ -137,24 +134,17 @@ def _contradicted(context: UpgradeContext, upgrade: Upgrade) -> Iterator[str]:
     locked: dict[str, str] = {}
     for result in upgrade.locks:
         locked.update(result.versions)
-    for each in contradicted_overrides(_declared_then(context, upgrade), metadata, locked):
-        yield (
-            f"{each.declaration.where}: the override makes {each.declaration.distribution} {each.version}, and "
-            f"{each.requirer} {each.requirer_version} requires {each.requirement}: nothing but the override hides that"
-        )
-
-
-def _declared_then(context: UpgradeContext, upgrade: Upgrade) -> Declarations:
-    """Return the declarations as they will be."""
-    from tooling.upgrade.declarations.find import read_declarations
-
     changed = {change.path: change.after for change in upgrade.plan.changes}
     declared = context.declarations
     edited = [path for path in declared.files if changed.get(path) is not None]
     found = [each for each in declared.found if each.path not in edited]
     for path in edited:
         found += read_declarations(path, (changed[path] or b"").decode("utf-8", errors="replace"))
-    return replace(declared, found=tuple(found))
+    for each in contradicted_overrides(replace(declared, found=tuple(found)), metadata, locked):
+        yield (
+            f"{each.declaration.where}: the override makes {each.declaration.distribution} {each.version}, and "
+            f"{each.requirer} {each.requirer_version} requires {each.requirement}: nothing but the override hides that"
+        )
 
 
 def _move(context: UpgradeContext, request: VersionRequest, old: Mapping[str, str]) -> Move:
@@ -197,31 +187,22 @@ def _lock(context: UpgradeContext, upgrade: Upgrade, requests: Sequence[VersionR
         offline=upgrade.options.offline,
     )
     for result in upgrade.locks:
-        solved = result.proposal is not None and result.proposal.applied
+        proposal = result.proposal
+        solved = proposal is not None and proposal.applied
         if result.conflict is not None and not solved:
+            way_out = "relax one of these requirements, or upgrade the packages together"
+            if proposal is not None:
+                place = f"{proposal.declaration.distribution}{proposal.specifier} at {proposal.declaration.where}"
+                way_out = f"--fix writes {place}: {proposal.why}"
             raise ResolutionError(
                 f"variant {result.variant}: " + "; ".join(map(str, result.conflict.causes[:4]))
                 if result.conflict.causes
                 else f"variant {result.variant}: no set of versions satisfies all requirements",
                 where=next((cause.where for cause in result.conflict.causes if cause.where), ""),
-                fix=_way_out(result),
+                fix=way_out,
                 details={"raw": result.conflict.raw},
             )
-    upgrade.moves += _brought_along(context, upgrade)
-
-
-def _way_out(result: LockResult) -> str:
-    if result.proposal is not None:
-        declaration = result.proposal.declaration
-        return (
-            f"--fix writes {declaration.distribution}{result.proposal.specifier} at {declaration.where}: "
-            f"{result.proposal.why}"
-        )
-    return "relax one of these requirements, or upgrade the packages together"
-
-
-def _brought_along(context: UpgradeContext, upgrade: Upgrade) -> list[Move]:
-    """Watched packages that the resolution moves besides those that were asked for."""
+    # Watched packages that the resolution moves besides those that were asked for
     asked = {move.distribution for move in upgrade.moves}
     found: dict[str, Move] = {}
     for result in upgrade.locks:
@@ -230,7 +211,7 @@ def _brought_along(context: UpgradeContext, upgrade: Upgrade) -> list[Move]:
             one_each = change.old and change.new and "," not in change.old + change.new
             if watched and one_each and change.name not in asked:
                 found[change.name] = Move(change.name, change.old, change.new, f"variant {result.variant} resolves so")
-    return list(found.values())
+    upgrade.moves += found.values()
 
 
 def _checklists(context: UpgradeContext, upgrade: Upgrade) -> None:

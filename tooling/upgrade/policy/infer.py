@@ -7,13 +7,11 @@ from collections import Counter
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from tooling.cli.toml import TOMLError, parse_toml
 from tooling.upgrade.declarations.declaration import DeclarationKind, normalised
-from tooling.upgrade.declarations.find import repository_files
+from tooling.upgrade.declarations.find import project_table, repository_files
 from tooling.upgrade.policy.watched import FocusedPackage, Tier, Variant, VersionScope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from tooling.upgrade.declarations.declaration import Declarations
@@ -50,18 +48,15 @@ def import_names(distribution: str, root: Path | None = None) -> tuple[str, ...]
     """Import names of a distribution. root: a repository whose `.venv` is asked first."""
     if distribution in _KNOWN:
         return _KNOWN[distribution]
-    for folders in _environments(root):
+    environments: list[list[str] | None] = [None]
+    if root is not None:
+        libraries = [*root.glob(".venv/lib/python*/site-packages"), *root.glob(".venv/Lib/site-packages")]
+        environments.insert(0, [str(folder) for folder in libraries if folder.is_dir()])
+    for folders in environments:
         found = _installed(distribution, folders)
         if found:
             return found
     return (distribution.replace("-", "_").replace(".", "_"),)
-
-
-def _environments(root: Path | None) -> Iterable[list[str] | None]:
-    if root is not None:
-        libraries = [*root.glob(".venv/lib/python*/site-packages"), *root.glob(".venv/Lib/site-packages")]
-        yield [str(folder) for folder in libraries if folder.is_dir()]
-    yield None
 
 
 def _installed(distribution: str, folders: list[str] | None) -> tuple[str, ...]:
@@ -78,11 +73,8 @@ def _installed(distribution: str, folders: list[str] | None) -> tuple[str, ...]:
         ]
     except (OSError, ValueError):  # a damaged installation says nothing
         return ()
-    return tuple(sorted({name for name in names if name.isidentifier() and not _is_strange(name)}))
-
-
-def _is_strange(name: str) -> bool:
-    return name in {"test", "tests", "docs", "examples", "benchmarks"} or name.startswith("__editable__")
+    own = {name for name in names if name.isidentifier() and not name.startswith("__editable__")}
+    return tuple(sorted(own - {"test", "tests", "docs", "examples", "benchmarks"}))
 
 
 _IMPORT = re.compile(
@@ -95,18 +87,14 @@ _TWIN = re.compile(r"pyproject[.-](?P<name>[\w-]+)\.toml$")
 def infer_variants(declarations: Declarations, root: Path) -> tuple[Variant, ...]:
     """One for the top-level manifest, and one for each twin (pyproject.vllm.toml) beside it."""
     twins = sorted(path for path in declarations.files if "/" not in path and _TWIN.match(path))
-    found = [Variant(name="default", manifests=_top_manifests(declarations), lock=_lock(root, ""))]
+    order = ("pyproject.toml", "setup.cfg", "setup.py", "requirements.txt")
+    top = [path for path in order if path in declarations.files]
+    found = [Variant(name="default", manifests=tuple(top) or ("pyproject.toml",), lock=_lock(root, ""))]
     for path in twins:
         hit = _TWIN.match(path)
         name = hit["name"] if hit else path
         found.append(Variant(name=name, manifests=(path,), lock=_lock(root, name)))
     return tuple(found)
-
-
-def _top_manifests(declarations: Declarations) -> tuple[str, ...]:
-    order = ("pyproject.toml", "setup.cfg", "setup.py", "requirements.txt")
-    found = [path for path in order if path in declarations.files]
-    return tuple(found) or ("pyproject.toml",)
 
 
 def _lock(root: Path, variant: str) -> str:
@@ -118,7 +106,8 @@ def infer_packages(declarations: Declarations, variants: tuple[Variant, ...], ro
     """Return the declared distributions that the code imports, those that more files import first in tier."""
     imported = imported_names(root)
     found: list[FocusedPackage] = []
-    for distribution in sorted({each.distribution for each in declarations.found} - {_own_name(root)}):
+    own = normalised(str(project_table(root).get("name", "")))  # its extras may name it
+    for distribution in sorted({each.distribution for each in declarations.found} - {own}):
         names = import_names(distribution, root)
         files = max((imported[name] for name in names), default=0)
         if files:
@@ -128,16 +117,6 @@ def infer_packages(declarations: Declarations, variants: tuple[Variant, ...], ro
                 FocusedPackage(distribution=distribution, imports=names, tier=tier, scope=scope, variants=chosen)
             )
     return tuple(found)
-
-
-def _own_name(root: Path) -> str:
-    """Return the project's own distribution, which its extras may name."""
-    try:
-        project = parse_toml((root / "pyproject.toml").read_bytes()).get("project", {})
-    except (OSError, *TOMLError):
-        return ""
-    name = project.get("name", "") if isinstance(project, dict) else ""
-    return normalised(name) if isinstance(name, str) else ""
 
 
 def _scope(

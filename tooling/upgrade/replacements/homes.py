@@ -64,7 +64,13 @@ class Homes:
         if not any(candidate.weight >= LEAST for candidate in self._found.values()):
             self._by_body()
         for dotted, candidate in self._found.items():
-            self._weigh(candidate, self._symbols[dotted])
+            home = self._symbols[dotted]
+            if self._has_same_body(home):
+                candidate.reasons.add(Reason.SAME_BODY)
+            if self._has_same_value(home):
+                candidate.reasons.add(Reason.SAME_VALUE)
+            if is_compatible(self._old, self._subject.symbol, self._new, home):
+                candidate.reasons.add(Reason.COMPATIBLE)
         chosen = best(self._found.values(), LEAST)
         if chosen is None:
             return None
@@ -177,15 +183,7 @@ class Homes:
         near = sorted((each for each in rows if each[0] < 9), key=lambda each: (each[0], each[1].module, each[2]))
         return [(row, name) for _, row, name in near[:_MOST_NEW_NAMES]]
 
-    # --------------------------------------------------------------------------------------------------------- weighing
-
-    def _weigh(self, candidate: Candidate, symbol: Symbol) -> None:
-        if self._has_same_body(symbol):
-            candidate.reasons.add(Reason.SAME_BODY)
-        if self._has_same_value(symbol):
-            candidate.reasons.add(Reason.SAME_VALUE)
-        if is_compatible(self._old, self._subject.symbol, self._new, symbol):
-            candidate.reasons.add(Reason.COMPATIBLE)
+    # ------------------------------------------------------------------------------------------------------ candidates
 
     def _add(self, path: str, reason: Reason | None = None) -> str:
         """Count a path of the new release as a candidate; the dotted path of its definition, "" if there is none."""
@@ -232,13 +230,10 @@ class Homes:
         used = [f"{module}.{name}" for module, count in imported.most_common() if count > 1]
         was_passed_on = self._subject.path != self._subject.symbol.dotted
         for way in [*ways[:1], *([] if was_passed_on else used), *ways, symbol.dotted, path]:
-            if not _is_private(way) and self._leads_to(way, symbol):
+            end = None if _is_private(way) else self._new.resolve(way)
+            if isinstance(end, Found) and end.symbol.dotted == symbol.dotted and not end.deprecated:
                 return way
         return symbol.dotted
-
-    def _leads_to(self, path: str, symbol: Symbol) -> bool:
-        resolution = self._new.resolve(path)
-        return isinstance(resolution, Found) and resolution.symbol.dotted == symbol.dotted and not resolution.deprecated
 
 
 @lru_cache(maxsize=4)

@@ -55,6 +55,9 @@ LEAST = Reason.SIMILAR_BODY.weight
 _MOST_CLASSES = 12
 _ON_SELF = re.compile(r"^\s*self\.(\w+)\s*(?::[^=\n]*)?=(?!=)", re.MULTILINE)
 
+_COMMON = frozenset(["None", "True", "False", "0", "1", "''", '""', "[]", "{}", "()", "...", "auto()", "enum.auto()"])
+"""Values that half of all fields have."""
+
 
 def best_member(
     gone: Symbol, name: str, owner: Symbol, old: Upstream, new: Upstream, texts: Iterable[str]
@@ -95,7 +98,7 @@ def _reasons(gone: Symbol, symbol: Symbol, old: Upstream, new: Upstream) -> Iter
     if gone.kind is not symbol.kind:
         return
     if gone.kind is SymbolKind.VALUE:
-        if gone.value and gone.value == symbol.value and _is_telling(gone.value):
+        if gone.value and gone.value == symbol.value and gone.value not in _COMMON:
             yield Reason.SAME_VALUE
         return
     if gone.digest and gone.digest == symbol.digest:
@@ -107,25 +110,6 @@ def _reasons(gone: Symbol, symbol: Symbol, old: Upstream, new: Upstream) -> Iter
             yield Reason.SIMILAR_BODY
     if gone.binding == symbol.binding and is_compatible(old, gone, new, symbol):
         yield Reason.COMPATIBLE
-
-
-def _is_telling(value: str) -> bool:
-    """Whether a value is more than what half of all fields have."""
-    return value not in {
-        "None",
-        "True",
-        "False",
-        "0",
-        "1",
-        "''",
-        '""',
-        "[]",
-        "{}",
-        "()",
-        "...",
-        "auto()",
-        "enum.auto()",
-    }
 
 
 def _names(symbol: Symbol, upstream: Upstream) -> list[str]:

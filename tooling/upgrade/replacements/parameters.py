@@ -34,7 +34,13 @@ def best_parameter(
     fresh = [each for each in right.parameters if each.name not in had and each.kind not in _STARRED]
     lost = [each for each in left.parameters if each.name not in has and each.kind not in _STARRED]
     bodies_of = _body(old, before), _body(new, after)
-    told = set(_told(name, gone, bodies_of[0], texts))
+    # Names that the old release tells to use instead, in texts about this parameter
+    word = re.compile(rf"\b{re.escape(name)}\b")
+    about = [text for text in texts if word.search(text)]
+    about += evidence.texts_about(textwrap.dedent(bodies_of[0]), name)
+    if gone is not None and gone.deprecated:
+        about.append(gone.deprecated)
+    told = {word.rpartition(".")[2] for text in about for word in evidence.advised(text)}
     places = similarity.took_places(*bodies_of, [each.name for each in lost], [each.name for each in fresh])
     found = {each.name: Candidate(each.name) for each in right.parameters if each in fresh or each.name in told}
     for each in right.parameters:
@@ -91,16 +97,6 @@ def _kind_of_default(parameter: Parameter) -> str:
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         return ""
     return "" if value is None else "number" if type(value) in (int, float) else type(value).__name__
-
-
-def _told(name: str, gone: Parameter | None, body: str, texts: Iterable[str]) -> list[str]:
-    """Names that the old release tells to use instead, of texts about this parameter."""
-    word = re.compile(rf"\b{re.escape(name)}\b")
-    about = [text for text in texts if word.search(text)]
-    about += evidence.texts_about(textwrap.dedent(body), name)
-    if gone is not None and gone.deprecated:
-        about.append(gone.deprecated)
-    return [word.rpartition(".")[2] for text in about for word in evidence.advised(text)]
 
 
 def _likeness(gone: Parameter, left: Signature, other: Parameter, right: Signature, *, only: bool) -> list[Reason]:

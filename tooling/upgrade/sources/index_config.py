@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from tooling.upgrade.sources.links import credentials_of, without_credentials
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,17 @@ _MOST_BYTES = 1 << 20
 
 def read_pip_config(environ: Mapping[str, str], project: Path | None = None) -> IndexConfig:
     """pip's settings for installing into the project's environment."""
-    options = _options(environ, project)
+    options: dict[str, str] = {}
+    for path in _files(environ, project):
+        options.update(_read(path))
+    for name, value in environ.items():
+        if name.startswith("PIP_") and value:
+            options[name[4:].lower().replace("_", "-")] = value
 
     def words(name: str) -> tuple[str, ...]:
         return tuple(options.get(name, "").split())
 
+    text = options.get("retries")
     return IndexConfig(
         default=options.get("index-url") or None,
         indexes=tuple(("", url, False, False) for url in words("extra-index-url")),
@@ -65,7 +71,7 @@ def read_pip_config(environ: Mapping[str, str], project: Path | None = None) -> 
         certificates=options.get("cert") or environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE"),
         trusted_hosts=words("trusted-host"),
         timeout=number(options.get("timeout") or options.get("default-timeout")),
-        retries=_whole(options.get("retries")),
+        retries=min(int(text), 20) if text is not None and text.strip().isdecimal() else None,
     )
 
 
@@ -81,20 +87,6 @@ def number(text: str | None) -> float | None:
     except ValueError:
         return None
     return value if 0 < value < 86_400 else None
-
-
-def _whole(text: str | None) -> int | None:
-    return min(int(text), 20) if text is not None and text.strip().isdecimal() else None
-
-
-def _options(environ: Mapping[str, str], project: Path | None) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for path in _files(environ, project):
-        found.update(_read(path))
-    for name, value in environ.items():
-        if name.startswith("PIP_") and value:
-            found[name[4:].lower().replace("_", "-")] = value
-    return found
 
 
 def _files(environ: Mapping[str, str], project: Path | None) -> Iterator[Path]:
@@ -366,8 +358,8 @@ def combined(preferred: Sequence[IndexConfig]) -> IndexSettings:
                 credentials.setdefault(host_of(url), known)
     return IndexSettings(
         indexes=tuple(dict.fromkeys(indexes)),
-        find_links=_unique(
-            without_credentials(url) if "://" in url else url for t in preferred for url in t.find_links
+        find_links=tuple(
+            dict.fromkeys(without_credentials(url) if "://" in url else url for t in preferred for url in t.find_links)
         ),
         first_index=preferred[0].first_index,
         offline=any(config.offline for config in preferred),
@@ -397,7 +389,3 @@ def _ordered(preferred: Sequence[IndexConfig]) -> list[tuple[str, str, bool, boo
     main = (name, default, False, False)
     # uv asks its default last, pip its main one first; with pip's rules the order decides only between equal files.
     return [*others, main] if preferred[0].first_index else [main, *others]
-
-
-def _unique(values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(values))

@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from tooling.cli.errors import UsageError
 from tooling.upgrade.errors import OfflineError, UpstreamError
-from tooling.upgrade.sources.cache import Cache, CachedRelease
+from tooling.upgrade.sources.cache import Cache
 from tooling.upgrade.sources.fetching import Fetcher
 from tooling.upgrade.sources.index_config import read_settings
 from tooling.upgrade.sources.installation import requirements
@@ -137,9 +137,18 @@ class Catalogue:
             return self._listed(distribution, fresh=True)  # a page from the cache may be older than the package
         if self._offline or listing.failed:
             # Which files there are is not known; those that were fetched once are known to be.
-            links = [_link(entry) for entry in self._cache.entries(distribution)]
+            links = tuple(
+                FileLink(
+                    filename=entry.filename,
+                    url=entry.url,
+                    version=entry.version,
+                    is_wheel=entry.filename.endswith(".whl"),
+                    hashes=(("sha256", entry.sha256),) if entry.sha256 else (),
+                )
+                for entry in self._cache.entries(distribution)
+            )
             if links:
-                return Listing(tuple(links), listing.asked, listing.failed)
+                return Listing(links, listing.asked, listing.failed)
         raise unknown_package(
             distribution, listing, sorted(self._known | set(self._cache.distributions())), offline=self._offline
         )
@@ -243,17 +252,6 @@ def _matching(links: Iterable[FileLink], version: Version) -> list[FileLink]:
     local = [(actual, link) for actual, link in found if actual.public == version.public]
     highest = max((actual for actual, _ in local), default=None)
     return [link for actual, link in local if actual == highest]
-
-
-def _link(entry: CachedRelease) -> FileLink:
-    hashes = (("sha256", entry.sha256),) if entry.sha256 else ()
-    return FileLink(
-        filename=entry.filename,
-        url=entry.url,
-        version=entry.version,
-        is_wheel=entry.filename.endswith(".whl"),
-        hashes=hashes,
-    )
 
 
 @contextmanager

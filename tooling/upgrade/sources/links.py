@@ -98,7 +98,10 @@ def choose(links: Iterable[FileLink], python: str) -> FileLink | None:
 
 
 def _rank(link: FileLink, python: str) -> tuple[object, ...]:
-    fits = _accepts(link.requires_python, python)
+    try:
+        fits = SpecifierSet(link.requires_python).contains(python, prereleases=True)
+    except InvalidSpecifier:
+        fits = True
     # Later builds of one wheel first
     number, text = parse_wheel_filename(link.filename)[2] or (0, "") if link.is_wheel else (0, "")
     return (
@@ -109,13 +112,6 @@ def _rank(link: FileLink, python: str) -> tuple[object, ...]:
         (-number, text),
         link.filename,
     )
-
-
-def _accepts(requires_python: str, python: str) -> bool:
-    try:
-        return SpecifierSet(requires_python).contains(python, prereleases=True)
-    except InvalidSpecifier:
-        return True
 
 
 def _tag_rank(link: FileLink, python: str) -> int:

@@ -76,21 +76,19 @@ def grouped(links: Iterable[FileLink]) -> list[VersionInfo]:
             by_version.setdefault(Version(link.version), []).append(link)
         except InvalidVersion:
             continue
-    return [_version(version, by_version[version]) for version in sorted(by_version)]
-
-
-def _version(version: Version, links: list[FileLink]) -> VersionInfo:
-    ordered = tuple(sorted(links, key=lambda link: link.filename))
-    yanked = ordered[0].yanked if all(link.yanked is not None for link in ordered) else None
-    wheels = [link for link in ordered if link.is_wheel] or list(ordered)
-    times = sorted(link.uploaded for link in ordered if link.uploaded)
-    return VersionInfo(
-        version=version,
-        files=ordered,
-        yanked=yanked,
-        requires_python=next((link.requires_python for link in wheels if link.requires_python), ""),
-        uploaded=times[0] if times else "",
-    )
+    found = []
+    for version, unordered in sorted(by_version.items(), key=lambda item: item[0]):
+        files = tuple(sorted(unordered, key=lambda link: link.filename))
+        wheels = [link for link in files if link.is_wheel] or files
+        info = VersionInfo(
+            version=version,
+            files=files,
+            yanked=files[0].yanked if all(link.yanked is not None for link in files) else None,
+            requires_python=next((link.requires_python for link in wheels if link.requires_python), ""),
+            uploaded=min((link.uploaded for link in files if link.uploaded), default=""),
+        )
+        found.append(info)
+    return found
 
 
 _NEAR = 2

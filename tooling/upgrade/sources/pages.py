@@ -254,7 +254,19 @@ class Pages:
         with answer:
             if answer.status == 304:
                 return {**kept, "fetched": time.time()}
-            body = _unpacked(_whole(answer), answer)
+            blocks: list[bytes] = []
+            total = 0
+            while block := answer.read(1 << 16):
+                blocks.append(block)
+                total += len(block)
+                if total > _MAX_PAGE:
+                    raise UpstreamError(
+                        f"the page is larger than {_MAX_PAGE >> 20} MB", where=without_credentials(answer.url)
+                    )
+            expected = answer.headers.get("content-length", "")
+            if expected.isdecimal() and total != int(expected):
+                raise OfflineError("the connection broke", where=without_credentials(answer.url))
+            body = _unpacked(b"".join(blocks), answer)
         return {
             "url": without_credentials(answer.url),
             "fetched": time.time(),
@@ -268,20 +280,6 @@ class Pages:
 def local_path(url: str) -> Path:
     """Return the path of a file: address."""
     return Path(url2pathname(urlsplit(url).path))
-
-
-def _whole(answer: HttpAnswer) -> bytes:
-    blocks: list[bytes] = []
-    total = 0
-    while block := answer.read(1 << 16):
-        blocks.append(block)
-        total += len(block)
-        if total > _MAX_PAGE:
-            raise UpstreamError(f"the page is larger than {_MAX_PAGE >> 20} MB", where=without_credentials(answer.url))
-    expected = answer.headers.get("content-length", "")
-    if expected.isdecimal() and total != int(expected):
-        raise OfflineError("the connection broke", where=without_credentials(answer.url))
-    return b"".join(blocks)
 
 
 def _unpacked(body: bytes, answer: HttpAnswer) -> bytes:

@@ -121,33 +121,31 @@ def download(
     for attempt in range(3):
         try:
             with first if first is not None else transport.get(link.url) as answer:
-                return _store(answer, link, target, report)
+                expected = answer.headers.get("content-length", "")
+                total = int(expected) if expected.isdecimal() else None
+                machines = {name: hashlib.new(name) for name, _ in link.hashes}
+                done = 0
+                with target.open("wb") as stream:
+                    while block := answer.read(_BLOCK):
+                        done += len(block)
+                        if done > _MAX_FILE:
+                            raise ArchiveError(f"it is larger than {_MAX_FILE >> 30} GB", where=link.filename)
+                        stream.write(block)
+                        for machine in machines.values():
+                            machine.update(block)
+                        if total and total > RANGE_FROM and (done // _BLOCK) % 32 == 0:
+                            report(f"{link.filename}: {done >> 20} of {total >> 20} MB")
+                if total is not None and done != total:
+                    raise OfflineError(
+                        f"the connection broke after {done} of {total} bytes", where=without_credentials(link.url)
+                    )
+                check_hashes(link, {name: machine.hexdigest() for name, machine in machines.items()})
+                return done
         except OfflineError:
             first = None
             if attempt == 2:
                 raise
     raise AssertionError("the last attempt returns or raises")
-
-
-def _store(answer: HttpAnswer, link: FileLink, target: Path, report: Callable[[str], None]) -> int:
-    expected = answer.headers.get("content-length", "")
-    total = int(expected) if expected.isdecimal() else None
-    machines = {name: hashlib.new(name) for name, _ in link.hashes}
-    done = 0
-    with target.open("wb") as stream:
-        while block := answer.read(_BLOCK):
-            done += len(block)
-            if done > _MAX_FILE:
-                raise ArchiveError(f"it is larger than {_MAX_FILE >> 30} GB", where=link.filename)
-            stream.write(block)
-            for machine in machines.values():
-                machine.update(block)
-            if total and total > RANGE_FROM and (done // _BLOCK) % 32 == 0:
-                report(f"{link.filename}: {done >> 20} of {total >> 20} MB")
-    if total is not None and done != total:
-        raise OfflineError(f"the connection broke after {done} of {total} bytes", where=without_credentials(link.url))
-    check_hashes(link, {name: machine.hexdigest() for name, machine in machines.items()})
-    return done
 
 
 def check_hashes(link: FileLink, actual: dict[str, str]) -> None:

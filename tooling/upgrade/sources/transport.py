@@ -90,7 +90,8 @@ class Transport:
             except urllib.error.HTTPError as error:
                 if error.code == http.HTTPStatus.NOT_MODIFIED:
                     return HttpAnswer(error.code, dict(error.headers.items()), url, error)
-                wait = _retry_after(error.headers.get("Retry-After"))
+                text = error.headers.get("Retry-After")
+                wait = float(text) if text is not None and text.strip().isdecimal() else None
                 error.close()
                 if error.code not in _AGAIN or last:
                     raise _refused(error.code, url) from None
@@ -117,10 +118,19 @@ class Transport:
             proxy = self._settings.proxy
             proxies = {"http": proxy, "https": proxy} if proxy else None
             opener = urllib.request.OpenerDirector()
+            certificates = self._settings.certificates
+            try:
+                context = ssl.create_default_context(cafile=certificates)
+            except OSError as error:
+                advice = "correct `cert` in pip's configuration"
+                raise UpstreamError(f"unreadable certificates: {error}", where=str(certificates), fix=advice) from error
+            if trusted:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
             for handler in (
                 urllib.request.ProxyHandler(proxies),
                 urllib.request.HTTPHandler(),
-                urllib.request.HTTPSHandler(context=self._context(trusted)),
+                urllib.request.HTTPSHandler(context=context),
                 urllib.request.HTTPErrorProcessor(),
                 urllib.request.HTTPDefaultErrorHandler(),
                 _Redirects(self._authorization),
@@ -129,18 +139,6 @@ class Transport:
             self._openers[trusted] = opener
         body = self._openers[trusted].open(request, timeout=self._settings.timeout)
         return HttpAnswer(body.status, dict(body.headers.items()), body.url, body)
-
-    def _context(self, trusted: bool) -> ssl.SSLContext:
-        certificates = self._settings.certificates
-        try:
-            context = ssl.create_default_context(cafile=certificates)
-        except OSError as error:
-            fix = "correct `cert` in pip's configuration"
-            raise UpstreamError(f"unreadable certificates: {error}", where=str(certificates), fix=fix) from error
-        if trusted:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
 
     def _authorization(self, url: str) -> str:
         host = host_of(url)
@@ -195,10 +193,6 @@ def _refused(status: int, url: str) -> RefusedError:
         fix = "check the credentials in the index's address, in ~/.netrc or in UV_INDEX_<NAME>_USERNAME and _PASSWORD"
         return RefusedError(f"access was refused (status {status})", status=status, where=where, fix=fix)
     return RefusedError(f"the server answered with status {status}", status=status, where=where, fix="try again later")
-
-
-def _retry_after(text: str | None) -> float | None:
-    return float(text) if text is not None and text.strip().isdecimal() else None
 
 
 def _is_final(error: Exception) -> bool:

@@ -47,15 +47,18 @@ def audit(
 
     allowed: versions that the new manifest admits, of all or by distribution; without it no guard is called dead.
     explain: says where gone names went (`replacements`)."""
-    return tuple(_audited(index, pair, pairs, _allowed(allowed, pair), explain) for pair in pairs)
-
-
-def _allowed(allowed: Mapping[str, SpecifierSet] | SpecifierSet | None, pair: ReleasePair) -> SpecifierSet | None:
     from packaging.specifiers import SpecifierSet
 
-    if allowed is None or isinstance(allowed, SpecifierSet):
-        return allowed
-    return allowed.get(pair.distribution)
+    return tuple(
+        _audited(
+            index,
+            pair,
+            pairs,
+            allowed if allowed is None or isinstance(allowed, SpecifierSet) else allowed.get(pair.distribution),
+            explain,
+        )
+        for pair in pairs
+    )
 
 
 @dataclass
@@ -109,7 +112,9 @@ def _audited(
     findings: list[AuditFinding] = []
     for file in index.files:
         findings.extend(_of_file(file, pair, context, tally))
-        findings.extend(_dead_guards(file, pair, allowed))
+        if allowed is not None:
+            guards = (dead(file.path, guard, pair, allowed) for guard in file.guards)
+            findings.extend(finding for finding in guards if finding is not None)
     findings = _without_consequences(findings, index, pair)
     # Sorted; of several findings on one cause at one place the gravest, then the one that names most
     best: dict[tuple[object, ...], AuditFinding] = {}
@@ -144,42 +149,30 @@ def _of_file(file: FileUses, pair: ReleasePair, context: JudgeContext, tally: _T
     for use in file.uses:
         if not any(pair.owns(root) for root in roots_of(use.target)):
             continue
-        known, found = _looked_at(JudgedUse(use, pair.old, pair.new, context))
+        case = JudgedUse(use, pair.old, pair.new, context)
+        try:
+            known, found = coverage_of(case), judged(case)
+        except RecursionError:  # code nested beyond Python's stack is open
+            known, found = Coverage(use.symbol_text, why="nested too deep to be followed"), []
         tally.add(use, known)
         findings.extend(found)
         if known.unresolved and use.action is Action.IMPORT:
-            findings.append(_unresolved(use, known, pair))
+            version = pair.old.release.origin.version
+            findings.append(
+                AuditFinding(
+                    path=use.place.path,
+                    line=use.place.line,
+                    column=use.place.column,
+                    end_line=use.place.end_line,
+                    kind=FindingKind.UNRESOLVED,
+                    severity=AuditSeverity.INFO,
+                    confidence=0.5,
+                    distribution=pair.distribution,
+                    symbol=known.symbol,
+                    message=f"{known.symbol}: {pair.distribution} {version} does not have it either",
+                )
+            )
     return findings
-
-
-def _looked_at(case: JudgedUse) -> tuple[Coverage, list[AuditFinding]]:
-    """How much is known of a use, and what is said of it. Code that is nested beyond Python's stack is open."""
-    try:
-        return coverage_of(case), judged(case)
-    except RecursionError:
-        return Coverage(case.use.symbol_text, why="nested too deep to be followed"), []
-
-
-def _unresolved(use: Use, known: Coverage, pair: ReleasePair) -> AuditFinding:
-    return AuditFinding(
-        path=use.place.path,
-        line=use.place.line,
-        column=use.place.column,
-        end_line=use.place.end_line,
-        kind=FindingKind.UNRESOLVED,
-        severity=AuditSeverity.INFO,
-        confidence=0.5,
-        distribution=pair.distribution,
-        symbol=known.symbol,
-        message=f"{known.symbol}: {pair.distribution} {pair.old.release.origin.version} does not have it either",
-    )
-
-
-def _dead_guards(file: FileUses, pair: ReleasePair, allowed: SpecifierSet | None) -> list[AuditFinding]:
-    if allowed is None:
-        return []
-    found = (dead(file.path, guard, pair, allowed) for guard in file.guards)
-    return [finding for finding in found if finding is not None]
 
 
 def _without_consequences(findings: list[AuditFinding], index: UsesByFile, pair: ReleasePair) -> list[AuditFinding]:

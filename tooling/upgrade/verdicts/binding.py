@@ -163,11 +163,13 @@ def bind(signature: Signature, arguments: PassedArguments, accepts: Callable[[st
     wrong: set[int] = set()
     for index, argument in enumerate(arguments.given):
         if argument.name is None:
-            slot = _positional_slot(signature, argument.position)
+            by_position = positional(signature)
+            fits = argument.position < len(by_position)
+            slot = by_position[argument.position].name if fits else STAR if takes(signature, "star") else ""
         else:
             parameter = named(signature, argument.name)
             slot = parameter.name if parameter is not None and parameter.kind != "positional-only" else ""
-            if not slot and _is_positional_only(signature, argument.name):
+            if not slot and parameter is not None and not takes(signature, "double-star"):
                 wrong.add(index)
             elif not slot:
                 keywords[index] = _beyond(signature, argument.name, accepts)
@@ -196,18 +198,6 @@ def named(signature: Signature, name: str) -> Parameter | None:
 def takes(signature: Signature, kind: str) -> bool:
     """Whether it has `*args` ("star") or `**kwargs` ("double-star")."""
     return any(each.kind == kind for each in signature.parameters)
-
-
-def _positional_slot(signature: Signature, position: int) -> str:
-    slots = positional(signature)
-    if position < len(slots):
-        return slots[position].name
-    return STAR if takes(signature, "star") else ""
-
-
-def _is_positional_only(signature: Signature, name: str) -> bool:
-    parameter = named(signature, name)
-    return parameter is not None and parameter.kind == "positional-only" and not takes(signature, "double-star")
 
 
 def _beyond(signature: Signature, name: str, accepts: Callable[[str], Keyword]) -> Keyword:

@@ -16,7 +16,6 @@ from tooling.upgrade.verdicts.presence import renamed_keyword, renamed_parameter
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.upgrade.symbols import Parameter
     from tooling.upgrade.uses import SourcePlace
     from tooling.upgrade.verdicts.binding import Callable_
     from tooling.upgrade.verdicts.case import JudgedUse
@@ -30,7 +29,14 @@ def changed(case: JudgedUse) -> Iterator[UseProblem]:
         return  # arguments of a partial may still come
     if len(before) != 1 or len(after) != 1:
         return  # of a union nobody knows which default is meant
-    for parameter, was in _differing(before[0], after[0], arguments):
+    old = bind(before[0].signature, arguments, before[0].accepts)
+    new = bind(after[0].signature, arguments, after[0].accepts)
+    for parameter in after[0].signature.parameters:
+        was = named(before[0].signature, parameter.name)
+        if was is None or parameter.name not in new.omitted or was.name not in old.omitted:
+            continue
+        if was.folded is None or parameter.folded is None or was.folded == parameter.folded:
+            continue
         yield UseProblem(
             kind=FindingKind.DEFAULT_CHANGED,
             severity=AuditSeverity.WARNING,
@@ -42,19 +48,6 @@ def changed(case: JudgedUse) -> Iterator[UseProblem]:
             old=evidence(case.old, before[0].symbol),
             new=evidence(case.new, after[0].symbol),
         )
-
-
-def _differing(
-    before: Callable_, after: Callable_, arguments: PassedArguments
-) -> Iterator[tuple[Parameter, Parameter]]:
-    old = bind(before.signature, arguments, before.accepts)
-    new = bind(after.signature, arguments, after.accepts)
-    for parameter in after.signature.parameters:
-        was = named(before.signature, parameter.name)
-        if was is None or parameter.name not in new.omitted or was.name not in old.omitted:
-            continue
-        if was.folded is not None and parameter.folded is not None and was.folded != parameter.folded:
-            yield parameter, was
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +133,8 @@ class _Comparison:
             return self._change(FindingKind.PARAM_KWONLY, was, argument, message, replacement=by_name)
         if parameter is None:
             return self._without_home(was, now, argument)
-        if self._shifted(index):
+        slots = (self.old.slots.get(each) for each in range(index) if self.arguments.given[each].name is None)
+        if any(slot and slot != STAR and named(self.after.signature, slot) is None for slot in slots):
             return None
         lands = f"lands on `{now}`" if now and now != STAR else "has no place"
         by_name = Replacement(was, "the parameter kept its name", certain=not self.arguments.has_star)
@@ -179,11 +173,6 @@ class _Comparison:
         return self._change(
             FindingKind.PARAM_REORDERED, was, argument, message, severity=AuditSeverity.WARNING, raises=""
         )
-
-    def _shifted(self, index: int) -> bool:
-        """Whether the argument moved only because an argument before it lost its parameter: that one is the cause."""
-        slots = (self.old.slots.get(each) for each in range(index) if self.arguments.given[each].name is None)
-        return any(slot and slot != STAR and named(self.after.signature, slot) is None for slot in slots)
 
     def _gone(
         self, name: str, argument: Argument, severity: AuditSeverity, fate: Keyword = Keyword.REFUSED

@@ -93,31 +93,21 @@ def rule(problem: UseProblem, use: Use, context: JudgeContext) -> Ruling:
     for attempt in reversed(use.attempts):
         alternatives = context.alternatives(use.place.path, attempt.number)
         if attempt.part == "handler":
-            if not _handler_reached(attempt, alternatives):
+            # The body may raise what this handler catches; one that does nothing of ours may always.
+            known = alternatives.body_uses and not alternatives.body_open
+            if known and not any(catches(attempt.catches, raised) for raised in alternatives.body_raises):
                 return Ruling(None)
             guard = guard or f"except {_names(attempt)}"
             continue
         if not problem.raises or attempt.reraises or not catches(attempt.catches, problem.raises):
             continue
         guard = guard or f"try ... except {_names(attempt)}"
-        if not _is_fallback(attempt, use, alternatives):
+        # A handler of everything that does nothing of ours is there to report errors, unless an import is tried.
+        importing = use.action in (Action.IMPORT, Action.STAR_IMPORT) or use.switches
+        if attempt.catches & _BROAD and not importing and not alternatives.handler_uses:
             continue
         return Ruling(_masked(problem, use, alternatives), guard)
     return Ruling(problem, guard)
-
-
-def _handler_reached(attempt: TryPart, alternatives: Alternatives) -> bool:
-    """Whether the body may raise what this handler catches; a body that does nothing of ours may always."""
-    if alternatives.body_open or not alternatives.body_uses:
-        return True
-    return any(catches(attempt.catches, raised) for raised in alternatives.body_raises)
-
-
-def _is_fallback(attempt: TryPart, use: Use, alternatives: Alternatives) -> bool:
-    """A handler of everything that does nothing of ours is there to report errors, unless an import is tried."""
-    if use.action in (Action.IMPORT, Action.STAR_IMPORT) or use.switches or alternatives.handler_uses:
-        return True
-    return not attempt.catches & _BROAD
 
 
 def _masked(problem: UseProblem, use: Use, alternatives: Alternatives) -> UseProblem | None:

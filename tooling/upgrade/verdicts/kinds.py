@@ -50,11 +50,20 @@ def _contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str,
         if old.kind is SymbolKind.CLASS and new.kind is SymbolKind.FUNCTION:
             return f"{name} is a function now; only a class can stand here", "TypeError", None
         return None
-    if action is Action.READ and _is_property(old) and _is_method(new):
+    if (
+        action is Action.READ
+        and _is_property(old)
+        and new.kind is SymbolKind.FUNCTION
+        and new.binding in ("method", "classmethod", "staticmethod")
+    ):
         call = Replacement(f"{_own(new)}()", "the property became a method without required parameters", certain=True)
         message = f"{name} is a method now: this reads the method, not its value"
         return message, "", None if _needs_arguments(case.new, new) else call
-    if action is Action.READ and _is_literal(old) and _is_plain_callable(new):
+    if (
+        action is Action.READ
+        and _is_literal(old)
+        and (new.kind is SymbolKind.CLASS or (new.kind is SymbolKind.FUNCTION and not _is_property(new)))
+    ):
         return f"{name} is a {new.kind} now, and was the value {old.value}", "", None
     if action is Action.CALL:
         return _uncallable(case, old, new)
@@ -152,14 +161,6 @@ def _problem(
 
 def _is_property(symbol: Symbol) -> bool:
     return symbol.kind is SymbolKind.FUNCTION and "property" in symbol.binding
-
-
-def _is_method(symbol: Symbol) -> bool:
-    return symbol.kind is SymbolKind.FUNCTION and symbol.binding in ("method", "classmethod", "staticmethod")
-
-
-def _is_plain_callable(symbol: Symbol) -> bool:
-    return symbol.kind is SymbolKind.CLASS or (symbol.kind is SymbolKind.FUNCTION and not _is_property(symbol))
 
 
 def _is_literal(symbol: Symbol) -> bool:

@@ -58,7 +58,9 @@ def new_abstract_methods(case: JudgedUse) -> Iterator[UseProblem]:
     if any(name not in own for name in already):
         return  # it stays abstract, as it was
     for name, symbol in demanded.items():
-        if name in own or name in already or not _is_new(case, before, name):
+        was = case.old.member(before, name)
+        is_new = isinstance(was, Absent) or (isinstance(was, Found) and not was.symbol.is_abstract)
+        if name in own or name in already or not is_new:
             continue
         yield UseProblem(
             kind=FindingKind.OVERRIDE_DRIFT,
@@ -70,11 +72,6 @@ def new_abstract_methods(case: JudgedUse) -> Iterator[UseProblem]:
             old=evidence(case.old, before),
             new=evidence(case.new, symbol),
         )
-
-
-def _is_new(case: JudgedUse, before: Symbol, name: str) -> bool:
-    was = case.old.member(before, name)
-    return isinstance(was, Absent) or (isinstance(was, Found) and not was.symbol.is_abstract)
 
 
 def _abstract(upstream: Upstream, symbol: Symbol) -> dict[str, Symbol]:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from tooling.upgrade.symbols import Absent, Parameter, Signature, Symbol, Type, Upstream
     from tooling.upgrade.uses import AccessPath
     from tooling.upgrade.verdicts.case import JudgedUse
-    from tooling.upgrade.verdicts.comparison import Explanation
     from tooling.upgrade.verdicts.targets import Resolved
 
 
@@ -126,14 +125,10 @@ def _alike(old: Parameter, new: Parameter) -> bool:
     """Nothing speaks against: a required one stays required, a type stays the type, a default the default."""
     if (old.default is None) != (new.default is None):
         return False
-    if old.annotation and new.annotation and not _same_text(old.annotation, new.annotation):
+    if old.annotation and new.annotation and _normalised(old.annotation) != _normalised(new.annotation):
         return False
     values = (old.folded or old.default, new.folded or new.default)
     return values[0] == values[1] or bool(_words(old.name) & _words(new.name))
-
-
-def _same_text(left: str, right: str) -> bool:
-    return _normalised(left) == _normalised(right)
 
 
 def _normalised(annotation: str) -> frozenset[str]:
@@ -166,7 +161,7 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
         yield from _gone_from_here(case)
         return
     absent = case.after.absent[0]
-    kind, replacement = _explained(case, absent)
+    kind, replacement = case.explain(absent) or (FindingKind.REMOVED, None)
     if _receiver_changed(case):
         kind, replacement = FindingKind.RETURN_CHANGED, None
     own = _may_be_of_an_own_class(case)
@@ -296,10 +291,6 @@ def _is_gone(case: JudgedUse) -> bool:
     if case.after.cascade or not case.after.absent:
         return False
     return bool(case.before.found) and len(case.after.absent) > len(case.before.absent)
-
-
-def _explained(case: JudgedUse, absent: Absent) -> Explanation:
-    return case.explain(absent) or (FindingKind.REMOVED, None)
 
 
 def _sentence(case: JudgedUse, kind: FindingKind, absent: Absent, replacement: str) -> str:

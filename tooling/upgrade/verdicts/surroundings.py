@@ -37,19 +37,17 @@ class Surroundings:
         self._extensions = [each for file in files for each in file.extensions]
         for file in files:
             for use in file.uses:
-                self._sort_in(file.path, use)
-
-    def _sort_in(self, path: str, use: Use) -> None:
-        for attempt in use.attempts:
-            self._tried[path, attempt.number].append(use)
-        if use.action is Action.OVERRIDE:
-            self._overrides[path].append(use)
-        elif use.action is Action.SUBCLASS:
-            self._classes[path].append(use.place.line)
-        elif use.action is Action.STAR_IMPORT and isinstance(use.target, Name):
-            self._stars[path].add(use.target.dotted)
-        elif use.action is Action.IMPORT and isinstance(use.target, Name):
-            self._imported[path].add(use.target.dotted)
+                path = file.path
+                for attempt in use.attempts:
+                    self._tried[path, attempt.number].append(use)
+                if use.action is Action.OVERRIDE:
+                    self._overrides[path].append(use)
+                elif use.action is Action.SUBCLASS:
+                    self._classes[path].append(use.place.line)
+                elif use.action is Action.STAR_IMPORT and isinstance(use.target, Name):
+                    self._stars[path].add(use.target.dotted)
+                elif use.action is Action.IMPORT and isinstance(use.target, Name):
+                    self._imported[path].add(use.target.dotted)
 
     def alternatives(self, path: str, number: int) -> Alternatives:
         """How the parts of a `try` statement fare on the new version."""
@@ -57,25 +55,22 @@ class Surroundings:
         if key not in self._known:
             # While it is looked up, a use inside asks for nothing of its own statement.
             self._known[key] = Alternatives()
-            self._known[key] = self._look(number, self._tried.get(key, []))
+            raised: set[str] = set()
+            unknown, body = False, 0
+            handlers: dict[int, int] = defaultdict(int)
+            for use in self._tried.get(key, []):
+                attempt = next(each for each in use.attempts if each.number == number)
+                if reachable(use.conditions, new_side(self._pairs)) is False:
+                    continue
+                if attempt.part == "handler":
+                    handlers[attempt.handler] += 1
+                    continue
+                body += 1
+                found = self._raised(use)
+                unknown = unknown or found is None
+                raised |= found or set()
+            self._known[key] = Alternatives(frozenset(raised), unknown, body, dict(handlers))
         return self._known[key]
-
-    def _look(self, number: int, uses: list[Use]) -> Alternatives:
-        raised: set[str] = set()
-        unknown, body = False, 0
-        handlers: dict[int, int] = defaultdict(int)
-        for use in uses:
-            attempt = next(each for each in use.attempts if each.number == number)
-            if reachable(use.conditions, new_side(self._pairs)) is False:
-                continue
-            if attempt.part == "handler":
-                handlers[attempt.handler] += 1
-                continue
-            body += 1
-            found = self._raised(use)
-            unknown = unknown or found is None
-            raised |= found or set()
-        return Alternatives(frozenset(raised), unknown, body, dict(handlers))
 
     def _raised(self, use: Use) -> set[str] | None:
         """Exceptions that a use raises on the new version; None if nobody knows."""

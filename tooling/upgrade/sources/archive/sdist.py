@@ -91,9 +91,22 @@ class _TarCollector:
                 continue
             checked_name(name, self._where)
             if member.issym() or member.islnk():
-                self._link(name, member)
+                start = posixpath.dirname(name) if member.issym() else ""
+                target = posixpath.normpath(posixpath.join(start, member.linkname))
+                outside = target == ".." or target.startswith(("/", "../"))
+                if outside or "\\" in target or ":" in target.partition("/")[0]:
+                    raise ArchiveError(f"{name!r} is a link that leads out of the archive", where=self._where)
+                self._once(name)
+                self._links[name] = target
             elif member.isfile():
-                self._file(name, member, archive)
+                if self._wanted(name):
+                    self._once(name)
+                    self._budget.take(name, member.size)
+                    stream = archive.extractfile(member)
+                    data = stream.read() if stream is not None else b""
+                    if len(data) != member.size:
+                        raise ArchiveError(f"{name!r} ends too early", where=self._where)
+                    self._found[name] = data
             elif not member.isdir():
                 raise ArchiveError(f"{name!r} is a device or something unknown", where=self._where)
         for name in [name for name in self._links if self._wanted(name)]:
@@ -102,26 +115,6 @@ class _TarCollector:
                 self._budget.take(name, len(content))
                 self._found[name] = content
         return self._found
-
-    def _file(self, name: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> None:
-        if not self._wanted(name):
-            return
-        self._once(name)
-        self._budget.take(name, member.size)
-        stream = archive.extractfile(member)
-        content = stream.read() if stream is not None else b""
-        if len(content) != member.size:
-            raise ArchiveError(f"{name!r} ends too early", where=self._where)
-        self._found[name] = content
-
-    def _link(self, name: str, member: tarfile.TarInfo) -> None:
-        start = posixpath.dirname(name) if member.issym() else ""
-        target = posixpath.normpath(posixpath.join(start, member.linkname))
-        outside = target == ".." or target.startswith(("/", "../"))
-        if outside or "\\" in target or ":" in target.partition("/")[0]:
-            raise ArchiveError(f"{name!r} is a link that leads out of the archive", where=self._where)
-        self._once(name)
-        self._links[name] = target
 
     def _once(self, name: str) -> None:
         if name in self._found or name in self._links:
@@ -155,10 +148,26 @@ def read_sdist(path: Path, filename: str, distribution: str) -> Contents:
         found = dict(zip_contents(reader, [member for member in directory(reader) if _is_wanted(member.name)]))
     else:
         found = tar_members(path, filename, _is_wanted)
-    found = _without_top_folder(found)
-    project = _toml(found.get("pyproject.toml", b""))
-    files = _installed(found, project, distribution)
-    if not files:
+    tops = {name.partition("/")[0] for name in found}
+    if len(tops) == 1 and all("/" in name for name in found):
+        found = {name.partition("/")[2]: content for name, content in found.items()}
+    try:
+        project = tomllib.loads(found.get("pyproject.toml", b"").decode("utf-8"))
+    except (UnicodeError, tomllib.TOMLDecodeError, RecursionError):
+        project = {}
+    files: dict[str, bytes] = {}
+    for home, packages in _candidates(found, project, distribution):
+        prefix = f"{home}/" if home else ""
+        inside = {name[len(prefix) :]: content for name, content in found.items() if name.startswith(prefix)}
+        files = {
+            name: content
+            for name, content in inside.items()
+            if is_source(name)
+            and any(name.startswith(f"{top}/") or name in (f"{top}.py", f"{top}.pyi") for top in packages)
+        }
+        if files:
+            break
+    else:
         raise ArchiveError("no package was found in the source distribution", where=filename)
     information = _information_folder(found)
     return Contents(
@@ -175,28 +184,6 @@ def _is_wanted(name: str) -> bool:
     return is_source(name) or name.rpartition("/")[2] in _FACTS
 
 
-def _without_top_folder(found: Mapping[str, bytes]) -> dict[str, bytes]:
-    tops = {name.partition("/")[0] for name in found}
-    if len(tops) == 1 and all("/" in name for name in found):
-        return {name.partition("/")[2]: content for name, content in found.items()}
-    return dict(found)
-
-
-def _installed(found: Mapping[str, bytes], project: Mapping[str, Any], distribution: str) -> dict[str, bytes]:
-    for home, tops in _candidates(found, project, distribution):
-        prefix = f"{home}/" if home else ""
-        inside = {name[len(prefix) :]: content for name, content in found.items() if name.startswith(prefix)}
-        files = {
-            name: content
-            for name, content in inside.items()
-            if is_source(name)
-            and any(name.startswith(f"{top}/") or name in (f"{top}.py", f"{top}.pyi") for top in tops)
-        }
-        if files:
-            return files
-    return {}
-
-
 def _candidates(
     found: Mapping[str, bytes], project: Mapping[str, Any], distribution: str
 ) -> list[tuple[str, Sequence[str]]]:
@@ -210,7 +197,19 @@ def _candidates(
     listed = [name for name in listed if name not in _NOT_PACKAGES] or listed
     if listed:
         candidates += [(home, listed) for home in homes]
-    for path in _declared_packages(project):
+    # Packages that hatch, poetry, flit or maturin are configured to take
+    paths: list[object] = []
+    wheel = _table(project, "tool", "hatch", "build", "targets", "wheel").get("packages")
+    paths += wheel if isinstance(wheel, list) else []
+    poetry = _table(project, "tool", "poetry").get("packages")
+    for entry in poetry if isinstance(poetry, list) else []:
+        if isinstance(entry, dict) and isinstance(entry.get("include"), str):
+            paths.append(
+                f"{entry['from']}/{entry['include']}" if isinstance(entry.get("from"), str) else entry["include"]
+            )
+    module = _table(project, "tool", "flit", "module").get("name")
+    paths += [module, f"src/{module}"] if isinstance(module, str) else []
+    for path in (text for text in paths if isinstance(text, str) and ".." not in text):
         home, _, name = path.strip("/").rpartition("/")
         candidates.append((home, [name]))
     wanted = canonicalize_name(distribution)
@@ -239,31 +238,8 @@ def _information_folder(found: Mapping[str, bytes]) -> str:
     return folders[0] if folders else ".egg-info"
 
 
-def _declared_packages(project: Mapping[str, Any]) -> list[str]:
-    """Paths of packages that hatch, poetry, flit or maturin are configured to take."""
-    found: list[object] = []
-    wheel = _table(project, "tool", "hatch", "build", "targets", "wheel").get("packages")
-    found += wheel if isinstance(wheel, list) else []
-    poetry = _table(project, "tool", "poetry").get("packages")
-    for entry in poetry if isinstance(poetry, list) else []:
-        if isinstance(entry, dict) and isinstance(entry.get("include"), str):
-            found.append(
-                f"{entry['from']}/{entry['include']}" if isinstance(entry.get("from"), str) else entry["include"]
-            )
-    module = _table(project, "tool", "flit", "module").get("name")
-    found += [module, f"src/{module}"] if isinstance(module, str) else []
-    return [text for text in found if isinstance(text, str) and ".." not in text]
-
-
 def _table(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     found: Any = table
     for key in keys:
         found = found.get(key) if isinstance(found, dict) else None
     return found if isinstance(found, dict) else {}
-
-
-def _toml(content: bytes) -> dict[str, Any]:
-    try:
-        return tomllib.loads(content.decode("utf-8"))
-    except (UnicodeError, tomllib.TOMLDecodeError, RecursionError):
-        return {}

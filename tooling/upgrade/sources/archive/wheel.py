@@ -16,7 +16,7 @@ from tooling.upgrade.sources.archive.reading import Contents
 from tooling.upgrade.sources.installation import is_native, is_source
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from tooling.upgrade.sources.archive.reading import ArchiveReader
     from tooling.upgrade.sources.archive.zip import Member
@@ -41,9 +41,18 @@ def read_wheel(reader: ArchiveReader, *, vouched: bool) -> Contents:
     chosen = [by_name[name] for name in wanted] + [by_name[f"{information}/{name}"] for name in facts]
     found = dict(zip_archive.contents(reader, chosen))
     record = found.get(f"{information}/RECORD", b"")
-    recorded = _recorded(record)
+    recorded = {}
+    try:
+        for row in csv.reader(record.decode("utf-8", "replace").splitlines()):
+            if len(row) >= 2 and "=" in row[1]:
+                algorithm, _, digest = row[1].partition("=")
+                recorded[row[0].replace("\\", "/")] = (algorithm.lower(), digest.rstrip("="))
+    except csv.Error:
+        pass  # what could be read counts; the rest is missing and judged so
     if not vouched:
-        _refuse_missing(recorded, by_name, reader.name)
+        missing = sorted(name for name in recorded if is_source(name) and name not in by_name)
+        if missing:
+            raise ArchiveError(f"RECORD names {missing[0]!r}, which the archive lacks", where=reader.name)
     _verify(found, recorded, {f"{information}/RECORD"}, reader.name, vouched=vouched)
     return Contents(
         files={path: found[name] for name, path in wanted.items()},
@@ -90,26 +99,6 @@ def _installed_path(name: str, information: str) -> str:
         scheme, _, path = rest.partition("/")
         return path if scheme in _INSTALLED else ""
     return name
-
-
-def _recorded(record: bytes) -> dict[str, tuple[str, str]]:
-    """Path to (algorithm, digest without padding), of RECORD rows that have both."""
-    found = {}
-    try:
-        for row in csv.reader(record.decode("utf-8", "replace").splitlines()):
-            if len(row) >= 2 and "=" in row[1]:
-                algorithm, _, digest = row[1].partition("=")
-                found[row[0].replace("\\", "/")] = (algorithm.lower(), digest.rstrip("="))
-    except csv.Error:
-        pass  # what could be read counts; the rest is missing and judged so
-    return found
-
-
-def _refuse_missing(recorded: Collection[str], members: Collection[str], where: str) -> None:
-    """Check that the sources that RECORD names are there: a directory that hides one makes it look removed."""
-    missing = sorted(name for name in recorded if is_source(name) and name not in members)
-    if missing:
-        raise ArchiveError(f"RECORD names {missing[0]!r}, which the archive lacks", where=where)
 
 
 def _verify(

@@ -69,14 +69,43 @@ def contents(reader: ArchiveReader, members: Sequence[Member]) -> Iterator[tuple
     ordered = sorted(members, key=lambda member: member.offset)
     for member in ordered:
         budget.take(member.name, max(member.size, member.compressed))
-    reader.prepare([(member.offset, _bound(member)) for member in ordered])
+    reader.prepare(
+        [
+            (member.offset, min(member.end, member.offset + 30 + len(member.raw_name) + _FULL16 + member.compressed))
+            for member in ordered
+        ]
+    )
     for member in ordered:
-        yield member.name, _content(reader, member)
-
-
-def _bound(member: Member) -> int:
-    """Behind the last byte that a member may need: its local header's extra fields may differ from the directory's."""
-    return min(member.end, member.offset + 30 + len(member.raw_name) + _FULL16 + member.compressed)
+        header = reader.read(member.offset, 30)
+        if header[:4] != _LOCAL:
+            raise _damaged(reader, f"{member.name!r} is not where the directory says")
+        flags, method, _, _, crc, compressed, size, name_length, extra_length = struct.unpack("<HHHHLLLHH", header[6:])
+        start = member.offset + 30 + name_length + extra_length
+        if start + member.compressed > member.end:
+            raise _damaged(reader, f"{member.name!r} overlaps what follows it")
+        if reader.read(member.offset + 30, name_length) != member.raw_name or method != member.method:
+            raise _damaged(reader, f"{member.name!r} has another name or method in its own header")
+        described = bool(flags & _DESCRIPTOR) or _FULL32 in (compressed, size)
+        if flags & _ENCRYPTED or (
+            not described and (crc, compressed, size) != (member.crc, member.compressed, member.size)
+        ):
+            raise _damaged(reader, f"{member.name!r} differs between its own header and the directory")
+        raw = reader.read(start, member.compressed)
+        content = raw
+        if member.method == _DEFLATED:
+            machine = zlib.decompressobj(-15)
+            try:
+                # One byte more than it says it has: more than that is never held in memory.
+                content = machine.decompress(raw, member.size + 1)
+            except zlib.error:
+                raise _damaged(reader, f"{member.name!r} cannot be inflated") from None
+            if not machine.eof or machine.unused_data:
+                raise _damaged(reader, f"{member.name!r} has another length than it says")
+        if len(content) != member.size:
+            raise _damaged(reader, f"{member.name!r} has another length than it says")
+        if zlib.crc32(content) != member.crc:
+            raise _damaged(reader, f"{member.name!r} has another checksum than it says")
+        yield member.name, content
 
 
 def _end_record(reader: ArchiveReader) -> tuple[int, int, int]:
@@ -129,7 +158,11 @@ def _entry(raw: bytes, position: int, where: str) -> tuple[Member, int]:
     if end > len(raw):
         raise ArchiveError("damaged archive: its directory is broken", where=where)
     size, compressed, offset = _zip64(extra, size, compressed, offset, where)
-    name = checked_name(_decoded(raw_name, flags, where), where)
+    try:
+        decoded = raw_name.decode("utf-8" if flags & _UTF8 else "cp437")
+    except UnicodeDecodeError:
+        raise ArchiveError(f"a member's name is not text: {raw_name[:80]!r}", where=where) from None
+    name = checked_name(decoded, where)
     if flags & (_ENCRYPTED | _PATCHED | _STRONG | _MASKED):
         raise ArchiveError(f"{name!r} is encrypted or patched", where=where)
     if method not in {_STORED, _DEFLATED}:
@@ -139,13 +172,6 @@ def _entry(raw: bytes, position: int, where: str) -> tuple[Member, int]:
     if system == 3 and stat.S_IFMT(attributes >> 16) not in {0, stat.S_IFREG, stat.S_IFDIR}:
         raise ArchiveError(f"{name!r} is a link or a device", where=where)
     return Member(name, raw_name, flags, method, crc, compressed, size, offset), end
-
-
-def _decoded(raw: bytes, flags: int, where: str) -> str:
-    try:
-        return raw.decode("utf-8" if flags & _UTF8 else "cp437")
-    except UnicodeDecodeError:
-        raise ArchiveError(f"a member's name is not text: {raw[:80]!r}", where=where) from None
 
 
 def _zip64(extra: bytes, size: int, compressed: int, offset: int, where: str) -> tuple[int, int, int]:
@@ -183,39 +209,6 @@ def _laid_out(members: list[Member], directory_start: int, reader: ArchiveReader
             files.append(Member(member.name, member.raw_name, member.flags, member.method, member.crc,
                                 member.compressed, member.size, member.offset, end))  # fmt: skip
     return files
-
-
-def _content(reader: ArchiveReader, member: Member) -> bytes:
-    header = reader.read(member.offset, 30)
-    if header[:4] != _LOCAL:
-        raise _damaged(reader, f"{member.name!r} is not where the directory says")
-    flags, method, _, _, crc, compressed, size, name_length, extra_length = struct.unpack("<HHHHLLLHH", header[6:])
-    start = member.offset + 30 + name_length + extra_length
-    if start + member.compressed > member.end:
-        raise _damaged(reader, f"{member.name!r} overlaps what follows it")
-    if reader.read(member.offset + 30, name_length) != member.raw_name or method != member.method:
-        raise _damaged(reader, f"{member.name!r} has another name or method in its own header")
-    described = bool(flags & _DESCRIPTOR) or _FULL32 in (compressed, size)
-    if flags & _ENCRYPTED or (
-        not described and (crc, compressed, size) != (member.crc, member.compressed, member.size)
-    ):
-        raise _damaged(reader, f"{member.name!r} differs between its own header and the directory")
-    raw = reader.read(start, member.compressed)
-    content = raw
-    if member.method == _DEFLATED:
-        machine = zlib.decompressobj(-15)
-        try:
-            # One byte more than it says it has: more than that is never held in memory.
-            content = machine.decompress(raw, member.size + 1)
-        except zlib.error:
-            raise _damaged(reader, f"{member.name!r} cannot be inflated") from None
-        if not machine.eof or machine.unused_data:
-            raise _damaged(reader, f"{member.name!r} has another length than it says")
-    if len(content) != member.size:
-        raise _damaged(reader, f"{member.name!r} has another length than it says")
-    if zlib.crc32(content) != member.crc:
-        raise _damaged(reader, f"{member.name!r} has another checksum than it says")
-    return content
 
 
 def _damaged(reader: ArchiveReader, what: str) -> ArchiveError:
