@@ -178,7 +178,7 @@ def _prepare(workload: str, folder: Path, options: argparse.Namespace) -> dict[s
 
 def random_model(folder: Path, size: Mapping[str, Any]) -> str:
     """Byte tokenizer, and an untrained model, which rarely samples its end token. size: changes the demo's model."""
-    from areal.dataset.tokenizers import load_tokenizer
+    from areal.dataset.encoding import load_tokenizer
     from areal.models import from_config, save_pretrained
     from areal.trainer.demo import MODEL
 

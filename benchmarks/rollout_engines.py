@@ -118,7 +118,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     import torch
     from servers import vllm_engine
 
-    from areal.dataset.tokenizers import load_tokenizer
+    from areal.dataset.encoding import load_tokenizer
     from areal.engine.config import EmbeddedEngineConfig, TrainEngineConfig
     from areal.engine.embedded.engine import EmbeddedEngine
     from areal.engine.train.engine import TrainingEngine

@@ -123,8 +123,11 @@ class BaseModelArgs(ABC):
 class StateDictAdapter(ABC):
     """Translates parameter names and layouts between ours and the *on-disk* Hugging Face checkpoint."""
 
+    args: BaseModelArgs
+
+    @abstractmethod
     def __init__(self, args: BaseModelArgs) -> None:
-        self.args = args
+        """Keep `args`, the arguments of the model whose tensors are translated."""
 
     @abstractmethod
     def from_hf(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -114,7 +114,7 @@ class TableAdapter(StateDictAdapter):
     """Regular expressions of names on disk that hold nothing of this model, beside `ALWAYS_SKIPPED`."""
 
     def __init__(self, args: BaseModelArgs) -> None:
-        super().__init__(args)
+        self.args = args
         with torch.device("meta"):
             self._model: nn.Module = self.model_class(args)
         self._shapes = {name: tensor.shape for name, tensor in self._model.state_dict().items()}

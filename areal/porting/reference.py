@@ -20,7 +20,7 @@ from areal.models.blocks.moe import Experts, MixtureOfExperts, Router
 from areal.models.blocks.norms import LayerNorm, RMSNorm
 from areal.models.blocks.positions import LearnedPositions, SinusoidalPositions
 from areal.models.blocks.rotary import Rotary
-from areal.models.rotary_args import RotaryArgs
+from areal.models.decoder_args import RotaryArgs
 from areal.porting.records import UnsupportedError
 from areal.porting.spec import BLOCK_NORMS, BLOCKS, OPTIONAL_NORMS, LatentAttentionSpec, MlpSpec
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from areal.api import NO_VERSION, StopReason, Trajectory, UsageError, WeightUpdateMeta
-from areal.dataset.encoding import encode_text
-from areal.dataset.tokenizers import EOS_TOKEN, character_tokenizer
+from areal.dataset.encoding import EOS_TOKEN, character_tokenizer, encode_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import torch
 
 from areal.api import CheckpointError, ConfigError
+from areal.dataset.encoding import check_tokenizer, load_tokenizer
 from areal.dataset.loading import ShuffledRows, load_dataset
-from areal.dataset.tokenizers import check_tokenizer, load_tokenizer
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.runner import FrozenModel
 from areal.infra.checkpoint.store import load_state, save_state
@@ -61,7 +61,7 @@ def load_model(config: RunConfig, tokenizer: Any) -> Any:
     if config.model.implementation == "transformers":
         from areal.engine.hf import loading as library
     else:
-        from areal import models as library
+        from areal.models import loading as library
 
     # Loaded in float32 whatever the compute dtype: the training engine keeps these as its master weights.
     options: dict[str, Any] = {"dtype": torch.float32, "device": resolve_device(config.actor.device)}

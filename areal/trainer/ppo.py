@@ -32,7 +32,7 @@ from areal.trainer.learner import Policy, PolicyLearner, build_learner
 from areal.trainer.rank_group import RankGroup
 from areal.utils.logging import getLogger
 from areal.utils.seeding import seed_everything, set_rng_state
-from areal.workflow.creation import create_workflow
+from areal.workflow.assembly import create_workflow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

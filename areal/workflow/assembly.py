@@ -1,4 +1,7 @@
-"""Steps that all workflows share: prompt to ids, tokens to trajectory, completion to text and score.
+"""Build the workflow a configuration names, and the steps that workflows share: prompt to ids, tokens to trajectory,
+completion to text and score.
+
+create_workflow("multi_turn", reward=reward, gconfig=gconfig, tokenizer=tokenizer, options={"max_turns": 3})
 
 Token-in, token-out: an episode is a growing list of token ids. Nothing the model sampled is ever decoded and encoded
 again, so the trainer sees exactly the tokens that were sampled, with their log-probabilities and versions.
@@ -8,23 +11,29 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from areal.api import (
     NO_VERSION,
+    ConfigError,
     DataError,
     FaultError,
     FaultKind,
+    RolloutWorkflow,
     StopReason,
     Trajectory,
+    load,
 )
 from areal.dataset.encoding import encode_prompt
+from areal.dataset.loading import check_options
 from areal.dataset.schema import RESERVED_COLUMNS
+from areal.workflow.registry import WORKFLOWS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from areal.api import GenerationConfig, ModelResponse
+
 
 _PROMPTS_KEPT = 1024
 
@@ -199,3 +208,26 @@ async def score(
     if not isinstance(value, (bool, int, float)) or not math.isfinite(value):
         raise FaultError(FaultKind.REWARD_INVALID, f"the reward returned {value!r:.80}, expected a finite number")
     return float(value)
+
+
+_FRAMEWORK_PARAMETERS: Final = ("gconfig", "reward", "tokenizer")
+
+
+def create_workflow(
+    name: str, *, reward: AwaitableReward, gconfig: GenerationConfig, tokenizer: Any, options: Mapping[str, Any]
+) -> RolloutWorkflow:
+    """Build the workflow `name` (registry name or importable path) with the options of the configuration.
+
+    Raises RegistryError for an unknown name, ConfigError for an option it does not take (with the nearest one) and
+    when the target does not build a RolloutWorkflow.
+    """
+    factory = load("workflow", name, WORKFLOWS)
+    if not callable(factory):
+        raise ConfigError(
+            f"workflow {name!r} is {type(factory).__name__}, expected a class or function that builds a workflow"
+        )
+    check_options(f"workflow {name!r}", factory, options, _FRAMEWORK_PARAMETERS)
+    workflow = factory(reward=reward, gconfig=gconfig, tokenizer=tokenizer, **options)
+    if not isinstance(workflow, RolloutWorkflow):
+        raise ConfigError(f"workflow {name!r} built {type(workflow).__name__}, expected a RolloutWorkflow")
+    return workflow

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> Report:
 
 
 def _command(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: Path) -> ServerCommand:
-    from areal.dataset.tokenizers import load_tokenizer
+    from areal.dataset.encoding import load_tokenizer
     from areal.trainer.server_command import commands_of
     from areal.trainer.server_weights import served_model
 

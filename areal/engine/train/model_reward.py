@@ -94,6 +94,6 @@ class ModelReward:
 
 
 def _load_tokenizer(path: str) -> Any:
-    from areal.dataset.tokenizers import load_tokenizer
+    from areal.dataset.encoding import load_tokenizer
 
     return load_tokenizer(path)

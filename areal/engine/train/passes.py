@@ -269,7 +269,8 @@ class SequentialPasses:
             layout, scored = self._run(select(batch, rows) if rows else None, scoring)
             if rows and layout.predicted is not None:
                 keep(rows, layout.predicted, scored)
-        give_back(self.model)
+        if not self._ranks.is_alone:
+            give_back(self.model)
 
     def backward(
         self, batch: PaddedBatch, micro: list[list[int]], loss_fn: LossFunction, scoring: Scoring, totals: Totals

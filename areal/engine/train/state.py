@@ -63,9 +63,13 @@ class EngineState:
         self.base = None if adapters is None else adapters.base or self._fingerprint()
         """Fingerprint of the frozen model that adapters are trained on top of."""
 
+    def _give_back(self) -> None:
+        if not self._ranks.is_alone:
+            give_back(self._model)
+
     def own(self) -> dict[str, Tensor]:
         """Return this rank's parts of what training changes: of the whole model, or of the adapters of a frozen one."""
-        give_back(self._model)
+        self._give_back()
         state = self._model.state_dict()
         return state if self._lora is None else {name: state[name] for name in self._optimizer.parameters}
 
@@ -163,7 +167,7 @@ class EngineState:
 
     def save_pretrained(self, path: Path, *, is_critic: bool) -> None:
         """See `TrainingEngine.save_pretrained`."""
-        give_back(self._model)
+        self._give_back()
         tensors: dict[str, Tensor] = {}
         head: dict[str, Tensor] = {}
         everything = self._handed_out(self._model.state_dict())
@@ -203,7 +207,7 @@ class EngineState:
         self._ranks.on_first(lambda: write_adapter(tensors, names, config, path, base=base))
 
     def _fingerprint(self) -> str:
-        give_back(self._model)
+        self._give_back()
         frozen = {name: parameter for name, parameter in self._model.named_parameters() if not parameter.requires_grad}
         return fingerprint_of(self._handed_out(frozen))
 

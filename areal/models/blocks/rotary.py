@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from areal.models.rotary_args import RotaryArgs
+    from areal.models.decoder_args import RotaryArgs
 
 
 class Rotation(NamedTuple):

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from areal.models.config_fields import ConfigFields
-from areal.models.decoder_args import DecoderArgs
-from areal.models.rotary_args import RotaryArgs, take_rotary
+from areal.models.decoder_args import DecoderArgs, RotaryArgs, take_rotary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ModelError
 from areal.models.config_fields import ConfigFields
-from areal.models.rotary_args import take_rotary
+from areal.models.decoder_args import take_rotary
 from areal.porting.family import (
     All,
     AtLeast,

@@ -10,7 +10,7 @@ import torch
 
 from areal.api import ModelError
 from areal.models.blocks.rotary import attention_magnitude, inverse_frequencies
-from areal.models.rotary_args import ROTARY_TYPES, RotaryArgs
+from areal.models.decoder_args import ROTARY_TYPES, RotaryArgs
 from areal.porting.bind.expressions import (
     ROTARY_FIELD,
     SCORE_FACTOR,

@@ -15,7 +15,7 @@ import torch
 
 from areal.api import ModelError
 from areal.models.blocks.rotary import attention_magnitude, inverse_frequencies
-from areal.models.rotary_args import ROTARY_TYPES, RotaryArgs
+from areal.models.decoder_args import ROTARY_TYPES, RotaryArgs
 from areal.porting.infer.rotation import CHANGE, Turning, measure
 from areal.porting.infer.scores import numbers_of, snap
 from areal.porting.records import Evidence, UnsupportedError

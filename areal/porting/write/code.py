@@ -30,7 +30,7 @@ MODULES: Final = {
     "areal.models.blocks.norms": ("LayerNorm", "RMSNorm"),
     "areal.models.blocks.positions": ("LearnedPositions", "SinusoidalPositions"),
     "areal.models.blocks.rotary": ("Rotary",),
-    "areal.models.rotary_args": ("RotaryArgs",),
+    "areal.models.decoder_args": ("RotaryArgs",),
 }
 """Where the classes in the code come from."""
 

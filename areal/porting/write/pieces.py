@@ -40,8 +40,7 @@ FAMILY: Final = "__Family__"
 """Placeholder for the name of the unit, so that the pieces outlive a rename."""
 _ARGUMENT_MODULES: Final = {
     "areal.models.config_fields": ("ConfigFields",),
-    "areal.models.decoder_args": ("DecoderArgs",),
-    "areal.models.rotary_args": ("RotaryArgs", "rotary_to_hf", "take_rotary"),
+    "areal.models.decoder_args": ("DecoderArgs", "RotaryArgs", "rotary_to_hf", "take_rotary"),
 }
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.algorithm.blocks import block_name
 from areal.api import ConfigError
-from areal.dataset.tokenizers import is_buildable
+from areal.dataset.encoding import is_buildable
 from areal.trainer.config import DPOConfig, ModelConfig, PPOConfig, RowsConfig
 from areal.trainer.configuration.problems import DEFAULT, Problem, raise_all
 from areal.utils.suggest import did_you_mean

@@ -10,9 +10,9 @@ import pytest
 from areal.api import ConfigError, DataError
 from areal.dataset.arithmetic import CHARACTERS, extract_facts, load_facts
 from areal.dataset.config import DatasetConfig
+from areal.dataset.encoding import load_tokenizer
 from areal.dataset.loading import load_dataset
 from areal.dataset.reading import FIXTURES
-from areal.dataset.tokenizers import load_tokenizer
 
 ROOT = Path(__file__).parents[3]
 WHOLE = ROOT.parent / "shared" / "data" / "gsm8k"

@@ -7,9 +7,9 @@ import pytest
 from areal.api import ConfigError, DataError
 from areal.dataset.building import preference_dataset, rl_dataset, sft_dataset, user_prompt
 from areal.dataset.chats import as_chat, chat_problem, split_last_turn
+from areal.dataset.encoding import byte_tokenizer, character_tokenizer
 from areal.dataset.reading import RawRows
 from areal.dataset.schema import require_numbers
-from areal.dataset.tokenizers import byte_tokenizer, character_tokenizer
 
 SHARE = [{"from": "system", "value": "s"}, {"from": "human", "value": "h"}, {"from": "gpt", "value": "g", "weight": 1}]
 

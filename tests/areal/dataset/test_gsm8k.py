@@ -9,9 +9,9 @@ import pytest
 
 from areal.api import DataError
 from areal.dataset.config import DatasetConfig
+from areal.dataset.encoding import byte_tokenizer
 from areal.dataset.gsm8k import RL_INSTRUCTION, final_answer
 from areal.dataset.loading import load_dataset
-from areal.dataset.tokenizers import byte_tokenizer
 
 WHOLE = Path(__file__).parents[4] / "shared" / "data" / "gsm8k"
 TEMPLATE = (

@@ -10,9 +10,9 @@ import pytest
 
 from areal.api import DataError
 from areal.dataset.config import DatasetConfig
+from areal.dataset.encoding import byte_tokenizer
 from areal.dataset.hhrlhf import split_pair
 from areal.dataset.loading import load_dataset
-from areal.dataset.tokenizers import byte_tokenizer
 
 WHOLE = Path(__file__).parents[4] / "shared" / "data" / "hh-rlhf" / "harmless-base-test.jsonl.gz"
 

@@ -8,8 +8,8 @@ import pytest
 
 from areal.api import ConfigError, DataError
 from areal.dataset.config import DatasetConfig
+from areal.dataset.encoding import byte_tokenizer, character_tokenizer
 from areal.dataset.loading import load_dataset
-from areal.dataset.tokenizers import byte_tokenizer, character_tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<eos>{% endfor %}"

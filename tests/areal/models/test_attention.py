@@ -15,7 +15,7 @@ from areal.models.blocks.latent_attention import LatentAttention
 from areal.models.blocks.norms import LayerNorm, RMSNorm
 from areal.models.blocks.padded_attention import Visibility
 from areal.models.blocks.rotary import Rotary
-from areal.models.rotary_args import RotaryArgs
+from areal.models.decoder_args import RotaryArgs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -146,7 +146,7 @@ def test_the_tensor_parallel_table_covers_exactly_the_matrices(model_type):
 
 def test_importing_the_package_and_the_arguments_does_not_load_torch():
     code = (
-        "import sys, areal.models, areal.models.registry, areal.models.decoder_args, areal.models.rotary_args, "
+        "import sys, areal.models, areal.models.registry, areal.models.decoder_args, areal.models.decoder_args, "
         "areal.models.config_fields; assert 'torch' not in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

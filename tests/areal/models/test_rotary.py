@@ -16,7 +16,7 @@ from areal.models.blocks.rotary import (
     scale_query,
     shortest_limit,
 )
-from areal.models.rotary_args import RotaryArgs
+from areal.models.decoder_args import RotaryArgs
 
 HEAD_DIM = 24
 LONGROPE = {

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from areal.api import GenerationConfig, ModelRequest, UsageError
-from areal.dataset.tokenizers import character_tokenizer
+from areal.dataset.encoding import character_tokenizer
 from areal.testing.memorised import memorised_engine
 from areal.testing.trajectories import recomputed_logprobs
 

@@ -20,7 +20,7 @@ from areal.infra.rollout.episode import EpisodeJob, EpisodeRunner
 from areal.trainer.assembly import load_model, load_rows, tokenizer_of
 from areal.trainer.learner import PolicyLearner
 from areal.trainer.ppo import Evaluation
-from areal.workflow.creation import create_workflow
+from areal.workflow.assembly import create_workflow
 
 
 def assert_equal_bits(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from areal.dataset.tokenizers import byte_tokenizer, character_tokenizer
+from areal.dataset.encoding import byte_tokenizer, character_tokenizer
 
 # Helper modules beside the tests; pytest's importlib mode leaves the path alone.
 sys.path.append(str(Path(__file__).parent))

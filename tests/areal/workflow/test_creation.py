@@ -6,7 +6,7 @@ import pytest
 from scripted import Judge
 
 from areal.api import ConfigError, GenerationConfig, RegistryError, RolloutWorkflow, load
-from areal.workflow.creation import create_workflow
+from areal.workflow.assembly import create_workflow
 from areal.workflow.multi_turn import MultiTurnWorkflow
 from areal.workflow.registry import WORKFLOWS
 from areal.workflow.rlvr import RLVRWorkflow

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from areal.api import load
+from areal.dataset.encoding import check_tokenizer, load_tokenizer
 from areal.dataset.loading import load_dataset
-from areal.dataset.tokenizers import check_tokenizer, load_tokenizer
 from areal.reward.registry import REWARDS
 from areal.trainer.config import PPOConfig
 from areal.trainer.configuration.source import load_config
-from areal.workflow.creation import create_workflow
+from areal.workflow.assembly import create_workflow
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from areal.api import ConfigError, DataError, FaultError, FaultKind
-from areal.dataset.tokenizers import byte_tokenizer, character_tokenizer
+from areal.dataset.encoding import byte_tokenizer, character_tokenizer
 from areal.workflow.images import GRID, GridTokenizer, ImagePrompts
 
 FIRST = 300

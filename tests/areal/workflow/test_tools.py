@@ -12,7 +12,7 @@ import time
 import pytest
 
 from areal.api import ConfigError, FaultError, FaultKind, RegistryError
-from areal.dataset.tokenizers import byte_tokenizer, character_tokenizer
+from areal.dataset.encoding import byte_tokenizer, character_tokenizer
 from areal.workflow.calculator import CALCULATOR
 from areal.workflow.tools import FunctionTool, ObservationEncoder, ToolBox, ToolError
 

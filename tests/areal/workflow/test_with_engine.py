@@ -9,7 +9,7 @@ import torch
 
 from areal.api import GenerationConfig
 from areal.dataset.arithmetic import CHARACTERS
-from areal.dataset.tokenizers import character_tokenizer
+from areal.dataset.encoding import character_tokenizer
 from areal.engine.config import EmbeddedEngineConfig
 from areal.engine.embedded.engine import EmbeddedEngine
 from areal.models import from_config

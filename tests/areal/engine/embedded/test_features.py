@@ -17,8 +17,8 @@ from areal.models.blocks.mlp import GatedMLP
 from areal.models.blocks.norms import LayerNorm, RMSNorm
 from areal.models.blocks.positions import LearnedPositions, SinusoidalPositions
 from areal.models.blocks.rotary import Rotary
+from areal.models.decoder_args import RotaryArgs
 from areal.models.loading import initialize
-from areal.models.rotary_args import RotaryArgs
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, LENGTH = 32, 6, 2, 8, 160
 ARGS = SimpleNamespace(

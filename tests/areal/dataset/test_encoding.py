@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from areal.api import ConfigError
-from areal.dataset.tokenizers import byte_tokenizer, character_tokenizer, check_tokenizer, load_tokenizer
+from areal.dataset.encoding import byte_tokenizer, character_tokenizer, check_tokenizer, load_tokenizer
 
 DIGITS = "0123456789+-*/="
 CHARACTERS = character_tokenizer(DIGITS)

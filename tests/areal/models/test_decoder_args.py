@@ -6,7 +6,7 @@ import pytest
 
 from areal.api import ModelError
 from areal.models.config_fields import ConfigFields
-from areal.models.rotary_args import DEFAULT_ROTARY, RotaryArgs, rotary_to_hf, take_rotary
+from areal.models.decoder_args import DEFAULT_ROTARY, RotaryArgs, rotary_to_hf, take_rotary
 
 LONGROPE = {
     "rope_type": "longrope",
