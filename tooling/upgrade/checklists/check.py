@@ -41,30 +41,24 @@ def drift(checklist: Checklist, text: str | None, path: str, *, signatures: bool
         if not signatures and (key.startswith("entry ") or key == "files"):
             continue
         if key not in bodies:
-            found.append(Drift(path, key, "missing", _missing(key)))
+            entry = key.removeprefix("entry ")
+            what = f"no part {key!r}" if entry == key else f"{entry} is used and has no entry"
+            found.append(Drift(path, key, "missing", what))
         elif bodies[key] != body:
             found.append(Drift(path, key, "changed", _difference(bodies[key], body)))
     if not signatures:
-        return found + _files_only(checklist, bodies.get("files", ""), path)
+        # Without the release tiers are not compared, only the names of the files.
+        names = {file.path for file in checklist.files}
+        listed = set(re.findall(r"^- `([^`]+)`", bodies.get("files", ""), re.MULTILINE))
+        what = "uses it and is not listed"
+        found += [Drift(path, "files", "missing", f"{name} {what}") for name in sorted(names - listed)]
+        what = "is listed and does not use it"
+        return found + [Drift(path, "files", "stale", f"{name} {what}") for name in sorted(listed - names)]
     found += [Drift(path, key, "stale", "nothing uses it any more") for key in bodies if key not in fresh]
     if not found and render(checklist, text, path) != text:
         expected = render(checklist, text, path)
         found.append(Drift(path, "frontmatter", "changed", _difference(front, expected)))
     return found
-
-
-def _missing(key: str) -> str:
-    return f"{key.removeprefix('entry ')} is used and has no entry" if key.startswith("entry ") else f"no part {key!r}"
-
-
-def _files_only(checklist: Checklist, body: str, path: str) -> list[Drift]:
-    """Without the release tiers are not compared, only the names of the files."""
-    names = {file.path for file in checklist.files}
-    listed = set(re.findall(r"^- `([^`]+)`", body, re.MULTILINE))
-    return [
-        *(Drift(path, "files", "missing", f"{name} uses it and is not listed") for name in sorted(names - listed)),
-        *(Drift(path, "files", "stale", f"{name} is listed and does not use it") for name in sorted(listed - names)),
-    ]
 
 
 def _difference(old: str, new: str) -> str:

@@ -148,7 +148,10 @@ def collect(subject: ChecklistPackage, files: Iterable[FileUses], upstream: Upst
             for symbol in _symbols(use, upstream):
                 symbols[symbol.dotted] = symbol
                 uses_of[symbol.dotted].append(use)
-        affected.append(AffectedFile(file.path, _tier(file.path, uses)))
+        runs = any(use.action in _RUNS and use.evaluated for use in uses)
+        is_aside = file.path.split("/", maxsplit=1)[0] in SECONDARY
+        tier = "secondary" if is_aside else "primary" if runs else "tertiary"
+        affected.append(AffectedFile(file.path, tier))
     entries = [_entry(symbols[dotted], uses_of[dotted], upstream) for dotted in sorted(symbols) if upstream is not None]
     return Checklist(
         subject,
@@ -157,12 +160,6 @@ def collect(subject: ChecklistPackage, files: Iterable[FileUses], upstream: Upst
         tuple(sorted(guarded, key=lambda place: (place.path, place.function, place.condition))),
         tuple(sorted({symbol.file for symbol in symbols.values() if symbol.file})),
     )
-
-
-def _tier(path: str, uses: Sequence[Use]) -> str:
-    if path.split("/", maxsplit=1)[0] in SECONDARY:
-        return "secondary"
-    return "primary" if any(use.action in _RUNS and use.evaluated for use in uses) else "tertiary"
 
 
 def _symbols(use: Use, upstream: Upstream | None) -> list[Symbol]:
@@ -189,7 +186,15 @@ def _entry(symbol: Symbol, uses: Sequence[Use], upstream: Upstream | None) -> Ch
     sites = sorted({_site(use) for use in uses})
     # What must still hold for these uses, as sentences a person can check
     actions = {use.action for use in uses}
-    lines = [*_calls(uses), *(_HOLDS[action] for action in Action if action in actions and action in _HOLDS)]
+    calls = [use.arguments.given for use in uses if use.action is Action.CALL and use.arguments is not None]
+    keywords = sorted({argument.name for given in calls for argument in given if argument.name})
+    positional = max((sum(argument.name is None for argument in given) for given in calls), default=0)
+    lines = []
+    if keywords:
+        lines.append("takes the keywords " + ", ".join(f"`{name}`" for name in keywords))
+    if positional:
+        lines.append(f"takes {positional} positional argument{'s' if positional > 1 else ''}")
+    lines += [_HOLDS[action] for action in Action if action in actions and action in _HOLDS]
     if any(use.awaited for use in uses) and _HOLDS[Action.AWAIT] not in lines:
         lines.append(_HOLDS[Action.AWAIT])
     counts = sorted({use.count for use in uses if use.action is Action.UNPACK and use.count})
@@ -222,15 +227,3 @@ def _shown(symbol: Symbol, signature: Signature | None) -> str:
         return ""
     word = "class" if symbol.kind is SymbolKind.CLASS else "async def" if symbol.is_async else "def"
     return f"{word} {signature.text(name)}"
-
-
-def _calls(uses: Sequence[Use]) -> list[str]:
-    calls = [use.arguments.given for use in uses if use.action is Action.CALL and use.arguments is not None]
-    keywords = sorted({argument.name for given in calls for argument in given if argument.name})
-    positional = max((sum(argument.name is None for argument in given) for given in calls), default=0)
-    lines = []
-    if keywords:
-        lines.append("takes the keywords " + ", ".join(f"`{name}`" for name in keywords))
-    if positional:
-        lines.append(f"takes {positional} positional argument{'s' if positional > 1 else ''}")
-    return lines

@@ -19,9 +19,7 @@ from tooling.cli.errors import UsageError
 from tooling.upgrade.report.text import code, escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tooling.upgrade.checklists.contents import Checklist, ChecklistEntry, GuardedPlace
+    from tooling.upgrade.checklists.contents import Checklist, ChecklistEntry
 
 _BEGIN: Final = re.compile(r"^<!-- areal-audit:begin (?P<key>[\w .:-]+) -->$")
 _END: Final = "<!-- areal-audit:end -->"
@@ -51,6 +49,15 @@ def parts_of(checklist: Checklist) -> list[Part]:
             lines += [f"### {title}", "", *(f"- {code(file.path)}" for file in rows), ""]
     if not checklist.files:
         lines += ["No file uses it.", ""]
+    guards = ["## Version-Guarded Code", ""]
+    if not checklist.guarded:
+        guards.append("None.")
+    else:
+        guards += ["| file | in | condition |", "| --- | --- | --- |"]
+        guards += [
+            f"| {code(place.path)} | {code(place.function) or 'module'} | {escaped(place.condition)} |"
+            for place in checklist.guarded
+        ]
     return [
         Part(
             "head",
@@ -61,13 +68,19 @@ def parts_of(checklist: Checklist) -> list[Part]:
         Part("files", "\n".join(lines[:-1]) + "\n"),
         Part("catalog", "## API Usage Catalog\n"),
         *(Part(f"entry {entry.symbol}", _entry(entry)) for entry in checklist.entries),
-        Part("guarded", _guarded(checklist.guarded)),
+        Part("guarded", "\n".join(guards) + "\n"),
     ]
 
 
 def parse(text: str, path: str) -> tuple[str, list[Part]]:
     """Frontmatter and parts of a file. Raises UsageError with the line for markers that do not match."""
-    front, lines, first = _frontmatter(text, path)
+    head = text.splitlines(keepends=True)
+    if not head or head[0].strip() != "---":
+        raise _damaged(path, 1, "the file does not begin with frontmatter (---)")
+    end = next((number for number, line in enumerate(head[1:], 1) if line.strip() == "---"), None)
+    if end is None:
+        raise _damaged(path, 1, "the frontmatter has no end (---)")
+    front, lines, first = "".join(head[: end + 1]), head[end + 1 :], end + 2
     parts, notes, body, key = [], list[str](), list[str](), None
     above = Part("", "")
     for number, line in enumerate(lines, first):
@@ -113,7 +126,7 @@ def render(checklist: Checklist, old: str | None, path: str) -> str:
         *(f"  - {path}" for path in checklist.upstream_paths),
         "---",
     ]
-    text = [("\n".join(rows) + "\n"), notes.get("", "\n")]
+    text = ["\n".join(rows) + "\n", notes.get("", "\n")]
     for part in fresh:
         default = "\n"
         text.append(f"<!-- areal-audit:begin {part.key} -->\n{part.body}{_END}\n{notes.get(part.key, default)}")
@@ -122,16 +135,6 @@ def render(checklist: Checklist, old: str | None, path: str) -> str:
         heading = f"### Notes on {title}, which is not used any more\n"
         text.append(part.notes if part.notes.lstrip().startswith(heading.strip()) else f"{heading}{part.notes}")
     return "".join(text)
-
-
-def _frontmatter(text: str, path: str) -> tuple[str, list[str], int]:
-    lines = text.splitlines(keepends=True)
-    if not lines or lines[0].strip() != "---":
-        raise _damaged(path, 1, "the file does not begin with frontmatter (---)")
-    end = next((number for number, line in enumerate(lines[1:], 1) if line.strip() == "---"), None)
-    if end is None:
-        raise _damaged(path, 1, "the frontmatter has no end (---)")
-    return "".join(lines[: end + 1]), lines[end + 1 :], end + 2
 
 
 def _damaged(path: str, line: int, why: str) -> UsageError:
@@ -153,17 +156,4 @@ def _entry(entry: ChecklistEntry) -> str:
     if entry.deprecated:
         lines.append(f"- Deprecated: {escaped(entry.deprecated)}")
     lines += [f"- [ ] {check}" for check in entry.verify]
-    return "\n".join(lines) + "\n"
-
-
-def _guarded(places: Sequence[GuardedPlace]) -> str:
-    lines = ["## Version-Guarded Code", ""]
-    if not places:
-        lines.append("None.")
-    else:
-        lines += ["| file | in | condition |", "| --- | --- | --- |"]
-        lines += [
-            f"| {code(place.path)} | {code(place.function) or 'module'} | {escaped(place.condition)} |"
-            for place in places
-        ]
     return "\n".join(lines) + "\n"

@@ -23,7 +23,7 @@ from tooling.upgrade.commands.common import (
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from tooling.cli.report import Report
     from tooling.kit.change.plan import Plan
@@ -118,6 +118,20 @@ def _report(
     untrue = [one for one in checked if one.drifts]
     # What was written is true now; damaged files are left, and so are those whose release could not be had.
     left = [one for one in untrue if plan is None or any(drift.what == "damaged" for drift in one.drifts) or one.unseen]
+    lines = []
+    if not checked:
+        lines.append("no package is watched here: no manifest names one, and there is no [tool.areal.upgrade]")
+    for one in checked:
+        if one.checklist is None and not one.drifts:
+            continue
+        state = f"{len(one.drifts)} {'untrue' if plan is None else 'put right'}" if one.drifts else "true"
+        entries = len(one.checklist.entries) if one.checklist else 0
+        files = len(one.checklist.files) if one.checklist else 0
+        lines.append(f"{one.distribution} {one.version}: {files} files, {entries} symbols: {state}")
+        lines += [f"  {drift.path}: {drift.key}: {drift.what}: {drift.message}" for drift in one.drifts]
+    unused = [one.distribution for one in checked if one.checklist is None and not one.drifts]
+    if unused:
+        lines.append(f"not used by the code: {', '.join(unused)}")
     return Report(
         command=AUDIT,
         exit_code=FINDINGS if left else 0,
@@ -130,7 +144,7 @@ def _report(
             *(f"{one.distribution}: signatures not compared: {one.unseen}" for one in checked if one.unseen),
         ),
         next_steps=("areal-audit --write",) if left and plan is None else (),
-        text="\n".join(_lines(checked, "untrue" if plan is None else "put right")) + "\n",
+        text="\n".join(lines) + "\n",
         data={
             "packages": [
                 {
@@ -144,20 +158,3 @@ def _report(
             ]
         },
     )
-
-
-def _lines(checked: Sequence[CheckedPackage], untrue: str) -> Iterator[str]:
-    if not checked:
-        yield "no package is watched here: no manifest names one, and there is no [tool.areal.upgrade]"
-    for one in checked:
-        if one.checklist is None and not one.drifts:
-            continue
-        state = f"{len(one.drifts)} {untrue}" if one.drifts else "true"
-        entries = len(one.checklist.entries) if one.checklist else 0
-        files = len(one.checklist.files) if one.checklist else 0
-        yield f"{one.distribution} {one.version}: {files} files, {entries} symbols: {state}"
-        for drift in one.drifts:
-            yield f"  {drift.path}: {drift.key}: {drift.what}: {drift.message}"
-    unused = [one.distribution for one in checked if one.checklist is None and not one.drifts]
-    if unused:
-        yield f"not used by the code: {', '.join(unused)}"

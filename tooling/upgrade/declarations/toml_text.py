@@ -9,10 +9,6 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Path = tuple[str | int, ...]
 _SPACE = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
@@ -100,18 +96,15 @@ class _Scanner:
         self.at += brackets
         parts = self._key()
         self.at = self.text.index("]" * brackets, self.at) + brackets
-        path = self._indexed(parts[:-1]) + parts[-1:]
+        path: Path = ()
+        for part in parts[:-1]:
+            path = self._current((*path, part))
+        path += parts[-1:]
         if brackets == 2:
             self.arrays[path] = self.arrays.get(path, -1) + 1
             self.lines.setdefault(path, line)
         path = self._current(path)
         self.lines.setdefault(path, line)
-        return path
-
-    def _indexed(self, parts: Sequence[str]) -> Path:
-        path: Path = ()
-        for part in parts:
-            path = self._current((*path, part))
         return path
 
     def _current(self, path: Path) -> Path:

@@ -62,20 +62,18 @@ class CommandUse:
 def recognise(words: Sequence[CommandWord], programs: KnownPrograms) -> CommandUse | None:
     """The command as a use; None if its program is none of the release's."""
     for index, word in enumerate(words):
-        name = _program(words, index, programs)
+        text = word.text
+        name: str | None
+        if index and words[index - 1].text in {"-m", "--module"} and programs.is_module(text):
+            name = text
+        else:
+            script = text.rpartition("/")[2]
+            name = script if programs.is_script(script) and HOLE not in text else None
         if name is not None:
             return _use(name, word, words[index + 1 :])
         if not _passes(word.text, index, words):
             return None
     return None
-
-
-def _program(words: Sequence[CommandWord], index: int, programs: KnownPrograms) -> str | None:
-    text = words[index].text
-    if index and words[index - 1].text in {"-m", "--module"} and programs.is_module(text):
-        return text
-    script = text.rpartition("/")[2]
-    return script if programs.is_script(script) and HOLE not in text else None
 
 
 def _passes(text: str, index: int, words: Sequence[CommandWord]) -> bool:

@@ -190,15 +190,12 @@ class PythonCommands:
             self._expression(node.value, scope, block)
         else:
             if isinstance(node, ast.For):
-                self._loop(node, scope)
+                # `for key, value in options.items()`: the keys of a literal dict
+                keys = self._keys(node.iter, scope)
+                target = node.target.elts[0] if isinstance(node.target, ast.Tuple) else node.target
+                if keys and isinstance(target, ast.Name):
+                    scope.loops[target.id] = keys
             self._nested(node, scope, block)
-
-    def _loop(self, node: ast.For, scope: _LoopScope) -> None:
-        """`for key, value in options.items()`: the keys of a literal dict."""
-        keys = self._keys(node.iter, scope)
-        target = node.target.elts[0] if isinstance(node.target, ast.Tuple) else node.target
-        if keys and isinstance(target, ast.Name):
-            scope.loops[target.id] = keys
 
     def _keys(self, node: ast.expr, scope: _LoopScope) -> list[CommandWord]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {"items", "keys"}:
@@ -300,7 +297,10 @@ class PythonCommands:
         if isinstance(node, ast.List | ast.Tuple):
             return [word for each in node.elts for word in self._element(each, scope)]
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            return self._sum(node, scope)
+            left, right = self._words(node.left, scope), self._words(node.right, scope)
+            if left is None and right is None:
+                return None
+            return [*(left or []), *(right or [])]
         if isinstance(node, ast.IfExp):
             sides = [self._words(side, scope) for side in (node.body, node.orelse)]
             return [word for side in sides for word in side or []] if any(sides) else None
@@ -315,12 +315,6 @@ class PythonCommands:
         commands = list(split_shell(text, node.lineno))
         first = next((index for index, words in enumerate(commands) if recognise(words, self.programs)), None)
         return [word for words in commands[first:] for word in words] if first is not None else (commands or [[]])[-1]
-
-    def _sum(self, node: ast.BinOp, scope: _LoopScope) -> list[CommandWord] | None:
-        left, right = self._words(node.left, scope), self._words(node.right, scope)
-        if left is None and right is None:
-            return None
-        return [*(left or []), *(right or [])]
 
     def _element(self, node: ast.expr, scope: _LoopScope) -> Iterator[CommandWord]:
         if isinstance(node, ast.Starred):

@@ -177,15 +177,12 @@ class ReleaseModules:
             return ModuleDefinition(module, module.definitions[name])
         if name in module.imports and module.imports[name] != dotted:
             return self.find(module.imports[name], depth + 1)
-        for star in self._stars(module):
+        package = module.dotted if module.path.endswith("__init__.py") else module.dotted.rpartition(".")[0]
+        nodes = [node for node in module.tree.body if isinstance(node, ast.ImportFrom)]
+        for star in [_absolute(node, package) for node in nodes if node.names[0].name == "*"]:
             if (found := self.find(f"{star}.{name}", depth + 1)) is not None:
                 return found
         return None
-
-    def _stars(self, module: ReleaseModule) -> list[str]:
-        package = module.dotted if module.path.endswith("__init__.py") else module.dotted.rpartition(".")[0]
-        nodes = [node for node in module.tree.body if isinstance(node, ast.ImportFrom)]
-        return [_absolute(node, package) for node in nodes if node.names[0].name == "*"]
 
     def named(self, expression: ast.expr, module: ReleaseModule) -> ModuleDefinition | None:
         """The definition that a name or dotted expression in a module means."""

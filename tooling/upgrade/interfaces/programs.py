@@ -9,7 +9,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.interfaces.modules import ModuleDefinition, ReleaseModule, ReleaseModules
+from tooling.upgrade.interfaces.modules import ReleaseModule, ReleaseModules
 from tooling.upgrade.interfaces.pair import InterfaceStore
 from tooling.upgrade.interfaces.parsers import Flag, Interpreter, ParserNode
 
@@ -138,7 +138,11 @@ class ReleasePrograms:
         entry = self.modules.release.scripts().get(program)
         if entry is not None:
             dotted, _, attribute = entry.split("[")[0].strip().partition(":")
-            definition = self._entry(dotted, attribute)
+            found = self.modules.find(f"{dotted}.{attribute}")
+            if found is not None and isinstance(found.node, ast.ClassDef):
+                definition = self.modules.method(found, "__call__")
+            else:
+                definition = found
             if definition is None:
                 return None
             interpreter.call(definition, {}, None, 0)
@@ -158,12 +162,6 @@ class ReleasePrograms:
             joined.dashes = joined.dashes or parser.dashes
             joined.handled |= parser.handled
         return joined
-
-    def _entry(self, dotted: str, attribute: str) -> ModuleDefinition | None:
-        found = self.modules.find(f"{dotted}.{attribute}")
-        if found is not None and isinstance(found.node, ast.ClassDef):
-            return self.modules.method(found, "__call__")
-        return found
 
 
 __all__ = ["Accepted", "CheckedCommand", "ReleaseModule", "ReleasePrograms"]

@@ -29,22 +29,19 @@ class _Scope:
     def __init__(self, tree: ast.Module) -> None:
         self.bound: dict[str, Value | GuardDefinition] = {}
         for node in ast.walk(tree):
-            self._import(node)
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    first = alias.asname or alias.name.split(".")[0]
+                    self.bound[first] = GuardSymbol(alias.name if alias.asname else first)
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                for alias in node.names:
+                    self.bound[alias.asname or alias.name] = GuardSymbol(f"{node.module}.{alias.name}")
         for node in tree.body:
             if isinstance(node, ast.Assign):
                 names = [target.id for target in node.targets if isinstance(target, ast.Name)]
                 self.bound.update({name: GuardDefinition(node.value, self) for name in names})
             elif isinstance(node, ast.FunctionDef):
                 self.bound[node.name] = GuardDefinition(node, self)
-
-    def _import(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                first = alias.asname or alias.name.split(".")[0]
-                self.bound[first] = GuardSymbol(alias.name if alias.asname else first)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            for alias in node.names:
-                self.bound[alias.asname or alias.name] = GuardSymbol(f"{node.module}.{alias.name}")
 
     def find(self, name: str) -> Value | GuardDefinition | None:
         """See `usage.guards.values.Scope`."""

@@ -49,22 +49,19 @@ class _Requests:
         while scopes:
             nodes, inner = _own_nodes(scopes.pop())
             scopes += inner
-            self._scope(nodes)
-
-    def _scope(self, nodes: list[ast.AST]) -> None:
-        texts, dicts = {}, {}
-        for node in nodes:
-            if isinstance(node, ast.Assign) and len(node.targets) == 1 and (name := dotted_name(node.targets[0])):
-                if isinstance(node.value, ast.Dict):
-                    dicts[name] = node.value
-                elif _path(node.value, {}) is not None:
-                    texts[name] = node.value
-        for node in nodes:
-            if isinstance(node, ast.Call) and id(node) not in self._taken:
-                self._call(node, texts, dicts)
-        for node in nodes:
-            if isinstance(node, ast.JoinedStr | ast.BinOp) and id(node) not in self._taken:
-                self._add(node, "", (), {})
+            texts, dicts = {}, {}
+            for node in nodes:
+                if isinstance(node, ast.Assign) and len(node.targets) == 1 and (name := dotted_name(node.targets[0])):
+                    if isinstance(node.value, ast.Dict):
+                        dicts[name] = node.value
+                    elif _path(node.value, {}) is not None:
+                        texts[name] = node.value
+            for node in nodes:
+                if isinstance(node, ast.Call) and id(node) not in self._taken:
+                    self._call(node, texts, dicts)
+            for node in nodes:
+                if isinstance(node, ast.JoinedStr | ast.BinOp) and id(node) not in self._taken:
+                    self._add(node, "", (), {})
 
     def _call(self, node: ast.Call, texts: dict[str, ast.expr], dicts: dict[str, ast.Dict]) -> None:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
@@ -75,7 +72,9 @@ class _Requests:
             body = next((each.value for each in node.keywords if each.arg in {"json", "data"}), None)
             if body is not None and (held := dotted_name(body)) in dicts:
                 body = dicts[held or ""]
-            fields = _fields(body)
+            keys = body.keys if isinstance(body, ast.Dict) else ()
+            texts_of = [key for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+            fields = tuple((str(key.value), key.lineno, key.col_offset) for key in texts_of)
             if self._add(argument, method, fields, texts):
                 self._taken.add(id(node))
                 return
@@ -107,13 +106,6 @@ def _own_nodes(scope: ast.AST) -> tuple[list[ast.AST], list[ast.AST]]:
         nodes.append(node)
         waiting += ast.iter_child_nodes(node)
     return nodes[::-1], inner
-
-
-def _fields(node: ast.expr | None) -> tuple[tuple[str, int, int], ...]:
-    if not isinstance(node, ast.Dict):
-        return ()
-    keys = [key for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
-    return tuple((str(key.value), key.lineno, key.col_offset) for key in keys)
 
 
 def _path(node: ast.expr, texts: dict[str, ast.expr]) -> str | None:

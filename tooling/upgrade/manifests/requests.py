@@ -47,7 +47,21 @@ def check_requests(requests: Sequence[VersionRequest], policy: UpgradePolicy) ->
     """Return the requests, each once. Raises UsageError for unknown variants, variants that do not have the package,
     packages whose variants differ when none is named, and for two versions of one package."""
     for request in requests:
-        _check_variant(request, policy)
+        names = [each.name for each in policy.variants]
+        package = policy.package(request.distribution)
+        own = list(package.variants) if package and package.variants else names
+        if not request.variant:
+            if package and package.scope is VersionScope.DIVERGENT and len(names) > 1:
+                forms = " or ".join(f"{request.distribution}=={request.version}@{name}" for name in own)
+                message = f"{request.distribution} has a version of its own in each variant ({', '.join(own)})"
+                raise UsageError(message, where=str(request), fix=f"say which one: {forms}")
+            continue
+        if request.variant not in names:
+            advice = did_you_mean(request.variant, names) or f"variants: {', '.join(names)}"
+            raise UsageError(f"unknown variant {request.variant!r}", where=str(request), fix=advice)
+        if request.variant not in own:
+            message = f"{request.distribution} is not part of variant {request.variant!r}"
+            raise UsageError(message, where=str(request), fix=f"it belongs to {', '.join(own)}")
     unique = tuple(dict.fromkeys(requests))
     for index, one in enumerate(unique):
         for other in unique[:index]:
@@ -56,21 +70,3 @@ def check_requests(requests: Sequence[VersionRequest], policy: UpgradePolicy) ->
                 fix = "ask for one version, or name a variant for each"
                 raise UsageError(f"{one} and {other} contradict each other", fix=fix)
     return unique
-
-
-def _check_variant(request: VersionRequest, policy: UpgradePolicy) -> None:
-    names = [each.name for each in policy.variants]
-    package = policy.package(request.distribution)
-    own = list(package.variants) if package and package.variants else names
-    if not request.variant:
-        if package and package.scope is VersionScope.DIVERGENT and len(names) > 1:
-            forms = " or ".join(f"{request.distribution}=={request.version}@{name}" for name in own)
-            message = f"{request.distribution} has a version of its own in each variant ({', '.join(own)})"
-            raise UsageError(message, where=str(request), fix=f"say which one: {forms}")
-        return
-    if request.variant not in names:
-        fix = did_you_mean(request.variant, names) or f"variants: {', '.join(names)}"
-        raise UsageError(f"unknown variant {request.variant!r}", where=str(request), fix=fix)
-    if request.variant not in own:
-        message = f"{request.distribution} is not part of variant {request.variant!r}"
-        raise UsageError(message, where=str(request), fix=f"it belongs to {', '.join(own)}")

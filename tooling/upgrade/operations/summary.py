@@ -31,6 +31,13 @@ def summary(upgrade: Upgrade) -> str:
         f"| {escaped(move.distribution)} | {escaped(move.old)} | {escaped(move.new)} | {escaped(move.why)} |"
         for move in upgrade.moves
     ]
+    fixes = [
+        f"- {code(each.path)}: {each.kind} {code(each.symbol)} → {code(new.text if (new := each.replacement) else '')}"
+        for each in upgrade.fixes.done
+    ]
+    fixes += [
+        f"- left: {code(f'{each.path}:{each.line}')} {each.kind}: {escaped(why)}" for each, why in upgrade.fixes.left
+    ]
     parts = [
         f"{_TITLE}{escaped(title)}\n",
         *([f"**It did not succeed; nothing else was written.** {escaped(str(problem))}\n"] if problem else []),
@@ -39,7 +46,7 @@ def summary(upgrade: Upgrade) -> str:
         ),
         _section("Declarations", _edits(upgrade)),
         _section("Resolution", _locks(upgrade)),
-        _section("Fixes", _fixes(upgrade)),
+        _section("Fixes", fixes),
     ]
     if upgrade.audits:
         parts.append(f"## Audit\n\n{markdown(upgrade.audits).rstrip()}\n")
@@ -85,14 +92,6 @@ def _locks(upgrade: Upgrade) -> Iterator[str]:
         if len(result.changes) > len(changes):
             yield f"- and {len(result.changes) - len(changes)} more"
         yield ""
-
-
-def _fixes(upgrade: Upgrade) -> Iterator[str]:
-    for finding in upgrade.fixes.done:
-        text = finding.replacement.text if finding.replacement else ""
-        yield f"- {code(finding.path)}: {finding.kind} {code(finding.symbol)} → {code(text)}"
-    for finding, why in upgrade.fixes.left:
-        yield f"- left: {code(f'{finding.path}:{finding.line}')} {finding.kind}: {escaped(why)}"
 
 
 def _open(upgrade: Upgrade) -> Iterator[str]:

@@ -111,32 +111,27 @@ def infer_packages(declarations: Declarations, variants: tuple[Variant, ...], ro
         names = import_names(distribution, root)
         files = max((imported[name] for name in names), default=0)
         if files:
-            scope, chosen = _scope(distribution, declarations, variants)
+            # What the variants' own manifests say
+            scope: VersionScope = VersionScope.SHARED
+            chosen: tuple[str, ...] = ()
+            said: dict[str, set[str]] = {}
+            for variant in variants:
+                written = {
+                    f"{each.specifier};{each.marker}"
+                    for each in declarations.of(distribution)
+                    if each.path in variant.manifests and each.kind is not DeclarationKind.BUILD
+                }
+                if written:
+                    said[variant.name] = written
+            if len(variants) > 1 and 0 < len(said) < len(variants):
+                scope, chosen = VersionScope.VARIANT_ONLY, tuple(said)
+            elif len({frozenset(each) for each in said.values()}) > 1:
+                scope = VersionScope.DIVERGENT
             tier = Tier.PRIMARY if files > 1 else Tier.SECONDARY
             found.append(
                 FocusedPackage(distribution=distribution, imports=names, tier=tier, scope=scope, variants=chosen)
             )
     return tuple(found)
-
-
-def _scope(
-    distribution: str, declarations: Declarations, variants: tuple[Variant, ...]
-) -> tuple[VersionScope, tuple[str, ...]]:
-    """Infer the scope from what the variants' own manifests say."""
-    said: dict[str, set[str]] = {}
-    for variant in variants:
-        written = {
-            f"{each.specifier};{each.marker}"
-            for each in declarations.of(distribution)
-            if each.path in variant.manifests and each.kind is not DeclarationKind.BUILD
-        }
-        if written:
-            said[variant.name] = written
-    if len(variants) > 1 and 0 < len(said) < len(variants):
-        return VersionScope.VARIANT_ONLY, tuple(said)
-    if len({frozenset(each) for each in said.values()}) > 1:
-        return VersionScope.DIVERGENT, ()
-    return VersionScope.SHARED, ()
 
 
 def imported_names(root: Path) -> Counter[str]:

@@ -112,7 +112,22 @@ def read_policy(root: Path, declarations: Declarations | None = None) -> Upgrade
     settings = read_settings(_UpgradeSettings, root, "upgrade")
     if declarations is None:
         declarations = find_declarations(root)
-    variants = tuple(_variant(name, table) for name, table in settings.variants.items())
+    for name, table in settings.variants.items():
+        if not table.manifests:
+            fix = 'add manifests = ["pyproject.toml"]'
+            raise UsageError("names no manifests", where=section("upgrade", "variants", name), fix=fix)
+    variants = tuple(
+        Variant(
+            name=name,
+            manifests=table.manifests,
+            lock=table.lock or "",
+            extras=table.extras,
+            groups=table.groups,
+            python=table.python,
+            platform=table.platform,
+        )
+        for name, table in settings.variants.items()
+    )
     variants = variants or infer_variants(declarations, root)
     if "packages" in settings.model_fields_set:
         packages = _packages(settings, variants, declarations, root)
@@ -134,21 +149,6 @@ def read_policy(root: Path, declarations: Declarations | None = None) -> Upgrade
         followers=tuple(FollowingPlace(normalised(each.package), each.file, each.pattern) for each in settings.places),
         exclude=settings.exclude,
         inferred=not settings.model_fields_set,
-    )
-
-
-def _variant(name: str, table: _VariantSettings) -> Variant:
-    if not table.manifests:
-        fix = 'add manifests = ["pyproject.toml"]'
-        raise UsageError("names no manifests", where=section("upgrade", "variants", name), fix=fix)
-    return Variant(
-        name=name,
-        manifests=table.manifests,
-        lock=table.lock or "",
-        extras=table.extras,
-        groups=table.groups,
-        python=table.python,
-        platform=table.platform,
     )
 
 

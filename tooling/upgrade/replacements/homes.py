@@ -54,7 +54,13 @@ class Homes:
         self._by_advice()
         if self._subject.symbol.dotted != self._subject.path:
             self._add(self._subject.symbol.dotted, Reason.STAYED)
-        self._by_standing_for()
+        own = self._subject.symbol
+        wrapped = evidence.stands_for(own.value if own.kind is SymbolKind.VALUE else self._source)
+        stood = self._old.resolve(f"{self._subject.module}.{wrapped}") if wrapped else None
+        if isinstance(stood, Found) and stood.symbol.kind in (SymbolKind.CLASS, SymbolKind.FUNCTION):
+            behind = self._add(stood.symbol.dotted, Reason.STOOD_FOR)
+            if behind and own.kind is SymbolKind.VALUE:
+                self._found[behind].is_doubtful = True  # what the wrapper changed is not known
         modules = frozenset({self._subject.module, self._subject.path.rpartition(".")[0]})
         found = votes(import_index(self._old), import_index(self._new), self._subject.name, modules)
         for (module, name), _ in found.most_common(5):
@@ -99,15 +105,6 @@ class Homes:
                 return path
         homes = [row for row in self._new.names().by_name.get(name, ()) if not _is_aside(row.module)]
         return f"{homes[0].module}.{name}" if len(homes) == 1 else ""
-
-    def _by_standing_for(self) -> None:
-        symbol = self._subject.symbol
-        name = evidence.stands_for(symbol.value if symbol.kind is SymbolKind.VALUE else self._source)
-        found = self._old.resolve(f"{self._subject.module}.{name}") if name else None
-        if isinstance(found, Found) and found.symbol.kind in (SymbolKind.CLASS, SymbolKind.FUNCTION):
-            dotted = self._add(found.symbol.dotted, Reason.STOOD_FOR)
-            if dotted and symbol.kind is SymbolKind.VALUE:
-                self._found[dotted].is_doubtful = True  # what the wrapper changed is not known
 
     def _is_renamed(self, module: str, name: str) -> bool:
         """Whether another name that importers take now may be the old one's new name: it is new there, and looks like

@@ -12,7 +12,7 @@ from tooling.upgrade.report.document import by_path, count, counted, open_share
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tooling.upgrade.findings import Audit, AuditFinding, Evidence
+    from tooling.upgrade.findings import Audit, AuditFinding
 
 
 _ACTIVE: Final = re.compile(r"([\\`*_{}\[\]<>()#+!|~@&-])")
@@ -87,7 +87,8 @@ def _lines(audit: Audit, show_info: bool) -> Iterator[str]:
                     yield f"        under: {finding.guard}"
                 for name, side in (("old", finding.old), ("new", finding.new)):
                     if side.file:
-                        yield f"        {name}: {_side(side)}"
+                        place = f"{side.file}:{side.line}" if side.line else side.file
+                        yield f"        {name}: {place}  {side.signature}".rstrip()
                 if finding.replacement:
                     how = "--fix does it" if finding.fixable else "look at it first"
                     yield f"        write: {finding.replacement.text} ({finding.replacement.why}; {how})"
@@ -104,8 +105,3 @@ def _lines(audit: Audit, show_info: bool) -> Iterator[str]:
         yield f"    {audit.unresolved} that {audit.old_version} does not have either"
     for problem in audit.unreadable:
         yield f"    not read: {problem}"
-
-
-def _side(side: Evidence) -> str:
-    place = f"{side.file}:{side.line}" if side.line else side.file
-    return f"{place}  {side.signature}" if side.signature else place

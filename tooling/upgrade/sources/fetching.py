@@ -127,7 +127,8 @@ class Fetcher:
             with TemporaryDirectory(dir=self._cache.folder, prefix=UNFINISHED) as folder:
                 path = Path(folder) / "archive"
                 count = download(self._transport, link, path, self._report, first)
-                digest = link.sha256 or _sha256(path)
+                with path.open("rb") as stream:
+                    digest = link.sha256 or hashlib.file_digest(stream, "sha256").hexdigest()
                 return self._read(path, link, distribution, digest, count)
         except OSError as error:
             if isinstance(error, WriteError):
@@ -144,8 +145,3 @@ class Fetcher:
         if not contents.files:
             raise ArchiveError("it holds no Python source", where=link.filename)
         return Fetched(contents, digest, "whole" if link.is_vouched_for else "", count)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

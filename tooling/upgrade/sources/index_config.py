@@ -147,7 +147,10 @@ def uses_uv(project: Path) -> bool:
 def read_uv_config(environ: Mapping[str, str], project: Path | None = None) -> IndexConfig:
     """uv's settings in a project."""
     tables = list(_tables(environ, project))
-    indexes, defaults = _environment_indexes(environ)
+    words = f"{environ.get('UV_INDEX', '')} {environ.get('UV_EXTRA_INDEX_URL', '')}".split()
+    named = [environ.get(name, "").strip() for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")]
+    indexes = [(*_named(word), False, False) for word in words]
+    defaults = [_named(word) for word in named if word]
     for folder, table in tables:
         more, default = _table_indexes(table, folder)
         indexes += more
@@ -191,12 +194,6 @@ def _tables(environ: Mapping[str, str], project: Path | None) -> Iterator[tuple[
     for folder in (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":"):
         yield Path(folder), _load(Path(folder) / "uv/uv.toml")
     yield Path("/etc/uv"), _load(Path("/etc/uv/uv.toml"))
-
-
-def _environment_indexes(environ: Mapping[str, str]) -> tuple[list[_Named], list[tuple[str, str]]]:
-    words = f"{environ.get('UV_INDEX', '')} {environ.get('UV_EXTRA_INDEX_URL', '')}".split()
-    defaults = [environ.get(name, "").strip() for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")]
-    return [(*_named(word), False, False) for word in words], [_named(word) for word in defaults if word]
 
 
 def _named(word: str) -> tuple[str, str]:

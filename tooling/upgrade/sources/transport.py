@@ -122,8 +122,8 @@ class Transport:
             try:
                 context = ssl.create_default_context(cafile=certificates)
             except OSError as error:
-                advice = "correct `cert` in pip's configuration"
-                raise UpstreamError(f"unreadable certificates: {error}", where=str(certificates), fix=advice) from error
+                fix = "correct `cert` in pip's configuration"
+                raise UpstreamError(f"unreadable certificates: {error}", where=str(certificates), fix=fix) from error
             if trusted:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
@@ -142,7 +142,13 @@ class Transport:
 
     def _authorization(self, url: str) -> str:
         host = host_of(url)
-        known = self._settings.credentials.get(host) or _from_netrc(urlsplit(url).hostname or "")
+        known = self._settings.credentials.get(host)
+        if not known:
+            try:
+                found = netrc.netrc(os.environ.get("NETRC")).authenticators(urlsplit(url).hostname or "")
+            except (OSError, netrc.NetrcParseError, UnicodeError):
+                found = None
+            known = (found[0] or "", found[2] or "") if found else None
         return "Basic " + b64encode(f"{known[0]}:{known[1]}".encode()).decode() if known else ""
 
 
@@ -175,14 +181,6 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         if authorization:
             new.add_unredirected_header("Authorization", authorization)
         return new
-
-
-def _from_netrc(host: str) -> tuple[str, str] | None:
-    try:
-        found = netrc.netrc(os.environ.get("NETRC")).authenticators(host)
-    except (OSError, netrc.NetrcParseError, UnicodeError):
-        return None
-    return (found[0] or "", found[2] or "") if found else None
 
 
 def _refused(status: int, url: str) -> RefusedError:

@@ -183,7 +183,20 @@ def _assigned(method: FunctionNode, receiver: str, lines: Lines) -> Iterator[tup
                 if _of_receiver(target, receiver):
                     yield target.attr, "", "", node.lineno  # type: ignore[attr-defined]  # checked by _of_receiver
         elif isinstance(node, ast.Call):
-            yield from _registered(node, receiver)
+            # `self.register_buffer("name", ...)`, `setattr(self, "name", ...)` and the like
+            name = dotted_name(node.func)
+            first = node.args[0] if node.args else None
+            if name.startswith(f"{receiver}.register_") or name == f"{receiver}.add_module":
+                if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                    yield first.value, "", "", node.lineno
+            elif name in ("setattr", "object.__setattr__", "super().__setattr__") and len(node.args) == 3:
+                second = node.args[1]
+                if (
+                    dotted_name(first) == receiver
+                    and isinstance(second, ast.Constant)
+                    and isinstance(second.value, str)
+                ):
+                    yield second.value, "", "", node.lineno
 
 
 def _targets(target: ast.expr, value: ast.expr, receiver: str, lines: Lines) -> Iterator[tuple[str, str, str, int]]:
@@ -200,19 +213,6 @@ def _loop_targets(node: ast.With | ast.AsyncWith | ast.For | ast.AsyncFor) -> li
     if isinstance(node, ast.For | ast.AsyncFor):
         return [node.target]
     return [item.optional_vars for item in node.items if item.optional_vars is not None]
-
-
-def _registered(node: ast.Call, receiver: str) -> Iterator[tuple[str, str, str, int]]:
-    """`self.register_buffer("name", ...)`, `setattr(self, "name", ...)` and the like."""
-    name = dotted_name(node.func)
-    first = node.args[0] if node.args else None
-    if name.startswith(f"{receiver}.register_") or name == f"{receiver}.add_module":
-        if isinstance(first, ast.Constant) and isinstance(first.value, str):
-            yield first.value, "", "", node.lineno
-    elif name in ("setattr", "object.__setattr__", "super().__setattr__") and len(node.args) == 3:
-        second = node.args[1]
-        if dotted_name(first) == receiver and isinstance(second, ast.Constant) and isinstance(second.value, str):
-            yield second.value, "", "", node.lineno
 
 
 def _of_receiver(target: ast.AST, receiver: str) -> bool:

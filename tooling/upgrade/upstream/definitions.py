@@ -100,7 +100,32 @@ class SymbolDefinitions:
         owner = f"{table.dotted}.{table.classes[classes[-1]].name}" if classes else ""
         dotted = f"{owner or table.dotted}.{name}"
         if binding.kind == "class":
-            return self._class(table, dotted, binding, owner)
+            text = decorated_text(binding.decorators)
+            refuses = ""
+            constructor = next(
+                (
+                    item
+                    for item in reversed(list(table.classes[binding.line].bindings.get("__init__", ())))
+                    if item.kind in ("def", "async def")
+                ),
+                None,
+            )
+            if constructor is not None:
+                facts = self.store.function(table, constructor)
+                text = text or facts.deprecated
+                refuses = _refusal(facts, method=True)
+            return Symbol(
+                kind=SymbolKind.CLASS,
+                dotted=dotted,
+                file=table.path,
+                line=binding.line,
+                end_line=binding.end,
+                owner=owner,
+                refuses=refuses,
+                deprecated=text,
+                removed_in=removed_in(text),
+                digest=self.store.digest(table.path, binding, dotted.rpartition(".")[2]),
+            )
         if binding.kind in DEFINITIONS:
             return self._function(table, name, dotted, binding, owner)
         source = binding.source if value is None else value
@@ -112,34 +137,6 @@ class SymbolDefinitions:
             end_line=binding.end,
             owner=owner,
             value=source if len(source) <= _LONGEST else source[:_LONGEST] + "...",
-        )
-
-    def _class(self, table: ModuleTable, dotted: str, binding: NameBinding, owner: str) -> Symbol:
-        text = decorated_text(binding.decorators)
-        refuses = ""
-        constructor = next(
-            (
-                item
-                for item in reversed(list(table.classes[binding.line].bindings.get("__init__", ())))
-                if item.kind in ("def", "async def")
-            ),
-            None,
-        )
-        if constructor is not None:
-            facts = self.store.function(table, constructor)
-            text = text or facts.deprecated
-            refuses = _refusal(facts, method=True)
-        return Symbol(
-            kind=SymbolKind.CLASS,
-            dotted=dotted,
-            file=table.path,
-            line=binding.line,
-            end_line=binding.end,
-            owner=owner,
-            refuses=refuses,
-            deprecated=text,
-            removed_in=removed_in(text),
-            digest=self.store.digest(table.path, binding, dotted.rpartition(".")[2]),
         )
 
     def _function(self, table: ModuleTable, name: str, dotted: str, binding: NameBinding, owner: str) -> Symbol:

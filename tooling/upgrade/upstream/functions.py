@@ -101,7 +101,13 @@ class _Tracer:
 
     def on_call(self, node: ast.Call) -> None:
         if isinstance(node.func, ast.Attribute) and self.ours(node.func.value):
-            self._method(node, node.func)
+            function = node.func
+            key = node.args[0] if node.args else None
+            if function.attr in _READS and isinstance(key, ast.Constant) and isinstance(key.value, str):
+                self.flow.reads.add(key.value)
+                self.understood(function.value)
+            elif function.attr in ("update", "clear", "copy"):
+                self.understood(function.value)
         for word in node.keywords:
             if word.arg is None and self._spread(word.value):
                 callee = node.func
@@ -121,14 +127,6 @@ class _Tracer:
             self.understood(value)
             return True
         return False
-
-    def _method(self, node: ast.Call, function: ast.Attribute) -> None:
-        key = node.args[0] if node.args else None
-        if function.attr in _READS and isinstance(key, ast.Constant) and isinstance(key.value, str):
-            self.flow.reads.add(key.value)
-            self.understood(function.value)
-        elif function.attr in ("update", "clear", "copy"):
-            self.understood(function.value)
 
     def on_subscript(self, node: ast.Subscript) -> None:
         if not self.ours(node.value):

@@ -13,7 +13,6 @@ from tooling.upgrade.upstream.terms import Ref
 
 if TYPE_CHECKING:
     from tooling.upgrade.symbols import Resolution
-    from tooling.upgrade.upstream.execute import Execution
     from tooling.upgrade.upstream.model import Model
     from tooling.upgrade.upstream.runtime import RuntimeNames
     from tooling.upgrade.upstream.tables import ModuleTable
@@ -35,7 +34,20 @@ class MadeNames:
         while above:
             table = self.store.module(above)
             if table is not None and table.makes_modules:
-                answer = self._made_by(table, dotted)
+                answer: Resolution | None
+                made = self.runtime.made(table)
+                target: str | None = made.aliases.get(dotted)
+                if target is None and made.finder:
+                    target = self.runtime.found_by_finder(table, dotted)
+                if target is None and dotted.rpartition(".")[0] == table.dotted and self._quoted(table, dotted):
+                    target = ""
+                if target is None:
+                    answer = Open(f"{table.dotted} makes modules at run time") if made.lost and made.aliases else None
+                elif not target or target == dotted:
+                    answer = Open(f"{dotted} is made at run time")
+                else:
+                    found = self.model.resolve(target)
+                    answer = replace(found, through=(dotted, *found.through)) if isinstance(found, Found) else found
                 if answer is not None:
                     return answer
             above = above.rpartition(".")[0]
@@ -44,20 +56,6 @@ class MadeNames:
             return container
         symbol = container.symbol if isinstance(container, Found) else None
         return Absent(parent, name, symbol.file if symbol else "", 1 if symbol and symbol.file else 0)
-
-    def _made_by(self, table: ModuleTable, dotted: str) -> Resolution | None:
-        made = self.runtime.made(table)
-        target: str | None = made.aliases.get(dotted)
-        if target is None and made.finder:
-            target = self.runtime.found_by_finder(table, dotted)
-        if target is None and dotted.rpartition(".")[0] == table.dotted and self._quoted(table, dotted):
-            target = ""
-        if target is None:
-            return Open(f"{table.dotted} makes modules at run time") if made.lost and made.aliases else None
-        if not target or target == dotted:
-            return Open(f"{dotted} is made at run time")
-        found = self.model.resolve(target)
-        return replace(found, through=(dotted, *found.through)) if isinstance(found, Found) else found
 
     def _quoted(self, table: ModuleTable, dotted: str) -> bool:
         """Whether a package that writes `sys.modules` names the module in a string."""
@@ -146,10 +144,6 @@ class MadeNames:
             return Absent(table.dotted, name, table.path, binding.line)
         if execution.unsure or execution.lost:
             return Open(f"{table.dotted}.__getattr__ decides by something that is not known")
-        return self._given(table, binding, name, execution)
-
-    def _given(self, table: ModuleTable, binding: NameBinding, name: str, execution: Execution) -> Resolution:
-        """What the branches of a `__getattr__` that return something return."""
         absent: Resolution | None = None
         warning = ""
         for outcome in execution.outcomes:
@@ -157,7 +151,16 @@ class MadeNames:
                 continue
             warning = warning or outcome.warning
             if isinstance(outcome.value, Ref):
-                found = self._ref(outcome.value.dotted, table)
+                # A name as the interpreter gives it: of this release, of the module at hand, or of another distribution
+                dotted = outcome.value.dotted
+                if self.store.owns(dotted):
+                    found = self.model.resolve(dotted)
+                else:
+                    first = dotted.partition(".")[0]
+                    if first in table.scope.bindings:
+                        found = self.model.expression(Where(table), dotted)
+                    else:
+                        found = Found(self.definitions.outside(dotted))
                 if isinstance(found, Found):
                     step = f"{table.dotted}.{name}"
                     return replace(found, through=(step, *found.through), deprecated=outcome.warning)
@@ -165,12 +168,3 @@ class MadeNames:
         value = NameBinding("opaque", binding.line, binding.start, binding.end, "")
         symbol = self.definitions.make(table, name, value)
         return absent or Found(symbol, (), warning)
-
-    def _ref(self, dotted: str, table: ModuleTable) -> Resolution:
-        """A name as the interpreter gives it: of this release, of the module at hand, or of another distribution."""
-        if self.store.owns(dotted):
-            return self.model.resolve(dotted)
-        first = dotted.partition(".")[0]
-        if first in table.scope.bindings:
-            return self.model.expression(Where(table), dotted)
-        return Found(self.definitions.outside(dotted))

@@ -80,17 +80,13 @@ class UpstreamRelease:
         if symbol.kind is SymbolKind.CLASS:
             return self.members.member(symbol, name)
         if symbol.kind is SymbolKind.VALUE and symbol.file:
-            return self._of_value(symbol, name)
-        return Open(f"attributes of {symbol.dotted} are not known")
-
-    def _of_value(self, symbol: Symbol, name: str) -> Resolution:
-        """An attribute of a constant or module-level instance, by its type."""
-        values, absent = self.inference.attribute(Values((Definite(symbol),)), name)
-        known = values.types[0] if len(values.types) == 1 and not values.open and not absent else None
-        if isinstance(known, Definite):
-            return Found(known.symbol)
-        if absent and not values.types and not values.open:
-            return absent[0]
+            values, absent = self.inference.attribute(Values((Definite(symbol),)), name)
+            known = values.types[0] if len(values.types) == 1 and not values.open and not absent else None
+            if isinstance(known, Definite):
+                return Found(known.symbol)
+            if absent and not values.types and not values.open:
+                return absent[0]
+            return Open(f"attributes of {symbol.dotted} are not known")
         return Open(f"attributes of {symbol.dotted} are not known")
 
     def bases(self, symbol: Symbol) -> tuple[Sequence[Symbol], bool]:

@@ -181,7 +181,30 @@ class Scanner:
 
     def _on_assign(self, node: ast.Assign, where: str) -> None:
         for target in node.targets:
-            self._target(target, node, where, node.value)
+            value = node.value
+            if isinstance(target, ast.Name):
+                source = self._source(value)
+                if target.id == "__all__" and not self._path:
+                    self.exports.append(("set", source))
+                self._bind(target.id, "value" if source else "opaque", node, where, source)
+            elif isinstance(target, ast.Tuple | ast.List):
+                parts = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+                for index, part in enumerate(target.elts):
+                    named = part.value if isinstance(part, ast.Starred) else part
+                    if isinstance(named, ast.Name):
+                        source = self._source(parts[index]) if len(parts) == len(target.elts) else ""
+                        self._bind(named.id, "value" if source else "opaque", node, where, source)
+            elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and not self._path:
+                self.patches.append((target.value.id, target.attr, node.lineno, self._source(value)))
+            elif isinstance(target, ast.Subscript):
+                if dotted_name(target.value) == "sys.modules":
+                    if dotted_name(target.slice) == "__name__":
+                        self.replaced = self.replaced or self.lines.of(value)
+                elif _calls_globals(target.value):
+                    if isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str):
+                        self._bind(target.slice.value, "value", node, where, self._source(value))
+                    else:
+                        self.dynamic = self.dynamic or "writes computed names into globals()"
 
     def _on_annassign(self, node: ast.AnnAssign, where: str) -> None:
         if not isinstance(node.target, ast.Name):
@@ -203,34 +226,6 @@ class Scanner:
             return ""
         source = self.lines.of(node)
         return source if len(source) <= LONGEST_VALUE else ""
-
-    def _target(self, target: ast.expr, node: ast.Assign, where: str, value: ast.expr) -> None:
-        if isinstance(target, ast.Name):
-            source = self._source(value)
-            if target.id == "__all__" and not self._path:
-                self.exports.append(("set", source))
-            self._bind(target.id, "value" if source else "opaque", node, where, source)
-        elif isinstance(target, ast.Tuple | ast.List):
-            parts = value.elts if isinstance(value, ast.Tuple | ast.List) else []
-            for index, part in enumerate(target.elts):
-                named = part.value if isinstance(part, ast.Starred) else part
-                if isinstance(named, ast.Name):
-                    source = self._source(parts[index]) if len(parts) == len(target.elts) else ""
-                    self._bind(named.id, "value" if source else "opaque", node, where, source)
-        elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and not self._path:
-            self.patches.append((target.value.id, target.attr, node.lineno, self._source(value)))
-        elif isinstance(target, ast.Subscript):
-            self._subscript(target, node, where, value)
-
-    def _subscript(self, target: ast.Subscript, node: ast.Assign, where: str, value: ast.expr) -> None:
-        if dotted_name(target.value) == "sys.modules":
-            if dotted_name(target.slice) == "__name__":
-                self.replaced = self.replaced or self.lines.of(value)
-        elif _calls_globals(target.value):
-            if isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str):
-                self._bind(target.slice.value, "value", node, where, self._source(value))
-            else:
-                self.dynamic = self.dynamic or "writes computed names into globals()"
 
     def _on_delete(self, node: ast.Delete, where: str) -> None:
         for target in node.targets:

@@ -73,7 +73,17 @@ class Signatures:
             for source in located.binding.decorators:
                 renamed = self._renamed(source)
                 if renamed is not None:
-                    parameters = _with_alias(parameters, renamed)
+                    old, new, text = renamed
+                    if new:
+                        parameters = [
+                            replace(item, aliases=(*item.aliases, old)) if item.name == new else item
+                            for item in parameters
+                        ]
+                    else:
+                        parameters = [
+                            replace(item, deprecated=item.deprecated or text) if item.name == old else item
+                            for item in parameters
+                        ]
                 exact = exact and self.decorators.keeps(where, source)
             return Signature(tuple(parameters), facts.returns, exact)
         if located is not None and symbol.kind is SymbolKind.VALUE:
@@ -123,7 +133,10 @@ class Signatures:
         node = parse_expression(located.binding.source) if located.binding.source else None
         named = _named_tuple(node) if isinstance(node, ast.Call) else None
         if named is not None:
-            return Signature(tuple(Parameter(name, "positional") for name in named), exact=not _has_defaults(node))
+            return Signature(
+                tuple(Parameter(name, "positional") for name in named),
+                exact=not (isinstance(node, ast.Call) and any(word.arg == "defaults" for word in node.keywords)),
+            )
         if not isinstance(node, ast.Lambda):
             return Open("a value that is not known to be callable")
         lines = Lines(f"({located.binding.source}\n)")
@@ -210,14 +223,6 @@ def _without_receiver(parameters: list[Parameter]) -> list[Parameter]:
     return parameters
 
 
-def _with_alias(parameters: list[Parameter], renamed: tuple[str, str, str]) -> list[Parameter]:
-    """`deprecate_kwarg("old", new_name="new")`: the old name is still taken."""
-    old, new, text = renamed
-    if new:
-        return [replace(item, aliases=(*item.aliases, old)) if item.name == new else item for item in parameters]
-    return [replace(item, deprecated=item.deprecated or text) if item.name == old else item for item in parameters]
-
-
 def _named_tuple(node: ast.Call) -> list[str] | None:
     """Fields of `namedtuple("X", ["a", "b"])`, `namedtuple("X", "a b")`, `NamedTuple("X", [("a", int)])`."""
     if dotted_name(node.func).rpartition(".")[2] not in ("namedtuple", "NamedTuple") or len(node.args) < 2:
@@ -230,7 +235,3 @@ def _named_tuple(node: ast.Call) -> list[str] | None:
     ]
     texts = [item.value for item in names if isinstance(item, ast.Constant) and isinstance(item.value, str)]
     return texts if texts and len(texts) == len(names) else None
-
-
-def _has_defaults(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Call) and any(word.arg == "defaults" for word in node.keywords)

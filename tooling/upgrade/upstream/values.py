@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import ast
 
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.tables import BodyTable, ModuleTable, NameBinding
+    from tooling.upgrade.upstream.tables import ModuleTable
 
 MAX_DEPTH = 12
 
@@ -45,26 +45,26 @@ class ConstantReader:
 
     def name_value(self, where: Where, name: str) -> object:
         """What a name is bound to in a class body or module."""
-        for scope in _scopes(where):
+        inner = [where.table.classes[line] for line in reversed(where.classes[-1:])]
+        for scope in [*inner, where.table.scope]:
             items = scope.bindings.get(name)
             if items and name == where.name and where.before >= 0:
                 items = items[: where.before]
             for binding in candidates(items or ()):
-                return self._binding_value(where, name, binding)
+                if binding.kind == "import":
+                    return Ref(f"{binding.source}.{binding.extra}" if binding.extra else binding.source)
+                if binding.kind == "def":
+                    node = definition(self.store.block(where.table.path, binding.start, binding.end))
+                    return Closure(node) if _is_function(node) else UNKNOWN  # type: ignore[arg-type]  # checked by _is_function
+                if binding.kind == "value":
+                    found = self.constant(Where(where.table, where.classes, name, 0), binding.source)
+                    return (
+                        Ref(f"{where.table.dotted}.{name}") if isinstance(found, Applied) or found is UNKNOWN else found
+                    )
+                if binding.kind == "class":
+                    return Ref(f"{where.table.dotted}.{name}")
+                return UNKNOWN
         return Ref(f"{where.table.dotted}.{name}" if where.table.scope.stars else name)
-
-    def _binding_value(self, where: Where, name: str, binding: NameBinding) -> object:
-        if binding.kind == "import":
-            return Ref(f"{binding.source}.{binding.extra}" if binding.extra else binding.source)
-        if binding.kind == "def":
-            node = definition(self.store.block(where.table.path, binding.start, binding.end))
-            return Closure(node) if _is_function(node) else UNKNOWN  # type: ignore[arg-type]  # checked by _is_function
-        if binding.kind == "value":
-            found = self.constant(Where(where.table, where.classes, name, 0), binding.source)
-            return Ref(f"{where.table.dotted}.{name}") if isinstance(found, Applied) or found is UNKNOWN else found
-        if binding.kind == "class":
-            return Ref(f"{where.table.dotted}.{name}")
-        return UNKNOWN
 
     def value_of(self, dotted: str) -> object:
         """The constant that a dotted path stands for; members of enums stay names."""
@@ -102,24 +102,21 @@ class ConstantReader:
         found = self._exports.get(table.path)
         if found is None:
             self._exports[table.path] = (frozenset(), False)  # a circle of star imports sees no names
-            found = self._exports[table.path] = self._all(table)
+            names: set[str] = set()
+            complete = bool(table.exports)
+            for action, source in table.exports:
+                value = self.constant(Where(table), source)
+                if isinstance(value, Ref):
+                    value = self.value_of(value.dotted)
+                if not isinstance(value, list | tuple | set | frozenset):
+                    complete = False
+                    continue
+                if action == "set" and "__all__" not in source:
+                    names.clear()
+                names.update(item for item in value if isinstance(item, str))
+                complete = complete and all(isinstance(item, str) for item in value)
+            found = self._exports[table.path] = frozenset(names), complete
         return found
-
-    def _all(self, table: ModuleTable) -> tuple[frozenset[str], bool]:
-        names: set[str] = set()
-        complete = bool(table.exports)
-        for action, source in table.exports:
-            value = self.constant(Where(table), source)
-            if isinstance(value, Ref):
-                value = self.value_of(value.dotted)
-            if not isinstance(value, list | tuple | set | frozenset):
-                complete = False
-                continue
-            if action == "set" and "__all__" not in source:
-                names.clear()
-            names.update(item for item in value if isinstance(item, str))
-            complete = complete and all(isinstance(item, str) for item in value)
-        return frozenset(names), complete
 
 
 def render(value: object) -> str | None:
@@ -129,11 +126,6 @@ def render(value: object) -> str | None:
     if isinstance(value, set | frozenset) and concrete(value):
         return f"{{{', '.join(sorted(map(repr, value)))}}}"
     return repr(value) if concrete(value) else None
-
-
-def _scopes(where: Where) -> list[BodyTable]:
-    inner = [where.table.classes[line] for line in reversed(where.classes[-1:])]
-    return [*inner, where.table.scope]
 
 
 def _is_function(node: ast.AST | None) -> bool:

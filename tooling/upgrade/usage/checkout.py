@@ -122,9 +122,6 @@ class Checkout:
             found = self._below(here, parts, top=True)
             if found is not None:
                 return found
-        return self._absolute(parts)
-
-    def _absolute(self, parts: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
         key = ".".join(parts)
         if key not in self._known:
             results = (self._below(root, parts, top=True) for root in self.roots)

@@ -59,7 +59,9 @@ def called(dotted: str, arguments: Sequence[Value]) -> Value | None:
     """What a function of a library gives when it is about versions; None for others."""
     last = dotted.rpartition(".")[2]
     first = arguments[0] if arguments else NOTHING
-    if last in ("version", "get_distribution", "distribution") and _is_metadata(dotted):
+    if last in ("version", "get_distribution", "distribution") and dotted.startswith(
+        ("importlib.metadata.", "importlib_metadata.", "pkg_resources.")
+    ):
         name = first.value if isinstance(first, Literal) else None
         return VersionText(VersionSource.DISTRIBUTION, name) if isinstance(name, str) else NOTHING
     if last in _PARSERS and isinstance(first, VersionText | Literal):
@@ -69,10 +71,6 @@ def called(dotted: str, arguments: Sequence[Value]) -> Value | None:
     if last == "SpecifierSet" and isinstance(first, Literal):
         return first
     return None
-
-
-def _is_metadata(dotted: str) -> bool:
-    return dotted.startswith(("importlib.metadata.", "importlib_metadata.", "pkg_resources."))
 
 
 def helper(name: str, arguments: Sequence[Value], minimum: Value | None) -> Value | None:

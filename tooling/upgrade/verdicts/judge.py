@@ -73,17 +73,13 @@ def problems(case: JudgedUse) -> Iterator[UseProblem]:
     if not gone:
         for family in _FAMILIES:
             yield from family(case)
-    else:
-        yield from _behind_a_move(case, gone[0])
-
-
-def _behind_a_move(case: JudgedUse, gone: UseProblem) -> Iterator[UseProblem]:
-    """What a call of a moved name runs into once the name is mended; until then it fails as the name does."""
-    moved = gone.kind in (FindingKind.MOVED, FindingKind.RENAMED) and isinstance(case.use.target, Name)
-    if case.use.action is not Action.CALL or not moved or gone.replacement is None:
         return
-    for problem in calls.mismatches(replace(case, moved=gone.replacement.text)):
-        yield replace(problem, raises=gone.raises, confidence=problem.confidence * 0.9)
+    # What a call of a moved name runs into once the name is mended; until then it fails as the name does
+    first = gone[0]
+    moved = first.kind in (FindingKind.MOVED, FindingKind.RENAMED) and isinstance(case.use.target, Name)
+    if case.use.action is Action.CALL and moved and first.replacement is not None:
+        for problem in calls.mismatches(replace(case, moved=first.replacement.text)):
+            yield replace(problem, raises=first.raises, confidence=problem.confidence * 0.9)
 
 
 def is_unresolved(case: JudgedUse) -> bool:

@@ -132,19 +132,13 @@ def _changed(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) ->
         return
     why = misfit(method, after)
     if why and not misfit(method, before) and not method.decorated:
-        callback = _handed_on(case, name)
+        # A class that hands the bound hook to somebody else, and never calls it itself, which would show how
+        receiver = case.after.found[0].receiver
+        called = not case.after.closed or _refers(case.new, receiver, name, r"\s*\(")
+        callback = "" if called else _refers(case.new, receiver, name, r"\s*[,)]")
         how = f"; {callback} hands it on as a callback" if callback else ""
         message = f"this override does not fit the hook's signature any more: {why}{how}"
         yield _drift(case, old, new, message, AuditSeverity.BREAKING if callback else AuditSeverity.WARNING)
-
-
-def _handed_on(case: JudgedUse, name: str) -> str:
-    """Where the new class passes the bound hook to somebody else, who calls it by its signature: "file:line". Only if
-    it never calls the hook itself, which would show how."""
-    receiver = case.after.found[0].receiver
-    if not case.after.closed or _refers(case.new, receiver, name, r"\s*\("):
-        return ""
-    return _refers(case.new, receiver, name, r"\s*[,)]")
 
 
 def _shape_change(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) -> UseProblem | None:

@@ -33,7 +33,7 @@ from tooling.upgrade.verdicts.targets import locate
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.upgrade.symbols import Absent, Parameter, Signature, Symbol, Type, Upstream
+    from tooling.upgrade.symbols import Absent, Parameter, Signature, Symbol, Upstream
     from tooling.upgrade.uses import AccessPath
     from tooling.upgrade.verdicts.case import JudgedUse
     from tooling.upgrade.verdicts.targets import Resolved
@@ -157,7 +157,9 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
     """The name was there, and is not any more."""
     if case.use.action in SILENT:
         return
-    if not _is_gone(case):
+    # Whether the new side lacks what the old one has; of a union: more members lack it than before
+    is_gone = bool(case.before.found) and len(case.after.absent) > len(case.before.absent)
+    if case.after.cascade or not is_gone:
         yield from _gone_from_here(case)
         return
     absent = case.after.absent[0]
@@ -166,9 +168,23 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
         kind, replacement = FindingKind.RETURN_CHANGED, None
     own = _may_be_of_an_own_class(case)
     whole = not case.after.found and case.after.closed and case.before.closed and not own
-    sentence = _sentence(case, kind, absent, replacement.text if replacement else "")
-    dotted = replacement.text if replacement else ""
-    found = case.new.resolve(dotted) if "." in dotted else None
+    text = replacement.text if replacement else ""
+    home = absent.container
+    if kind is FindingKind.MOVED and text:
+        sentence = f"{case.symbol} moved: it is {text} now"
+    elif kind is FindingKind.RENAMED and text:
+        sentence = f"{case.symbol} was renamed: it is {text} now"
+    elif kind is FindingKind.RETURN_CHANGED:
+        sentence = f"what is returned is a {home} now, which has no {absent.name}"
+    elif case.use.action is Action.ASSIGN:
+        sentence = f"{case.symbol} is gone from {home}: nothing reads what is assigned here"
+    else:
+        later = "; this is evaluated when an exception passes" if case.use.action is Action.EXCEPT else ""
+        if f"{home}.{absent.name}" == case.symbol:
+            sentence = f"{case.symbol} is gone: {home} no longer has {absent.name}{later}"
+        else:
+            sentence = f"{case.symbol} is gone: {home} has no {absent.name}{later}"
+    found = case.new.resolve(text) if "." in text else None
     yield UseProblem(
         kind=kind,
         severity=sure(AuditSeverity.BREAKING, all_members=whole),
@@ -286,29 +302,6 @@ def refusals(case: JudgedUse) -> Iterator[UseProblem]:
         )
 
 
-def _is_gone(case: JudgedUse) -> bool:
-    """Whether the new side lacks what the old one has; of a union: more members lack it than before."""
-    if case.after.cascade or not case.after.absent:
-        return False
-    return bool(case.before.found) and len(case.after.absent) > len(case.before.absent)
-
-
-def _sentence(case: JudgedUse, kind: FindingKind, absent: Absent, replacement: str) -> str:
-    home = absent.container
-    if kind is FindingKind.MOVED and replacement:
-        return f"{case.symbol} moved: it is {replacement} now"
-    if kind is FindingKind.RENAMED and replacement:
-        return f"{case.symbol} was renamed: it is {replacement} now"
-    if kind is FindingKind.RETURN_CHANGED:
-        return f"what is returned is a {home} now, which has no {absent.name}"
-    if case.use.action is Action.ASSIGN:
-        return f"{case.symbol} is gone from {home}: nothing reads what is assigned here"
-    later = "; this is evaluated when an exception passes" if case.use.action is Action.EXCEPT else ""
-    if f"{home}.{absent.name}" == case.symbol:
-        return f"{case.symbol} is gone: {home} no longer has {absent.name}{later}"
-    return f"{case.symbol} is gone: {home} has no {absent.name}{later}"
-
-
 def exception_of(case: JudgedUse, absent: Absent) -> str:
     """What a use of a name that is gone raises; "" if nothing."""
     use = case.use
@@ -341,13 +334,11 @@ def _is_returned(access_path: AccessPath, upstream: Upstream) -> bool:
             return bool(found) and all(met.symbol.kind is not SymbolKind.CLASS for met in found)
         case Attribute():
             outcome = upstream.follow(access_path)
-            return isinstance(outcome, Values) and all(_is_given(each) for each in outcome.types)
+            # A property gives it, or it is an instance already: no definition of its own
+            return isinstance(outcome, Values) and all(
+                not isinstance(each, Definite) or "property" in each.symbol.binding for each in outcome.types
+            )
     return False
-
-
-def _is_given(value: Type) -> bool:
-    """Whether a property gives it, or it is an instance already: no definition of its own."""
-    return not isinstance(value, Definite) or "property" in value.symbol.binding
 
 
 def _last(dotted: str) -> str:

@@ -170,13 +170,10 @@ def _protocol(case: JudgedUse) -> Iterator[UseProblem]:
     kinds = " or ".join(sorted({_describe(each) for each in after.types}))
     asynchronous = _async_kinds(before.types) != _async_kinds(after.types)
     kind = FindingKind.ASYNC_CHANGED if asynchronous else FindingKind.RETURN_CHANGED
-    message = f"{_name(case)} gives {kinds} now, which cannot be {_VERBS[case.use.action]}{_how(key)}"
+    how = " asynchronously" if key[1] else ""
+    message = f"{_name(case)} gives {kinds} now, which cannot be {_VERBS[case.use.action]}{how}"
     inferred = before.inferred or after.inferred
     yield _problem(case, kind, message, "TypeError", whole=whole, inferred=inferred)
-
-
-def _how(key: tuple[Action, bool]) -> str:
-    return " asynchronously" if key[1] else ""
 
 
 def _goes(upstream: Upstream, value: Type, key: tuple[Action, bool]) -> bool | None:

@@ -16,7 +16,7 @@ from tooling.upgrade.verdicts.targets import locate, roots_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tooling.upgrade.uses import AccessPath, ClientMethod, FileUses, Use
+    from tooling.upgrade.uses import ClientMethod, FileUses, Use
     from tooling.upgrade.verdicts.comparison import ReleasePair
 
 _LAST = 1 << 30
@@ -104,13 +104,10 @@ class Surroundings:
     def extended(self, owner: str, name: str) -> bool:
         """Whether a class of the repository that derives from this class of an old release has such an attribute."""
         bases = {base for base, names in self._extensions if name in names}
-        return any(owner in self._lineage(base) for base in bases)
-
-    def _lineage(self, base: AccessPath) -> set[str]:
-        """Dotted paths of a base and of its bases, on the old side."""
-        return {
-            ancestor.dotted
+        return any(
+            ancestor.dotted == owner
+            for base in bases
             for pair in self._pairs
             for met in locate(pair.old, base).found
             for ancestor in pair.old.bases(met.symbol)[0]
-        }
+        )

@@ -16,7 +16,7 @@ from tooling.upgrade.sources.archive.reading import Contents
 from tooling.upgrade.sources.installation import is_native, is_source
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from tooling.upgrade.sources.archive.reading import ArchiveReader
     from tooling.upgrade.sources.archive.zip import Member
@@ -53,7 +53,18 @@ def read_wheel(reader: ArchiveReader, *, vouched: bool) -> Contents:
         missing = sorted(name for name in recorded if is_source(name) and name not in by_name)
         if missing:
             raise ArchiveError(f"RECORD names {missing[0]!r}, which the archive lacks", where=reader.name)
-    _verify(found, recorded, {f"{information}/RECORD"}, reader.name, vouched=vouched)
+    except_for = {f"{information}/RECORD"}
+    for name, content in found.items():
+        if name in except_for:
+            continue
+        kind, stated = recorded.get(name, ("", ""))
+        if kind not in {"sha256", "sha384", "sha512"}:
+            if vouched:
+                continue
+            raise ArchiveError(f"RECORD has no hash of {name!r}, and nothing else vouches for it", where=reader.name)
+        actual = base64.urlsafe_b64encode(hashlib.new(kind, content).digest()).decode().rstrip("=")
+        if actual != stated:
+            raise ArchiveError(f"{name!r} is not what RECORD says (hash mismatch)", where=reader.name)
     return Contents(
         files={path: found[name] for name, path in wanted.items()},
         native=tuple(sorted(path for path in paths.values() if is_native(path))),
@@ -99,24 +110,3 @@ def _installed_path(name: str, information: str) -> str:
         scheme, _, path = rest.partition("/")
         return path if scheme in _INSTALLED else ""
     return name
-
-
-def _verify(
-    found: Mapping[str, bytes],
-    recorded: Mapping[str, tuple[str, str]],
-    except_for: set[str],
-    where: str,
-    *,
-    vouched: bool,
-) -> None:
-    for name, content in found.items():
-        if name in except_for:
-            continue
-        algorithm, digest = recorded.get(name, ("", ""))
-        if algorithm not in {"sha256", "sha384", "sha512"}:
-            if vouched:
-                continue
-            raise ArchiveError(f"RECORD has no hash of {name!r}, and nothing else vouches for it", where=where)
-        actual = base64.urlsafe_b64encode(hashlib.new(algorithm, content).digest()).decode().rstrip("=")
-        if actual != digest:
-            raise ArchiveError(f"{name!r} is not what RECORD says (hash mismatch)", where=where)

@@ -60,7 +60,20 @@ def directory(reader: ArchiveReader) -> list[Member]:
         members.append(member)
     if position != len(raw):
         raise _damaged(reader, "its directory has another length than it says")
-    return _laid_out(sorted(members, key=lambda member: member.offset), start, reader)
+    members.sort(key=lambda member: member.offset)
+    seen: set[str] = set()
+    files = []
+    for index, each in enumerate(members):
+        end = members[index + 1].offset if index + 1 < len(members) else start
+        if each.offset + 30 + len(each.raw_name) + each.compressed > end:
+            raise _damaged(reader, f"{each.name!r} overlaps what follows it")
+        if each.name in seen:
+            raise _damaged(reader, f"{each.name!r} is there twice")
+        seen.add(each.name)
+        if not each.name.endswith("/"):
+            files.append(Member(each.name, each.raw_name, each.flags, each.method, each.crc,
+                                each.compressed, each.size, each.offset, end))  # fmt: skip
+    return files
 
 
 def contents(reader: ArchiveReader, members: Sequence[Member]) -> Iterator[tuple[str, bytes]]:
@@ -120,30 +133,20 @@ def _end_record(reader: ArchiveReader) -> tuple[int, int, int]:
     if position + 22 + comment != len(tail):
         raise _damaged(reader, "something follows its end")
     if position >= 20 and tail[position - 20 : position - 16] == _LOCATOR64:
-        end, size, start, count = _end_record64(reader, tail[position - 20 : position])
+        _, end, disks = struct.unpack("<LQL", tail[position - 16 : position])
+        record = reader.read(end, 56) if disks <= 1 and end + 56 <= reader.size else b""
+        if record[:4] != _END64:
+            raise _damaged(reader, "its ZIP64 record is not where it says")
+        disk, start_disk, here, count, size, start = struct.unpack("<2L4Q", record[16:])
     elif _FULL16 in (here, count) or _FULL32 in (size, start):
         raise _damaged(reader, "its ZIP64 record is missing")
-    elif disk or start_disk or here != count:
+    if disk or start_disk or here != count:
         raise _damaged(reader, "it is one part of several")
     if start + size != end:
         raise _damaged(reader, "its directory is not where it says")
     if count > MAX_MEMBERS or size > _MAX_DIRECTORY:
         raise _damaged(reader, f"it has too many members ({count})")
     return start, size, count
-
-
-def _end_record64(reader: ArchiveReader, locator: bytes) -> tuple[int, int, int, int]:
-    """(where it lies, size, start, entries), of the record the locator points to."""
-    _, where, disks = struct.unpack("<LQL", locator[4:])
-    if disks > 1 or where + 56 > reader.size:
-        raise _damaged(reader, "its ZIP64 record is not where it says")
-    record = reader.read(where, 56)
-    if record[:4] != _END64:
-        raise _damaged(reader, "its ZIP64 record is not where it says")
-    disk, start_disk, here, count, size, start = struct.unpack("<2L4Q", record[16:])
-    if disk or start_disk or here != count:
-        raise _damaged(reader, "it is one part of several")
-    return where, size, start, count
 
 
 def _entry(raw: bytes, position: int, where: str) -> tuple[Member, int]:
@@ -192,23 +195,6 @@ def _zip64(extra: bytes, size: int, compressed: int, offset: int, where: str) ->
     if any(wanted):
         raise ArchiveError("damaged archive: a ZIP64 field is missing", where=where)
     return size, compressed, offset
-
-
-def _laid_out(members: list[Member], directory_start: int, reader: ArchiveReader) -> list[Member]:
-    """Members with their ends, folders dropped; ArchiveError where two overlap or share a name."""
-    seen: set[str] = set()
-    files = []
-    for index, member in enumerate(members):
-        end = members[index + 1].offset if index + 1 < len(members) else directory_start
-        if member.offset + 30 + len(member.raw_name) + member.compressed > end:
-            raise _damaged(reader, f"{member.name!r} overlaps what follows it")
-        if member.name in seen:
-            raise _damaged(reader, f"{member.name!r} is there twice")
-        seen.add(member.name)
-        if not member.name.endswith("/"):
-            files.append(Member(member.name, member.raw_name, member.flags, member.method, member.crc,
-                                member.compressed, member.size, member.offset, end))  # fmt: skip
-    return files
 
 
 def _damaged(reader: ArchiveReader, what: str) -> ArchiveError:

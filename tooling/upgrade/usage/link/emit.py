@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.usage.conditions import is_decidable
-from tooling.upgrade.usage.facts import UNKNOWN, ContextRow, FileFacts, UseRow
+from tooling.upgrade.usage.facts import UNKNOWN, ContextRow, FileFacts
 from tooling.upgrade.usage.guards import all_of, any_of, is_decided
 from tooling.upgrade.usage.link.access_paths import package_root, touches_private
 from tooling.upgrade.usage.link.classes import Alternative, Alternatives, Ours, OwnClass, OwnFunction
@@ -63,7 +63,11 @@ class GuardedFunctions:
         outside = [each for each in mentions.values() if facts.contexts[each][3].partition(".")[0] != name]
         ways: list[Condition] = []
         for context in dict.fromkeys(outside):
-            conditions = [one for one in self._contexts.conditions(path, context) if _says_something(one)]
+            conditions: list[Condition] = [
+                one
+                for one in self._contexts.conditions(path, context)
+                if is_decided(one) and not isinstance(one, Constant)
+            ]
             if not conditions:
                 return ()
             ways.append(all_of(conditions))
@@ -78,10 +82,6 @@ class GuardedFunctions:
         if len(pattern.findall(checkout.content(path))) > 1 + mentions:
             return True
         return any(pattern.search(checkout.content(other)) for other in checkout.paths if other != path)
-
-
-def _says_something(condition: Condition) -> bool:
-    return is_decided(condition) and not isinstance(condition, Constant)
 
 
 _TEXT_LIMIT = 100
@@ -108,7 +108,9 @@ class Emitter:
             return FileUses(path=path, digest=digest, uses=(), problem=facts.problem)
         reached: dict[int, Alternatives] = {}
         uses: list[Use] = []
-        for row in _rows(facts):
+        telling = {(row[1], row[2]) for row in facts.uses if row[0] != "read"}
+        kept = dict.fromkeys(row for row in facts.uses if row[0] != "read" or (row[1], row[2]) not in telling)
+        for row in sorted(kept, key=lambda row: (row[1], row[0])):
             number = row[2]
             if number not in reached:
                 reached[number] = self._reach(path, number)
@@ -140,7 +142,15 @@ class Emitter:
     def _uses(self, path: str, row: Any, alternatives: Alternatives) -> Iterator[Use]:
         action = row[0]
         if action == "override":
-            yield from self._overrides(path, row, alternatives)
+            details = dict(row[4])
+            for entry in alternatives:
+                bases: list[AccessPath] = []
+                if isinstance(entry.value, Ours):
+                    bases = [entry.value.access_path]
+                elif isinstance(entry.value, OwnClass):
+                    bases = self._link.lineage(entry.value).ours
+                for base in bases:
+                    yield self._use(path, row, Attribute(base, details["name"]), entry.guards)
             return
         fields = self._own_fields(alternatives) if action == "call" else frozenset()
         for targets, guards in self._targets(path, action, row[3], alternatives):
@@ -208,17 +218,6 @@ class Emitter:
                 for own in self._link.lineage(entry.value).own:
                     names.update(self._store.facts(own.path).classes[own.qualname].annotations)
         return frozenset(names)
-
-    def _overrides(self, path: str, row: Any, alternatives: Alternatives) -> Iterator[Use]:
-        details = dict(row[4])
-        for entry in alternatives:
-            bases: list[AccessPath] = []
-            if isinstance(entry.value, Ours):
-                bases = [entry.value.access_path]
-            elif isinstance(entry.value, OwnClass):
-                bases = self._link.lineage(entry.value).ours
-            for base in bases:
-                yield self._use(path, row, Attribute(base, details["name"]), entry.guards)
 
     # ------------------------------------------------------------------------------------------------------ one use
 
@@ -314,10 +313,3 @@ def _without_fields(arguments: PassedArguments | None, fields: frozenset[str]) -
     given = () if arguments is None else arguments.given
     kept = tuple(one for one in given if one.name is not None and one.name not in fields)
     return PassedArguments(kept, has_star=True, has_double_star=True, partial=True)
-
-
-def _rows(facts: FileFacts) -> list[UseRow]:
-    """Rows by place. A read at the very place of something more telling says nothing new."""
-    telling = {(row[1], row[2]) for row in facts.uses if row[0] != "read"}
-    kept = dict.fromkeys(row for row in facts.uses if row[0] != "read" or (row[1], row[2]) not in telling)
-    return sorted(kept, key=lambda row: (row[1], row[0]))

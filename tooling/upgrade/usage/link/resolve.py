@@ -182,9 +182,7 @@ class Resolver(Classes):
         facts = self._store.facts(path)
         if row[1] in facts.classes:
             return one(OwnClass(path, row[1]))
-        return self._decorated(path, row[1], facts)
-
-    def _decorated(self, path: str, qualname: str, facts: FileFacts) -> Alternatives:
+        qualname = row[1]
         return one(OwnFunction(path, qualname)) if qualname in facts.functions else UNKNOWN
 
     # ------------------------------------------------------------------------------------------------------- steps
@@ -266,14 +264,12 @@ class Resolver(Classes):
             if isinstance(value, Held) and kind == "item":
                 return value.inside if value.how in ("iter", "dict") else UNKNOWN
             if isinstance(value, OwnInstance) and kind == "enter":
-                return self._entered(value, asynchronous=row[2])
+                asynchronous = row[2]
+                given = self.called(self.attribute(one(value), "__aenter__" if asynchronous else "__enter__"))
+                return self._unwrapped(given, "await") if asynchronous else given
             return self._unwrapped(one(value), kind)
 
         return self._each(self.value(path, row[1]), rule)
-
-    def _entered(self, value: OwnInstance, *, asynchronous: bool) -> Alternatives:
-        given = self.called(self.attribute(one(value), "__aenter__" if asynchronous else "__enter__"))
-        return self._unwrapped(given, "await") if asynchronous else given
 
     def instance(self, path: str, row: Any) -> Alternatives:
         """A value of a type."""
@@ -283,7 +279,19 @@ class Resolver(Classes):
         """A value whose type is a row of the table."""
         row = self._store.facts(path).nodes[number]
         if row[0] == "param":
-            return self._parametrised(path, row[1], row[2])
+            name = row[1]
+            arguments = row[2]
+            if name == "type":
+                return self.value(path, arguments[0])
+            if name in _MAPPINGS:
+                return one(Held("dict", self.instance_of(path, arguments[-1])))
+            if name in ("tuple", "Tuple"):
+                return one(ValueRow(tuple(self.instance_of(path, number) for number in arguments)))
+            for names, how in ((_ITERABLES, "iter"), (_AWAITABLES, "await"), (_CONTEXTS, "enter")):
+                if name in names:
+                    index = -1 if name == "Coroutine" else 0
+                    return one(Held(how, self.instance_of(path, arguments[index])))
+            return UNKNOWN
         if row[0] == "either":
             return joined(self.instance_of(path, member) for member in row[1])
 
@@ -293,19 +301,6 @@ class Resolver(Classes):
             return one(OwnInstance(value.path, value.qualname)) if isinstance(value, OwnClass) else UNKNOWN
 
         return self._each(self.value(path, number), rule)
-
-    def _parametrised(self, path: str, name: str, arguments: tuple[int, ...]) -> Alternatives:
-        if name == "type":
-            return self.value(path, arguments[0])
-        if name in _MAPPINGS:
-            return one(Held("dict", self.instance_of(path, arguments[-1])))
-        if name in ("tuple", "Tuple"):
-            return one(ValueRow(tuple(self.instance_of(path, number) for number in arguments)))
-        for names, how in ((_ITERABLES, "iter"), (_AWAITABLES, "await"), (_CONTEXTS, "enter")):
-            if name in names:
-                index = -1 if name == "Coroutine" else 0
-                return one(Held(how, self.instance_of(path, arguments[index])))
-        return UNKNOWN
 
 
 def _merged(first: tuple[tuple[str, int], ...], second: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.usage.conditions import condition_of
-from tooling.upgrade.usage.facts import NONE, FileFacts, Span
+from tooling.upgrade.usage.facts import NONE, FileFacts
 from tooling.upgrade.usage.guards import NOTHING, GuardDefinition, GuardSymbol, Truth, Value, all_of, undecided
 from tooling.upgrade.usage.link.classes import LinkedModule, Ours
 from tooling.upgrade.uses import Condition, HasName, ModuleExists, Name, Not
@@ -50,7 +50,8 @@ class FileScope:
         found = self.row(number)
         if found is not None and not (isinstance(found, GuardSymbol) and not found.dotted):
             return found
-        return self._expression(span) or found or NOTHING
+        node = None if span is None else parsed(self._store.text(self._path, span))
+        return (None if node is None else GuardDefinition(node, self)) or found or NOTHING
 
     def _starred(self, name: str, facts: FileFacts) -> Value | GuardDefinition | None:
         for star in facts.stars:
@@ -86,27 +87,18 @@ class FileScope:
         if row[0] == "global":
             return self.find(row[1])
         if row[0] == "own" and row[1] in facts.functions:
-            return self._function(facts.functions[row[1]].line, facts.functions[row[1]].end_line)
-        return self._derived(number)
-
-    def _derived(self, number: int) -> Value | None:
+            line, end_line = facts.functions[row[1]].line, facts.functions[row[1]].end_line
+            text = self._store.text(self._path, (line, 0, end_line, 100_000))
+            name = text.partition("(")[0].rpartition(" ")[2]
+            silent = "import " not in text and _says_nothing(self._store, self._path, text, (), own=name)
+            if silent or end_line - line > _FUNCTION_LINES:
+                return None
+            node = _parsed_function(text)
+            return None if node is None else GuardDefinition(node, self)
         alternatives = self._link.value(self._path, number)
         if len(alternatives) == 1 and isinstance(alternatives[0].value, Ours):
             return GuardSymbol("", alternatives[0].value.access_path)
         return None
-
-    def _function(self, line: int, end_line: int) -> GuardDefinition | None:
-        text = self._store.text(self._path, (line, 0, end_line, 100_000))
-        name = text.partition("(")[0].rpartition(" ")[2]
-        silent = "import " not in text and _says_nothing(self._store, self._path, text, (), own=name)
-        if silent or end_line - line > _FUNCTION_LINES:
-            return None
-        node = _parsed_function(text)
-        return None if node is None else GuardDefinition(node, self)
-
-    def _expression(self, span: Span | None) -> GuardDefinition | None:
-        node = None if span is None else parsed(self._store.text(self._path, span))
-        return None if node is None else GuardDefinition(node, self)
 
     # --------------------------------------------------------------------------------------------------------- flags
 

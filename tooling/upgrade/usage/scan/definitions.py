@@ -69,7 +69,55 @@ class DefinitionReader:
         if isinstance(node, ast.ClassDef):
             self._class(node)
         else:
-            self._function(node)
+            binding, decorators, conditions = self._decorators(node)
+            qualname = self._qualname(node.name, self.walk.facts.functions)
+            owner = self.walk.frame.qualname if self.walk.frame.kind == "class" else ""
+            parameters, values = self._parameters(node.args, owner, binding)
+            self.walk.facts.functions[qualname] = FunctionFacts(
+                line=node.lineno,
+                end_line=node.end_lineno or node.lineno,
+                owner=owner,
+                binding=binding or ("method" if owner else "function"),
+                is_async=isinstance(node, ast.AsyncFunctionDef),
+                decorators=decorators,
+                annotation=self.annotations.annotation(node.returns),
+                annotated=node.returns is not None,
+                parameters=parameters,
+            )
+            if binding == "accessor":
+                self.walk.facts.functions[qualname].binding = "property"
+            elif owner:
+                self.walk.facts.classes[owner].methods[node.name] = qualname
+            value = self.walk.node("own", qualname)
+            self.walk.bind(node.name, value)
+            frame = Frame("function", qualname, self.walk.frame, owner=owner)
+            if owner and values and binding != "staticmethod":
+                frame.receiver = next(iter(values))
+            frame.values.update(values)
+            # Walk the body when the names around it have all their values
+            holder: Frame = self.walk.frame
+            while (holder.kind == "class" or holder.inline) and holder.parent is not None:
+                holder = holder.parent
+            here, evaluated = (*self.walk.conditions, *conditions), self.walk.evaluated
+
+            def walk() -> None:
+                marks = tuple(mark for outer in _outwards(frame) for mark in outer.marks)
+                self.walk.conditions, self.walk.attempts, self.walk.switches = (*here, *marks), (), ()
+                self.walk.evaluated = evaluated
+                bound = bound_names(node.body, walrus=self.walk.has_walrus)
+                frame.bound = frozenset(bound.names | set(frame.values))
+                frame.outer, frame.nonlocals = frozenset(bound.outer), frozenset(bound.nonlocals)
+                frame.history.update((name, [value]) for name, value in frame.values.items())
+                outer, self.walk.frame = self.walk.frame, frame
+                self.walk.assigned, self.walk.narrowings = set(), {}
+                self.statements.block(node.body)
+                facts = self.walk.facts.functions[frame.qualname]
+                facts.returns, facts.yields = tuple(dict.fromkeys(frame.returns)), tuple(dict.fromkeys(frame.yields))
+                facts.is_generator, facts.calls_super = frame.is_generator, frame.calls_super
+                self.finish(frame)
+                self.walk.frame = outer
+
+            holder.later.append(walk)
 
     def skip_condition(self, node: ast.expr) -> tuple[int, ...]:
         """`skipif(test)` stands for `not test`, `skipUnless(test)` for `test`."""
@@ -79,60 +127,6 @@ class DefinitionReader:
         return (sign * (self.walk.test(node.args[0]) + 1),) if sign else ()
 
     # -------------------------------------------------------------------------------------------------- functions
-
-    def _function(self, node: FunctionNode) -> None:
-        binding, decorators, conditions = self._decorators(node)
-        qualname = self._qualname(node.name, self.walk.facts.functions)
-        owner = self.walk.frame.qualname if self.walk.frame.kind == "class" else ""
-        parameters, values = self._parameters(node.args, owner, binding)
-        self.walk.facts.functions[qualname] = FunctionFacts(
-            line=node.lineno,
-            end_line=node.end_lineno or node.lineno,
-            owner=owner,
-            binding=binding or ("method" if owner else "function"),
-            is_async=isinstance(node, ast.AsyncFunctionDef),
-            decorators=decorators,
-            annotation=self.annotations.annotation(node.returns),
-            annotated=node.returns is not None,
-            parameters=parameters,
-        )
-        if binding == "accessor":
-            self.walk.facts.functions[qualname].binding = "property"
-        elif owner:
-            self.walk.facts.classes[owner].methods[node.name] = qualname
-        value = self.walk.node("own", qualname)
-        self.walk.bind(node.name, value)
-        frame = Frame("function", qualname, self.walk.frame, owner=owner)
-        if owner and values and binding != "staticmethod":
-            frame.receiver = next(iter(values))
-        frame.values.update(values)
-        # Walk the body when the names around it have all their values
-        holder: Frame = self.walk.frame
-        while (holder.kind == "class" or holder.inline) and holder.parent is not None:
-            holder = holder.parent
-        here, evaluated = (*self.walk.conditions, *conditions), self.walk.evaluated
-
-        def walk() -> None:
-            marks = tuple(mark for outer in _outwards(frame) for mark in outer.marks)
-            self.walk.conditions, self.walk.attempts, self.walk.switches = (*here, *marks), (), ()
-            self.walk.evaluated = evaluated
-            self._body(node, frame)
-
-        holder.later.append(walk)
-
-    def _body(self, node: FunctionNode, frame: Frame) -> None:
-        bound = bound_names(node.body, walrus=self.walk.has_walrus)
-        frame.bound = frozenset(bound.names | set(frame.values))
-        frame.outer, frame.nonlocals = frozenset(bound.outer), frozenset(bound.nonlocals)
-        frame.history.update((name, [value]) for name, value in frame.values.items())
-        outer, self.walk.frame = self.walk.frame, frame
-        self.walk.assigned, self.walk.narrowings = set(), {}
-        self.statements.block(node.body)
-        facts = self.walk.facts.functions[frame.qualname]
-        facts.returns, facts.yields = tuple(dict.fromkeys(frame.returns)), tuple(dict.fromkeys(frame.yields))
-        facts.is_generator, facts.calls_super = frame.is_generator, frame.calls_super
-        self.finish(frame)
-        self.walk.frame = outer
 
     def finish(self, frame: Frame) -> None:
         """Walk the bodies that waited for this scope."""
@@ -175,18 +169,19 @@ class DefinitionReader:
                 self.expressions.expression(default)
             shown = self.walk.text(default)[:80] if default is not None else ""
             rows.append((entry.arg, kind, default is not None, shown, annotated))
-            values[entry.arg] = self._held(annotated, kind)
+            values[entry.arg] = (
+                self.walk.step("list", annotated)
+                if kind == "star"
+                else self.walk.step("dict", annotated)
+                if kind == "double-star"
+                else annotated
+            )
         if owner and binding != "staticmethod" and rows and rows[0][1] in ("positional", "positional-only"):
             own = self.walk.node("own", owner)
             is_class = binding == "classmethod" or rows[0][0] == "cls"
             values[rows[0][0]] = own if is_class else self.walk.node("instance", own)
             rows = rows[1:]
         return tuple(rows), values
-
-    def _held(self, annotated: int, kind: str) -> int:
-        if kind == "star":
-            return self.walk.step("list", annotated)
-        return self.walk.step("dict", annotated) if kind == "double-star" else annotated
 
     def _qualname(self, name: str, taken: dict[str, Any]) -> str:
         """Unique in the file: of several definitions of one name the later ones get a number."""

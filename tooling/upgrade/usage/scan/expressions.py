@@ -39,20 +39,16 @@ def narrowed(test: ast.expr, holds: bool) -> Iterator[tuple[str, list[ast.expr]]
         key = _key(test.left.args[0])
         if key and (positive if holds else negative):
             yield key, [test.comparators[0]]
-    elif holds and _is_isinstance(test):
-        assert isinstance(test, ast.Call)
-        key = _key(test.args[0])
-        if key:
-            yield key, _classes(test.args[1])
-
-
-def _is_isinstance(test: ast.expr) -> bool:
-    return (
+    elif holds and (
         isinstance(test, ast.Call)
         and isinstance(test.func, ast.Name)
         and test.func.id == "isinstance"
         and len(test.args) == 2
-    )
+    ):
+        assert isinstance(test, ast.Call)
+        key = _key(test.args[0])
+        if key:
+            yield key, _classes(test.args[1])
 
 
 def _key(node: ast.expr) -> str:
