@@ -95,6 +95,7 @@ if [ $fast = 0 ]; then
     pages=(--check --changed)
     if [ $all = 1 ]; then pages=(--check); fi
     later mypy $bin/mypy
+    later checklists $bin/areal-audit --check
     later harness-check $bin/areal-harness check
     later command-pages $bin/python scripts/generate_command_pages.py "${pages[@]}"
 fi
@@ -108,7 +109,6 @@ gate translations $bin/areal-docs zh-check --check --no-history
 if [ $fast = 0 ]; then
     gate reference $bin/python scripts/generate_reference.py --check
     gate fault-table $bin/python scripts/generate_fault_table.py --check
-    gate checklists $bin/areal-audit --check
 fi
 
 # Cheap folders come first, files stay whole (their fixtures are made once), and a wrong change ends the run early.

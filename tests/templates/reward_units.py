@@ -34,6 +34,10 @@ UNITS: dict[str, dict[str, Any]] = {
     },
 }
 
+SAMPLE = {"ours_exact", "ours_boxed", "ours_math", "ours_total", "ours_choice", "ours_code", "ours_judge"}
+SAMPLE |= {"ours_mean", "solved"}
+"""One unit of each style, and one made from examples."""
+
 ODD = '\u2019\u202e\ud83d\ude00 \0 \x1b[31m \\ " \' """ {{ x }} {% y %} # not a comment \t end'
 LABELLED: list[Any] = [
     {"completion": "The answer is B.", "answer": "B", "score": 1.0},

@@ -11,6 +11,9 @@ UNITS: dict[str, dict[str, object]] = {
     "with_images": {"style": "vision"},
 }
 
+SAMPLE = ("plain_answer", "second_try", "with_tools", "with_images")
+"""One unit of each style."""
+
 SCORE = "        value = await score(self.reward, prompt, completion, prompt_ids, response.output_tokens, columns)\n"
 MISTAKES = {
     "plain_answer": [
