@@ -40,6 +40,7 @@ def program(tmp_path):
     return write
 
 
+@pytest.mark.exhaustive
 def test_ranks_of_a_group_compute_together(fork_server, program):
     results = fork_server.run_ranks(program(RANK), 2, timeout_seconds=60)
     assert results == [{"total": 3, "size": 2}]

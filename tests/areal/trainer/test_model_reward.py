@@ -35,6 +35,7 @@ def ask(reward, tokenizer, prompt, completion, **data):
     return reward(prompt, completion, ids[0], [*ids[1], tokenizer.eos_token_id], **data)
 
 
+@pytest.mark.exhaustive
 def test_a_worker_gives_the_score_of_the_trained_model(reward_model):
     path, tokenizer = reward_model
     wrapper = AsyncRewardWrapper(TARGET, options={"path": path, "scale": 2.0}, timeout_seconds=60)
@@ -56,6 +57,7 @@ def test_a_worker_gives_the_score_of_the_trained_model(reward_model):
     assert ask(ModelReward(path, own_tokenizer=True), tokenizer, "12+3=", "99") == pytest.approx(found[0] / 2, abs=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_what_it_cannot_score_is_a_fault_and_no_score(reward_model):
     path, tokenizer = reward_model
     with pytest.raises(ConfigError, match="no folder"):

@@ -145,6 +145,7 @@ async def test_time_runs_out(programs, gone):
     assert await gone(0)
 
 
+@pytest.mark.exhaustive
 async def test_a_command_that_does_not_listen_is_killed(programs, gone, monkeypatch):
     monkeypatch.setattr("tooling.mcp.processes.GRACE_SECONDS", 0.2)
     lines = []

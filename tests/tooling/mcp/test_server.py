@@ -78,7 +78,7 @@ def test_every_tool_that_reads_is_called_here():
     assert set(CALLS) >= set(READING)
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.exhaustive)])
 async def test_a_client_learns_what_there_is(original, served, mode):
     """In the protocol of 2026, in which each request stands alone, and in the older one with its handshake."""
     async with served(original, mode=mode) as client:

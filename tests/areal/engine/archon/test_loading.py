@@ -19,6 +19,7 @@ def _run(fork_server, world_size, folder, *options):
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.exhaustive
 def test_parts_are_equal_to_those_of_a_whole_model_bit_by_bit_and_errors_too(tmp_path, fork_server):
     found = _run(fork_server, 2, tmp_path, "--quick")
     assert found["critic"] == {"same": True, "head": 0.0}

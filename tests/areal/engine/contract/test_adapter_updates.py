@@ -185,6 +185,7 @@ def test_updates_are_as_small_as_the_adapters_and_exact(adapted):
     assert stats["probes"] == 3
 
 
+@pytest.mark.exhaustive
 def test_requests_live_through_an_update_of_adapters(adapted):
     async def main():
         requests = [engines.Subject.request(3 + index, new=480, seed=index) for index in range(6)]
@@ -205,6 +206,7 @@ def test_requests_live_through_an_update_of_adapters(adapted):
         assert adapted.deviation(response, version, slice(cut, None)) < EXACT
 
 
+@pytest.mark.exhaustive
 def test_a_whole_checkpoint_in_between_and_adapters_again(adapted, tmp_path):
     whole = adapted.model()
     with torch.no_grad():
