@@ -1,1 +1,1 @@
-"""Writes the source of a family from the report of an analysis: `python -m areal.porting.write < report.json`."""
+"""Writes the source of a family from the report of an analysis: `python -m areal.porting.write UNIT < report.json`."""

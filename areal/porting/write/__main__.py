@@ -6,6 +6,7 @@ A report that no source can be written from gives exit code 2 and {"ok": false, 
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 
@@ -15,9 +16,11 @@ from areal.porting.write.pieces import family
 
 def main() -> int:
     """Read a report, write its pieces; return the exit code."""
-    report, unit = json.load(sys.stdin), sys.argv[1]
+    parser = argparse.ArgumentParser(prog="python -m areal.porting.write", description=__doc__)
+    parser.add_argument("unit", metavar="UNIT", help="what the family is called where its architecture has no name")
+    unit = parser.parse_args().unit
     try:
-        answer = {"ok": True, "family": family(report, unit)}
+        answer = {"ok": True, "family": family(json.load(sys.stdin), unit)}
     except ReportError as error:
         answer = {"ok": False, "error": str(error), "where": error.where, "fix": error.fix}
     except (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:
