@@ -37,7 +37,7 @@ from areal.api.records import (
     StopReason,
     Trajectory,
 )
-from areal.api.registry import load
+from areal.api.registry import load, unknown_name
 from areal.api.reward import RewardFunction
 from areal.api.serving import (
     BASE_VERSION,
@@ -109,4 +109,5 @@ __all__ = [
     "check_ranges",
     "load",
     "number",
+    "unknown_name",
 ]

@@ -54,4 +54,5 @@ def check_ranges(config: Config, prefix: str = "") -> None:
             continue
         because = f" ({item.metadata['because']})" if item.metadata["because"] else ""
         expected = " and ".join(f"{sign} {bound:g}" for sign, bound in limits.items())
-        raise ConfigError(f"{prefix}{item.name} is {value}, expected {expected}{because}")
+        message = f"{prefix}{item.name} is {value}, expected {expected}{because}"
+        raise ConfigError(message, fix=f"set {item.name} to a value {expected}")

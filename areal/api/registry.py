@@ -36,26 +36,27 @@ def load(kind: str, name: str, table: Mapping[str, str]) -> Any:
     if not separator:
         module_name, _, attribute = target.rpartition(".")
     if not module_name or not attribute:
-        raise RegistryError(_unknown(kind, name, table))
+        raise unknown_name(kind, name, table)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         # Only "the path itself does not exist" is a lookup miss; a broken import inside the target must surface as is.
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise RegistryError(f"{_unknown(kind, name, table)} (no module {error.name!r})") from error
+            raise unknown_name(kind, name, table, f" (no module {error.name!r})") from error
         raise
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise RegistryError(f"{kind} {name!r}: module {module_name!r} has no object {attribute!r}")
+            message = f"{kind} {name!r}: module {module_name!r} has no object {attribute!r}"
+            raise RegistryError(message, fix=f"name an object that {module_name!r} defines")
         found = getattr(found, part)
     return found
 
 
-def _unknown(kind: str, name: str, table: Mapping[str, str]) -> str:
+def unknown_name(kind: str, name: str, table: Mapping[str, str], detail: str = "") -> RegistryError:
+    """Return the error about a name that is not in a table, with the nearest ones; `detail` ends the message."""
     near = get_close_matches(name, table, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    return (
-        f"unknown {kind} {name!r}: {hint}known names are {', '.join(sorted(table)) or '(none)'}; "
-        f'any importable path such as "package.module:object" works too'
-    )
+    known = f'{", ".join(sorted(table)) or "(none)"}; any importable path such as "package.module:object" works too'
+    fix = f"write {near[0]!r}" if near else f"name a known {kind} or an importable path"
+    return RegistryError(f"unknown {kind} {name!r}: {hint}known names are {known}{detail}", fix=fix)

@@ -30,6 +30,8 @@ class Problem:
     where: str
     """"gsm8k.yaml:12", "command line", or empty when unknown."""
     message: str
+    fix: str = ""
+    """What to write instead, as an instruction; empty when the message is all that is known."""
 
     def __str__(self) -> str:
         where = f" ({self.where})" if self.where else ""
@@ -47,9 +49,11 @@ class Schema:
 def raise_all(problems: Sequence[Problem]) -> NoReturn:
     """Raise one ConfigError that lists all problems."""
     if len(problems) == 1:
-        raise ConfigError(str(problems[0]), where=problems[0].where or problems[0].key)
+        raise ConfigError(str(problems[0]), where=problems[0].where or problems[0].key, fix=problems[0].fix)
     listing = "\n".join(f"  - {problem}" for problem in problems)
-    raise ConfigError(f"{len(problems)} problems in the configuration:\n{listing}")
+    places = ", ".join(dict.fromkeys(problem.where or problem.key for problem in problems))
+    fixes = "; ".join(problem.fix for problem in problems if problem.fix)
+    raise ConfigError(f"{len(problems)} problems in the configuration:\n{listing}", where=places, fix=fixes)
 
 
 def explain(detail: Mapping[str, Any], schema: Schema, origins: Mapping[KeyPath, str]) -> Problem:
@@ -57,13 +61,16 @@ def explain(detail: Mapping[str, Any], schema: Schema, origins: Mapping[KeyPath,
     path: KeyPath = tuple(str(part) for part in detail["loc"])
     cause = detail.get("ctx", {}).get("error")
     if isinstance(cause, UsageError):
-        return Problem(key=".".join(path), where=_mentioned(str(cause), path, origins), message=str(cause))
-    where = _origin(path, origins)
+        where = _mentioned(str(cause), path, origins)
+        return Problem(key=".".join(path), where=where, message=str(cause), fix=cause.fix)
+    key, where = ".".join(path), _origin(path, origins)
     if detail["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return Problem(key=".".join(path), where=where, message=f"unknown key; {_meant(path, schema)}")
+        meant = _meant(path, schema)
+        return Problem(key=key, where=where, message=f"unknown key; {meant}", fix=f"rename or remove {key}: {meant}")
     if detail["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
-        return Problem(key=".".join(path), where=where, message="required key is missing")
-    return Problem(key=".".join(path), where=where, message=_mismatch(path, detail, schema))
+        return Problem(key=key, where=where, message="required key is missing", fix=f"set {key}")
+    expected, message = _mismatch(path, detail, schema)
+    return Problem(key=key, where=where, message=message, fix=f"set {key} to {expected}")
 
 
 def remove(value: dict[str, Any], location: Sequence[str | int]) -> KeyPath:
@@ -90,7 +97,8 @@ def repeats(detail: Mapping[str, Any], removed: Sequence[KeyPath]) -> bool:
     return any(re.search(rf"\b{re.escape(path[-1])}\b", cause) for path in removed)
 
 
-def _mismatch(path: KeyPath, detail: Mapping[str, Any], schema: Schema) -> str:
+def _mismatch(path: KeyPath, detail: Mapping[str, Any], schema: Schema) -> tuple[str, str]:
+    """Return what a value had to be, and the message about what it is."""
     found = schema_of.lookup(schema.cls, path)
     if found is not None:
         expected = schema_of.describe(found.annotation)
@@ -107,7 +115,7 @@ def _mismatch(path: KeyPath, detail: Mapping[str, Any], schema: Schema) -> str:
     elif isinstance(value, str) and found is not None and expected.startswith("one of"):
         near = nearest(value, re.findall(r'"([^"]+)"', expected), limit=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"expected {expected}, got {_show(value)}{hint}"
+    return expected, f"expected {expected}, got {_show(value)}{hint}"
 
 
 def _show(value: Any) -> str:

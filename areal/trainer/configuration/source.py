@@ -254,9 +254,11 @@ def read_document(path: Path) -> Document:
     except FileNotFoundError as error:
         near = sorted(other.name for other in path.parent.glob("[!.]*.yaml")) if path.parent.is_dir() else []
         hint = f"; that folder has {', '.join(near[:8])}" if near else ""
-        raise ConfigError(f"{path}: no such config file{hint}") from error
+        fix = f"name one of {', '.join(near[:8])} in {path.parent}" if near else "name a YAML file that exists"
+        raise ConfigError(f"{path}: no such config file{hint}", where=str(path), fix=fix) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot read the config file as UTF-8 text: {error}") from error
+        message = f"{path}: cannot read the config file as UTF-8 text: {error}"
+        raise ConfigError(message, where=str(path), fix="make it a readable text file in UTF-8") from error
     reader = _Reader(str(path))
     value = reader.read(text)
     if value is None:

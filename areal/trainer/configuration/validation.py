@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.algorithm.blocks import block_name
-from areal.api import ConfigError
+from areal.api import ConfigError, RegistryError, unknown_name
 from areal.dataset.encoding import is_buildable
 from areal.trainer.config import DPOConfig, ModelConfig, PPOConfig, RowsConfig
 from areal.trainer.configuration.problems import DEFAULT, Problem, raise_all
-from areal.utils.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +46,7 @@ def validate_run(config: PPOConfig | RowsConfig, provenance: Mapping[str, str] |
     if isinstance(config, DPOConfig):
         found += _reference_problems(config)
     if found:
-        raise_all([Problem(key=key, where=_where(key, provenance), message=message) for key, message in found])
+        raise_all([_problem(key, message, provenance) for key, message in found])
 
 
 def table(kind: str) -> dict[str, str]:
@@ -64,7 +63,12 @@ def table(kind: str) -> dict[str, str]:
     return {name: ", ".join(merged[name]) for name in sorted(merged)}
 
 
-def check_name(kind: str, name: str) -> str | None:
+def _problem(key: str, message: str | RegistryError, provenance: Mapping[str, str] | None) -> Problem:
+    fix = message.fix if isinstance(message, RegistryError) else ""
+    return Problem(key=key, where=_where(key, provenance), message=str(message), fix=fix)
+
+
+def check_name(kind: str, name: str) -> RegistryError | None:
     """Return what is wrong with a registry name, None when it is known or an importable-looking path.
 
     Imports nothing it names.
@@ -75,13 +79,10 @@ def check_name(kind: str, name: str) -> str | None:
     if _DOTTED_PATH.fullmatch(name):
         package = re.split(r"[.:]", name, maxsplit=1)[0]
         if importlib.util.find_spec(package) is None:
-            return f"{kind} {name!r}: there is no package {package!r}; install it or run where it can be imported"
+            fix = "install it or run where it can be imported"
+            return RegistryError(f"{kind} {name!r}: there is no package {package!r}; {fix}", fix=fix)
         return None
-    hint = did_you_mean(name, known)
-    return (
-        f"unknown {kind} {name!r}; {f'{hint} ' if hint else ''}known names are {', '.join(known) or '(none)'}, "
-        f'and any importable path such as "package.module:object" works too'
-    )
+    return unknown_name(kind, name, known)
 
 
 def read_model_config(model: ModelConfig) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def read_model_config(model: ModelConfig) -> dict[str, Any]:
     return content
 
 
-def _common_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str]]:
+def _common_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str | RegistryError]]:
     yield from _model_problems(config)
     datasets = {"train_dataset": config.train_dataset, "valid_dataset": config.valid_dataset}
     for key, dataset in datasets.items():
@@ -121,7 +122,7 @@ def _common_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str]
             yield key, f"expected at least {low}, got {value}"
 
 
-def _dataset_problem(name: str, kind: str) -> str | None:
+def _dataset_problem(name: str, kind: str) -> str | RegistryError | None:
     if f"{name}_{kind}" in table("dataset"):
         return None  # the loader adds the suffix itself
     return check_name("dataset", name) or _wrong_rows(name, kind)
@@ -137,7 +138,7 @@ def _wrong_rows(name: str, kind: str) -> str | None:
     return f"{name!r} has rows for another kind of training than {kind!r}; {hint}"
 
 
-def _model_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str]]:
+def _model_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str | RegistryError]]:
     model = config.model
     if not model.path and not model.init:
         yield "model.path", "required: a Hugging Face checkpoint folder (or describe a new model in model.init)"
@@ -164,7 +165,7 @@ def _model_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str]]
         yield where, f"model_type is {content.get('model_type')!r}; {supported}{other}"
 
 
-def _reference_problems(config: DPOConfig) -> Iterator[tuple[str, str]]:
+def _reference_problems(config: DPOConfig) -> Iterator[tuple[str, str | RegistryError]]:
     if not config.reference_path:
         return
     try:
@@ -180,7 +181,7 @@ def _reference_problems(config: DPOConfig) -> Iterator[tuple[str, str]]:
         )
 
 
-def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
+def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str | RegistryError]]:
     if not config.reward:
         known = ", ".join(table("reward")) or "(none)"
         yield (
@@ -208,7 +209,7 @@ def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
     yield from _server_problems(config)
 
 
-def _server_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
+def _server_problems(config: PPOConfig) -> Iterator[tuple[str, str | RegistryError]]:
     """Yield what servers need on this machine before the first one can be started."""
     name = config.rollout.engine
     if name == "embedded":
@@ -228,7 +229,7 @@ def _server_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
 
 def _length_problems(
     key: str, sampling: GenerationConfig, dataset_key: str, dataset: DatasetConfig, config: PPOConfig
-) -> Iterator[tuple[str, str]]:
+) -> Iterator[tuple[str, str | RegistryError]]:
     limit, limit_key, new = config.max_seq_len, f"{config.engine_section}.max_seq_len", sampling.max_new_tokens
     if new >= limit:
         yield (
@@ -243,7 +244,7 @@ def _length_problems(
         )
 
 
-def _objective_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
+def _objective_problems(config: PPOConfig) -> Iterator[tuple[str, str | RegistryError]]:
     objective = config.objective.build()
     advantage = f"advantage {block_name(objective.advantage)!r} of objective {config.objective.preset!r}"
     if objective.needs_critic and config.critic is None:

@@ -143,6 +143,7 @@ def test_errors_in_json_mode_are_one_object_on_stdout_and_a_message_on_stderr(ca
         "ok": False, "command": "train", "exit_code": 2, "code": "config", "next": [], "warnings": [],
     }  # fmt: skip
     assert "no such config file" in report["error"]
+    assert (report["where"], report["fix"]) == ("/no/such/file.yaml", "name a YAML file that exists")
     assert "error: " in output.err
 
 
@@ -150,6 +151,22 @@ def test_wrong_arguments_are_reported_as_json_too(capsys):
     assert cli.main(["tarin", "--json"]) == 2
     report = json.loads(capsys.readouterr().out)
     assert (report["code"], report["fix"]) == ("usage", "did you mean 'train'?")
+
+
+@pytest.mark.parametrize(
+    ("override", "where", "fix"),
+    [
+        ("actor.lr=-1", "command line", "set lr to a value >= 0"),
+        ("actor.lr=x", "command line", "set actor.lr to a number"),
+        ("actor.lrr=1", "command line", "rename or remove actor.lrr: did you mean actor.lr?"),
+        ("reward=gsm9k", "command line", "write 'gsm8k'"),
+        ("reward=nowhere:f", "command line", "install it or run where it can be imported"),
+    ],
+)
+def test_json_says_how_to_fix_a_configuration(good, capsys, override, where, fix):
+    assert cli.main(["train", str(good), override, "--dry-run", "--json"]) == 2
+    report = json.loads(capsys.readouterr().out)
+    assert (report["where"], report["fix"]) == (where, fix)
 
 
 def test_a_wrong_value_says_where_it_was_written(good, capsys):

@@ -63,7 +63,7 @@ def test_everything_required_is_named_at_once():
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("reward=gsm8", "reward (command line): unknown reward 'gsm8'; did you mean 'gsm8k'?"),
+        ("reward=gsm8", "reward (command line): unknown reward 'gsm8': did you mean 'gsm8k'?"),
         ("train_dataset.name=gsm8k_sft", "has rows for another kind of training than 'rl'; use 'gsm8k_rl'"),
         ("valid_dataset.name=gsm8krl", "valid_dataset.name (command line): unknown dataset"),
         ("workflow=rlrv", "did you mean 'rlvr'?"),
