@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COMMANDS: Final = {
     "impact": "what would break, before anything is touched",
-    "latest": "for each watched package: the newest version that audits clean, and the first that does not",
+    "latest": "for each watched package: the newest version that resolves and audits clean, and the next",
 }
 """Beside the upgrade itself, which has no word of its own: `areal-upgrade-deps PACKAGE==VERSION`."""
 EXIT_CODES: Final = (0, 1, 2, 3, 9, 10, 11, 75, 130, 141)

@@ -108,6 +108,40 @@ class Unseen:
     """path:line of one of them."""
 
 
+class InterfaceKind(StrEnum):
+    """What of a program is used besides its symbols."""
+
+    FLAG = "flag"
+    ROUTE = "route"
+    FIELD = "field"
+    VARIABLE = "variable"
+    PLUGIN = "plugin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class InterfaceUse:
+    """A flag, route, field or variable that the repository uses, or a module of its own that the program loads."""
+
+    kind: InterfaceKind
+    name: str
+    """ "vllm serve --port", "/pause", "/v1/completions: prompt", "VLLM_PORT", or the dotted name of a module."""
+    path: str
+    line: int
+    known: bool = True
+    """Whether the old version has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Unfollowed:
+    """A place whose value could not be followed: what it uses was not judged."""
+
+    kind: InterfaceKind
+    path: str
+    line: int
+    what: str
+    """The expression, and what it may hold."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
     """What was found of one distribution, and how much of it could be seen at all."""
@@ -130,6 +164,13 @@ class Audit:
     unresolved: int = 0
     """Uses that the old version does not have either: broken before, or beyond sight. No ground for a verdict."""
     open: tuple[Unseen, ...] = ()
+    imports: int = 0
+    """Uses that are imports."""
+    used_in: tuple[str, ...] = ()
+    """Files of the repository that use the package: its symbols or its interfaces."""
+    interfaces: tuple[InterfaceUse, ...] = ()
+    """By kind, name and place."""
+    unfollowed: tuple[Unfollowed, ...] = ()
     unreadable: tuple[str, ...] = ()
     """Files of the repository that could not be read, each with the reason."""
     modules_read: tuple[int, int] = (0, 0)

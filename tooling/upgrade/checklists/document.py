@@ -42,7 +42,7 @@ class Part:
 
 def parts_of(checklist: Checklist) -> list[Part]:
     """Return the generated parts in their order."""
-    lines = ["## Affected Files", ""]
+    lines = ["## Affected Files", "", "Without those of generated units, which `areal-new list --json` names.", ""]
     for tier, title in TIERS.items():
         rows = [file for file in checklist.files if file.tier == tier]
         if rows:

@@ -219,6 +219,7 @@ def upgrade_report(upgrade: Upgrade, arguments: argparse.Namespace, command: str
         command=command,
         problem=upgrade.problem,
         exit_code=status,
+        first=() if is_machine else upgrade.downgrades,
         dry_run=changing and arguments.dry_run,
         changes=() if is_machine else upgrade.plan.changes,
         show_diff=changing and arguments.diff,
@@ -244,6 +245,7 @@ def _fields(upgrade: Upgrade) -> dict[str, Any]:
         conflict, proposal = result.conflict, result.proposal
         row: dict[str, Any] = {
             "variant": result.variant,
+            "installs": list(result.installs),
             "made": str(result.made),
             "changes": [{"name": each.name, "old": each.old, "new": each.new} for each in result.changes],
             "conflict": None,
@@ -263,11 +265,13 @@ def _fields(upgrade: Upgrade) -> dict[str, Any]:
                 "version": proposal.version,
                 "why": proposal.why,
                 "applied": proposal.applied,
+                "breaking": proposal.breaking,
+                "evidence": proposal.evidence,
             }
         resolution.append(row)
     return {
         **document(upgrade.audits),
-        "versions": [asdict(move) for move in upgrade.moves],
+        "versions": [{**asdict(move), "downgrade": move.is_downgrade} for move in upgrade.moves],
         "declarations": [
             {"path": each.path, "line": each.line, "before": each.before, "after": each.after, "why": each.why}
             for each in edits

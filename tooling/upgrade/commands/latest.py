@@ -1,4 +1,7 @@
-"""Searches for each watched package the newest version that audits clean, and the first that does not."""
+"""Searches for each watched package the newest version that resolves and audits clean, and the first that does not.
+
+Each version is planned as the upgrade itself would plan it, so that what is called clean is not refused afterwards.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,8 @@ def run(arguments: argparse.Namespace) -> Report:
         if "=" in word:
             raise UsageError(f"{word!r} names a version", fix=f"write `{UPGRADE} latest PACKAGE`")
     context = context_of(arguments)
-    found = latest(context, [canonicalize_name(word) for word in arguments.packages])
+    names = [canonicalize_name(word) for word in arguments.packages]
+    found = latest(context, names, offline=arguments.offline is not None)
     end_progress()
     if not found:
         raise UsageError("no watched package is declared here", fix=f"name one: `{UPGRADE} latest PACKAGE`")
@@ -44,17 +48,19 @@ def run(arguments: argparse.Namespace) -> Report:
         message = f"nothing could be found out: {found[0].problem}"
         kind = UsageError if all(one.looked_at_nothing for one in found) else UpstreamError
         problem = kind(message, where=found[0].distribution, fix="see the rows above, then try again")
-    rows = [("package", "now", "newest", "clean up to", "first that breaks", "why")]
+    rows = [("package", "now", "newest", "clean up to", "first that does not", "why")]
     rows += [
         (one.distribution, one.current, one.newest, one.clean, one.breaking or "-", one.problem or _why(one))
         for one in found
     ]
     skipped = [f"{one.distribution} {each}" for one in found for each in one.skipped]
+    titles = [f"{one.distribution}=={one.clean}" for one in found if one.clean not in ("", one.current)]
     return Report(
         command=f"{UPGRADE} latest",
         problem=problem,
         exit_code=None if problem else FINDINGS if any(one.breaking for one in found) else 0,
         changing=False,
+        next_steps=tuple(f"{UPGRADE} {each}" for each in titles),
         text="\n".join([aligned(rows), *(f"not audited: {line}" for line in skipped)]) + "\n",
         data={
             "packages": [
@@ -64,9 +70,10 @@ def run(arguments: argparse.Namespace) -> Report:
                     "newest": one.newest,
                     "clean": one.clean,
                     "breaking": one.breaking or None,
+                    "refused": one.refused or None,
                     "skipped": list(one.skipped),
                     "problem": one.problem or None,
-                    **(document([one.audit]) if one.audit else {"findings": [], "audits": []}),
+                    **document(one.audits),
                 }
                 for one in found
             ],
@@ -76,7 +83,9 @@ def run(arguments: argparse.Namespace) -> Report:
 
 
 def _why(one: Latest) -> str:
-    breaking = [finding for finding in one.audit.findings if finding.severity == "breaking"] if one.audit else []
+    if one.refused:
+        return one.refused
+    breaking = [finding for audit in one.audits for finding in audit.findings if finding.severity == "breaking"]
     if not breaking:
         return ""
     more = f" and {len(breaking) - 1} more" if len(breaking) > 1 else ""

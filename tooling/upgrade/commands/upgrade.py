@@ -1,7 +1,7 @@
 """Moves dependencies to new versions and finds each place of the code that these break, without importing them.
 
 Every place that names the version is edited, the lock resolved, each use audited against the new version's source, the
-checklists and a summary written: all of it, or nothing.
+checklists and a summary written: all of it, or nothing. A run that ends with another code than 0 or 10 leaves no file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def configure(parser: Parser) -> None:
         "--summary",
         metavar="FILE",
         default=SUMMARY,
-        help="Markdown report, inside the repository (default: %(default)s)",
+        help="Markdown report beside the changes, inside the repository (default: %(default)s)",
     )
     what.add_argument("--no-summary", dest="summary", action="store_const", const="", help="write no report")
     add_sources(parser)
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> Report:
 
 
 def _planned(context: UpgradeContext, options: UpgradeOptions, summary_path: str) -> Upgrade:
-    """Plan the upgrade; when that fails, return one that writes the summary only, with the problem."""
+    """Plan the upgrade; when that fails, return one that writes nothing, with the problem."""
     from tooling.kit.change.plan import Plan
     from tooling.upgrade.operations.summary import summary
     from tooling.upgrade.operations.upgrading import Upgrade, plan_upgrade
@@ -95,7 +95,7 @@ def _planned(context: UpgradeContext, options: UpgradeOptions, summary_path: str
         upgrade.problem = error
     upgrade.sources = context.origins()
     if upgrade.problem is not None:
-        upgrade.plan = Plan(context.root)  # nothing half done: only the summary is written
-    if summary_path and upgrade.is_news:
+        upgrade.plan = Plan(context.root)  # all or nothing
+    if summary_path and upgrade.plan:
         upgrade.plan.write(summary_path, summary(upgrade).encode(), reason="the report of this upgrade")
     return upgrade

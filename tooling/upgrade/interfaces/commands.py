@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
+
+from tooling.upgrade.interfaces.code import HOLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -23,8 +25,6 @@ class KnownPrograms(Protocol):
         ...
 
 
-HOLE = "\ufffc"
-"""Stands for a part that is not constant."""
 _WRAPPERS = frozenset(
     {"-c", "bash", "env", "exec", "nice", "nohup", "pixi", "poetry", "run", "sh", "stdbuf", "sudo"}
 ) | {"time", "timeout", "uv"}
@@ -43,6 +43,10 @@ class CommandWord:
     line: int
     column: int = 0
     end_line: int = 0
+    path: str = ""
+    """Its file; empty for the file that is read."""
+    hidden: str = ""
+    """Source of an expression that may hold further words, which are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,10 @@ class CommandUse:
     """Positional words right after the program."""
     flags: tuple[CommandWord, ...]
     """Text is the flag alone, without "=value"."""
-    conditional: bool = False
+    hidden: tuple[CommandWord, ...] = ()
+    """Places that may give it further flags."""
+    values: tuple[str, ...] = ()
+    """Its other constant words: what flags are given."""
 
 
 def recognise(words: Sequence[CommandWord], programs: KnownPrograms) -> CommandUse | None:
@@ -97,10 +104,12 @@ def _use(program: str, head: CommandWord, rest: Sequence[CommandWord]) -> Comman
     for word in rest:
         hit = _FLAG.match(word.text)
         if hit is not None and HOLE not in hit["name"]:
-            flags.append(CommandWord(hit["name"], word.line, word.column, word.end_line))
+            flags.append(replace(word, text=hit["name"]))
         elif not flags:
             words.append(word.text)
-    return CommandUse(program, head, tuple(words), tuple(flags))
+    hidden = tuple(word for word in rest if word.hidden)
+    values = tuple(word.text.rpartition("=")[2] for word in rest if HOLE not in word.text)
+    return CommandUse(program, head, tuple(words), tuple(flags), hidden, values)
 
 
 _TOKEN = re.compile(r"(?:[^\s\"']|\"(?:[^\"\\]|\\.)*\"|'[^']*')+")

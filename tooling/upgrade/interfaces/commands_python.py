@@ -1,389 +1,379 @@
-"""Find command lines that Python code builds."""
+"""Find command lines that Python code builds: in steps, in functions that call each other, in several files.
+
+A function is read as it stands, and again with what each caller passes. A list that is passed on, or kept in an
+attribute, stays one list: what any function adds to it belongs to the command. What cannot be followed is kept as a
+place of the command that hides further words.
+"""
 
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from tooling.upgrade.interfaces.commands import HOLE, CommandUse, CommandWord, recognise, split_shell
-from tooling.upgrade.interfaces.modules import ModuleDefinition, ReleaseModule, ReleaseModules, dotted_name
+from tooling.upgrade.interfaces.code import CodeDefinition
+from tooling.upgrade.interfaces.command_calls import DEPTH, CommandCalls
+from tooling.upgrade.interfaces.command_frames import (
+    CommandFrame,
+    CommandObject,
+    CommandResult,
+    CommandRow,
+    defaults_of,
+)
+from tooling.upgrade.interfaces.command_words import CommandWords
+from tooling.upgrade.interfaces.commands import CommandUse, CommandWord, recognise, split_shell
+from tooling.upgrade.interfaces.modules import FunctionNode, dotted_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterable
 
+    from tooling.upgrade.interfaces.code import RepositoryCode
     from tooling.upgrade.interfaces.commands import KnownPrograms
 
 
-Made = dict[str, tuple[str, int, bool]]
-"""Flag to (file, line, whether its field is a bool)."""
-
-
-class FrameLike(Protocol):
-    """What is needed of the function around the loop."""
-
-    modules: ReleaseModules
-    module: ReleaseModule
-    owner: ModuleDefinition | None
-    values: dict[str, ast.expr]
-    loops: list[ast.For | ast.comprehension]
-
-
-def looped_flags(frame: FrameLike, call: ast.Call) -> Made | None:
-    """The flags of `add_argument(f"--{name}")` inside loops; None if they cannot be read off."""
-    spelling = next((_spelling(each) for each in call.args if _spelling(each) is not None), None)
-    if spelling is None:
-        return None  # `add_argument(*names, **options)`: the names come from somewhere else
-    variable, write = spelling
-    for loop in reversed(frame.loops):
-        if variable.split(".")[0] in {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}:
-            literal = _literal(frame, loop.iter)
-            if literal is not None and all(write(name).startswith("-") for name in literal):
-                return {write(name): (frame.module.path, loop.iter.lineno, False) for name in literal}
-            classes = _classes(frame, loop.iter, 0)
-            if len({id(each.node) for each in classes}) != 1:
-                return None
-            if not write("x").startswith("-"):
-                return None
-            fields = frame.modules.fields(classes[0])
-            return {
-                write(name): (file, line, kind in {"bool", "Optional[bool]", "bool | None"})
-                for name, (file, line, kind) in fields.items()
-            } or None
-    return None
-
-
-def _spelling(node: ast.expr) -> tuple[str, Callable[[str], str]] | None:
-    """(variable, how a flag is written from its value) of f"--{name}", f"--{name.replace('_', '-')}", "--" + name, and
-    of `name` itself."""
-    prefix, inner = "", None
-    if isinstance(node, ast.Name):
-        return node.id, str
-    if isinstance(node, ast.JoinedStr) and len(node.values) == 2:
-        first, second = node.values
-        if isinstance(first, ast.Constant) and isinstance(second, ast.FormattedValue):
-            prefix, inner = str(first.value), second.value
-    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.left, ast.Constant):
-        prefix, inner = str(node.left.value), node.right
-    if inner is None or not prefix.startswith("-"):
-        return None
-    dashes = False
-    if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "replace":
-        dashes = [each.value for each in inner.args if isinstance(each, ast.Constant)] == ["_", "-"]
-        inner = inner.func.value
-    variable = dotted_name(inner)
-    if variable is None:
-        return None
-    return variable, lambda name: prefix + (name.replace("_", "-") if dashes else name)
-
-
-def _literal(frame: FrameLike, node: ast.expr) -> Sequence[str] | None:
-    if isinstance(node, ast.Name) and node.id in frame.values:
-        node = frame.values[node.id]
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {"items", "keys"}:
-        node = frame.values.get(dotted_name(node.func.value) or "", node.func.value)
-    parts: Sequence[ast.expr | None] = []
-    if isinstance(node, ast.List | ast.Tuple | ast.Set):
-        parts = [each.elts[0] if isinstance(each, ast.Tuple) and each.elts else each for each in node.elts]
-    elif isinstance(node, ast.Dict):
-        parts = node.keys
-    names = [each.value for each in parts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-    return names if names and len(names) == len(parts) else None
-
-
-def _classes(frame: FrameLike, node: ast.expr, depth: int) -> list[ModuleDefinition]:
-    """Classes with fields that an expression mentions, local variables followed to what they were assigned."""
-    found: list[ModuleDefinition] = []
-    if depth > 4:
-        return found
-    for each in ast.walk(node):
-        if not isinstance(each, ast.Name):
-            continue
-        if each.id == "cls" and frame.owner is not None:
-            found.append(frame.owner)
-        elif each.id in frame.values and frame.values[each.id] is not node:
-            found += _classes(frame, frame.values[each.id], depth + 1)
-        else:
-            definition = frame.modules.named(each, frame.module)
-            if definition is not None and isinstance(definition.node, ast.ClassDef):
-                found.append(definition)
-    return found
-
-
 _TALK = frozenset(
-    {
-        "add_argument",
-        "critical",
-        "debug",
-        "echo",
-        "error",
-        "exception",
-        "fail",
-        "info",
-        "log",
-        "print",
-        "warn",
-        "warning",
-    }
-)
+    {"add_argument", "critical", "debug", "echo", "error", "exception", "fail", "info", "log", "print", "warn"}
+) | {"warning"}
 """Calls whose strings are read by people."""
 _MOST_WORDS = 400
+_ROUNDS = 4
+"""Importers of importers that are read for what they add to a command."""
 
 
-@dataclass(slots=True)
-class _CommandRow:
-    """A list or string that is being built."""
+class PythonCommands(CommandWords):
+    """The commands of a repository's Python files, found where their program or their callers are."""
 
-    words: list[CommandWord]
-    block: tuple[int, ...]
-    text: bool = False
-    """It is one string, not a list."""
-
-
-@dataclass(slots=True)
-class _LoopScope:
-    rows: dict[str, list[_CommandRow]] = field(default_factory=dict)
-    dicts: dict[str, list[CommandWord]] = field(default_factory=dict)
-    """Literal dicts: their keys."""
-    loops: dict[str, list[CommandWord]] = field(default_factory=dict)
-    """Variables of loops over such dicts."""
-
-
-class PythonCommands:
-    """The commands of one file."""
-
-    def __init__(self, tree: ast.Module, programs: KnownPrograms) -> None:
-        self.programs = programs
+    def __init__(self, code: RepositoryCode, programs: KnownPrograms) -> None:
+        super().__init__(code, programs)
+        self._calls = CommandCalls(self, self._run)
         self.found: list[CommandUse] = []
-        self._module = _LoopScope()
-        self._seen: set[tuple[int, int]] = set()
-        self._scope(tree.body, self._module, ())
+        self._frames: dict[str, CommandFrame] = {}
+        self._read: set[str] = set()
 
-    def _scope(self, body: list[ast.stmt], scope: _LoopScope, block: tuple[int, ...]) -> None:
-        self._block(body, scope, block)
-        for rows in scope.rows.values():
+    def read(self, paths: Iterable[str]) -> list[CommandUse]:
+        """All commands that begin in these files, with what importers of such files add; each once."""
+        waiting = list(paths)
+        for _ in range(_ROUNDS):
+            more: list[str] = []
+            for path in waiting:
+                before = len(self.found)
+                self._file(path)
+                if len(self.found) > before or self._names_program(path):
+                    more += self.code.importers(path)
+            waiting = [path for path in dict.fromkeys(more) if path not in self._read]
+        return list(dict.fromkeys(self.found))
+
+    def open_places(self, use: CommandUse) -> list[CommandWord]:
+        """What hides further words of a command: not parameters whose callers are seen."""
+        return [word for word in use.hidden if (word.path, word.line, word.column) not in self._calls.followed]
+
+    def _names_program(self, path: str) -> bool:
+        """Whether a file has a constant that other files may run."""
+        module = self.code.at(path)
+        texts = [node.value for node in (module.values.values() if module else ()) if isinstance(node, ast.Constant)]
+        return any(
+            isinstance(text, str) and (self.programs.is_module(text) or self.programs.is_script(text)) for text in texts
+        )
+
+    def _file(self, path: str) -> None:
+        if path in self._read:
+            return
+        self._read.add(path)
+        frame = self.module_frame(path)
+        if frame is None:
+            return
+        self._definitions(frame.module.tree.body, frame)
+        self._finish(frame)
+
+    def module_frame(self, module_path: str) -> CommandFrame | None:
+        """See `CommandWords`: the top level is run once."""
+        if module_path not in self._frames:
+            module = self.code.at(module_path)
+            if module is None:
+                return None
+            frame = self._frames[module_path] = CommandFrame(module)
+            self._block(module.tree.body, frame, ())
+        return self._frames[module_path]
+
+    def _definitions(self, body: list[ast.stmt], frame: CommandFrame) -> None:
+        """Functions and classes, wherever they stand, each run by itself."""
+        for node in body:
+            if isinstance(node, FunctionNode):
+                self._alone(node, frame)
+            elif isinstance(node, ast.ClassDef):
+                self._class(node, frame)
+            else:
+                for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+                    inner = getattr(node, name, [])
+                    for part in inner:
+                        self._definitions([part] if isinstance(part, ast.stmt) else part.body, frame)
+
+    def _alone(self, node: FunctionNode, frame: CommandFrame, within: CommandObject | None = None) -> None:
+        inner = CommandFrame(frame.module, within or frame.within, frame.home, frame)
+        for parameter in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]:
+            if parameter.arg not in {"self", "cls"}:
+                inner.rows[parameter.arg] = [CommandRow([inner.hidden(parameter)])]
+        for name, value in defaults_of(node).items():
+            self._calls.bind(name, value, frame, inner, quiet=True)
+        self._run(node, inner)
+        self._definitions(node.body, inner)
+
+    def _run(self, node: FunctionNode, frame: CommandFrame) -> CommandResult:
+        if id(node) in self._calls.running or len(self._calls.running) > DEPTH:
+            return frame.result
+        self._calls.running.append(id(node))
+        self._block(node.body, frame, ())
+        self._finish(frame)
+        self._calls.running.pop()
+        return frame.result
+
+    def _class(self, node: ast.ClassDef, frame: CommandFrame) -> None:
+        """All methods on one object, `__init__` first; inherited ones too, since they call those of this class."""
+        owner = CodeDefinition(frame.module, node)
+        within = CommandObject(owner)
+        self._block([each for each in node.body if not isinstance(each, FunctionNode)], CommandFrame(frame.module), ())
+        methods: dict[str, tuple[FunctionNode, CodeDefinition]] = {}
+        for each in self.code.bases(owner):
+            for method in getattr(each.node, "body", []):
+                if isinstance(method, FunctionNode):
+                    methods.setdefault(method.name, (method, each))
+        for name in sorted(methods, key=lambda name: name != "__init__"):
+            method, each = methods[name]
+            around = frame if each.module is frame.module else CommandFrame(each.module)
+            home = CommandFrame(each.module, within, each.node, around)
+            self._alone(method, home, within)
+        for rows in within.rows.values():
+            for row in rows:
+                self._recognise(row)
+        self._definitions([each for each in node.body if isinstance(each, ast.ClassDef)], frame)
+
+    def _finish(self, frame: CommandFrame) -> None:
+        for rows in frame.rows.values():
             for row in rows:
                 self._recognise(row)
 
-    def _recognise(self, row: _CommandRow) -> None:
+    def _recognise(self, row: CommandRow) -> None:
         use = recognise(row.words[:_MOST_WORDS], self.programs)
         if use is not None:
             self.found.append(use)
 
     # ------------------------------------------------------------------------------------------------- statements
 
-    def _block(self, body: list[ast.stmt], scope: _LoopScope, block: tuple[int, ...]) -> None:
+    def _block(self, body: list[ast.stmt], frame: CommandFrame, block: tuple[int, ...]) -> None:
         for node in body:
-            self._statement(node, scope, block)
+            self._statement(node, frame, block)
 
-    def _statement(self, node: ast.stmt, scope: _LoopScope, block: tuple[int, ...]) -> None:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            self._scope(node.body, _LoopScope(), (id(node),))
-        elif isinstance(node, ast.ClassDef):
-            self._block(node.body, _LoopScope(), (id(node),))
+    def _statement(self, node: ast.stmt, frame: CommandFrame, block: tuple[int, ...]) -> None:
+        frame.calls.clear()
+        if isinstance(node, FunctionNode):
+            frame.functions[node.name] = node
+        elif isinstance(node, ast.ClassDef | ast.Raise | ast.Assert):
+            return
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            self._assign([name for target in targets if (name := dotted_name(target))], node.value, scope, block)
+            for target in targets:
+                self._assign(target, node.value, frame, block)
         elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-            self._grow(dotted_name(node.target) or "", self._words(node.value, scope), scope, block)
+            self._grow(dotted_name(node.target) or "", self._added(node.value, frame), frame)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.BitOr):
+            self._grow_keys(dotted_name(node.target) or "", self.keys(node.value, frame), frame)
+        elif isinstance(node, ast.Return):
+            self._return(node.value, frame)
         elif isinstance(node, ast.Expr):
-            self._expression(node.value, scope, block)
+            self._expression(node.value, frame)
         else:
             if isinstance(node, ast.For):
-                # `for key, value in options.items()`: the keys of a literal dict
-                keys = self._keys(node.iter, scope)
-                target = node.target.elts[0] if isinstance(node.target, ast.Tuple) else node.target
-                if keys and isinstance(target, ast.Name):
-                    scope.loops[target.id] = keys
-            self._nested(node, scope, block)
+                self.loop(node.target, node.iter, frame)
+            self._nested(node, frame, block)
 
-    def _keys(self, node: ast.expr, scope: _LoopScope) -> list[CommandWord]:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {"items", "keys"}:
-            node = node.func.value
-        name = dotted_name(node) or ""
-        return _dict_keys(node) or scope.dicts.get(name) or self._module.dicts.get(name) or []
-
-    def _nested(self, node: ast.stmt, scope: _LoopScope, block: tuple[int, ...]) -> None:
-        if isinstance(node, ast.Raise | ast.Assert):
-            return
+    def _nested(self, node: ast.stmt, frame: CommandFrame, block: tuple[int, ...]) -> None:
         for name, part in ast.iter_fields(node):
             if isinstance(part, ast.expr):
-                self._expression(part, scope, block)
-            elif isinstance(part, list):
-                for each in part:
-                    if isinstance(each, ast.stmt):
-                        self._statement(each, scope, (*block, hash((id(node), name))))
-                    elif isinstance(each, ast.ExceptHandler | ast.match_case):
-                        self._block(each.body, scope, (*block, id(each)))
+                self._expression(part, frame)
+            for each in part if isinstance(part, list) else ():
+                if isinstance(each, ast.stmt):
+                    self._statement(each, frame, (*block, hash((id(node), name))))
+                elif isinstance(each, ast.ExceptHandler | ast.match_case):
+                    self._block(each.body, frame, (*block, id(each)))
+                elif isinstance(each, ast.withitem):
+                    self._expression(each.context_expr, frame)
 
-    def _assign(self, names: list[str], value: ast.expr, scope: _LoopScope, block: tuple[int, ...]) -> None:
-        keys = _dict_keys(value)
-        for name in names:
-            if keys is not None:
-                scope.dicts[name] = keys
-            row = self._row(value, scope, block)
-            if row is None:
-                continue
-            kept = [other for other in scope.rows.get(name, []) if other.block[: len(block)] != block]
-            for other in scope.rows.get(name, []):
-                if other not in kept:
-                    self._recognise(other)
-            scope.rows[name] = [*kept, row]
-        if keys is None and self._row(value, scope, block) is None:
-            self._expression(value, scope, block)
+    def _return(self, value: ast.expr | None, frame: CommandFrame) -> None:
+        if value is None:
+            return
+        text, keys = self.text(value, frame), self.keys(value, frame)
+        frame.result.keys += keys or []
+        if text is not None and " " not in text:
+            frame.result.texts.append(text)
+            return
+        if isinstance(value, ast.Tuple) and not any(self.text(each, frame) for each in value.elts):
+            parts = [self.rows(each, frame) if not isinstance(each, ast.Starred) else [] for each in value.elts]
+            frame.result.parts = parts
+            for row in [row for rows in parts for row in rows]:
+                self._recognise(row)
+        rows = self.rows(value, frame)
+        frame.result.rows += rows
+        for row in rows:
+            self._recognise(row)
+        if not rows and keys is None:
+            self._expression(value, frame)
 
-    def _grow(self, name: str, words: list[CommandWord] | None, scope: _LoopScope, block: tuple[int, ...]) -> None:
-        for row in scope.rows.get(name, []):
-            row.words += words or []
+    def _assign(self, target: ast.expr, value: ast.expr, frame: CommandFrame, block: tuple[int, ...]) -> None:
+        if isinstance(target, ast.Tuple | ast.List):
+            self._unpack(target.elts, value, frame, block)
+            return
+        if isinstance(target, ast.Subscript):
+            self._subscript(target, value, frame)
+            return
+        name = dotted_name(target)
+        if name is None:
+            return
+        made = self._calls.made(value, frame)
+        if made is not None:
+            frame.objects[name] = made
+        self._assign_rows(name, value, self.rows(value, frame), frame, block)
+        keys = self.keys(value, frame)
+        if keys is not None:
+            frame.keep_keys(name, list(keys))
+        if isinstance(value, ast.List | ast.Tuple | ast.Set | ast.Dict):
+            frame.tables[name] = value
+
+    def _assign_rows(
+        self, name: str, value: ast.expr, rows: list[CommandRow], frame: CommandFrame, block: tuple[int, ...]
+    ) -> None:
+        """Those of other branches stay alternatives; those that are replaced were commands as they were."""
+        text = self.text(value, frame)
+        texts = frame.within.texts if frame.within is not None and name.startswith("self.") else frame.texts
+        if text is not None and " " not in text:
+            texts[name] = text
+            return
+        texts.pop(name, None)
+        if not rows:
+            self._expression(value, frame)
+            return
+        present = frame.rows_of(name) or []
+        name_of_one = (dotted_name(value) or "") if len(rows) == 1 else ""
+        shared = frame.rows_of(name_of_one) if name_of_one else None
+        made = shared or [CommandRow(list(row.words), block) for row in rows]
+        kept = [row for row in present if row.block[: len(block)] != block]
+        for row in present:
+            if row not in kept:
+                self._recognise(row)
+        frame.keep_rows(name, [*kept, *made])
+
+    def _unpack(self, targets: list[ast.expr], value: ast.expr, frame: CommandFrame, block: tuple[int, ...]) -> None:
+        """`arguments, environment = command(...)`, `a, b = x, y`."""
+        if isinstance(value, ast.Tuple) and len(value.elts) == len(targets):
+            for target, each in zip(targets, value.elts, strict=True):
+                self._assign(target, each, frame, block)
+            return
+        result = self.called(value, frame) if isinstance(value, ast.Call) else None
+        for target, rows in zip(targets, result.parts if result is not None else [], strict=False):
+            name = dotted_name(target)
+            if name is not None and rows:
+                frame.keep_rows(name, [CommandRow(list(row.words), block) for row in rows])
+        if result is None:
+            self._expression(value, frame)
+
+    def _subscript(self, target: ast.Subscript, value: ast.expr, frame: CommandFrame) -> None:
+        """`options["port"] = 1`."""
+        if isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str):
+            word = frame.word(target.slice.value, target.slice)
+            self._grow_keys(dotted_name(target.value) or "", [word], frame)
+        self._expression(value, frame)
+
+    def _grow_keys(self, name: str, keys: list[CommandWord] | None, frame: CommandFrame) -> None:
+        present = frame.keys_of(name)
+        if present is not None:
+            present += keys or []
+
+    def _added(self, node: ast.expr, frame: CommandFrame) -> list[CommandWord]:
+        words = self.words(node, frame)
+        return [frame.hidden(node)] if words is None else words
+
+    def _grow(self, name: str, words: list[CommandWord], frame: CommandFrame, *, first: bool = False) -> None:
+        for row in frame.rows_of(name) or []:
+            if len(row.words) < 4 * _MOST_WORDS:
+                row.words[:] = [*words, *row.words] if first else [*row.words, *words]
 
     # ------------------------------------------------------------------------------------------------ expressions
 
-    def _expression(self, node: ast.expr, scope: _LoopScope, block: tuple[int, ...]) -> None:
-        """Lists and strings that are used where they stand, and methods that make lists longer."""
-        if isinstance(node, ast.Constant):
-            return  # a docstring, or nothing
-        if isinstance(node, ast.Call):
-            self._call(node, scope, block)
-            return
-        row = self._row(node, scope, block)
-        if row is not None:
-            self._recognise(row)
-            return
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.expr):
-                self._expression(child, scope, block)
+    def called(self, node: ast.Call, frame: CommandFrame) -> CommandResult | None:
+        """See `CommandWords`."""
+        return self._calls.called(node, frame)
 
-    def _call(self, node: ast.Call, scope: _LoopScope, block: tuple[int, ...]) -> None:
+    def nested(self, node: ast.expr, frame: CommandFrame) -> None:
+        """See `CommandWords`."""
+        self._expression(node, frame)
+
+    def _expression(self, node: ast.expr, frame: CommandFrame) -> None:
+        """Lists and strings that are used where they stand, and methods that make lists longer."""
+        if isinstance(node, ast.Constant | ast.Name):
+            return  # a docstring, or nothing
+        if isinstance(node, ast.Yield | ast.YieldFrom) and node.value is not None:
+            one = isinstance(node, ast.Yield)
+            words = list(self.element(node.value, frame)) if one else self._added(node.value, frame)
+            if not frame.result.rows:
+                frame.result.rows.append(CommandRow([]))
+            frame.result.rows[0].words += words
+            return
+        if isinstance(node, ast.Call):
+            self._call(node, frame)
+            return
+        rows = self.rows(node, frame)
+        for row in rows:
+            self._recognise(row)
+        if isinstance(node, ast.List | ast.Tuple) or not rows:
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.expr) and not isinstance(child, ast.Constant):
+                    self._expression(child, frame)
+
+    def _call(self, node: ast.Call, frame: CommandFrame) -> None:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted_name(node.func) or ""
         if name in _TALK:
             return
         if isinstance(node.func, ast.Attribute):
             receiver = dotted_name(node.func.value) or ""
-            if name in {"append", "insert", "extend"} and receiver in scope.rows and node.args:
+            if name in {"append", "insert", "extend"} and frame.rows_of(receiver) is not None and node.args:
                 value = node.args[-1]
-                words = self._words(value, scope)
-                if name != "extend" and words is None:
-                    words = [_word(HOLE, value)]
-                self._grow(receiver, words, scope, block)
+                words = self._added(value, frame) if name == "extend" else list(self.element(value, frame))
+                at_front = name == "insert" and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
+                self._grow(receiver, words, frame, first=at_front)
                 return
-            self._expression(node.func.value, scope, block)
+            if name == "update" and frame.keys_of(receiver) is not None:
+                named = [CommandWord(each.arg, each.value.lineno, each.col_offset, path=frame.module.path)
+                         for each in node.keywords if each.arg]  # fmt: skip
+                given = [key for each in node.args for key in self.keys(each, frame) or []]
+                self._grow_keys(receiver, [*named, *given], frame)
+                return
+            self._expression(node.func.value, frame)
+        result = self.called(node, frame)
+        for row in result.rows if result is not None else ():
+            self._recognise(row)
         for each in [*node.args, *(keyword.value for keyword in node.keywords)]:
-            self._argument(each, scope, block)
-        # `build_command("sglang.launch_server", options)`: a module's name beside a dict of options
+            self._argument(each, frame)
+        if result is None:
+            self._built_elsewhere(node, frame)
+
+    def _built_elsewhere(self, node: ast.Call, frame: CommandFrame) -> None:
+        """`build_command("sglang.launch_server", options)`: a module's name beside a dict of options."""
         texts = [each for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
         modules = [each for each in texts if "." in str(each.value) and self.programs.is_module(str(each.value))]
         if len(modules) != 1:
             return
-        keys: list[CommandWord] = []
-        for each in [*node.args, *(keyword.value for keyword in node.keywords)]:
-            keys += _dict_keys(each) or scope.dicts.get(dotted_name(each) or "", [])
-        flags = [CommandWord(f"--{key.text.replace('_', '-')}", key.line, key.column, key.end_line) for key in keys]
+        values = [*node.args, *(keyword.value for keyword in node.keywords)]
+        keys = [key for each in values for key in self.keys(each, frame) or []]
+        flags = [
+            CommandWord(f"--{key.text.replace('_', '-')}", key.line, key.column, key.end_line, key.path) for key in keys
+        ]
         if flags:
-            self.found.append(CommandUse(str(modules[0].value), _word("", modules[0]), (), tuple(flags)))
+            head = frame.word("", modules[0])
+            self.found.append(CommandUse(str(modules[0].value), head, (), tuple(flags)))
 
-    def _argument(self, node: ast.expr, scope: _LoopScope, block: tuple[int, ...]) -> None:
+    def _argument(self, node: ast.expr, frame: CommandFrame) -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             for words in split_shell(node.value, node.lineno):
-                self._recognise(_CommandRow(words, block))
+                placed = [CommandWord(word.text, word.line, word.column, word.end_line, frame.module.path)
+                          for word in words]  # fmt: skip
+                self._recognise(CommandRow(placed))
             return
-        self._expression(node, scope, block)
-
-    def _row(self, node: ast.expr, scope: _LoopScope, block: tuple[int, ...]) -> _CommandRow | None:
-        words = self._words(node, scope)
-        return None if words is None else _CommandRow(list(words), block)
-
-    def _words(self, node: ast.expr, scope: _LoopScope) -> list[CommandWord] | None:
-        """The words of a list or string expression; None for anything else."""
-        if isinstance(node, ast.List | ast.Tuple):
-            return [word for each in node.elts for word in self._element(each, scope)]
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            left, right = self._words(node.left, scope), self._words(node.right, scope)
-            if left is None and right is None:
-                return None
-            return [*(left or []), *(right or [])]
-        if isinstance(node, ast.IfExp):
-            sides = [self._words(side, scope) for side in (node.body, node.orelse)]
-            return [word for side in sides for word in side or []] if any(sides) else None
-        if isinstance(node, ast.ListComp):
-            return self._comprehended(node, scope)
-        if isinstance(node, ast.Name | ast.Attribute):
-            rows = scope.rows.get(dotted_name(node) or "") or self._module.rows.get(dotted_name(node) or "")
-            return list(rows[-1].words) if rows else None
-        text = _text(node)
-        if text is None:
-            return None
-        commands = list(split_shell(text, node.lineno))
-        first = next((index for index, words in enumerate(commands) if recognise(words, self.programs)), None)
-        return [word for words in commands[first:] for word in words] if first is not None else (commands or [[]])[-1]
-
-    def _element(self, node: ast.expr, scope: _LoopScope) -> Iterator[CommandWord]:
-        if isinstance(node, ast.Starred):
-            yield from self._words(node.value, scope) or []
-            return
-        made = _made_of(node, scope)
-        if made:
-            yield from made
-            return
-        text = _text(node)
-        if text is not None:
-            # An element is one word; "vllm serve x" in a list is what `bash -c` is given.
-            if " " in text and any(True for words in split_shell(text, 0) if recognise(words, self.programs)):
-                for words in split_shell(text, node.lineno):
-                    yield from words
-            else:
-                yield CommandWord(text, node.lineno, node.col_offset, node.end_lineno or node.lineno)
-        elif dotted_name(node) == "sys.executable":
-            yield _word("python", node)
-        else:
-            yield _word(HOLE, node)
-
-    def _comprehended(self, node: ast.ListComp, scope: _LoopScope) -> list[CommandWord] | None:
-        """[f"--{key}" for key, value in options.items()]: the keys of a literal dict."""
-        for generator in node.generators:
-            keys = self._keys(generator.iter, scope)
-            if keys and "--" in ast.unparse(node.elt):
-                dashes = "replace" in ast.unparse(node.elt)
-                return [_flag_of(key, dashes=dashes) for key in keys]
-        return None
-
-
-def _made_of(node: ast.expr, scope: _LoopScope) -> list[CommandWord]:
-    """f"--{key}" in a loop over a literal dict."""
-    if not isinstance(node, ast.JoinedStr) or len(node.values) < 2:
-        return []
-    first, second = node.values[:2]
-    if not isinstance(first, ast.Constant) or first.value != "--" or not isinstance(second, ast.FormattedValue):
-        return []
-    names = {each.id for each in ast.walk(second.value) if isinstance(each, ast.Name)}
-    keys = next((scope.loops[name] for name in names if name in scope.loops), [])
-    return [_flag_of(key, dashes="replace" in ast.unparse(second.value)) for key in keys]
-
-
-def _flag_of(key: CommandWord, *, dashes: bool) -> CommandWord:
-    text = key.text.replace("_", "-") if dashes else key.text
-    return CommandWord(f"--{text}", key.line, key.column, key.end_line)
-
-
-def _word(text: str, node: ast.expr) -> CommandWord:
-    return CommandWord(text, node.lineno, node.col_offset, node.end_lineno or node.lineno)
-
-
-def _dict_keys(node: ast.expr) -> list[CommandWord] | None:
-    if isinstance(node, ast.Dict):
-        keys = [key for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
-        return [_word(str(key.value), key) for key in keys]
-    if isinstance(node, ast.Call) and dotted_name(node.func) == "dict" and not node.args:
-        return [CommandWord(each.arg, each.value.lineno, each.col_offset) for each in node.keywords if each.arg]
-    return None
-
-
-def _text(node: ast.expr) -> str | None:
-    """A string with holes for what is not constant."""
-    if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else None
-    if isinstance(node, ast.JoinedStr):
-        return "".join(str(each.value) if isinstance(each, ast.Constant) else HOLE for each in node.values)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {"format", "strip"}:
-        base = _text(node.func.value)
-        return base.replace("{}", HOLE) if base is not None else None
-    return None
+        self._expression(node.value if isinstance(node, ast.Starred) else node, frame)

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind
+from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind, InterfaceKind
 from tooling.upgrade.interfaces.pair import What
 
 if TYPE_CHECKING:
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(rb"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
 _STRING = re.compile(r"(?P<name>[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?:=.*)?$", re.DOTALL)
+
+
+_DESCRIPTOR = rb"\s*(?::[^=\n]*)?=\s*\w*Env\w*\("
+"""After the name of a class attribute: `APP_DEPTH = EnvInt(3)` reads the variable of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +58,17 @@ def belongs(name: str, roots: Iterable[str]) -> bool:
 
 def find_read(modules: ReleaseModules, name: str) -> Read | None:
     """Where the release reads a variable: os.environ, os.getenv, a table of variables, or a descriptor with "Env" in
-    its name. None if it only sets it, or has it nowhere."""
+    its name that is given the variable's name, as an argument or by its attribute. None if it only sets it, or has it
+    nowhere."""
     word = name.encode()
     read = re.compile(
         rb"(?:environ\s*(?:\.\s*(?:get|pop|setdefault)\s*\(|\[)|getenv\s*\(|\w*[Ee][Nn][Vv]\w*\s*\()\s*(?:\w+\s*=\s*)?[\"']"
         + word
         + rb"[\"'](?!\s*\]\s*=[^=])|[\"']"
         + word
-        + rb"[\"']\s*(?:not\s+)?(?:in\s+(?:os\.)?environ|:)"
+        + rb"[\"']\s*(?:not\s+)?(?:in\s+(?:os\.)?environ|:)|(?m:^)[ \t]+"
+        + word
+        + _DESCRIPTOR
     )
     for path in modules.holding(word):
         content = modules.content(path)
@@ -73,8 +80,8 @@ def find_read(modules: ReleaseModules, name: str) -> Read | None:
 
 
 def mentions_it(modules: ReleaseModules, name: str) -> bool:
-    """Whether the name stands anywhere in the release as a string, or could be put together there."""
-    quoted = re.compile(rb"[\"']" + name.encode() + rb"[\"'=]")
+    """Whether the name stands anywhere in the release as a string or descriptor, or could be put together there."""
+    quoted = re.compile(rb"[\"']" + name.encode() + rb"[\"'=]|\b" + name.encode() + _DESCRIPTOR)
     if any(quoted.search(modules.content(path)) for path in modules.holding(name.encode())):
         return True
     prefix = name.partition("_")[0].encode()
@@ -114,6 +121,7 @@ _NAME_AGAIN = re.compile(rb"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
 
 def judge_environment(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterator[AuditFinding]:
     """Warnings for variables that the old release reads and the new one does not know."""
+    _look(files, pair)
     gone = _gone(files, pair)
     if not gone:
         return
@@ -128,6 +136,21 @@ def judge_environment(files: Sequence[RepositoryFile], pair: InterfacePair) -> I
                 what = What(FindingKind.ENV_VAR, AuditSeverity.WARNING, mention.name, message)
                 old = Evidence(read.file, read.line, read.source)
                 yield pair.finding(file, (mention.line, mention.column, mention.line), what, old=old)
+
+
+def _look(files: Sequence[RepositoryFile], pair: InterfacePair) -> None:
+    """Count the places that mention a variable of the package."""
+    known: dict[str, bool] = {}
+    for file in files:
+        if not any(belongs(hit.decode(), pair.roots) for hit in set(_NAME_AGAIN.findall(file.content))):
+            continue
+        for mention in _mentions(file):
+            if belongs(mention.name, pair.roots):
+                if mention.name not in known:
+                    known[mention.name] = find_read(pair.old, mention.name) is not None
+                # Names that the release does not read are the repository's own: AREAL_VLLM
+                if known[mention.name]:
+                    pair.look(InterfaceKind.VARIABLE, mention.name, file.path, mention.line)
 
 
 def _mentions(file: RepositoryFile) -> list[VariableMention]:

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind, Replacement
+from tooling.upgrade.findings import (
+    AuditFinding,
+    AuditSeverity,
+    Evidence,
+    FindingKind,
+    InterfaceKind,
+    Replacement,
+    Unfollowed,
+)
+from tooling.upgrade.interfaces.code import RepositoryCode
 from tooling.upgrade.interfaces.commands import docker_commands, shell_commands, yaml_commands
 from tooling.upgrade.interfaces.commands_python import PythonCommands
 from tooling.upgrade.interfaces.modules import ModuleDefinition, ReleaseModule, ReleaseModules, dotted_name
 from tooling.upgrade.interfaces.pair import What
+from tooling.upgrade.interfaces.plugins import loaded_modules
 from tooling.upgrade.interfaces.programs import ReleasePrograms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tooling.upgrade.interfaces.commands import CommandUse, CommandWord
+    from tooling.upgrade.interfaces.commands import CommandUse, CommandWord, KnownPrograms
     from tooling.upgrade.interfaces.pair import InterfacePair
     from tooling.upgrade.interfaces.parsers import Flag
     from tooling.upgrade.interfaces.programs import CheckedCommand
@@ -34,24 +44,63 @@ def judge_flags(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterato
     old, new = ReleasePrograms(pair.old, pair.store(pair.old)), ReleasePrograms(pair.new, pair.store(pair.new))
     words = [name.encode() for name in pair.old.release.scripts()]
     words += [root.encode() + b"." for root in pair.old.release.roots()]
-    for file in files:
-        if not any(word in file.content for word in words):
-            continue
-        for use in _commands(file, old):
-            if pair.is_reached(file, use.head.line):
-                yield from _judge(file, use, old, new, pair)
+    found = CommandsOfFiles(files, [file for file in files if any(word in file.content for word in words)], old)
+    for use in found.uses:
+        file = found.file(use.head)
+        if pair.is_reached(file, use.head.line):
+            _look(found, use, old, new, pair)
+            yield from _judge(found, use, old, new, pair)
 
 
-def _commands(file: RepositoryFile, programs: ReleasePrograms) -> list[CommandUse]:
-    if file.kind == "python":
-        return PythonCommands(file.tree, programs).found if file.tree is not None else []
-    readers = {"shell": shell_commands, "docker": docker_commands, "yaml": yaml_commands}
-    return readers[file.kind](file.text, programs)
+def _look(
+    found: CommandsOfFiles, use: CommandUse, old: ReleasePrograms, new: ReleasePrograms, pair: InterfacePair
+) -> None:
+    """Count the flags of a command, the modules it has the program load, and what it may hold besides."""
+    if not use.flags:
+        return  # a name alone is mostly no command: ["vllm", "sglang"]
+    before = old.command(use.program, use.words)
+    shown = _shown(use, before) if before is not None else use.program
+    for word in use.flags:
+        known = before is None or before.accepts(word.text) is not None
+        pair.look(InterfaceKind.FLAG, f"{shown} {word.text}", word.path, word.line, known=known)
+    for word in found.open.get(id(use), []):
+        what = f"{word.hidden}: may hold flags of {shown}"
+        pair.unfollowed.add(Unfollowed(kind=InterfaceKind.FLAG, path=word.path, line=word.line, what=what))
+    for path, line, dotted in loaded_modules(found.code, use):
+        pair.look(InterfaceKind.PLUGIN, dotted, path, line)
+
+
+class CommandsOfFiles:
+    """The commands of a repository that run some of the known programs."""
+
+    def __init__(
+        self, files: Sequence[RepositoryFile], named: Sequence[RepositoryFile], programs: KnownPrograms
+    ) -> None:
+        """files: all. named: those that name a program."""
+        self._files = {file.path: file for file in files}
+        self.code = RepositoryCode(files)
+        python = PythonCommands(self.code, programs)
+        self.uses = python.read(file.path for file in named if file.kind == "python")
+        self.open = {id(use): python.open_places(use) for use in self.uses}
+        readers = {"shell": shell_commands, "docker": docker_commands, "yaml": yaml_commands}
+        for file in named:
+            if file.kind != "python":
+                self.uses += [_placed(use, file.path) for use in readers[file.kind](file.text, programs)]
+
+    def file(self, word: CommandWord) -> RepositoryFile:
+        """The file of a word."""
+        return self._files[word.path]
+
+
+def _placed(use: CommandUse, path: str) -> CommandUse:
+    head = replace(use.head, path=path)
+    return replace(use, head=head, flags=tuple(replace(word, path=path) for word in use.flags))
 
 
 def _judge(
-    file: RepositoryFile, use: CommandUse, old: ReleasePrograms, new: ReleasePrograms, pair: InterfacePair
+    found: CommandsOfFiles, use: CommandUse, old: ReleasePrograms, new: ReleasePrograms, pair: InterfacePair
 ) -> Iterator[AuditFinding]:
+    file = found.file(use.head)
     before, after = old.command(use.program, use.words), new.command(use.program, use.words)
     if not use.flags and old.is_script(use.program) and (before is None or len(before.nodes) < 2):
         return  # a name alone is mostly no command: ["vllm", "sglang"]
@@ -64,8 +113,9 @@ def _judge(
         yield _gone_subcommand(file, use, before, pair)
         return
     for word in use.flags:
-        finding = _judge_flag(file, use, word, before, after, pair)
-        if finding is not None and pair.is_reached(file, word.line):
+        place = found.file(word)
+        finding = _judge_flag(place, use, word, before, after, pair)
+        if finding is not None and pair.is_reached(place, word.line):
             yield finding
 
 
@@ -205,21 +255,15 @@ def judge_scripts(files: Sequence[RepositoryFile], pair: InterfacePair) -> Itera
     """Findings about flags in commands that run such scripts."""
     scripts = Scripts(files, pair)
     names = [name.encode() for name in (*scripts.by_name, *scripts.by_module)]
-    for file in files if names else ():
-        if any(name in file.content for name in names):
-            for use in _script_commands(file, scripts):
-                script = scripts.of(use, use.head.text)
-                for word in use.flags if script is not None else ():
-                    finding = _judge_option(file, word, script, pair) if script is not None else None
-                    if finding is not None and pair.is_reached(file, word.line):
-                        yield finding
-
-
-def _script_commands(file: RepositoryFile, scripts: Scripts) -> list[CommandUse]:
-    if file.kind == "python":
-        return PythonCommands(file.tree, scripts).found if file.tree is not None else []
-    readers = {"shell": shell_commands, "docker": docker_commands, "yaml": yaml_commands}
-    return readers[file.kind](file.text, scripts)
+    named = [file for file in files if any(name in file.content for name in names)]
+    found = CommandsOfFiles(files, named, scripts)
+    for use in found.uses:
+        script = scripts.of(use, use.head.text)
+        for word in use.flags if script is not None else ():
+            file = found.file(word)
+            finding = _judge_option(file, word, script, pair) if script is not None else None
+            if finding is not None and pair.is_reached(file, word.line):
+                yield finding
 
 
 def _judge_option(file: RepositoryFile, word: CommandWord, script: Script, pair: InterfacePair) -> AuditFinding | None:

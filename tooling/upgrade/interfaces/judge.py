@@ -1,6 +1,6 @@
 """Flags, routes, request fields and environment variables that a repository uses, judged against two releases.
 
-    judge_interfaces(Path("."), old, new, "vllm")
+    judge_interfaces(Path("."), old, new, "vllm").findings
 
 A finding needs that the old release has it and the new one lacks it. Breaking: a flag that the new parser refuses, a
 route that answers 404, a field that a strict model refuses. Warning: an abbreviation, a parser that ignores what it
@@ -10,6 +10,7 @@ variables, which always fail silently.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.interfaces.environment import judge_environment
@@ -23,8 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tooling.upgrade.findings import AuditFinding
+    from tooling.upgrade.findings import AuditFinding, InterfaceUse, Unfollowed
     from tooling.upgrade.releases import Release
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedInterfaces:
+    """What was found, and what was looked at."""
+
+    findings: tuple[AuditFinding, ...]
+    uses: tuple[InterfaceUse, ...]
+    unfollowed: tuple[Unfollowed, ...]
 
 
 def judge_interfaces(
@@ -36,13 +46,15 @@ def judge_interfaces(
     scope: Sequence[str] = (),
     exclude: Sequence[str] = (),
     cache: Path | None = None,
-) -> list[AuditFinding]:
-    """Findings sorted by place, each cause once. package: import name, for words like "vllm" in names of variables and
-    files. scope, exclude: folders or files to look at, and to leave out. cache: folder for what is found out about
-    releases."""
+    rivals: Sequence[str] = (),
+) -> JudgedInterfaces:
+    """Findings sorted by place, each cause once, and what was looked at. package: import name, for words like "vllm" in
+    names of variables and files. scope, exclude: folders or files to look at, and to leave out. cache: folder for what
+    is found out about releases. rivals: import names of other packages that the repository uses."""
     files = source_files(repository, scope=scope, exclude=exclude)
-    pair = InterfacePair(ReleaseModules(old), ReleaseModules(new), package, cache)
+    pair = InterfacePair(ReleaseModules(old), ReleaseModules(new), package, cache, tuple(rivals))
     judges = (judge_flags, judge_scripts, judge_routes, judge_environment)
     findings = [finding for judge in judges for finding in judge(files, pair)]
     unique = {(each.path, each.line, each.kind, each.symbol): each for each in findings}
-    return sorted(unique.values(), key=lambda each: (each.path, each.line, each.column, each.symbol))
+    ordered = sorted(unique.values(), key=lambda each: (each.path, each.line, each.column, each.symbol))
+    return JudgedInterfaces(tuple(ordered), tuple(sorted(pair.uses)), tuple(sorted(pair.unfollowed)))

@@ -90,11 +90,13 @@ class ReleaseModule:
 
     @cached_property
     def values(self) -> dict[str, ast.expr]:
-        """Names that are assigned at the top level, to their last value."""
+        """Names that are assigned at the top level, to their last value; those of `a, b = f()` to all of it."""
         found: dict[str, ast.expr] = {}
         for node in _top(self.tree.body):
             if isinstance(node, ast.Assign):
-                found.update({target.id: node.value for target in node.targets if isinstance(target, ast.Name)})
+                for target in node.targets:
+                    listed = target.elts if isinstance(target, ast.Tuple) else [target]
+                    found.update({each.id: node.value for each in listed if isinstance(each, ast.Name)})
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
                 found[node.target.id] = node.value
         return found
@@ -220,15 +222,48 @@ class ReleaseModules:
                     return ModuleDefinition(each.module, node)
         return None
 
-    def fields(self, definition: ModuleDefinition) -> dict[str, tuple[str, int, str]]:
-        """Annotated attributes of a class and its bases: name to (file, line, annotation). ClassVars are none."""
-        found: dict[str, tuple[str, int, str]] = {}
-        for each in self.bases(definition):
+    def annotations(self, definition: ModuleDefinition) -> dict[str, tuple[ReleaseModule, ast.AnnAssign]]:
+        """Annotated attributes of a class, its bases, and the classes it is put together from. ClassVars are none."""
+        found: dict[str, tuple[ReleaseModule, ast.AnnAssign]] = {}
+        classes = [each for part in (definition, *self.parts(definition)) for each in self.bases(part)]
+        for each in classes:
             for node in each.node.body:
-                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                    annotation = ast.unparse(node.annotation)
-                    if not annotation.startswith(("ClassVar", "typing.ClassVar")):
-                        found.setdefault(node.target.id, (each.module.path, node.lineno, annotation))
+                if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+                    continue
+                if not ast.unparse(node.annotation).startswith(("ClassVar", "typing.ClassVar")):
+                    found.setdefault(node.target.id, (each.module, node))
+        return found
+
+    def fields(self, definition: ModuleDefinition) -> dict[str, tuple[str, int, str]]:
+        """Annotated attributes as name to (file, line, annotation)."""
+        return {
+            name: (module.path, node.lineno, ast.unparse(node.annotation))
+            for name, (module, node) in self.annotations(definition).items()
+        }
+
+    def parts(self, definition: ModuleDefinition) -> list[ModuleDefinition]:
+        """Classes whose annotations a module's top level gives to one of its classes.
+
+        `C.__annotations__ = {**collected, ...}`: all classes that the value leads to, through variables of the module.
+        """
+        name = f"{definition.node.name}.__annotations__"
+        waiting = [
+            node.value
+            for node in definition.module.tree.body
+            if isinstance(node, ast.Assign) and name in [dotted_name(target) for target in node.targets]
+        ]
+        found: list[ModuleDefinition] = []
+        seen: set[str] = set()
+        while waiting:
+            for each in ast.walk(waiting.pop()):
+                if not isinstance(each, ast.Name) or each.id in seen:
+                    continue
+                seen.add(each.id)
+                if each.id in definition.module.values:
+                    waiting.append(definition.module.values[each.id])
+                part = self.named(each, definition.module)
+                if part is not None and isinstance(part.node, ast.ClassDef) and part.node is not definition.node:
+                    found.append(part)
         return found
 
 
@@ -239,4 +274,35 @@ def dotted_name(expression: ast.expr) -> str | None:
     if isinstance(expression, ast.Attribute):
         base = dotted_name(expression.value)
         return None if base is None else f"{base}.{expression.attr}"
+    return None
+
+
+def class_constant(modules: ReleaseModules, owner: ModuleDefinition, name: str) -> str | None:
+    """A class attribute that is a string."""
+    for each in modules.bases(owner):
+        for node in each.node.body:
+            targets: list[ast.expr] = []
+            if isinstance(node, ast.Assign):
+                targets = node.targets
+            elif isinstance(node, ast.AnnAssign):
+                targets = [node.target]
+            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                value = getattr(node, "value", None)
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    return value.value
+        for node in each.node.body:
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__" and (text := _initial(node, name)):
+                return text
+    return None
+
+
+def _initial(node: ast.FunctionDef, name: str) -> str | None:
+    """`self.name = "x"`, or `super().__init__(name="x")`."""
+    for each in ast.walk(node):
+        named = isinstance(each, ast.keyword) and each.arg == name
+        if isinstance(each, ast.Assign):
+            named = f"self.{name}" in [ast.unparse(target) for target in each.targets]
+        value = getattr(each, "value", None) if named else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            return value.value
     return None

@@ -5,23 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tooling.upgrade.findings import AuditFinding, Evidence
+from tooling.upgrade.findings import AuditFinding, Evidence, InterfaceUse, Unfollowed
 from tooling.upgrade.interfaces.parsers import Flag, ParserNode
 from tooling.upgrade.interfaces.routes import Route
 
 if TYPE_CHECKING:
-    from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
+    from tooling.upgrade.findings import AuditSeverity, FindingKind, InterfaceKind, Replacement
     from tooling.upgrade.interfaces.modules import ReleaseModules
     from tooling.upgrade.interfaces.repository import RepositoryFile
     from tooling.upgrade.releases import Release
 
 
-_SCHEMA = 2
+_SCHEMA = 3
 """To be raised whenever the same release would give other rows."""
 _MOST_BYTES = 16_000_000
 
@@ -135,6 +136,19 @@ class InterfacePair:
     new: ReleaseModules
     package: str
     cache: Path | None = None
+    rivals: tuple[str, ...] = ()
+    """Import names of other packages that the repository uses: a file named after one speaks to that one's server."""
+    uses: set[InterfaceUse] = field(default_factory=set)
+    unfollowed: set[Unfollowed] = field(default_factory=set)
+
+    def look(self, kind: InterfaceKind, name: str, path: str, line: int, *, known: bool = True) -> None:
+        """Count a use."""
+        self.uses.add(InterfaceUse(kind=kind, name=name, path=path, line=line, known=known))
+
+    def is_of_another(self, file: RepositoryFile) -> bool:
+        """Whether a file's path names other packages, and not this one."""
+        words = set(re.split(r"[^a-z0-9]+", file.path.lower()))
+        return self.package.split(".")[0] not in words and any(each.split(".")[0] in words for each in self.rivals)
 
     def store(self, modules: ReleaseModules) -> InterfaceStore:
         """What is kept about one side."""

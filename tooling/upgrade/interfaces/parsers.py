@@ -5,10 +5,16 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from tooling.upgrade.interfaces.commands_python import looped_flags
-from tooling.upgrade.interfaces.modules import ModuleDefinition, ReleaseModule, ReleaseModules, dotted_name
+from tooling.upgrade.interfaces.looped_flags import looped_flags
+from tooling.upgrade.interfaces.modules import (
+    ModuleDefinition,
+    ReleaseModule,
+    ReleaseModules,
+    class_constant,
+    dotted_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,47 +105,19 @@ def _text(node: ast.expr) -> str:
     return " ".join(" ".join(parts).split())
 
 
-def class_constant(modules: ReleaseModules, owner: ModuleDefinition, name: str) -> str | None:
-    """A class attribute that is a string."""
-    for each in modules.bases(owner):
-        for node in each.node.body:
-            targets: list[ast.expr] = []
-            if isinstance(node, ast.Assign):
-                targets = node.targets
-            elif isinstance(node, ast.AnnAssign):
-                targets = [node.target]
-            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-                value = getattr(node, "value", None)
-                if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    return value.value
-        for node in each.node.body:
-            if isinstance(node, ast.FunctionDef) and node.name == "__init__" and (text := _initial(node, name)):
-                return text
-    return None
+_Given = TypeVar("_Given")
 
 
-def _initial(node: ast.FunctionDef, name: str) -> str | None:
-    """`self.name = "x"`, or `super().__init__(name="x")`."""
-    for each in ast.walk(node):
-        named = isinstance(each, ast.keyword) and each.arg == name
-        if isinstance(each, ast.Assign):
-            named = f"self.{name}" in [ast.unparse(target) for target in each.targets]
-        value = getattr(each, "value", None) if named else None
-        if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            return value.value
-    return None
-
-
-def bound_parsers(
-    node: FunctionNode | ast.ClassDef, given: dict[str | int, Parsers], *, skip: bool
-) -> dict[str, Parsers]:
-    """Parsers by the names of the parameters they land on."""
+def bound_arguments(
+    node: FunctionNode | ast.ClassDef, given: dict[str | int, _Given], *, skip: bool
+) -> dict[str, _Given]:
+    """Arguments by the names of the parameters they land on."""
     if isinstance(node, ast.ClassDef):
         return {}
     names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
     if (skip or names[:1] in (["self"], ["cls"])) and names[:1] in (["self"], ["cls"]):
         names = names[1:]
-    found: dict[str, Parsers] = {}
+    found: dict[str, _Given] = {}
     for key, value in given.items():
         if isinstance(key, str):
             found[key] = value
@@ -161,6 +139,7 @@ class Interpreter:
         self.modules = modules
         self.made: list[ParserNode] = []
         self._seen: dict[tuple[int, tuple[tuple[str, int], ...], int], Parsers | None] = {}
+        """By function, what it is given, and the class it is called through."""
         self._attributes: dict[tuple[int, str], Parsers] = {}
         self._alive: list[object] = []
 
@@ -171,28 +150,36 @@ class Interpreter:
         bound: dict[str, Parsers],
         owner: ModuleDefinition | None = None,
         depth: int = 0,
+        classes: dict[str, ModuleDefinition] | None = None,
     ) -> Parsers | None:
-        """Statements of a function or module; the parser it returns."""
+        """Statements of a function or module; the parser it returns. classes: parameters that are one."""
         frame = _Frame(self, module, bound, owner, depth)
+        frame.classes = classes or {}
         frame.block(body)
         return frame.returned
 
     def call(
-        self, definition: ModuleDefinition, bound: dict[str, Parsers], owner: ModuleDefinition | None, depth: int
+        self,
+        definition: ModuleDefinition,
+        bound: dict[str, Parsers],
+        owner: ModuleDefinition | None,
+        depth: int,
+        classes: dict[str, ModuleDefinition] | None = None,
     ) -> Parsers | None:
-        """A function with parsers for some parameters."""
+        """A function with parsers, and classes, for some parameters."""
         node = definition.node
         if depth > _DEPTH or isinstance(node, ast.ClassDef):
             return None
         given = sorted(
             (name, id(value.of if isinstance(value, Subparsers) else value)) for name, value in bound.items()
         )
+        given += sorted((name, id(value.node)) for name, value in (classes or {}).items())
         key = (id(node), tuple(given), id(owner.node) if owner else 0)
         if key in self._seen:
             return self._seen[key]
         self._seen[key] = None
         self._alive += [node, *bound.values()]  # ids in the key stay taken
-        result = self.run(node.body, definition.module, dict(bound), owner, depth + 1)
+        result = self.run(node.body, definition.module, dict(bound), owner, depth + 1, classes)
         self._seen[key] = result
         return result
 
@@ -219,6 +206,7 @@ class _Frame:
         self.owner = owner
         self.depth = depth
         self.variables = bound
+        self.classes: dict[str, ModuleDefinition] = {}
         self.values: dict[str, ast.expr] = {}
         self.loops: list[ast.For | ast.comprehension] = []
         self.returned: Parsers | None = None
@@ -310,7 +298,15 @@ class _Frame:
             return made
         given = [(None, argument) for argument in node.args] + [(each.arg, each.value) for each in node.keywords]
         parsers = [(index, name, self.value(value)) for index, (name, value) in enumerate(given)]
-        return self.enter(node, {(name or index): found for index, name, found in parsers if found is not None})
+        handed = {(name or index): found for index, name, found in parsers if found is not None}
+        classes = {(name or index): self.class_of(value) for index, (name, value) in enumerate(given)} if handed else {}
+        return self.enter(node, handed, {key: found for key, found in classes.items() if found is not None})
+
+    def class_of(self, node: ast.expr) -> ModuleDefinition | None:
+        """The class that an argument is."""
+        name = dotted_name(node) or ""
+        found = self.owner if name == "cls" else self.classes.get(name) or self.modules.named(node, self.module)
+        return found if found is not None and isinstance(found.node, ast.ClassDef) else None
 
     def method(self, receiver: Parsers, name: str, node: ast.Call) -> Parsers | None:
         """What parsers themselves can do."""
@@ -391,14 +387,17 @@ class _Frame:
 
     # ------------------------------------------------------------------------------------------- calls of functions
 
-    def enter(self, node: ast.Call, given: dict[str | int, Parsers]) -> Parsers | None:
-        """Goes into the called functions, with the parsers they are given."""
+    def enter(
+        self, node: ast.Call, given: dict[str | int, Parsers], classes: dict[str | int, ModuleDefinition]
+    ) -> Parsers | None:
+        """Goes into the called functions, with the parsers and classes they are given."""
         result: Parsers | None = None
         for definition, owner in self.targets(node, bool(given)):
             if not given and not self.interpreter.is_relevant(definition.module):
                 continue
-            bound = bound_parsers(definition.node, given, skip=owner is not None)
-            result = self.interpreter.call(definition, bound, owner, self.depth) or result
+            bound = bound_arguments(definition.node, given, skip=owner is not None)
+            known = bound_arguments(definition.node, classes, skip=owner is not None)
+            result = self.interpreter.call(definition, bound, owner, self.depth, known) or result
         return result
 
     def targets(self, node: ast.Call, handed: bool) -> Iterator[tuple[ModuleDefinition, ModuleDefinition | None]]:
@@ -470,7 +469,9 @@ class _Frame:
         for name, (file, line, boolean) in made.items():
             flag = made_flag(name, node, self.module.path)
             negatable = True if boolean else flag.negatable
-            parser.flags[name] = Flag(name, file, line, flag.source, flag.dest, negatable, flag.deprecated)
+            made_so = Flag(name, file, line, flag.source, flag.dest, negatable, flag.deprecated)
+            # What a parser is told of a flag by name, before or after, says more than a loop.
+            parser.flags.setdefault(name, made_so)
 
     def of_classes(self, parser: ParserNode, nodes: list[ast.expr], node: ast.Call) -> None:
         """HfArgumentParser(C), or of several classes: each field under both spellings."""

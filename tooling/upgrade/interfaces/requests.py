@@ -1,16 +1,15 @@
-"""Find HTTP requests that a repository makes, and judge their routes and fields."""
+"""Judge the routes and fields of HTTP requests that a repository makes."""
 
 from __future__ import annotations
 
-import ast
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind
-from tooling.upgrade.interfaces.modules import FunctionNode, dotted_name
+from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind, InterfaceKind
+from tooling.upgrade.interfaces.code import RepositoryCode
 from tooling.upgrade.interfaces.pair import What
-from tooling.upgrade.interfaces.routes import VERBS, Route, route_paths, routes, shaped
+from tooling.upgrade.interfaces.request_finder import RequestFinder
+from tooling.upgrade.interfaces.routes import VERBS, Route, route_paths, routes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,123 +17,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.interfaces.modules import ReleaseModules
     from tooling.upgrade.interfaces.pair import InterfacePair
     from tooling.upgrade.interfaces.repository import RepositoryFile
-
-
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
-    """A URL in a repository's code, as far as its end is constant."""
-
-    path: str
-    line: int
-    column: int
-    method: str = ""
-    """ "" if it is not known."""
-    fields: tuple[tuple[str, int, int], ...] = field(default=())
-    """Keys of a literal JSON body, with line and column."""
-
-
-_URL = re.compile(r"^(?:https?://|\ufffc)[^/\s]*(?P<path>/[^\s?#]*)")
-
-
-def requests(tree: ast.Module) -> list[HttpRequest]:
-    """All of a file, each URL once."""
-    return _Requests(tree).found
-
-
-class _Requests:
-    def __init__(self, tree: ast.Module) -> None:
-        self.found: list[HttpRequest] = []
-        self._taken: set[int] = set()
-        scopes: list[ast.AST] = [tree]
-        while scopes:
-            nodes, inner = _own_nodes(scopes.pop())
-            scopes += inner
-            texts, dicts = {}, {}
-            for node in nodes:
-                if isinstance(node, ast.Assign) and len(node.targets) == 1 and (name := dotted_name(node.targets[0])):
-                    if isinstance(node.value, ast.Dict):
-                        dicts[name] = node.value
-                    elif _path(node.value, {}) is not None:
-                        texts[name] = node.value
-            for node in nodes:
-                if isinstance(node, ast.Call) and id(node) not in self._taken:
-                    self._call(node, texts, dicts)
-            for node in nodes:
-                if isinstance(node, ast.JoinedStr | ast.BinOp) and id(node) not in self._taken:
-                    self._add(node, "", (), {})
-
-    def _call(self, node: ast.Call, texts: dict[str, ast.expr], dicts: dict[str, ast.Dict]) -> None:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        if name not in VERBS | {"request", "stream", "urljoin", "open"}:
-            return
-        for argument in [*node.args[:3], *(each.value for each in node.keywords if each.arg in {"url", "path"})]:
-            method = name.upper() if name in VERBS else ""
-            body = next((each.value for each in node.keywords if each.arg in {"json", "data"}), None)
-            if body is not None and (held := dotted_name(body)) in dicts:
-                body = dicts[held or ""]
-            keys = body.keys if isinstance(body, ast.Dict) else ()
-            texts_of = [key for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
-            fields = tuple((str(key.value), key.lineno, key.col_offset) for key in texts_of)
-            if self._add(argument, method, fields, texts):
-                self._taken.add(id(node))
-                return
-
-    def _add(
-        self, node: ast.expr, method: str, fields: tuple[tuple[str, int, int], ...], texts: dict[str, ast.expr]
-    ) -> bool:
-        path = _path(node, texts)
-        source = texts.get(dotted_name(node) or "", node)
-        if path is None:
-            return False
-        for each in ast.walk(source):
-            self._taken.add(id(each))
-        self.found = [each for each in self.found if (each.line, each.column) != (source.lineno, source.col_offset)]
-        self.found.append(HttpRequest(shaped(path), source.lineno, source.col_offset, method, fields))
-        return True
-
-
-def _own_nodes(scope: ast.AST) -> tuple[list[ast.AST], list[ast.AST]]:
-    """The nodes of a scope, and the functions in it, which are scopes of their own."""
-    nodes: list[ast.AST] = []
-    inner: list[ast.AST] = []
-    waiting: list[ast.AST] = list(scope.body) if isinstance(scope, FunctionNode) else list(ast.iter_child_nodes(scope))
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, FunctionNode):
-            inner.append(node)  # decorators are left out: `@app.get("/x")` serves a path
-            continue
-        nodes.append(node)
-        waiting += ast.iter_child_nodes(node)
-    return nodes[::-1], inner
-
-
-def _path(node: ast.expr, texts: dict[str, ast.expr]) -> str | None:
-    """The path of a URL expression whose beginning may be unknown; parameters in it as "{}"."""
-    text = _url_text(node, texts)
-    if text is None:
-        return None
-    if text.startswith("/"):
-        # A bare path counts only where it is asked for: as an argument of get, post, urljoin...
-        return text.replace("\ufffc", "{}") if isinstance(node, ast.Constant) and len(text) > 1 else None
-    hit = _URL.match(text)
-    return hit["path"].replace("\ufffc", "{}") if hit and len(hit["path"]) > 1 else None
-
-
-def _url_text(node: ast.expr, texts: dict[str, ast.expr]) -> str | None:
-    if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else None
-    if isinstance(node, ast.JoinedStr):
-        return "".join(str(each.value) if isinstance(each, ast.Constant) else "\ufffc" for each in node.values)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = _url_text(node.left, texts), _url_text(node.right, texts)
-        if right is None or (left is None and not right.startswith("/")):
-            return None
-        return (left if left is not None else "\ufffc") + right
-    if isinstance(node, ast.Call) and (dotted_name(node.func) or "").endswith("urljoin") and len(node.args) == 2:
-        tail = _url_text(node.args[1], texts)
-        return None if tail is None else "\ufffc/" + tail.lstrip("/")
-    held = texts.get(dotted_name(node) or "")
-    return _url_text(held, {}) if held is not None else None
+    from tooling.upgrade.interfaces.request_finder import HttpRequest
 
 
 _ASKING = re.compile(rb"https?://|\b(?:requests|httpx|aiohttp|urllib|urljoin|TestClient)\b|_url\b|\burl\b")
@@ -149,17 +32,6 @@ def judge_routes(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterat
     if not before:
         return
     after = _routes(pair, pair.new)
-    # Last words of the paths where anything changed: what a file must contain to be looked at
-    found = set()
-    for path, old in before.items():
-        new = after.get(path, [])
-        open_ended = any(row.extra == "allow" or not row.body for row in new)
-        if not new or _methods(old) - _methods(new) or (not open_ended and _field_names(old) - _field_names(new)):
-            words = [part for part in path.split("/") if part and part != "{}"]
-            found.add(("/" + words[-1] if words else path).encode())
-    tails = found
-    if not tails:
-        return
     own = route_paths(
         file.tree
         for file in files
@@ -167,12 +39,32 @@ def judge_routes(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterat
         and b"/" in file.content
         and any(mark in file.content for mark in (b"FastAPI", b"APIRouter", b"Route("))
     )
-    for file in files:
-        if not _asks(file) or not any(tail in file.content for tail in tails) or file.tree is None:
+    for file, request in _requests(files):
+        if pair.is_of_another(file) or not (request.path in before or request.path in after):
             continue
-        for request in requests(file.tree):
-            if request.path in before and pair.is_reached(file, request.line):
-                yield from _judge(file, request, before, after, pair, own)
+        if not pair.is_reached(file, request.line):
+            continue
+        known = request.path in before
+        pair.look(InterfaceKind.ROUTE, request.path, file.path, request.line, known=known)
+        for name, line, _ in request.fields:
+            modelled = {field for row in before.get(request.path, []) for field in (*row.body, *row.aliases)}
+            if modelled:
+                pair.look(InterfaceKind.FIELD, f"{request.path}: {name}", file.path, line, known=name in modelled)
+        if known:
+            yield from _judge(file, request, before, after, pair, own)
+
+
+def _requests(files: Sequence[RepositoryFile]) -> Iterator[tuple[RepositoryFile, HttpRequest]]:
+    finder = RequestFinder(RepositoryCode(files))
+    asking = [file for file in files if _asks(file)]
+    finder.learn(file.path for file in asking)
+    helpers = re.compile(
+        rb"\.(?:" + b"|".join(re.escape(name.encode()) for name in finder.senders if name not in VERBS) + rb")\("
+    )
+    for file in files:
+        if file.kind == "python" and (_asks(file) or (len(helpers.pattern) > 9 and helpers.search(file.content))):
+            for request in finder.of(file.path):
+                yield file, request
 
 
 def _routes(pair: InterfacePair, modules: ReleaseModules) -> Table:

@@ -88,7 +88,8 @@ def _cause(hit: re.Match[str], what: str, specifier: str | None, project: str, d
     distribution, bounds = normalised(_bare(what)), (specifier or "").rstrip(".").replace(" ", "").replace("||", " or ")
     declared = declaration_of(distribution, bounds, declarations) if own else None
     where = declared.where if declared else ""
-    return Cause(hit["who"].split("{")[0], hit["version"] or "", distribution, bounds, own, where)
+    who = "this repository" if hit["who"] in {"your project", "you"} else hit["who"].split("{")[0]
+    return Cause(who, hit["version"] or "", distribution, bounds, own, where)
 
 
 def _bare(text: str) -> str:
@@ -139,6 +140,18 @@ class FoundRelaxation:
         return replace(self, record=replace(self.record, applied=True))
 
 
+def missing_local_builds(conflict: Conflict) -> dict[str, str]:
+    """Return the builds that no index has, by distribution: {"torch": "2.10.0+cpu"}.
+
+    Local labels are not on the package index but on one of their builder's, which a machine may not be set up for."""
+    found = {}
+    for text in conflict.missing:
+        name, _, version = text.rpartition("==")  # markers hold some of their own
+        if "+" in version:
+            found[normalised(_bare(name))] = version
+    return found
+
+
 def propose(
     plan: Plan,
     conflict: Conflict,
@@ -149,6 +162,7 @@ def propose(
     """Return a proposal, if exactly one own requirement (of a package that was not asked for) is among the causes, and
     without it everything resolves. attempt: resolves with some files' contents replaced."""
     asked = {each.distribution for each in requests}
+    asked |= {each.distribution for each in declarations.found if each.build_of in asked}
     obstacles = {
         (each.distribution, each.specifier)
         for each in conflict.causes

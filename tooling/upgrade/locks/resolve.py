@@ -1,10 +1,12 @@
 """Resolving each variant of a repository after a bump, in a temporary copy.
 
-    lock(root, bumped.plan, policy, declarations, requests)
+    lock(root, bumped.plan, policy, declarations, requests, judge=audited)
 
 - A `uv.lock` is made anew with `uv lock`; its new content becomes part of the plan.
 - Where the lock is a file of pins (constraints.txt), or there is none, `uv pip compile` tells whether the requirements
   can be satisfied together, and what they come to; nothing is written, since no tool made the file.
+- An environment that a script makes for itself is resolved on its own, once for each of its installs: the versions that
+  a server runs with need not fit the project's.
 
 Nothing that is downloaded is built or run. A package that is published as source only cannot be looked into then: it is
 left out of a check, with a note, and stops a lock.
@@ -18,19 +20,23 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.declarations.find import project_table
+from tooling.upgrade.declarations.declaration import read_requirement
+from tooling.upgrade.declarations.environments import Install, script_environments
+from tooling.upgrade.declarations.find import project_table, read_declarations
 from tooling.upgrade.declarations.lockfiles import Lock, read_lock
-from tooling.upgrade.locks.conflicts import Attempted, parse_conflict, propose
+from tooling.upgrade.locks.conflicts import Attempted, missing_local_builds, parse_conflict, propose
 from tooling.upgrade.locks.result import Conflict, LockAction, LockResult, compare_locks, versions
 from tooling.upgrade.locks.uv import run_uv, stated_requirements, workspace
 from tooling.upgrade.manifests.baseline import variants_of
+from tooling.upgrade.manifests.specifiers import allows, parse_version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tooling.kit.change.plan import Plan
     from tooling.upgrade.declarations.declaration import Declarations
+    from tooling.upgrade.locks.result import RelaxProposal
     from tooling.upgrade.manifests.requests import VersionRequest
     from tooling.upgrade.policy.watched import UpgradePolicy, Variant
 
@@ -38,6 +44,8 @@ _PINS = re.compile(r"\.(txt|in)$")
 _UV_LOCK = re.compile(r"(^|/)uv(\.[\w-]+)?\.lock$")
 _REQUESTED = "areal-requested.txt"
 _EXCLUDED = "areal-excluded.txt"
+_REPLACED = "areal-replaced.txt"
+_STATED = "areal-stated.in"
 _MOST_EXCLUDED = 8
 """Packages without wheels that are left out of one check before it is given up."""
 
@@ -56,6 +64,9 @@ class Job:
     environment: Mapping[str, str] | None = None
     allow_builds: bool = False
     project: str = field(default="")
+    install: Install | None = None
+    """What the script of the variant's environment installs, after the plan and before it."""
+    install_before: Install | None = None
 
 
 def lock(
@@ -65,13 +76,15 @@ def lock(
     declarations: Declarations,
     requests: Sequence[VersionRequest],
     *,
+    judge: Callable[[RelaxProposal], RelaxProposal],
     fix: bool = False,
     offline: bool = False,
     environment: Mapping[str, str] | None = None,
     allow_builds: bool = False,
 ) -> tuple[LockResult, ...]:
-    """One result for each variant; new locks go into `plan`. fix: an own requirement that is the only obstacle is
-    relaxed in the plan (otherwise it is proposed). environment: index settings for uv; None for pip's and uv's own.
+    """One result for each variant, for each install of one that a script makes; new locks go into `plan`. judge: fills
+    in what a proposal would break. fix: an own requirement that is the only obstacle is relaxed in the plan, if that
+    breaks nothing (otherwise it is proposed). environment: index settings for uv; None for pip's and uv's own.
 
     A conflict is a result, not an exception. Raises UsageError without uv, UpstreamError when the index is out of
     reach (OfflineError when `offline` and the resolver's cache lacks something), ResolutionError for other failures.
@@ -79,12 +92,45 @@ def lock(
     project = str(project_table(root).get("name", ""))
     results = []
     for variant in policy.variants:
-        mine = tuple(each for each in requests if _concerns(each, variant, declarations, policy))
-        job = Job(root, plan, policy, declarations, variant, mine, offline, environment, allow_builds, project)
-        started = time.monotonic()
-        result = _resolved(job, fix) if mine else _skipped(variant, "none of its packages is asked for")
-        results.append(replace(result, seconds=time.monotonic() - started))
+        whole = Job(root, plan, policy, declarations, variant, tuple(requests), offline, environment, allow_builds)
+        if variant.folder:
+            jobs = list(_installs(whole))
+        else:
+            mine = tuple(each for each in requests if _concerns(each, variant, declarations, policy))
+            jobs = [replace(whole, requests=mine, project=project)]
+        for job in jobs:
+            started = time.monotonic()
+            result = (
+                _resolved(job, fix, judge) if job.requests else _skipped(variant, "none of its packages is asked for")
+            )
+            results.append(replace(result, seconds=time.monotonic() - started))
     return tuple(results)
+
+
+def _installs(job: Job) -> Iterator[Job]:
+    """Yield one job for each install of a script's environment that the requests are about."""
+    (path,) = job.variant.manifests
+    texts = [job.plan.read(path) or b"", (job.root / path).read_bytes()]
+    after, before = (
+        next((each.installs for each in script_environments(text.decode()) if each.folder == job.variant.folder), ())
+        for text in texts
+    )
+    for new, old in zip(after, before, strict=True):  # a bump changes versions, not commands
+        pins = {parts.name: parts.specifier for each in new.requirements if (parts := read_requirement(each))}
+        for file in (*new.constraints, *new.overrides):
+            declared = read_declarations(file, (job.plan.read(file) or b"").decode(errors="replace"))
+            pins.update({each.distribution: each.specifier for each in declared})
+        mine = []
+        for request in job.requests:
+            builds = {each.distribution for each in job.declarations.of(request.distribution) if each.path == path}
+            named = {pins[name] for name in (request.distribution, *builds) if name in pins}
+            # A pin of another version was left alone on purpose: the request is not about it.
+            if request.variant in {"", job.variant.name} and any(
+                allows(pin, parse_version(request.version)) is not False for pin in named
+            ):
+                mine.append(request)
+        if mine:
+            yield replace(job, requests=tuple(mine), install=new, install_before=old)
 
 
 def _concerns(request: VersionRequest, variant: Variant, declarations: Declarations, policy: UpgradePolicy) -> bool:
@@ -96,6 +142,9 @@ def _concerns(request: VersionRequest, variant: Variant, declarations: Declarati
     declared = [each for each in declarations.of(request.distribution) if each.path in variant.manifests]
     if any(variant.name in variants_of(each, declarations, policy) for each in declared):
         return True
+    elsewhere = {each.manifests[0] for each in policy.variants if each.folder}
+    if any(each.path in elsewhere for each in declarations.of(request.distribution)):
+        return False
     return variant.lock.endswith(".lock") and not declared  # it may be there through other packages
 
 
@@ -103,17 +152,25 @@ def _skipped(variant: Variant, why: str) -> LockResult:
     return LockResult(variant=variant.name, made=LockAction.SKIPPED, versions={}, notes=(why,))
 
 
-def _resolved(job: Job, fix: bool) -> LockResult:
+def _resolved(job: Job, fix: bool, judge: Callable[[RelaxProposal], RelaxProposal]) -> LockResult:
     path = job.variant.lock
     if path and not _PINS.search(path) and not _UV_LOCK.search(path):
         return _skipped(job.variant, f"{path} is made by another tool: run it after the manifests have changed")
     locks = path.endswith(".lock")
     attempt = _lock if locks else _check
-    result = LockResult(variant=job.variant.name, made=LockAction.LOCKED if locks else LockAction.CHECKED, versions={})
+    made = LockAction.LOCKED if locks else LockAction.CHECKED
+    result = LockResult(variant=job.variant.name, made=made, versions={})
+    if job.install is not None:
+        names = {parts.name for each in job.install.requirements if (parts := read_requirement(each))}
+        places = [each for each in job.declarations.found if each.path in job.variant.manifests]
+        where = next((each.where for each in places if each.distribution in names), job.variant.manifests[0])
+        result = replace(result, installs=job.install.requirements, where=where)
     attempted = attempt(job, {})
     if attempted.conflict is not None:
         found = propose(job.plan, attempted.conflict, job.declarations, job.requests, functools.partial(attempt, job))
-        if found is not None and fix:
+        if found is not None:
+            found = replace(found, record=judge(found.record))
+        if found is not None and fix and found.record.breaking == 0:
             found = found.written(job.plan)
             attempted = attempt(job, {})
         result = replace(result, proposal=found.record if found else None)
@@ -129,7 +186,7 @@ def _compared(job: Job, result: LockResult, attempted: Attempted, new: Lock) -> 
         file = job.root / job.variant.lock
         before = read_lock(job.variant.lock, file.read_bytes()) if file.is_file() else Lock(job.variant.lock, ())
     else:
-        before = _check(replace(job, requests=()), {}, planned=False).lock
+        before = _check(replace(job, requests=(), install=job.install_before), {}, planned=False).lock
     if attempted.content is not None:
         reason = ", ".join(f"{each.distribution} {each.version}" for each in job.requests)
         job.plan.write(job.variant.lock, attempted.content, reason=reason)
@@ -166,8 +223,13 @@ def _conflict(job: Job, complaint: str) -> Conflict:
 
 def _check(job: Job, overlay: Mapping[str, bytes], *, planned: bool = True) -> Attempted:
     excluded: list[str] = []
+    replaced: dict[str, str] = {}
     while True:
-        attempted = _compiled(job, overlay, excluded, planned)
+        attempted = _compiled(job, overlay, excluded, replaced, planned)
+        local = missing_local_builds(attempted.conflict) if attempted.conflict else {}
+        if local.keys() - replaced.keys():
+            replaced |= local
+            continue
         unbuilt = attempted.conflict.unbuilt if attempted.conflict else ()
         new = [
             name
@@ -177,19 +239,29 @@ def _check(job: Job, overlay: Mapping[str, bytes], *, planned: bool = True) -> A
         if not new or len(excluded) >= _MOST_EXCLUDED or job.allow_builds:
             note = "published as source only, so it and what it asks for were left out, since nothing downloaded is run"
             notes = tuple(f"{name} is {note}" for name in excluded)
+            for name, version in replaced.items():
+                instead = f"the requirements were resolved with {name} {version.partition('+')[0]} in its place"
+                notes += (f"no index configured here has {name} {version}: {instead}",)
             return replace(attempted, notes=(*attempted.notes, *notes))
         excluded += new
 
 
-def _compiled(job: Job, overlay: Mapping[str, bytes], excluded: Sequence[str], planned: bool) -> Attempted:
+def _compiled(
+    job: Job, overlay: Mapping[str, bytes], excluded: Sequence[str], replaced: Mapping[str, str], planned: bool
+) -> Attempted:
     plan = job.plan if planned else None
-    with workspace(job.root, plan, job.variant, job.declarations, overlay) as folder:
+    files = (*job.install.constraints, *job.install.overrides) if job.install is not None else ()
+    with workspace(job.root, plan, job.variant, job.declarations, overlay, files) as folder:
         arguments = ["pip", "compile", "--no-header", "--no-annotate", "--quiet", *_inputs(job, folder)]
         (folder / _REQUESTED).write_text("".join(f"{each.distribution}=={each.version}\n" for each in job.requests))
         (folder / _EXCLUDED).write_text("".join(f"{name}\n" for name in excluded))
         arguments += ["--constraints", _REQUESTED]
         if excluded:
             arguments += ["--excludes", _EXCLUDED]
+        if replaced:
+            lines = [f"{name}=={version.partition('+')[0]}\n" for name, version in replaced.items()]
+            (folder / _REPLACED).write_text("".join(lines))
+            arguments += ["--overrides", _REPLACED]
         if job.variant.lock:
             arguments += ["--constraints", job.variant.lock]
         if not job.allow_builds:
@@ -207,7 +279,12 @@ def _inputs(job: Job, folder: Path) -> list[str]:
     project = project_table(folder)
     is_static = "name" in project and not {"dependencies", "optional-dependencies"} & set(project.get("dynamic", ()))
     arguments = []
-    if manifest.endswith(".toml") and is_static:
+    if job.install is not None:
+        (folder / _STATED).write_text("".join(f"{each}\n" for each in job.install.requirements))
+        arguments.append(_STATED)
+        arguments += [part for file in job.install.constraints for part in ("--constraints", file)]
+        arguments += [part for file in job.install.overrides for part in ("--overrides", file)]
+    elif manifest.endswith(".toml") and is_static:
         arguments.append("pyproject.toml")
         if variant.extras:
             arguments += [part for extra in variant.extras for part in ("--extra", extra)]
@@ -217,8 +294,8 @@ def _inputs(job: Job, folder: Path) -> list[str]:
     elif manifest.endswith((".txt", ".in")):
         arguments.append(manifest)
     else:
-        (folder / "areal-stated.in").write_text(stated_requirements(job.declarations, variant))
-        arguments.append("areal-stated.in")
+        (folder / _STATED).write_text(stated_requirements(job.declarations, variant))
+        arguments.append(_STATED)
     lowest = re.search(r">=\s*(3\.\d+)", str(project.get("requires-python", "")))
     python = variant.python or (lowest[1] if lowest else "")
     arguments += ["--python-version", python] if python else []

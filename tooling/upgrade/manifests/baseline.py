@@ -136,6 +136,7 @@ def _candidates(
             is_excluded(each.path, policy)
             or each.kind in {DeclarationKind.BUILD, DeclarationKind.HOOK}
             or each.style is SpecifierStyle.OPAQUE
+            or each.build_of == distribution
         ):
             continue
         if variant and variant not in variants_of(each, declarations, policy):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from packaging.specifiers import SpecifierSet
 
-    from tooling.upgrade.findings import Audit, AuditFinding
+    from tooling.upgrade.findings import Audit, AuditFinding, InterfaceUse, Unfollowed
     from tooling.upgrade.operations.context import UpgradeContext
     from tooling.upgrade.replacements.explain import Explainer
     from tooling.upgrade.symbols import Absent, Upstream
@@ -37,6 +37,20 @@ class Move:
     new: str
     why: str = "asked for"
     """Or what brought it along: "vllm 0.18.0 requires it"."""
+
+    @property
+    def is_downgrade(self) -> bool:
+        """Whether the new version is the older one."""
+        from packaging.version import InvalidVersion, Version
+
+        try:
+            return Version(self.new) < Version(self.old)
+        except InvalidVersion:
+            return False
+
+    def __str__(self) -> str:
+        """ "vllm 0.32.0 -> 0.18.0"."""
+        return f"{self.distribution} {self.old} -> {self.new}"
 
 
 def audit_moves(
@@ -113,18 +127,31 @@ def _with_interfaces(context: UpgradeContext, audit: Audit, pair: ReleasePair) -
     started = time.perf_counter()
     context.report(f"{pair.distribution}: flags, routes and variables")
     found: dict[tuple[object, ...], AuditFinding] = {}
+    uses: set[InterfaceUse] = set()
+    unfollowed: set[Unfollowed] = set()
     cache = context.cache / "interfaces"
-    for name in context.package(pair.distribution).imports:
+    imports = context.package(pair.distribution).imports
+    rivals = [name for package in context.policy.packages for name in package.imports if name not in imports]
+    releases = pair.old.release, pair.new.release
+    for name in imports:
         exclude = context.policy.exclude
-        for each in judge_interfaces(
-            context.root, pair.old.release, pair.new.release, name, exclude=exclude, cache=cache
-        ):
+        judged = judge_interfaces(context.root, *releases, name, exclude=exclude, cache=cache, rivals=rivals)
+        uses |= set(judged.uses)
+        unfollowed |= set(judged.unfollowed)
+        for each in judged.findings:
             found.setdefault((each.path, each.line, each.kind, each.symbol), each)
     findings = sorted(
         (*audit.findings, *found.values()), key=lambda each: (each.path, each.line, each.column, each.kind)
     )
     seconds = {**audit.seconds, "interfaces": time.perf_counter() - started}
-    return replace(audit, findings=tuple(findings), seconds=seconds)
+    return replace(
+        audit,
+        findings=tuple(findings),
+        seconds=seconds,
+        used_in=tuple(sorted({*audit.used_in, *(use.path for use in uses)})),
+        interfaces=tuple(sorted(uses)),
+        unfollowed=tuple(sorted(unfollowed)),
+    )
 
 
 class _Explained:

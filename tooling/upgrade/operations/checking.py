@@ -1,10 +1,15 @@
-"""`areal-audit`: whether the checklists say what the code does, for every watched package that the code uses."""
+"""`areal-audit`: whether the checklists say what the code does, for every watched package that the code uses.
+
+Files of generated units (`areal-new list`) are left out: their templates decide what they use, they come and go with
+one command, and checklists that named them would be stale after each. An upgrade reads them like any other code.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tooling.kit.receipts import read_receipts
 from tooling.upgrade.checklists.check import Drift, drift
 from tooling.upgrade.checklists.contents import ChecklistPackage, collect
 from tooling.upgrade.checklists.document import render
@@ -18,7 +23,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.checklists.contents import Checklist
     from tooling.upgrade.operations.context import UpgradeContext
     from tooling.upgrade.policy.watched import FocusedPackage
-    from tooling.upgrade.usage.index import UsageIndex
+    from tooling.upgrade.uses import FileUses
 
 FOLDER: Final = "skills/upgrade-deps/checklists"
 
@@ -41,11 +46,12 @@ def check(context: UpgradeContext, *, only: Sequence[str] = (), plan: Plan | Non
     """Compare all checklists. only: distributions; all that are watched when empty. plan: where the checklists are
     read, if not from the disk.
 
-    Raises UsageError for a package in `only` that is not watched."""
+    Raises UsageError for a package in `only` that is not watched, and for a damaged receipt."""
     packages = [context.package(name) for name in only] or list(context.policy.packages)
     imports = tuple(dict.fromkeys(name for package in packages for name in package.imports))
-    index = context.usage(imports)
-    return tuple(_checked(context, package, index, plan) for package in packages)
+    generated = {path for receipt in read_receipts(context.root) for path in receipt.files}
+    files = [file for file in context.usage(imports).files if file.path not in generated]
+    return tuple(_checked(context, package, files, plan) for package in packages)
 
 
 def write(checked: Sequence[CheckedPackage], plan: Plan) -> None:
@@ -58,9 +64,11 @@ def write(checked: Sequence[CheckedPackage], plan: Plan) -> None:
         plan.write(one.path, text.encode(), reason=f"what the code uses of {one.distribution}")
 
 
-def _checked(context: UpgradeContext, package: FocusedPackage, index: UsageIndex, plan: Plan | None) -> CheckedPackage:
+def _checked(
+    context: UpgradeContext, package: FocusedPackage, files: Sequence[FileUses], plan: Plan | None
+) -> CheckedPackage:
     path = f"{FOLDER}/{package.distribution}.md"
-    used = any(use.package in package.imports for file in index.files for use in file.uses)
+    used = any(use.package in package.imports for file in files for use in file.uses)
     text = _text(context, path, plan)
     if not used:
         stale = [Drift(path, "file", "stale", "nothing uses this package any more")] if text is not None else []
@@ -82,7 +90,7 @@ def _checked(context: UpgradeContext, package: FocusedPackage, index: UsageIndex
         package.tag,
         version,
     )
-    checklist = collect(subject, index.files, upstream)
+    checklist = collect(subject, files, upstream)
     drifts = drift(checklist, text, path, signatures=not unseen)
     return CheckedPackage(package.distribution, version, path, tuple(drifts), checklist, unseen)
 

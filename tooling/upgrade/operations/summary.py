@@ -1,4 +1,4 @@
-"""`upgrade-summary.md`: what a person needs to review an upgrade, or to go on with one that failed."""
+"""`upgrade-summary.md`: what a person needs to review an upgrade. Written with its changes, never without."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ def is_summary(content: bytes) -> bool:
 def summary(upgrade: Upgrade) -> str:
     """Return the whole document. Deterministic: no times, no machine."""
     title = ", ".join(str(request) for request in upgrade.options.requests)
-    problem = upgrade.problem
     moves = [
         f"| {escaped(move.distribution)} | {escaped(move.old)} | {escaped(move.new)} | {escaped(move.why)} |"
         for move in upgrade.moves
@@ -40,7 +39,7 @@ def summary(upgrade: Upgrade) -> str:
     ]
     parts = [
         f"{_TITLE}{escaped(title)}\n",
-        *([f"**It did not succeed; nothing else was written.** {escaped(str(problem))}\n"] if problem else []),
+        *(f"**{escaped(each)}.**\n" for each in upgrade.downgrades),
         _section(
             "Version changes", ["| package | from | to | why |", "| --- | --- | --- | --- |", *moves] if moves else []
         ),
@@ -76,7 +75,7 @@ def _edits(upgrade: Upgrade) -> Iterator[str]:
 
 def _locks(upgrade: Upgrade) -> Iterator[str]:
     for result in upgrade.locks:
-        yield f"### {escaped(result.variant)}: {result.made}"
+        yield f"### {escaped(result.label.partition(' ')[2])}: {result.made}"
         yield ""
         yield from (f"- {escaped(note)}" for note in result.notes)
         if result.conflict is not None:

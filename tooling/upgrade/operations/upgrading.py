@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tooling.cli.errors import UsageError
-from tooling.upgrade.errors import ResolutionError
+from tooling.upgrade.errors import ResolutionError, UpstreamError
+from tooling.upgrade.findings import AuditSeverity
 from tooling.upgrade.manifests.baseline import baseline
 from tooling.upgrade.manifests.bump import Bump, bump
 from tooling.upgrade.manifests.requests import check_requests
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from tooling.cli.errors import ToolError
     from tooling.kit.change.plan import Plan
     from tooling.upgrade.findings import Audit
-    from tooling.upgrade.locks.result import LockResult
+    from tooling.upgrade.locks.result import LockResult, RelaxProposal
     from tooling.upgrade.manifests.requests import VersionRequest
     from tooling.upgrade.operations.context import UpgradeContext
     from tooling.upgrade.releases import Origin
@@ -63,9 +65,9 @@ class Upgrade:
     """Where the releases were read from."""
 
     @property
-    def is_news(self) -> bool:
-        """Whether there is anything to report that was not so before."""
-        return bool(self.problem or self.plan or any(move.old != move.new for move in self.moves))
+    def downgrades(self) -> tuple[str, ...]:
+        """A sentence for each package that goes back; said before anything else."""
+        return tuple(f"{move} is a downgrade" for move in self.moves if move.is_downgrade)
 
 
 def plan_upgrade(context: UpgradeContext, upgrade: Upgrade) -> None:
@@ -133,7 +135,8 @@ def _doubts(context: UpgradeContext, upgrade: Upgrade) -> Iterator[str]:
     }
     locked: dict[str, str] = {}
     for result in upgrade.locks:
-        locked.update(result.versions)
+        if not result.installs:  # overrides are the project's
+            locked.update(result.versions)
     changed = {change.path: change.after for change in upgrade.plan.changes}
     declared = context.declarations
     edited = [path for path in declared.files if changed.get(path) is not None]
@@ -183,35 +186,66 @@ def _lock(context: UpgradeContext, upgrade: Upgrade, requests: Sequence[VersionR
         context.policy,
         context.declarations,
         requests,
+        judge=functools.partial(_judged, context),
         fix=upgrade.options.fix,
         offline=upgrade.options.offline,
     )
     for result in upgrade.locks:
-        proposal = result.proposal
-        solved = proposal is not None and proposal.applied
-        if result.conflict is not None and not solved:
-            way_out = "relax one of these requirements, or upgrade the packages together"
-            if proposal is not None:
-                place = f"{proposal.declaration.distribution}{proposal.specifier} at {proposal.declaration.where}"
-                way_out = f"--fix writes {place}: {proposal.why}"
+        conflict = result.conflict
+        if conflict is not None and not (result.proposal is not None and result.proposal.applied):
+            causes = "; ".join(map(str, conflict.causes[:4])) or "no set of versions satisfies all requirements"
+            missing = f"; no index has {', '.join(conflict.missing)}" if conflict.missing else ""
             raise ResolutionError(
-                f"variant {result.variant}: " + "; ".join(map(str, result.conflict.causes[:4]))
-                if result.conflict.causes
-                else f"variant {result.variant}: no set of versions satisfies all requirements",
-                where=next((cause.where for cause in result.conflict.causes if cause.where), ""),
-                fix=way_out,
-                details={"raw": result.conflict.raw},
+                f"{result.label}: {causes}{missing}",
+                where=next((cause.where for cause in conflict.causes if cause.where), result.where),
+                fix=_way_out(result.proposal, requests),
+                details={"raw": conflict.raw},
             )
-    # Watched packages that the resolution moves besides those that were asked for
+        upgrade.warnings += [f"{result.label}: {note}" for note in result.notes if result.installs]
+    # Watched packages that the resolution moves besides those that were asked for. In an environment of a script the
+    # code of the project does not run.
     asked = {move.distribution for move in upgrade.moves}
     found: dict[str, Move] = {}
     for result in upgrade.locks:
-        for change in result.changes:
+        for change in result.changes if not result.installs else ():
             watched = context.policy.package(change.name) is not None
             one_each = change.old and change.new and "," not in change.old + change.new
             if watched and one_each and change.name not in asked:
                 found[change.name] = Move(change.name, change.old, change.new, f"variant {result.variant} resolves so")
     upgrade.moves += found.values()
+
+
+def _way_out(proposal: RelaxProposal | None, requests: Sequence[VersionRequest]) -> str:
+    """Return what to do about a conflict. Only a proposal that breaks nothing, as its audit says, is recommended."""
+    names = " ".join(request.distribution for request in requests)
+    search = f"`areal-upgrade-deps latest {names}` finds the newest version that fits"
+    if proposal is None:
+        return f"{search}; or upgrade the packages together"
+    declaration = proposal.declaration
+    name, place = declaration.distribution, f"{declaration.distribution}{proposal.specifier} at {declaration.where}"
+    if proposal.breaking is None:
+        return f"{place} would resolve it; what {name} {proposal.version} breaks was not checked: {proposal.evidence}"
+    if proposal.breaking:
+        lines = "1 line" if proposal.breaking == 1 else f"{proposal.breaking} lines"
+        refused = f"{place} would resolve it, but {name} {proposal.version} breaks {lines} ({proposal.evidence})"
+        return f"{refused}; {search}"
+    return f"--fix writes {place}: {proposal.why}"
+
+
+def _judged(context: UpgradeContext, proposal: RelaxProposal) -> RelaxProposal:
+    """Return the proposal with what its version breaks of the code."""
+    name = proposal.declaration.distribution
+    found = baseline(name, context.declarations, context.policy, context.root)
+    if found is None:
+        return replace(proposal, evidence="no manifest says which version is used now")
+    try:
+        audits = audit_moves(context, [Move(name, found.version, proposal.version)])
+        check_looked_at(context, audits)
+    except (UsageError, UpstreamError) as error:
+        return replace(proposal, evidence=str(error))
+    breaking = [each for each in audits[0].findings if each.severity is AuditSeverity.BREAKING]
+    first = f"{breaking[0].path}:{breaking[0].line}: {breaking[0].message}" if breaking else ""
+    return replace(proposal, breaking=len(breaking), evidence=first)
 
 
 def _checklists(context: UpgradeContext, upgrade: Upgrade) -> None:

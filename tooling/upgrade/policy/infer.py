@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tooling.upgrade.declarations.declaration import DeclarationKind, normalised
+from tooling.upgrade.declarations.environments import script_environments
 from tooling.upgrade.declarations.find import project_table, repository_files
 from tooling.upgrade.policy.watched import FocusedPackage, Tier, Variant, VersionScope
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from tooling.upgrade.declarations.declaration import Declarations
@@ -94,6 +96,26 @@ def infer_variants(declarations: Declarations, root: Path) -> tuple[Variant, ...
         hit = _TWIN.match(path)
         name = hit["name"] if hit else path
         found.append(Variant(name=name, manifests=(path,), lock=_lock(root, name)))
+    return tuple(found)
+
+
+SCRIPT_PLATFORM: Final = "x86_64-manylinux_2_35"
+"""What environments of scripts are resolved for: they hold servers, whose wheels need a recent glibc."""
+
+
+def infer_environments(declarations: Declarations, taken: Sequence[Variant], root: Path) -> tuple[Variant, ...]:
+    """One for each environment that a script makes for itself, unless a variant claims the script already."""
+    found: list[Variant] = []
+    for path in declarations.files:
+        if not path.endswith(".sh") or any(path in variant.manifests for variant in taken):
+            continue
+        for environment in script_environments((root / path).read_text(encoding="utf-8")):
+            names = {variant.name for variant in (*taken, *found)}
+            stem = path.rpartition("/")[2].removesuffix(".sh")
+            name = next((each for each in (environment.name, stem, path) if each not in names), path)
+            found.append(
+                Variant(name=name, manifests=(path,), platform=SCRIPT_PLATFORM, folder=environment.folder),
+            )
     return tuple(found)
 
 

@@ -25,7 +25,8 @@
     file = "Dockerfile"
     pattern = "lmsysorg/sglang:v{version}-runtime"
 
-Everything may be left out: what is not said is inferred (`tooling.upgrade.policy.infer`).
+Everything may be left out: what is not said is inferred (`tooling.upgrade.policy.infer`). An environment that a script
+makes for itself is a variant too, named after its folder (".venv-vllm" is "vllm"); nothing has to be written for it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from tooling.cli.suggest import did_you_mean
 from tooling.kit.change.plan import safe_path
 from tooling.upgrade.declarations.declaration import normalised
 from tooling.upgrade.declarations.find import find_declarations
-from tooling.upgrade.policy.infer import import_names, infer_packages, infer_variants
+from tooling.upgrade.policy.infer import import_names, infer_environments, infer_packages, infer_variants
 from tooling.upgrade.policy.watched import (
     Family,
     FocusedPackage,
@@ -129,10 +130,12 @@ def read_policy(root: Path, declarations: Declarations | None = None) -> Upgrade
         for name, table in settings.variants.items()
     )
     variants = variants or infer_variants(declarations, root)
+    environments = infer_environments(declarations, variants, root)
     if "packages" in settings.model_fields_set:
-        packages = _packages(settings, variants, declarations, root)
+        packages = _packages(settings, (*variants, *environments), declarations, root)
     else:
         packages = infer_packages(declarations, variants, root)
+    variants += environments
     for index, family in enumerate(settings.families):
         if len(family.packages) < 2:
             fix = "list the packages that move together"

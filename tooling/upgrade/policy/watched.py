@@ -55,7 +55,7 @@ class FocusedPackage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One way to install the project, resolved on its own."""
+    """One environment, resolved on its own: a way to install the project, or what a script installs beside it."""
 
     name: str
     manifests: tuple[str, ...]
@@ -69,6 +69,8 @@ class Variant:
     """Python version to resolve for; "" for the project's lowest."""
     platform: str = ""
     """As uv names it ("linux"); "" for all."""
+    folder: str = ""
+    """Of an environment that a script (the only manifest) makes for itself: ".venv-vllm"; "" for the project's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.upgrade.findings import AuditSeverity, FindingKind
+from tooling.upgrade.findings import AuditSeverity, FindingKind, InterfaceKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,6 +99,31 @@ def open_share(audit: Audit) -> float:
     return hidden / audit.uses if audit.uses else 0.0
 
 
+def seen(audit: Audit) -> dict[str, int]:
+    """Count what an audit looked at of one distribution: files, symbols, and different names of each interface."""
+    names = {kind: len({use.name for use in audit.interfaces if use.kind is kind}) for kind in InterfaceKind}
+    return {
+        "files": len(audit.used_in),
+        "imports": audit.imports,
+        "symbols": audit.symbols,
+        **{f"{kind}s": number for kind, number in names.items()},
+        "unknown": len({(use.kind, use.name) for use in audit.interfaces if not use.known}),
+        "unfollowed": len(audit.unfollowed),
+    }
+
+
+def seen_words(audit: Audit) -> str:
+    """ "7 files: 3 imports, 4 symbols, 19 flags, 11 routes, 0 fields, 5 variables, 5 plugin modules"."""
+    found = seen(audit)
+    words = {"files": "file", "imports": "import", "plugins": "plugin module"}
+    parts = [
+        f"{number} {words.get(name, name.removesuffix('s'))}{'' if number == 1 else 's'}"
+        for name, number in found.items()
+        if name not in {"unknown", "unfollowed"}
+    ]
+    return f"{parts[0]}: {', '.join(parts[1:])}"
+
+
 def _side(evidence: Evidence) -> dict[str, Any] | None:
     if not evidence.file and not evidence.signature:
         return None
@@ -120,6 +145,15 @@ def _figures(audit: Audit) -> dict[str, Any]:
         "unresolved": audit.unresolved,
         "open": [{"why": unseen.why, "count": unseen.count, "example": unseen.example} for unseen in audit.open],
         "open_share": round(open_share(audit), 4),
+        "seen": seen(audit),
+        "interfaces": [
+            {"kind": str(use.kind), "name": use.name, "path": use.path, "line": use.line, "known": use.known}
+            for use in audit.interfaces
+        ],
+        "unfollowed": [
+            {"kind": str(place.kind), "path": place.path, "line": place.line, "what": place.what}
+            for place in audit.unfollowed
+        ],
         "unreadable": list(audit.unreadable),
         "modules_read": {"old": audit.modules_read[0], "new": audit.modules_read[1]},
         "seconds": {phase: round(seconds, 3) for phase, seconds in audit.seconds.items()},

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.cli.report import printable
 from tooling.upgrade.findings import AuditSeverity
-from tooling.upgrade.report.document import by_path, count, counted, open_share
+from tooling.upgrade.report.document import by_path, count, counted, open_share, seen_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,9 +43,13 @@ def _audit(audit: Audit) -> Iterator[str]:
     found = "nothing was looked at" if audit.looked_at_nothing else counted(count(audit.findings))
     yield (
         f"{found.capitalize()}. {audit.files} files looked at: {audit.uses} uses of {audit.symbols} symbols, "
-        f"{audit.judged} judged, {open_share(audit):.0%} not seen."
+        f"{audit.judged} judged, {open_share(audit):.0%} not seen. Used in {seen_words(audit)}."
     )
     yield ""
+    if audit.unfollowed:
+        places = ((code(f"{each.path}:{each.line}"), escaped(each.what)) for each in audit.unfollowed)
+        yield from (f"- not followed: {place} {what}" for place, what in places)
+        yield ""
     for level, title in TITLES.items():
         findings = [finding for finding in audit.findings if finding.severity == level]
         if findings:
@@ -99,6 +103,12 @@ def _lines(audit: Audit, show_info: bool) -> Iterator[str]:
         f"{open_share(audit):.0%} not seen; {audit.modules_read[0]} + {audit.modules_read[1]} modules read; "
         f"{seconds:.1f} s"
     )
+    yield f"  used in {seen_words(audit)}"
+    for use in audit.interfaces:
+        if not use.known:
+            yield f"    {use.path}:{use.line}: {use.kind} {use.name}: {audit.old_version} does not have it"
+    for hidden in audit.unfollowed:
+        yield f"    not followed: {hidden.path}:{hidden.line}: {hidden.what}"
     for unseen in sorted(audit.open, key=lambda unseen: -unseen.count)[:SEEN_OPEN]:
         yield f"    {unseen.count} not seen: {unseen.why} (e.g. {unseen.example})"
     if audit.unresolved:

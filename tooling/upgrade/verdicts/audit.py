@@ -66,6 +66,8 @@ class _Tally:
     """What an audit counts."""
 
     uses: int = 0
+    imports: int = 0
+    files: set[str] = field(default_factory=set)
     judged: int = 0
     unresolved: int = 0
     symbols: set[str] = field(default_factory=set)
@@ -74,6 +76,8 @@ class _Tally:
 
     def add(self, use: Use, known: Coverage) -> None:
         self.uses += 1
+        self.imports += use.action is Action.IMPORT
+        self.files.add(use.place.path)
         self.symbols.add(known.symbol)
         if known.why:
             self.open[known.why] += 1
@@ -132,6 +136,8 @@ def _audited(
             sorted(best.values(), key=lambda each: (each.path, each.line, each.column, each.kind, each.parameter))
         ),
         uses=tally.uses,
+        imports=tally.imports,
+        used_in=tuple(sorted(tally.files)),
         symbols=len(tally.symbols),
         judged=tally.judged,
         unresolved=tally.unresolved,

@@ -13,41 +13,100 @@ def changed(world):
     return [line[3:] for line in world.git("status", "--porcelain", "-uall").splitlines()]
 
 
-def test_a_conflict_ends_with_9_and_leaves_the_audit_and_the_summary_alone(world):
+def everything(world):
+    """Every file and folder of the work tree, git's own included but for what reading refreshes."""
+    return {path for path in world.root.rglob("*") if path.name != "index"}
+
+
+def test_a_conflict_ends_with_9_and_reports_the_audit_and_leaves_nothing_behind(world):
     pinned(world, "tensor==1.0")
+    start = everything(world)
     done = world.json("engine==2.0", "tensor==1.0", expect=9)
     assert done["code"] == "resolution"
     (resolution,) = done["resolution"]
     assert "engine==2.0 requires tensor>=2,<3" in resolution["conflict"]["words"]
     assert "tensor" in resolution["conflict"]["raw"]
     assert {each["kind"] for each in done["findings"]} >= {"moved", "removed", "param-renamed"}
-    assert changed(world) == ["upgrade-summary.md"]
-    summary = world.read("upgrade-summary.md")
-    assert "It did not succeed; nothing else was written." in summary
-    assert "shop/end.py:5" in summary
-    assert "engine==2.0 requires tensor" in summary.replace("\\", "")
+    assert changed(world) == []
+    assert everything(world) == start
+    world.run("engine==2.0", "tensor==1.0", "--summary", "report.md", expect=9)
+    assert everything(world) == start
 
 
 def test_an_own_pin_that_is_the_only_obstacle_is_named_with_the_way_out(world):
+    world.write("shop/numbers.py", "import tensor\n\n\ndef table():\n    return tensor.zeros(3)\n")
     pinned(world, "tensor<2")
     done = world.json("engine==2.0", expect=9)
     assert done["where"] == "pyproject.toml:7"
     assert "--fix writes tensor" in done["fix"]
     proposal = done["resolution"][0]["proposal"]
     assert (proposal["path"], proposal["line"], proposal["before"]) == ("pyproject.toml", 7, "<2")
-    assert proposal["applied"] is False
-    assert changed(world) == ["upgrade-summary.md"]
-    assert proposal["after"] in world.read("upgrade-summary.md")
+    assert (proposal["applied"], proposal["breaking"]) == (False, 0)
+    assert changed(world) == []
 
 
 def test_an_own_pin_that_is_the_only_obstacle_is_relaxed_with_fix(world):
+    world.write("shop/numbers.py", "import tensor\n\n\ndef table():\n    return tensor.zeros(3)\n")
     pinned(world, "tensor<2")
     done = world.json("engine==2.0", "--fix", expect=10)
     proposal = done["resolution"][0]["proposal"]
     assert proposal["applied"] is True
     assert f'"tensor{proposal["after"]}",' in world.read("pyproject.toml")
     assert 'name = "tensor"\nversion = "2.0"' in world.read("uv.lock")
-    assert "shop/numbers.py" in {each["path"] for each in done["findings"]}
+    assert [each["distribution"] for each in done["audits"]] == ["engine", "tensor"]
+
+
+@pytest.mark.parametrize("options", [[], ["--fix"]])
+def test_a_requirement_is_not_relaxed_into_lines_that_break(world, options):
+    """What resolves is not what works: 28 lines need the version that the requirement keeps."""
+    lines = "".join(f"    tensor.ones({number}),\n" for number in range(28))
+    world.write("shop/numbers.py", f"import tensor\n\nTABLE = [\n{lines}]\n")
+    pinned(world, "tensor<2")
+    done = world.json("engine==2.0", *options, expect=9)
+    assert "tensor 2.0 breaks 28 lines (shop/numbers.py:4: tensor.ones is gone" in done["fix"]
+    assert "--fix" not in done["fix"]
+    assert "`areal-upgrade-deps latest engine` finds the newest version that fits" in done["fix"]
+    proposal = done["resolution"][0]["proposal"]
+    assert (proposal["applied"], proposal["breaking"]) == (False, 28)
+    assert changed(world) == []
+
+
+def test_what_a_relaxed_requirement_breaks_is_said_to_be_unknown_where_it_is(world):
+    pinned(world, "tensor<2")
+    text = world.read("pyproject.toml")
+    world.write(
+        "pyproject.toml",
+        text.replace(
+            "[tool.areal.upgrade.packages]", '[tool.areal.upgrade]\nexclude = ["shop"]\n\n[tool.areal.upgrade.packages]'
+        ),
+    )
+    done = world.json("engine==2.0", "--fix", expect=9)
+    assert "what tensor 2.0 breaks was not checked: " in done["fix"]
+    assert done["resolution"][0]["proposal"]["breaking"] is None
+
+
+SERVERS = """\
+VENV=.venv-engine
+uv venv "$VENV"
+uv pip install --python "$VENV/bin/python" "engine==1.0"
+"""
+
+
+def test_a_server_need_not_fit_the_project(world):
+    """engine 2.0 needs tensor 2, the project stays below it."""
+    text = world.read("pyproject.toml").replace('    "engine==1.0",  # what we run\n', "")
+    world.write("pyproject.toml", text.replace('"tensor",', '"tensor<2",').replace('lock = "uv.lock"\n', ""))
+    (world.root / "uv.lock").unlink()
+    (world.root / "Dockerfile").unlink()
+    world.write("scripts/servers.sh", SERVERS)
+    world.run("--write", program="audit")
+    world.commit("servers")
+    done = world.json("engine==2.0", expect=10)
+    (_, environment) = done["resolution"]
+    assert (environment["variant"], environment["installs"]) == ("engine", ["engine==2.0"])
+    assert [each["distribution"] for each in done["versions"]] == ["engine"], "tensor is the server's alone"
+    assert world.read("scripts/servers.sh") == SERVERS.replace("1.0", "2.0")
+    assert "tensor<2" in world.read("pyproject.toml")
 
 
 VARIANTS = """

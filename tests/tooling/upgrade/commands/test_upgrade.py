@@ -109,6 +109,34 @@ def test_the_summary_tells_versions_places_resolution_and_what_is_left(world):
     assert str(world.root) not in text
 
 
+def test_a_downgrade_is_said_before_anything_else(world):
+    world.run("engine==2.0", "--no-summary", expect=10)
+    world.commit("up")
+    first = "engine 2.0 -> 1.5 is a downgrade"
+    assert world.run("impact", "engine==1.5", expect=10).stdout.splitlines()[0] == first
+    assert world.run("engine==1.5", "--dry-run", "--diff", expect=10).stdout.splitlines()[0] == first
+    done = world.json("engine==1.5", expect=10)
+    assert [(each["distribution"], each["downgrade"]) for each in done["versions"]] == [("engine", True)]
+    summary = world.read("upgrade-summary.md").replace("\\", "")
+    assert summary.startswith(f"# Upgrade to engine==1.5\n\n**{first}.**\n")
+    up = world.json("impact", "engine==3.0", expect=10)
+    assert [each["downgrade"] for each in up["versions"]] == [False]
+    assert "downgrade" not in world.run("impact", "engine==3.0", expect=10).stdout
+
+
+def test_an_upgrade_that_changes_no_file_leaves_no_summary(world):
+    """A range that allows the new version already stays; the audit is printed, and that is all."""
+    text = world.read("pyproject.toml").replace('"engine==1.0"', '"engine>=1.0"').replace('lock = "uv.lock"\n', "")
+    world.write("pyproject.toml", text.replace("repository", "tag = '{version}', repository"))
+    world.write("Dockerfile", "FROM python:3.11\n")
+    (world.root / "uv.lock").unlink()
+    world.run("--write", program="audit")
+    world.commit("ranges")
+    done = world.json("engine==2.0", expect=10)
+    assert done["plan"] == []
+    assert changed(world) == set()
+
+
 def test_the_summary_may_have_another_name_or_none(world):
     world.run("engine==1.5", "--no-summary")
     assert "upgrade-summary.md" not in changed(world)
@@ -174,6 +202,25 @@ def test_latest_says_what_audits_clean_and_what_does_not(world):
     text = world.run("latest", "engine", expect=10).stdout
     assert "shop/app.py:2" in text
     assert "tensor" not in text
+
+
+def test_latest_never_calls_clean_what_the_next_command_refuses(world):
+    """engine 1.5 needs nothing that the project excludes; 2.0 audits clean here and needs tensor 2."""
+    world.write("shop/app.py", 'from engine import LLM\n\n\ndef answer():\n    return LLM("small")\n')
+    world.write("shop/numbers.py", "import tensor\n\n\ndef table():\n    return tensor.ones(2)\n")
+    (world.root / "shop/end.py").unlink()
+    world.write("pyproject.toml", world.read("pyproject.toml").replace('"tensor"', '"tensor<2"'))
+    world.commit("a limit")
+    assert world.json("impact", "engine==2.0")["findings"] == []
+    start = world.tree()
+    done = world.json("latest", "engine", expect=10)
+    (row,) = done["packages"]
+    assert (row["clean"], row["breaking"]) == ("1.5", "2.0")
+    assert "engine==2.0 requires tensor>=2,<3" in row["refused"]
+    assert done["next"] == ["areal-upgrade-deps engine==1.5"]
+    assert world.tree() == start
+    assert world.json("engine==2.0", expect=9)["error"] in row["refused"]
+    world.json("engine==1.5")
 
 
 def test_checklists_are_of_the_version_that_the_check_will_find(world):

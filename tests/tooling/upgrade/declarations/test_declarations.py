@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tooling.upgrade.declarations.declaration import DeclarationKind, SpecifierStyle, read_requirement
-from tooling.upgrade.declarations.find import find_declarations
+from tooling.upgrade.declarations.find import find_declarations, read_declarations
 from tooling.upgrade.declarations.toml_text import scan_toml
 
 PYPROJECT = """\
@@ -238,3 +238,9 @@ def test_the_specifier_of_a_requirement_is_located(text, specifier):
 @pytest.mark.parametrize("text", ["", "-e .", "a b", "==1", "a=1", "./wheel.whl"])
 def test_what_is_no_requirement_is_none(text):
     assert read_requirement(text) is None
+
+
+def test_another_build_follows_the_distribution_that_it_is_a_build_of():
+    text = 'CPU="engine-cpu==1.0"\nGPU="engine==1.0"\nOTHER="engine-tools==0.3"\n'
+    builds = {each.distribution: each.build_of for each in read_declarations("set_up.sh", text)}
+    assert builds == {"engine-cpu": "engine", "engine": "", "engine-tools": ""}

@@ -66,7 +66,7 @@ def test_the_pair_does_what_it_says(pair, tmp_path):
 @pytest.mark.parametrize("pair", PAIRS, ids=[pair["name"] for pair in PAIRS])
 def test_exactly_the_marked_lines_are_found(pair, tmp_path):
     (tmp_path / pair.get("client_name", "client.py")).write_text(pair["client"])
-    found = judge_interfaces(tmp_path, release(pair, "old", "1.0"), release(pair, "new", "2.0"), "app")
+    found = judge_interfaces(tmp_path, release(pair, "old", "1.0"), release(pair, "new", "2.0"), "app").findings
     words = {AuditSeverity.BREAKING: "breaks", AuditSeverity.WARNING: "warns"}
     assert {each.line: (words[each.severity], each.kind) for each in found} == expected(pair)
     assert all(each.message and each.symbol and each.distribution == "app" for each in found)
@@ -80,7 +80,7 @@ def test_an_option_that_fills_the_same_variable_is_the_replacement(tmp_path):
         memory_release({"app/__init__.py": "", "app/server.py": text}, "app", version)
         for text, version in ((old, "1"), (new, "2"))
     ]
-    (finding,) = judge_interfaces(tmp_path, *releases, "app")
+    (finding,) = judge_interfaces(tmp_path, *releases, "app").findings
     assert finding.replacement is not None
     assert (finding.replacement.text, finding.replacement.certain) == ("--expert-mode", True)
     assert (finding.old.file, finding.old.line) == ("app/server.py", 3)
@@ -108,7 +108,8 @@ def test_a_second_run_reads_what_the_first_kept_and_a_damaged_cache_is_made_anew
     (root / "client.py").write_text(pair["client"])
 
     def found():
-        return judge_interfaces(root, release(pair, "old", "1.0"), release(pair, "new", "2.0"), "app", cache=cache)
+        releases = release(pair, "old", "1.0"), release(pair, "new", "2.0")
+        return judge_interfaces(root, *releases, "app", cache=cache).findings
 
     first = found()
     kept = sorted(cache.rglob("*.json"))
@@ -131,4 +132,4 @@ def test_damaged_and_hostile_sources_are_passed_over(tmp_path):
         "app/server.py": "import argparse\ndef loop(p): loop(p)\nloop(argparse.ArgumentParser())",
     }
     release_of_it = memory_release({**files, "app/broken.py": "def ("}, "app", "1")
-    assert judge_interfaces(tmp_path, release_of_it, release_of_it, "app") == []
+    assert judge_interfaces(tmp_path, release_of_it, release_of_it, "app").findings == ()

@@ -28,7 +28,7 @@ def release(version, **files):
 
 def check_judged(tmp_path, old, new, client, name="client.py"):
     (tmp_path / name).write_text(client)
-    found = judge_interfaces(tmp_path, old, new, "app")
+    found = judge_interfaces(tmp_path, old, new, "app").findings
     marked = {
         number: hit.groups() for number, line in enumerate(client.splitlines(), start=1) for hit in MARK.finditer(line)
     }
@@ -167,11 +167,14 @@ environment_variables = {
 flag = os.environ["APP_FLAG"]
 mode = get_bool_env_var("APP_MODE")
 depth = EnvInt("APP_DEPTH", 3)
+class Envs:
+    APP_WIDTH = EnvInt(3)
+    APP_HEIGHT: EnvInt = EnvInt(4)
 os.environ["APP_SET_ONLY"] = "1"
 other = os.getenv("HF_TOKEN")
 kept = os.getenv("APP_KEPT")
 """
-NEW_ENVS = 'import os\nkept = os.getenv("APP_KEPT")\n'
+NEW_ENVS = 'import os\nkept = os.getenv("APP_KEPT")\nclass Envs:\n    APP_HEIGHT = EnvInt(4)\n'
 
 
 def test_variables_that_nobody_reads_any_more(tmp_path):
@@ -189,6 +192,8 @@ env = {
 monkeypatch.setenv("APP_MODE", "1")  # warns: env-var
 subprocess.run("run", env=dict(
     APP_DEPTH="1",  # warns: env-var
+    APP_WIDTH="1",  # warns: env-var
+    APP_HEIGHT="1",
 ))
 print(os.getenv("APP_SET_ONLY"), os.getenv("OTHER_APP_FLAG"))
 pairs = ["APP_FLAG=1"]  # warns: env-var

@@ -44,7 +44,8 @@ def findings(tmp_path, train, run, new=NEW):
     (tmp_path / "tools/train.py").write_text(train)
     (tmp_path / "run.sh").write_text(run)
     old_side, new_side = memory_release(OLD, "lib", "1"), memory_release(new, "lib", "2")
-    return {each.line: WORDS[each.severity] for each in judge_interfaces(tmp_path, old_side, new_side, "lib")}
+    judged = judge_interfaces(tmp_path, old_side, new_side, "lib")
+    return {each.line: WORDS[each.severity] for each in judged.findings}
 
 
 def marked(text):

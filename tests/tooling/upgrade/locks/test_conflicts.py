@@ -51,8 +51,8 @@ def test_cause_lines(declarations):
 def test_the_older_tree(declarations):
     assert said(TREE, declarations) == [
         "vllm==0.18.0 requires torch==2.10.0",
-        "you requires vllm==0.18.0 (pyproject.toml:5)",
-        "you requires torch==2.13.0 (constraints.txt:1)",
+        "this repository requires vllm==0.18.0 (pyproject.toml:5)",
+        "this repository requires torch==2.13.0 (constraints.txt:1)",
     ]
 
 

@@ -5,6 +5,7 @@ python -m pytest tests/tooling/upgrade/locks/test_resolve.py -q
 
 import sys
 import zipfile
+from dataclasses import replace
 
 import pytest
 
@@ -27,6 +28,11 @@ WHEELS = {
     ("models", "4.57.0"): [],
     ("models", "5.3.0"): [],
 }
+
+
+def harmless(proposal):
+    """What an audit says that finds nothing."""
+    return replace(proposal, breaking=0)
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +72,7 @@ def resolve(tmp_path, wheels, tmp_path_factory):
         asked = [parse_request(each) for each in requests]
         plan = bump(root, policy, declarations, asked).plan
         before = {path.name: path.read_bytes() for path in root.iterdir()}
+        options.setdefault("judge", harmless)
         results = lock(root, plan, policy, declarations, asked, environment=environment, **options)
         assert {path.name: path.read_bytes() for path in root.iterdir()} == before
         return results, plan
@@ -191,3 +198,54 @@ def test_offline_with_an_empty_cache_is_said(tmp_path):
 
 def test_credentials_are_never_repeated():
     assert uv._clean("error at https://me:secret@host/simple\x1b[0m") == "error at https://host/simple"
+
+
+SCRIPT = """\
+VENV=.venv-servers
+CPU="engine-cpu==0.11.0"
+GPU="engine==0.11.0"
+# uv pip install --python "$VENV/bin/python" models==1
+case "$1" in cpu) want=$CPU ;; gpu) want=$GPU ;; esac
+[ -x "$VENV/bin/python" ] || uv venv -q "$VENV"
+uv pip install -q --python "$VENV/bin/python" "$want"
+"""
+
+
+def test_an_environment_of_a_script_resolves_on_its_own_and_once_for_each_install(resolve, wheels):
+    """engine 0.18.0 needs models below 5, which the project needs: that is no conflict."""
+    pyproject = manifest("models>=5")
+    results, plan = resolve("engine==0.18.0", files={"pyproject.toml": pyproject, "servers.sh": SCRIPT})
+    project, gpu_less, gpu = results
+    assert (project.variant, project.made) == ("default", LockAction.SKIPPED)
+    assert (gpu_less.label, gpu_less.where) == ("environment servers (engine-cpu==0.18.0)", "servers.sh:2")
+    assert gpu_less.conflict.missing == ("engine-cpu",), "there is no such build"
+    assert gpu_less.proposal is None
+    assert (gpu.installs, gpu.conflict) == (("engine==0.18.0",), None)
+    assert gpu.versions == {"engine": "0.18.0", "models": "4.57.0", "tensor": "2.10.0"}
+    assert VersionChange("tensor", "2.8.0", "2.10.0") in gpu.changes
+    text = plan.read("servers.sh").decode()
+    assert text == SCRIPT.replace("0.11.0", "0.18.0")
+
+
+def test_constraints_and_overrides_of_an_install_hold_for_it(resolve):
+    text = SCRIPT.replace("engine-cpu", "engine").replace('"$want"', '-c limits.txt "$want" models')
+    files = {"pyproject.toml": manifest(), "servers.sh": text, "constraints.txt": "models==5.3.0\n"}
+    files |= {"limits.txt": "models==5.3.0\n"}
+    (_, refused) = resolve("engine==0.18.0", files=files)[0]
+    assert "engine==0.18.0 requires models<5" in [str(each) for each in refused.conflict.causes]
+    files["servers.sh"] = text.replace("-c limits.txt", "--overrides limits.txt")
+    (_, resolved) = resolve("engine==0.18.0", files=files)[0]
+    assert resolved.versions["models"] == "5.3.0"
+
+
+def test_a_local_build_that_no_index_has_is_told_and_the_rest_is_resolved(resolve, wheels):
+    with zipfile.ZipFile(wheels / "served-1.0-py3-none-any.whl", "w") as archive:
+        needs = "Requires-Dist: tensor==2.10.0+cpu\n"
+        archive.writestr("served-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: served\nVersion: 1.0\n{needs}")
+        archive.writestr("served-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("served-1.0.dist-info/RECORD", "")
+    text = SCRIPT.replace("engine-cpu==0.11.0", "served==0.9").replace("engine==0.11.0", "served==0.9")
+    (_, result) = resolve("served==1.0", files={"pyproject.toml": manifest(), "servers.sh": text})[0]
+    assert result.conflict is None
+    assert result.versions == {"served": "1.0", "tensor": "2.10.0"}
+    assert "no index configured here has tensor 2.10.0+cpu" in result.notes[0]

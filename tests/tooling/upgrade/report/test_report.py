@@ -5,7 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from tooling.upgrade.findings import Audit, AuditFinding, AuditSeverity, Evidence, FindingKind, Replacement, Unseen
+from tooling.upgrade.findings import (
+    Audit,
+    AuditFinding,
+    AuditSeverity,
+    Evidence,
+    FindingKind,
+    InterfaceKind,
+    InterfaceUse,
+    Replacement,
+    Unfollowed,
+    Unseen,
+)
 from tooling.upgrade.report.document import MEANING, document, open_share
 from tooling.upgrade.report.sarif import sarif
 from tooling.upgrade.report.text import code, escaped, markdown, text
@@ -47,6 +58,16 @@ AUDIT = Audit(
     unresolved=2,
     open=(Unseen(why="native module", count=8, example="a.py:1"),),
     unreadable=("old.py: line 3: print without parentheses",),
+    imports=5,
+    used_in=("train/serve.py", "train/start.py"),
+    interfaces=(
+        InterfaceUse(kind=InterfaceKind.FLAG, name="vllm serve --port", path="train/start.py", line=3),
+        InterfaceUse(kind=InterfaceKind.FLAG, name="vllm serve --port", path="train/start.py", line=9),
+        InterfaceUse(kind=InterfaceKind.FLAG, name="vllm serve --prot", path="train/start.py", line=4, known=False),
+        InterfaceUse(kind=InterfaceKind.ROUTE, name="/pause", path="train/serve.py", line=8),
+        InterfaceUse(kind=InterfaceKind.PLUGIN, name="train.plugin", path="train/plugin.py", line=1),
+    ),
+    unfollowed=(Unfollowed(kind=InterfaceKind.FLAG, path="train/start.py", line=5, what="extra: may hold flags"),),
     modules_read=(12, 14),
     seconds={"usage": 0.5, "judge": 0.25},
 )
@@ -97,6 +118,23 @@ def test_text_names_place_replacement_and_what_was_not_seen() -> None:
 def test_text_puts_what_breaks_before_what_warns() -> None:
     shown = text([replace(AUDIT, findings=(LATER, replace(MOVED, path="z.py")))])
     assert shown.index("z.py") < shown.index("train/serve.py")
+
+
+def test_what_was_looked_at_is_counted_by_kind_and_places_that_were_not_followed_are_named() -> None:
+    figures = document([AUDIT])["audits"][0]
+    assert figures["seen"] == {
+        "files": 2, "imports": 5, "symbols": 9, "flags": 2, "routes": 1, "fields": 0, "variables": 0, "plugins": 1,
+        "unknown": 1, "unfollowed": 1,
+    }  # fmt: skip
+    assert figures["unfollowed"] == [
+        {"kind": "flag", "path": "train/start.py", "line": 5, "what": "extra: may hold flags"}
+    ]
+    assert len(figures["interfaces"]) == 5
+    shown = text([AUDIT])
+    assert "used in 2 files: 5 imports, 9 symbols, 2 flags, 1 route, 0 fields, 0 variables, 1 plugin module" in shown
+    assert "not followed: train/start.py:5: extra: may hold flags" in shown
+    assert "train/start.py:4: flag vllm serve --prot: 0.17.0 does not have it" in shown
+    assert "not followed: `train/start.py:5`" in markdown([AUDIT])
 
 
 def test_no_audits_no_text() -> None:

@@ -1,0 +1,309 @@
+"""Find HTTP requests that Python code makes: routes from constants of any file, and through helpers that send them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.interfaces.code import HOLE
+from tooling.upgrade.interfaces.modules import FunctionNode, dotted_name
+from tooling.upgrade.interfaces.routes import VERBS, shaped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tooling.upgrade.interfaces.code import RepositoryCode
+    from tooling.upgrade.interfaces.modules import ReleaseModule
+
+_URL = re.compile(r"^(?:https?://|\ufffc)[^/\s]*(?P<path>/[^\s?#]*)")
+_MARK = re.compile(r"\x00(\w+)\x00")
+"""A parameter of the function whose text it is."""
+_ASKERS = VERBS | {"Request", "open", "request", "stream", "urljoin", "urlopen"}
+_MOST_ALTERNATIVES = 16
+_ROUNDS = 3
+"""Helpers that call helpers."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """A URL in a repository's code, as far as its end is constant."""
+
+    path: str
+    line: int
+    column: int
+    method: str = ""
+    """ "" if it is not known."""
+    fields: tuple[tuple[str, int, int], ...] = field(default=())
+    """Keys of a literal JSON body, with line and column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """A function that requests what it is passed: `def post(self, url, path): session.post(f"{url}{path}")`."""
+
+    parameters: tuple[str, ...]
+    """Those that positional arguments land on."""
+    url: str
+    """With marks for parameters."""
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """One thing that an expression may be, and where it was written."""
+
+    text: str
+    node: ast.expr
+
+
+class RequestFinder:
+    """Finds the requests of a repository's files."""
+
+    def __init__(self, code: RepositoryCode) -> None:
+        self.code = code
+        self.senders: dict[str, set[Sender]] = {}
+        """By name of the function."""
+
+    def learn(self, paths: Iterable[str]) -> None:
+        """Look for helpers in these files, and for helpers that call them."""
+        modules = [module for path in paths if (module := self.code.at(path)) is not None]
+        for _ in range(_ROUNDS):
+            before = sum(map(len, self.senders.values()))
+            for module in modules:
+                for node in ast.walk(module.tree):
+                    if isinstance(node, FunctionNode):
+                        self._learn_of(node, module)
+            if sum(map(len, self.senders.values())) == before:
+                return
+
+    def _learn_of(self, node: FunctionNode, module: ReleaseModule) -> None:
+        names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
+        positional = tuple(name for name in names if name not in {"self", "cls"})
+        known = {*positional, *(each.arg for each in node.args.kwonlyargs)}
+        place = ast.Name(node.name, lineno=node.lineno, col_offset=node.col_offset)
+        scope = _Scope(self, module, node, {name: [_Text(f"\x00{name}\x00", place)] for name in known})
+        for call in scope.calls:
+            for text, method in scope.asked(call):
+                if re.split(r"[?#]", text.text, maxsplit=1)[0].endswith("\x00"):  # the path, or its end, is passed
+                    self.senders.setdefault(node.name, set()).add(Sender(positional, text.text, method))
+
+    def of(self, path: str) -> list[HttpRequest]:
+        """All of a file, each URL at each place once."""
+        module = self.code.at(path)
+        if module is None:
+            return []
+        found: dict[tuple[int, int, str], HttpRequest] = {}
+        scopes: list[ast.AST] = [module.tree]
+        while scopes:
+            node = scopes.pop()
+            scope = _Scope(self, module, node)
+            scopes += scope.inner
+            for request in scope.requests():
+                key = (request.line, request.column, request.path)
+                if key not in found or request.method:
+                    found[key] = request
+        return list(found.values())
+
+
+class _Scope:
+    """One function, or a module's top level."""
+
+    def __init__(
+        self, finder: RequestFinder, module: ReleaseModule, node: ast.AST, given: dict[str, list[_Text]] | None = None
+    ) -> None:
+        self.finder, self.module = finder, module
+        self.nodes, self.inner = _own_nodes(node)
+        self.calls = [each for each in self.nodes if isinstance(each, ast.Call)]
+        self.texts: dict[str, list[_Text]] = dict(given or {})
+        self.dicts: dict[str, ast.Dict] = {}
+        if isinstance(node, FunctionNode) and given is None:
+            self._defaults(node)
+        for each in self.nodes:
+            if isinstance(each, ast.Assign):
+                for target in each.targets:
+                    self._assign(target, each.value)
+            elif isinstance(each, ast.AnnAssign) and each.value is not None:
+                self._assign(each.target, each.value)
+            elif isinstance(each, ast.For | ast.AsyncFor | ast.comprehension) and isinstance(each.target, ast.Name):
+                self._loop(each.target.id, each.iter)
+
+    def _defaults(self, node: FunctionNode) -> None:
+        names = [*node.args.posonlyargs, *node.args.args]
+        pairs: list[tuple[ast.arg, ast.expr | None]] = [
+            *zip(names[len(names) - len(node.args.defaults) :], node.args.defaults, strict=True)
+        ]
+        pairs += zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+        for each, value in pairs:
+            if value is not None:
+                self._assign(ast.Name(each.arg), value)
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, ast.Tuple):
+            sides = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+            for side in sides:
+                if isinstance(side, ast.Tuple) and len(side.elts) == len(target.elts):
+                    for name, each in zip(target.elts, side.elts, strict=True):
+                        self._assign(name, each)
+            return
+        held = dotted_name(target)
+        if held is None:
+            return
+        body = self._dict(value)
+        if body is not None:
+            if held in self.dicts and self.dicts[held] is not body:
+                body = ast.Dict([], [])  # one of several: which fields are sent is not known
+            self.dicts[held] = body
+            return
+        texts = self.alternatives(value)
+        if texts:
+            self.texts[held] = [*self.texts.get(held, []), *texts][:_MOST_ALTERNATIVES]
+
+    def _loop(self, name: str, source: ast.expr) -> None:
+        """`for path in PATHS`."""
+        if isinstance(source, ast.Name | ast.Attribute):
+            meant = self.finder.code.named(source, self.module)
+            source = meant.node if meant is not None and isinstance(meant.node, ast.expr) else source
+        if isinstance(source, ast.List | ast.Tuple | ast.Set):
+            self.texts[name] = [text for each in source.elts for text in self.alternatives(each)][:_MOST_ALTERNATIVES]
+
+    def _dict(self, node: ast.expr) -> ast.Dict | None:
+        """The literal that an expression is, or that a function of this file returns."""
+        if isinstance(node, ast.Dict):
+            return node
+        held = self.dicts.get(dotted_name(node) or "")
+        function = self.module.definitions.get(dotted_name(node.func) or "") if isinstance(node, ast.Call) else None
+        if held is not None or not isinstance(function, FunctionNode):
+            return held
+        returned = [each.value for each in ast.walk(function) if isinstance(each, ast.Return)]
+        return next((each for each in returned if isinstance(each, ast.Dict)), None)
+
+    # -------------------------------------------------------------------------------------------------- expressions
+
+    def alternatives(self, node: ast.expr) -> list[_Text]:
+        """What a URL expression may be; [] for what is not text."""
+        if isinstance(node, ast.IfExp):
+            return [*self.alternatives(node.body), *self.alternatives(node.orelse)]
+        if isinstance(node, ast.JoinedStr):
+            texts = [""]
+            for each in node.values:
+                inner = each.value if isinstance(each, ast.FormattedValue) else each
+                texts = _joined(texts, [part.text for part in self.alternatives(inner)] or [HOLE])
+            return [_Text(text, node) for text in texts]
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            left, right = self.alternatives(node.left), self.alternatives(node.right)
+            if not right or (not left and not right[0].text.startswith(("/", "\x00"))):
+                return []
+            texts = _joined([each.text for each in left] or [HOLE], [each.text for each in right])
+            return [_Text(text, node) for text in texts]
+        if isinstance(node, ast.Call):
+            is_join = (dotted_name(node.func) or "").endswith("urljoin") and len(node.args) == 2
+            tails = self.alternatives(node.args[1]) if is_join else []
+            return [_Text(f"{HOLE}/{each.text.lstrip('/')}", node) for each in tails]
+        name = dotted_name(node)
+        if name is not None and name in self.texts:
+            return self.texts[name]
+        text = self.finder.code.text(node, self.module)
+        return [_Text(text, node)] if text is not None else []
+
+    def asked(self, node: ast.Call) -> list[tuple[_Text, str]]:
+        """URLs and methods that a call may request, through helpers too."""
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else (dotted_name(node.func) or "")
+        found = [each for sender in self.finder.senders.get(name, ()) for each in self._sent(node, sender)]
+        if name not in _ASKERS or (isinstance(node.func, ast.Name) and name not in {"Request", "urlopen"}):
+            return found
+        method = name.upper() if name in VERBS else ""
+        if name == "request" and node.args:
+            verbs = [each.text.upper() for each in self.alternatives(node.args[0])]
+            method = verbs[0] if len(verbs) == 1 and (_MARK.match(verbs[0]) or verbs[0].lower() in VERBS) else ""
+            method = method.lower() if _MARK.match(method) else method
+        for argument in [*node.args[:3], *(each.value for each in node.keywords if each.arg in {"url", "path"})]:
+            texts = [each for each in self.alternatives(argument) if is_url(each.text)]
+            if texts:
+                return [*((each, method) for each in texts), *found]
+        return found
+
+    def _sent(self, node: ast.Call, sender: Sender) -> list[tuple[_Text, str]]:
+        given: dict[str, ast.expr] = dict(zip(sender.parameters, node.args, strict=False))
+        given.update({each.arg: each.value for each in node.keywords if each.arg})
+        found = [_Text(sender.url, node)]
+        for name in dict.fromkeys(_MARK.findall(sender.url)):
+            if name not in given:
+                return []  # its default is a request of the helper itself
+            values = self.alternatives(given[name])
+            filled = []
+            for each in found:
+                for value in values or [_Text(HOLE, node)]:
+                    place = value.node if value.text.startswith("/") else each.node
+                    filled.append(_Text(each.text.replace(f"\x00{name}\x00", value.text), place))
+            found = filled[:_MOST_ALTERNATIVES]
+        method = sender.method
+        for name in _MARK.findall(method):
+            texts = self.alternatives(given[name]) if name in given else []
+            method = texts[0].text.upper() if len(texts) == 1 and not _MARK.search(texts[0].text) else ""
+        return [(each, method) for each in found if is_url(each.text)]
+
+    def requests(self) -> list[HttpRequest]:
+        """Those of this scope, without the functions in it."""
+        found = []
+        taken: set[int] = set()
+        for call in self.calls:
+            asked = self.asked(call) if id(call) not in taken else []
+            # Of several routes, which one gets the fields is not known.
+            fields = self._fields(call) if len({url_path(text.text) for text, _ in asked}) == 1 else ()
+            for text, method in asked:
+                path = url_path(text.text)
+                if path is not None:
+                    taken |= {id(each) for each in (*ast.walk(text.node), call)}
+                    found.append(HttpRequest(path, text.node.lineno, text.node.col_offset, method, fields))
+        for node in self.nodes:
+            if isinstance(node, ast.JoinedStr | ast.BinOp) and id(node) not in taken:
+                for text in self.alternatives(node):
+                    path = url_path(text.text) if not text.text.startswith("/") else None
+                    if path is not None:
+                        taken |= {id(each) for each in ast.walk(node)}
+                        found.append(HttpRequest(path, node.lineno, node.col_offset))
+        return found
+
+    def _fields(self, node: ast.Call) -> tuple[tuple[str, int, int], ...]:
+        bodies = [each.value for each in node.keywords if each.arg in {"json", "data", "body", "payload"}]
+        literals = [literal for each in (*bodies, *node.args) if (literal := self._dict(each)) is not None]
+        keys = literals[0].keys if literals else []
+        texts = [key for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+        return tuple((str(key.value), key.lineno, key.col_offset) for key in texts)
+
+
+def _own_nodes(scope: ast.AST) -> tuple[list[ast.AST], list[ast.AST]]:
+    """The nodes of a scope, and the functions in it, which are scopes of their own."""
+    nodes: list[ast.AST] = []
+    inner: list[ast.AST] = []
+    waiting: list[ast.AST] = list(scope.body) if isinstance(scope, FunctionNode) else list(ast.iter_child_nodes(scope))
+    waiting.reverse()
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, FunctionNode):
+            inner.append(node)  # decorators are left out: `@app.get("/x")` serves a path
+            continue
+        nodes.append(node)
+        waiting += reversed(list(ast.iter_child_nodes(node)))
+    return nodes, inner
+
+
+def _joined(heads: list[str], tails: list[str]) -> list[str]:
+    return [head + tail for head in heads for tail in tails][:_MOST_ALTERNATIVES]
+
+
+def is_url(text: str) -> bool:
+    """Whether a text is a path, a URL, or made of parameters only."""
+    return bool(_MARK.search(text)) or url_path(text) is not None
+
+
+def url_path(text: str) -> str | None:
+    """The path of a URL whose beginning may be unknown; parameters in it as "{}"."""
+    text = _MARK.sub(HOLE, text)
+    if text.startswith("/"):
+        path = re.split(r"[\s?#]", text, maxsplit=1)[0]
+        return shaped(path.replace(HOLE, "{}")) if len(path) > 1 and not path.startswith("//") else None
+    hit = _URL.match(text)
+    return shaped(hit["path"].replace(HOLE, "{}")) if hit and len(hit["path"]) > 1 else None
