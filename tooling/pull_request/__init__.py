@@ -6,6 +6,7 @@
     commits.py     the new commit and its message, computed from objects alone: merged or replayed, squashed
     move.py        branch, index and work tree brought to another commit, recoverable at every moment
     backups.py     what the branch was, and the record of a move in progress
+    checks.py      the checks of the repository, run and attested
     facts.py       what a pull request says, measured
     body.py        its text: facts, and the template that they go into
     service.py     `gh`, or what to do by hand without it

@@ -115,6 +115,21 @@ def state_folder(repository: Repository) -> Path:
     return repository.git_dir / "areal-pr"
 
 
+def write_state(repository: Repository, name: str, content: bytes | None) -> None:
+    """Replace a file of that folder as a whole, or remove it (None); it is on the medium when this returns."""
+    disk, folder = Disk(), state_folder(repository)
+    disk.make_folder(folder)
+    if content is None:
+        disk.remove(folder / name, missing_ok=True)
+    else:
+        draft = folder / f"{name}.tmp"
+        disk.remove(draft, missing_ok=True)
+        disk.create(draft, content)
+        disk.replace(draft, folder / name)
+    disk.sync_folder(folder)
+    disk.sync_folder(repository.git_dir)
+
+
 def path_of(repository: Repository) -> Path:
     """Return the place of the record."""
     return state_folder(repository) / "move.json"
@@ -122,14 +137,8 @@ def path_of(repository: Repository) -> Path:
 
 def save_record(repository: Repository, record: Record) -> None:
     """Write it, on the medium when this returns."""
-    disk, folder = Disk(), state_folder(repository)
-    disk.make_folder(folder)
-    draft = folder / "move.json.tmp"
-    disk.remove(draft, missing_ok=True)
-    disk.create(draft, json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(record)}).encode())
-    disk.replace(draft, path_of(repository))
-    disk.sync_folder(folder)
-    disk.sync_folder(repository.git_dir)
+    content = json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(record)})
+    write_state(repository, path_of(repository).name, content.encode())
 
 
 def load_record(repository: Repository) -> Record | None:
@@ -155,6 +164,4 @@ def load_record(repository: Repository) -> Record | None:
 
 def remove_record(repository: Repository) -> None:
     """Note that the move has ended."""
-    disk = Disk()
-    disk.remove(path_of(repository), missing_ok=True)
-    disk.sync_folder(state_folder(repository))
+    write_state(repository, path_of(repository).name, None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 _FILES: Final = 8
 _FINDINGS: Final = 20
-_REASONS: Final = 15
 _CODE: Final = re.compile(r"(`+[^`\n]+`+)")
 
 
@@ -78,29 +78,18 @@ def findings(facts: ProposalFacts) -> str:
 
 
 def tests(facts: ProposalFacts) -> str:
-    """Say what ran, what did not, and why. Nothing is claimed that no report says."""
+    """Say which checks passed, on what. Nothing is claimed that no run of them attests."""
     changed = facts.paths("test")
     touched = f"Test files of this change: {', '.join(map(escaped, changed[:_FILES]))}" if changed else ""
     touched += f" and {len(changed) - _FILES} more" if len(changed) > _FILES else ""
-    report = facts.tests
-    if report is None:
-        return "\n\n".join(filter(None, ["No test report was given: nothing is claimed about tests.", touched]))
-    when = f" of {report.when:%Y-%m-%d %H:%M} UTC" if report.when else ""
-    skipped = sum(number for _, number in report.skipped)
-    head = f"{report.passed} passed, {len(report.failed)} failed, {skipped} skipped in {report.seconds:.0f} s"
-    lines = [f"{head}, by {escaped(report.name)}{when}."]
-    if not report.total:
-        lines = [f"{escaped(report.name)} lists no test: nothing ran."]
-    if facts.tests_outdated:
-        lines += ["", "**The report is older than the newest commit: it is about an earlier state.**"]
-    elif facts.merged_since:
-        lines += ["", "They ran before this was brought onto the newest base."]
-    if report.failed:
-        lines += ["", "Failed:", "", *(f"- {escaped(name)}" for name in report.failed[:_REASONS])]
-    if report.skipped:
-        lines += ["", "Skipped:", ""]
-        lines += [f"- {number}: {escaped(reason)}" for reason, number in report.skipped[:_REASONS]]
-    return "\n".join([*lines, *(["", touched] if touched else [])])
+    verdict = facts.checks
+    made, command = verdict.attestation, escaped(shlex.join(verdict.command))
+    said = f"Nothing is claimed about tests: {escaped(verdict.why)}."
+    if verdict.proven and made is not None:
+        said = f"{command}: {made.counts} in {made.seconds:.0f} s, at {made.when:%Y-%m-%d %H:%M} UTC on {made.commit}."
+        same = " It has the files that are proposed here."
+        said += same if made.commit != facts.proposal.after else ""
+    return "\n\n".join(filter(None, [said, touched]))
 
 
 def breaking(facts: ProposalFacts) -> str:
@@ -356,19 +345,16 @@ def _tick(line: str) -> str:
     return _BOX.sub(r"\g<lead>[x]\g<text>", line)
 
 
-def _tests_pass(facts: ProposalFacts) -> bool:
-    report = facts.tests
-    current = not facts.tests_outdated and not facts.merged_since
-    return report is not None and current and report.passed > 0 and not report.failed
-
-
 _PROOFS: Final[tuple[tuple[re.Pattern[str], Callable[[ProposalFacts], bool]], ...]] = (
     (
         re.compile(r"commit messages?.*(?:conform|convention|follow)|conventional commits"),
         lambda facts: facts.conforming,
     ),
     (re.compile(r"newest commit of the base|rebased|up[ -]to[ -]date with"), lambda facts: facts.up_to_date),
-    (re.compile(r"tests?\b.*\bpass|\bpass(?:es|ed|ing)?\b.*tests?\b|\b(?:ran|run|executed)\b.*tests?\b"), _tests_pass),
+    (
+        re.compile(r"tests?\b.*\bpass|\bpass(?:es|ed|ing)?\b.*tests?\b|\b(?:ran|run|executed)\b.*tests?\b"),
+        lambda facts: facts.checks.proven,
+    ),
     (
         re.compile(r"changed code comes with changed tests|(?:added|changed|updated|new) (?:\w+ ){0,3}tests?\b"),
         lambda facts: bool(facts.paths("test")),

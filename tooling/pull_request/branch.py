@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from tooling.cli.errors import ConflictError, UsageError
 from tooling.cli.suggest import did_you_mean
@@ -49,8 +49,8 @@ class ProposalOptions:
     push: bool = True
     replace_body: bool = False
     refuse_untracked: bool = False
-    test_report: Path | None = None
-    """JUnit XML of the tests that ran."""
+    run_checks: bool = False
+    """Whether the repository's checks run first, and have to pass."""
     audit: Path | None = None
     """JSON of `areal-upgrade-deps impact`."""
 
@@ -119,15 +119,25 @@ def refuse_elsewhere(git: WorkTree, branch: Branch) -> None:
             )
 
 
-def refuse_changes(git: WorkTree, *, refuse_untracked: bool) -> list[str]:
-    """Raise UsageError for work that is not committed. Returns what is worth a warning: files git does not know."""
-    fields = iter(git.listed("status", "--porcelain", "-z", "--untracked-files=normal", "--ignore-submodules=dirty"))
+def uncommitted(git: WorkTree, *, submodules: Literal["none", "dirty"] = "dirty") -> tuple[list[str], list[str]]:
+    """Return the paths that differ from the commit that is checked out, and those that git does not know.
+
+    submodules: what of them is ignored; work in progress inside of them belongs to other repositories.
+    """
+    what = ("--untracked-files=normal", f"--ignore-submodules={submodules}")
+    fields = iter(git.listed("status", "--porcelain", "-z", *what))
     changed, untracked = list[str](), list[str]()
     for field in fields:
         state, path = field[:2], field[3:]
         if "R" in state or "C" in state:
             next(fields, "")
         (untracked if state == "??" else changed).append(path)
+    return changed, untracked
+
+
+def refuse_changes(git: WorkTree, *, refuse_untracked: bool) -> list[str]:
+    """Raise UsageError for work that is not committed. Returns what is worth a warning: files git does not know."""
+    changed, untracked = uncommitted(git)
     if changed:
         raise UsageError(
             f"there is work that is not committed: {named(changed)}",

@@ -127,7 +127,8 @@ def merged_tree(git: WorkTree, onto: str, tip: str, *, base_name: str, what: str
         if "usage: git merge-tree" in done.complaint:
             fix = "upgrade git to 2.38 or newer, or use --no-rebase"
             raise UsageError("this git cannot merge without a work tree", where="git --version", fix=fix)
-        raise UsageError(f"the merge failed: {done.complaint}", where=os.fspath(git.root))
+        fix = "put right what git says, and run it again; nothing was changed"
+        raise UsageError(f"the merge failed: {done.complaint}", where=os.fspath(git.root), fix=fix)
     tree, _, rest = done.output.partition(b"\0")
     if done.status == 1:
         named = rest.split(b"\0\0", 1)[0].split(b"\0")

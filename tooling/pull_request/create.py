@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from tooling.cli.errors import ConflictError, UsageError
 from tooling.kit.change.lock import repository_lock
-from tooling.pull_request import backups, move, service
-from tooling.pull_request.backups import Record, load_record, state_folder
+from tooling.pull_request import backups, checks, move, service
+from tooling.pull_request.backups import Record, load_record, state_folder, write_state
 from tooling.pull_request.body import fill, find_template, untouched
 from tooling.pull_request.branch import (
     Branch,
@@ -29,7 +29,16 @@ from tooling.pull_request.branch import (
 from tooling.pull_request.commits import propose
 from tooling.pull_request.facts import measure
 from tooling.pull_request.git import RemoteError, WorkTree
-from tooling.pull_request.plan import ProposalPlan, Step, backup_step, fetch_step, move_step, push_of, push_step
+from tooling.pull_request.plan import (
+    ProposalPlan,
+    Step,
+    backup_step,
+    checks_step,
+    fetch_step,
+    move_step,
+    push_of,
+    push_step,
+)
 from tooling.pull_request.remote import complete, fetch, once_here, refuse_strangers, without_secrets
 from tooling.review.records import Severity
 
@@ -109,13 +118,13 @@ def make_plan(git: WorkTree, options: ProposalOptions, *, rehearsal: bool) -> tu
     proposal = propose(git, branch.tip, goal, options)
     move.refuse_losses(git, proposal.before, proposal.after)
     complete(git, goal.base_remote, proposal.onto, proposal.after)
-    facts = measure(git, proposal, base_tip=goal.base_tip, test_report=options.test_report, audit=options.audit)
+    if options.run_checks:
+        checks.refuse_unfit(git, proposal)
+    facts = measure(git, proposal, base_tip=goal.base_tip, audit=options.audit)
     found = [each for each in facts.review.open if each.rule.severity >= Severity.HIGH]
     warnings += [f"areal-review: {each.place.path}:{each.place.line}: {each.place.message}" for each in found]
-    if facts.tests is not None and facts.tests.failed:
-        warnings.append(f"{len(facts.tests.failed)} tests failed, by {facts.tests.name}")
-    if facts.tests_outdated:
-        warnings.append("the test report is older than the newest commit")
+    if rehearsal and options.run_checks:
+        warnings.append("--run-checks: nothing was run, since this is a dry run")
     answer = service.look_up(git.root, branch, goal)
     return _planned(git, branch, goal, facts, answer, options), warnings
 
@@ -125,7 +134,7 @@ def body_offline(git: WorkTree, options: ProposalOptions) -> tuple[Proposal, str
     branch = current_branch(git)
     goal = target_offline(git, branch, options)
     proposal = propose(git, branch.tip, goal, options)
-    facts = measure(git, proposal, base_tip=goal.base_tip, test_report=options.test_report, audit=options.audit)
+    facts = measure(git, proposal, base_tip=goal.base_tip, audit=options.audit)
     return proposal, fill(find_template(git, goal.base_tip, proposal.after), facts)
 
 
@@ -150,10 +159,16 @@ def create(
                 where=f"{plan.target.remote}/{plan.branch.name}",
                 fix="look at --dry-run, then add --yes; nothing was changed",
             )
+        if options.run_checks:
+            observe("checks")
+            checks.run_checks(git, plan.branch)
+            facts = replace(plan.facts, checks=checks.judge(git, plan.proposal))
+            plan = _planned(git, plan.branch, plan.target, facts, plan.answer, options)
         if plan.backup is not None:
             refuse_moved(git, plan.branch)
             observe("backup")
             backups.write(git, plan.backup)
+            checks.follow(git, plan.facts.checks, plan.proposal.after)
             move.move(git, _record(plan.branch, plan.proposal.after, plan.backup), observe)
         _push(git, plan, observe)
         observe("pull request")
@@ -205,6 +220,8 @@ def _planned(
     extends = not goal.theirs or git.is_ancestor(goal.theirs, proposal.after)
     push = push_of(branch, goal, proposal, extends=extends)
     steps = [fetch_step(goal, (goal.base,))]
+    if options.run_checks:
+        steps.append(checks_step(branch, facts.checks.command))
     if backup is not None:
         what = f"{len(proposal.commits)} commits become one" if proposal.joined else "its commits are replayed"
         where = f" on {goal.base_remote}/{goal.base}" if options.rebase else ""
@@ -301,11 +318,8 @@ def _publish(git: WorkTree, plan: ProposalPlan, options: ProposalOptions) -> tup
         return "", (shlex.join(["git", *plan.push.words()]),) if plan.push is not None else ()
     if not plan.answer.usable:
         # The text is kept beside git's own files: nothing of it is ever committed.
-        folder = state_folder(git.repository)
-        folder.mkdir(exist_ok=True)
-        place, fresh = folder / "body.md", folder / f"body.md.{os.getpid()}"
-        fresh.write_text(plan.body, encoding="utf-8", errors="replace")
-        os.replace(fresh, place)
+        place = state_folder(git.repository) / "body.md"
+        write_state(git.repository, place.name, plan.body.encode("utf-8", errors="replace"))
         return "", service.by_hand(plan.branch, plan.target, plan.proposal.title, place, draft=options.draft)
     words = _service_words(plan, options)
     url = service.perform(git.root, words, plan.body) if words else ""

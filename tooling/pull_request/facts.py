@@ -1,6 +1,6 @@
 """Measures everything that a pull request says; where something was not measured, that is a fact too.
 
-Reports of tests (JUnit XML) and of audits are somebody's text: never trusted to be well-formed or small.
+A report of an audit is somebody's text: never trusted to be well-formed.
 """
 
 from __future__ import annotations
@@ -8,24 +8,22 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import UsageError
 from tooling.commit.changes import role_of
 from tooling.commit.message import parse
 from tooling.commit.rules import problems
 from tooling.commit.settings import read_commit_settings
-from tooling.pull_request.backups import backups
+from tooling.pull_request.checks import judge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from tooling.commit.message import Message
+    from tooling.pull_request.checks import ChecksVerdict
     from tooling.pull_request.commits import Proposal
     from tooling.pull_request.git import WorkTree
     from tooling.review.report import ReviewResult
@@ -113,86 +111,6 @@ def read_audit(path: Path) -> tuple[AuditRow, ...]:
         raise UsageError(f"is not a report of an audit ({error})", where=where, fix=_AUDIT_FIX) from error
 
 
-_MAX_BYTES: Final = 100_000_000
-_TESTS_FIX: Final = "make it with `pytest --junit-xml FILE`"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TestReport:
-    """Sums over all suites of one file."""
-
-    name: str
-    """File name only."""
-    passed: int
-    failed: tuple[str, ...]
-    """Tests that failed or could not run, "module::test"."""
-    skipped: tuple[tuple[str, int], ...]
-    """Reason and number of tests, most frequent first."""
-    seconds: float
-    when: datetime | None
-    """When the first suite began, or the file was written."""
-
-    @property
-    def total(self) -> int:
-        """Tests that the file lists."""
-        return self.passed + len(self.failed) + sum(number for _, number in self.skipped)
-
-    def older_than(self, moment: int) -> bool:
-        """Whether it was made before a moment (seconds since 1970): then it is about something else."""
-        return self.when is None or self.when.timestamp() < moment
-
-
-def read_report(path: Path) -> TestReport:
-    """Read JUnit XML. Raises UsageError for anything else."""
-    import xml.etree.ElementTree as Xml
-
-    where = f"--test-report {path}"
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise UsageError("is larger than 100 MB", where=where, fix=_TESTS_FIX)
-        content = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}", where=where, fix=_TESTS_FIX) from error
-    if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
-        raise UsageError("declares a document type, which no test report does", where=where, fix=_TESTS_FIX)
-    try:
-        root = Xml.fromstring(content)
-    except (Xml.ParseError, ValueError, LookupError) as error:
-        raise UsageError(f"is not XML: {error}", where=where, fix=_TESTS_FIX) from error
-    if root.tag not in {"testsuites", "testsuite"}:
-        raise UsageError(f"is not a test report: its root is <{root.tag}>", where=where, fix=_TESTS_FIX)
-    return _counted(root, path)
-
-
-def _counted(root: Any, path: Path) -> TestReport:
-    passed, failed, skipped, seconds = 0, list[str](), Counter[str](), 0.0
-    for case in root.iter("testcase"):
-        with suppress(ValueError):
-            seconds += float(case.get("time") or 0.0)
-        name = "::".join(filter(None, (case.get("classname"), case.get("name"))))
-        if case.find("failure") is not None or case.find("error") is not None:
-            failed.append(name)
-        elif (mark := case.find("skipped")) is not None:
-            skipped[" ".join((mark.get("message") or mark.text or "no reason given").split())] += 1
-        else:
-            passed += 1
-    when = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    for suite in root.iter("testsuite"):  # suites say when they began
-        with suppress(ValueError):
-            moment = datetime.fromisoformat(suite.get("timestamp") or "")
-            when = moment if moment.tzinfo is not None else moment.astimezone(UTC)
-            break
-    reasons = tuple(sorted(skipped.items(), key=lambda item: (-item[1], item[0])))
-    return TestReport(
-        name=os.path.basename(path),
-        passed=passed,
-        failed=tuple(dict.fromkeys(failed)),
-        skipped=reasons,
-        seconds=seconds,
-        when=when,
-    )
-
-
 _ISSUE: Final = re.compile(r"(?:[\w.-]+/[\w.-]+)?#\d+")
 _CLOSES: Final = re.compile(r"close[sd]?|fix(?:e[sd])?|resolve[sd]?", re.IGNORECASE)
 _REFERS: Final = re.compile(r"refs?|see(?:-also)?|related(?:-to)?|issues?|references?", re.IGNORECASE)
@@ -215,12 +133,7 @@ class ProposalFacts:
     requirements: tuple[Requirement, ...]
     audit: tuple[AuditRow, ...] | None
     """None: no report was given."""
-    tests: TestReport | None
-    """None: no report was given."""
-    tests_outdated: bool
-    """Whether the report is older than the newest commit."""
-    merged_since: bool
-    """Whether the proposal holds news of the base that the tests have not seen."""
+    checks: ChecksVerdict
 
     @property
     def breaking(self) -> tuple[str, ...]:
@@ -238,15 +151,12 @@ class ProposalFacts:
         return tuple(each.path for each in self.review.comparison.files if role_of(each.path) == role)
 
 
-def measure(
-    git: WorkTree, proposal: Proposal, *, base_tip: str, test_report: Path | None, audit: Path | None
-) -> ProposalFacts:
-    """Read everything. Raises UsageError for reports that cannot be read."""
+def measure(git: WorkTree, proposal: Proposal, *, base_tip: str, audit: Path | None) -> ProposalFacts:
+    """Read everything. Raises UsageError for an audit that cannot be read."""
     settings = read_commit_settings(git.root)
     messages = [parse(proposal.message)]
     if proposal.after == proposal.before:
         messages = [parse(each.message) for each in proposal.commits]
-    tests = read_report(test_report) if test_report is not None else None
     # The review of what is proposed, next to the base that it is proposed for: exactly what the command finds
     from tooling.review.commands.review import parse as parse_words
     from tooling.review.commands.review import review
@@ -264,19 +174,8 @@ def measure(
         refers=_issues(proposal, _REFERS),
         requirements=changed_requirements(git, proposal.onto, proposal.after, paths),
         audit=read_audit(audit) if audit is not None else None,
-        tests=tests,
-        tests_outdated=tests is not None and tests.older_than(_written(git, proposal.before)),
-        merged_since=proposal.after_tree != proposal.before_tree,
+        checks=judge(git, proposal),
     )
-
-
-def _written(git: WorkTree, tip: str) -> int:
-    """Return when the files of a commit were first committed, in seconds since 1970: joining commits, which a backup
-    tells of, makes no new files."""
-    kept = [each.commit for each in backups(git)]
-    output = git.run("log", "--no-walk=unsorted", "--no-show-signature", "--format=%T %ct", tip, *kept, "--").decode()
-    rows = [line.split(" ") for line in output.splitlines()]
-    return min(int(moment) for tree, moment in rows if tree == rows[0][0])
 
 
 def _issues(proposal: Proposal, token: re.Pattern[str]) -> tuple[str, ...]:

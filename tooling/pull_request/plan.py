@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from tooling.review.report import finding_object
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tooling.pull_request.backups import Backup
     from tooling.pull_request.branch import Branch, Target
     from tooling.pull_request.commits import Proposal
     from tooling.pull_request.facts import ProposalFacts
     from tooling.pull_request.service import ServiceAnswer
 
-Name = Literal["fetch", "backup", "move", "push", "pull-request"]
+Name = Literal["fetch", "checks", "backup", "move", "push", "pull-request"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +77,7 @@ class ProposalPlan:
 
     def fields(self) -> dict[str, Any]:
         """Return the fields for JSON."""
-        existing, report = self.answer.existing, self.facts.tests
-        tests = report and {
-            "passed": report.passed,
-            "failed": list(report.failed),
-            "skipped": [{"reason": reason, "tests": number} for reason, number in report.skipped],
-            "outdated": self.facts.tests_outdated,
-            "before_rebase": self.facts.merged_since,
-        }
+        existing = self.answer.existing
         return {
             "branch": self.branch.name,
             "base": f"{self.target.base_remote}/{self.target.base}",
@@ -98,7 +93,7 @@ class ProposalPlan:
             "body": self.body,
             "risk": self.facts.review.risk.level.name,
             "findings": [finding_object(each) for each in self.facts.review.open],
-            "tests": tests,
+            "attested_checks": self.facts.checks.fields(),
             "backup": self.backup.id if self.backup else None,
             "existing": {"number": existing.number, "url": existing.url} if existing else None,
             "steps": [each.fields() for each in self.steps],
@@ -125,6 +120,17 @@ def fetch_step(target: Target, names: tuple[str, ...]) -> Step:
         requires="the remote can be reached",
         undo="none needed: only what is known of the remote changes",
         command=shlex.join(["git", "fetch", "--no-tags", target.base_remote, *names]),
+    )
+
+
+def checks_step(branch: Branch, command: Sequence[str]) -> Step:
+    """Describe the run of the repository's checks, which nothing but a dry run leaves out."""
+    return Step(
+        name="checks",
+        effect=f"`{shlex.join(command)}` passes on {branch.tip[:12]}, and that is attested",
+        requires="no file differs from that commit, and the base has nothing that the branch lacks",
+        undo="none needed: only the attestation beside git's own files changes",
+        command=shlex.join(command),
     )
 
 

@@ -4,6 +4,10 @@
   areal-pr create --draft
   areal-pr create --yes                 agree that commits on the remote are replaced (asked at a terminal)
   areal-pr create --no-push             make the commit, and stop there
+  areal-pr create --run-checks          run the repository's checks first; if they fail, nothing is moved or pushed
+
+The checks are the command `checks` of [tool.areal.pr] in pyproject.toml. What came of them is attested for exactly this
+commit: only that ticks the box about tests, here and in `areal-pr body`, until a commit or a file changes.
 
 Conflicts are found before anything changes. The old branch is kept: `areal-pr restore` brings it back. A run that was
 killed is completed or undone by the next one.
@@ -40,6 +44,9 @@ def configure(parser: Parser) -> None:
     add_proposal_options(parser)
     parser.add_argument("--draft", action="store_true", help="open it as a draft")
     parser.add_argument("--no-push", action="store_true", help="stop when the commit is made")
+    parser.add_argument(
+        "--run-checks", action="store_true", help="run the repository's checks, and go on only if they pass"
+    )
     parser.add_argument("--yes", action="store_true", help="agree that commits on the remote are replaced")
     parser.add_argument(
         "--replace-body", action="store_true", help="also where somebody edited the text of the open pull request"

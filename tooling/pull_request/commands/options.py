@@ -27,7 +27,6 @@ def add_proposal_options(parser: Parser) -> None:
     group.add_argument("--title", default="", metavar="TEXT", help="type(scope): subject, for commit and request")
     group.add_argument("--no-squash", action="store_true", help="keep the commits as they are")
     group.add_argument("--no-rebase", action="store_true", help="stay where the branch began")
-    group.add_argument("--test-report", type=Path, metavar="FILE", help="JUnit XML of the tests that ran")
     group.add_argument("--audit", type=Path, metavar="FILE", help="JSON of `areal-upgrade-deps impact`")
 
 
@@ -49,7 +48,7 @@ def options_of(arguments: argparse.Namespace) -> ProposalOptions:
         push=not getattr(arguments, "no_push", False),
         replace_body=getattr(arguments, "replace_body", False),
         refuse_untracked=getattr(arguments, "untracked", "warn") == "refuse",
-        test_report=arguments.test_report,
+        run_checks=getattr(arguments, "run_checks", False),
         audit=arguments.audit,
     )
 
