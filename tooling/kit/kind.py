@@ -84,7 +84,7 @@ class OptionEntry:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """`template.toml`: what copier.yml cannot say. All strings may hold Jinja expressions over names and answers; the
-    tables `files`, `registry`, `documents` may carry `when`, a Jinja expression.
+    tables `files`, `registry`, `unproven`, `documents` may carry `when`, a Jinja expression.
 
     Example (TOML):
         name = "reward"
@@ -107,6 +107,11 @@ class Manifest:
         table = "REWARDS"
         key = "{{ key }}"
         value = "{{ package }}.reward.{{ snake }}:{{ snake }}_reward"
+        [[unproven]]
+        file = "{{ package_path }}/reward/registry.py"
+        shape = "sequence"
+        table = "UNPROVEN"
+        key = "{{ key }}"
         [[documents]]
         file = "docs/extensions.md"
         section = "rewards"
@@ -132,6 +137,8 @@ class Manifest:
     files: tuple[Mapping[str, Any], ...] = ()
     """Unrendered; `Manifest` users call `tooling.kit.kind.resolve`."""
     registry: tuple[Mapping[str, Any], ...] = ()
+    unproven: tuple[Mapping[str, Any], ...] = ()
+    """Registry entries that stand only until the unit's tests have passed, so that others can tell."""
     documents: tuple[Mapping[str, Any], ...] = ()
     renames: Mapping[str, str] = field(default_factory=dict)
     example: Mapping[str, Any] = field(default_factory=dict)
@@ -148,6 +155,7 @@ class ResolvedManifest:
     next: tuple[str, ...]
     files: tuple[FileEntry, ...]
     registry: tuple[RegistryEntry, ...]
+    unproven: tuple[RegistryEntry, ...]
     documents: tuple[DocumentEntry, ...]
 
 
@@ -160,3 +168,5 @@ class CheckResult:
     seconds: float
     detail: str = ""
     """What failed, with path:line where known; empty when ok."""
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    """How many tests ended how, by pytest's words; empty for what is not a run of tests."""

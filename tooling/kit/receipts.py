@@ -2,10 +2,10 @@
 
     .areal/receipts/reward/digits.json
 
-holds the template's tree hash, all answers, the SHA-256 of each pristine file after formatting, and the entries made.
-Nothing else is remembered anywhere; `list`, `status`, `undo`, `update` and `rename` work from these files. They hold no
-dates and no machine paths, so that generating the same unit twice gives the same bytes. A receipt is read as untrusted
-input: every path in it stays inside the repository.
+holds the template's tree hash, all answers, the SHA-256 of each pristine file after formatting, the entries made, and
+whether the unit's tests have passed. Nothing else is remembered anywhere; `list`, `status`, `prove`, `undo`, `update`
+and `rename` work from these files. They hold no dates and no machine paths, so that generating the same unit twice
+gives the same bytes. A receipt is read as untrusted input: every path in it stays inside the repository.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from tooling.cli.errors import UsageError
 from tooling.kit.change.plan import read_inside, safe_path
@@ -22,6 +22,9 @@ from tooling.kit.names import Names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+ProofState = Literal["written", "proven", "failed"]
+"""How far a unit is: its files are there, its tests have passed, or they ran and did not pass."""
 
 RECEIPTS = ".areal/receipts"
 SCHEMA = 1
@@ -41,6 +44,19 @@ class ReceiptFile:
     def entry(self, path: str) -> FileEntry:
         """Return the same facts as the manifest gives them."""
         return FileEntry(path, self.purpose, self.contract, self.todo, self.test)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the unit's tests said when they ran last; without a run, that the unit is only written."""
+
+    state: ProofState = "written"
+    tests: tuple[str, ...] = ()
+    """Test files that ran."""
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    """How many tests ended how, by pytest's words: {"passed": 12, "skipped": 1}."""
+    tested: str = ""
+    """Hash of the unit's files as they were tested (`tooling.new.proof.hash_files`); empty without a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +91,9 @@ class Receipt:
     entries: tuple[RegistryEntry, ...] = ()
     """Registry entries that the generator made; what stood there before is not its to remove."""
     documents: tuple[DocumentEntry, ...] = ()
+    unproven: tuple[RegistryEntry, ...] = ()
+    """Registry entries that stand as long as the unit is not proven."""
+    proof: Proof = field(default_factory=Proof)
 
     @property
     def name(self) -> str:
@@ -106,6 +125,8 @@ class Receipt:
             "files": {path: asdict(entry) for path, entry in self.files.items()},
             "entries": [asdict(entry) for entry in self.entries],
             "documents": [asdict(entry) for entry in self.documents],
+            "unproven": [asdict(entry) for entry in self.unproven],
+            "proof": asdict(self.proof),
         }
         return (json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
@@ -178,6 +199,10 @@ _WRONG_TYPES: dict[type, str] = {
 }
 
 
+def _is_hash(text: str) -> bool:
+    return len(text) == _HASH_LENGTH and set(text) <= set("0123456789abcdef")
+
+
 class _Reader:
     """Reads the parts of one receipt with their types checked; a wrong part is refused by its name."""
 
@@ -213,17 +238,35 @@ class _Reader:
                 self._safe(path, "files"): self._file(path, item)
                 for path, item in sorted(self._typed(self._document, "files", dict).items())
             },
-            entries=tuple(self._registry(item) for item in self._typed(document, "entries", list)),
+            entries=tuple(self._registry(item, "entries") for item in self._typed(document, "entries", list)),
             documents=tuple(
                 self._placed(item, DocumentEntry, "documents") for item in self._typed(document, "documents", list)
             ),
+            # Receipts of earlier versions have neither: nothing is known about their units.
+            unproven=tuple(
+                self._registry(item, "unproven") for item in self._typed({"unproven": [], **document}, "unproven", list)
+            ),
+            proof=self._proof(document["proof"]) if "proof" in document else Proof(),
         )
+
+    def _proof(self, item: Any) -> Proof:
+        if not isinstance(item, dict) or item.keys() != {known.name for known in fields(Proof)}:
+            raise _refusal(self._path, "is damaged: `proof` says nothing usable")
+        state, outcomes, tested = item["state"], item["outcomes"], self._typed(item, "tested", str)
+        if state not in get_args(ProofState):
+            raise _refusal(self._path, f"is damaged: `proof` has the unknown state {state!r}")
+        if not isinstance(outcomes, dict) or not all(type(count) is int and count > 0 for count in outcomes.values()):
+            raise _refusal(self._path, "is damaged: `proof.outcomes` does not count tests")
+        if (tested or state != "written") and not _is_hash(tested):
+            raise _refusal(self._path, "is damaged: `proof` has no SHA-256 of what was tested")
+        tests = tuple(self._safe(path, "proof.tests") for path in self._texts(item["tests"], "proof.tests"))
+        return Proof(state, tests, outcomes, tested)
 
     def _file(self, path: str, item: Any) -> ReceiptFile:
         if not isinstance(item, dict) or item.keys() != {"sha256", "purpose", "contract", "todo", "test"}:
             raise _refusal(self._path, f"is damaged: `files` says nothing usable about {path}")
         digest = self._typed(item, "sha256", str)
-        if len(digest) != _HASH_LENGTH or not set(digest) <= set("0123456789abcdef"):
+        if not _is_hash(digest):
             raise _refusal(self._path, f"is damaged: `files` has no SHA-256 of {path}")
         return ReceiptFile(
             digest,
@@ -233,10 +276,10 @@ class _Reader:
             self._typed(item, "test", bool),
         )
 
-    def _registry(self, item: Any) -> RegistryEntry:
-        entry = self._placed(item, RegistryEntry, "entries")
+    def _registry(self, item: Any, part: str) -> RegistryEntry:
+        entry = self._placed(item, RegistryEntry, part)
         if entry.shape not in get_args(RegistryShape):
-            raise _refusal(self._path, f"is damaged: `entries` has the unknown shape {entry.shape!r}")
+            raise _refusal(self._path, f"is damaged: `{part}` has the unknown shape {entry.shape!r}")
         return entry
 
     def _placed(self, item: Any, record: type[_Entry], part: str) -> _Entry:

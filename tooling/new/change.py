@@ -6,7 +6,7 @@
     change.report("reward")                                  # what the command prints
 
 One `Change` goes from the command through planning, writing and tests to the report; each step adds what it knows.
-Commands call `run_change`, which does all of it. A dry run and `--plan-out` stop after the plan: they take no lock and
+`tooling.new.run` does all of it for the commands. A dry run and `--plan-out` stop after the plan: they take no lock and
 write nothing into the repository. Backups lie in the git directory, out of sight of git and of every tool that walks
 the work tree.
 """
@@ -21,7 +21,7 @@ import shutil
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -41,24 +41,27 @@ from tooling.cli.suggest import did_you_mean
 from tooling.kit.change.disk import ignore
 from tooling.kit.change.plan import Plan
 from tooling.kit.change.plan_file import plan_document
-from tooling.kit.change.transaction import apply_plan, pending, transaction
+from tooling.kit.change.transaction import apply_plan
 from tooling.kit.names import parse_name
 from tooling.kit.receipts import Receipt, read_receipt, read_receipts
 from tooling.kit.template.kinds import KindSource, ProjectSettings, discover, find_kind, read_settings
 from tooling.kit.template.tree import store_tree
-from tooling.new.testing import run_tests, staged_tests
+from tooling.new.proof import with_proof
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from tooling.cli.report import Registration
     from tooling.kit.change.disk import Observe
     from tooling.kit.kind import CheckResult
     from tooling.kit.names import Names
+    from tooling.new.proof import Standing
 
 SHOWN_REFERENCES = 20
 """Most lines of other files that people are shown."""
+LONGEST_SUBJECT = 72
+"""Characters of the first line of a commit message."""
 
 
 # ------------------------------------------------------------------------------------------------------- the project
@@ -185,6 +188,8 @@ class Change:
     plan: Plan = field(init=False)
     receipt: Receipt | None = None
     """As it will be; None when the unit goes."""
+    units: list[Receipt] = field(default_factory=list)
+    """Receipts, as they will be, of the units whose tests should pass afterwards."""
     kept: list[KeptFile] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
     """Files that will hold conflict markers."""
@@ -200,6 +205,10 @@ class Change:
     """Command that takes everything back, for when the tests fail."""
 
     applied: bool = False
+    stopped: ToolError | None = None
+    """What kept the tests of what was written from ending, or their result from being noted."""
+    standings: list[Standing] = field(default_factory=list)
+    """What is known of `units` now; those that are not there are left out."""
     backup: Path | None = None
     """Folder that holds the files a forced undo took away, at their paths."""
     plan_file: str | None = None
@@ -208,13 +217,36 @@ class Change:
     def __post_init__(self) -> None:
         self.plan = Plan(self.root)
 
+    def plan_receipt(self, receipt: Receipt) -> None:
+        """Make this the unit's receipt, and have those entries stand that tell whether it is proven."""
+        self.receipt, made = with_proof(self.plan, receipt, receipt.proof)
+        self.units.append(self.receipt)
+        for row in made:
+            self.add_registration(row)
+
+    def add_registration(self, row: Registration) -> None:
+        """Report an entry; earlier ones are one line lower once another one was put above them."""
+        if row.action == "add":
+            self.registered = [
+                replace(item, line=item.line + 1) if item.file == row.file and item.line >= row.line else item
+                for item in self.registered
+            ]
+        self.registered.append(row)
+
     @property
     def problem(self) -> ToolError | None:
         """Why the exit code is not 0 although everything that could be done was."""
+        if self.stopped is not None:
+            return self.stopped
         if not all(check.ok for check in self.checks):
-            undo = f", or take everything back with `{self.take_back}`" if self.applied and self.take_back else ""
-            what = "the files stay" if self.applied else "nothing was written"
-            return ChecksFailedError(f"the unit's tests failed; {what}", fix=f"see the output above{undo}")
+            if not self.applied:
+                return ChecksFailedError("the unit's tests failed; nothing was written", fix="see the output above")
+            again = " and ".join(f"`{unit.command}`" for unit in self.standings if not unit.proven)
+            undo = f", or take everything back with `{self.take_back}`" if self.take_back else ""
+            return ChecksFailedError(
+                "the unit's tests failed; the files stay, not proven",
+                fix=f"see the output above; correct the unit and run {again}{undo}",
+            )
         if self.conflicts:
             return MergeConflictError(
                 "edits and the new template changed the same lines",
@@ -244,10 +276,13 @@ class Change:
         if self.plan_file is not None:
             steps = [f"areal-new apply {shlex.quote(self.plan_file)}"]
         elif self.plan and self.commit:
-            steps.append(f"git commit -m {shlex.quote(self.commit)}")
+            steps += self._commit_steps()
         name = self.receipt.name if self.receipt is not None else self.request.name
         lines = [f"kept      {item.path}: {item.reason}" for item in self.kept]
         lines += [f"conflict  {path}" for path in self.conflicts]
+        for unit in self.standings:
+            if self.checks or not unit.proven:
+                lines.append(f"{unit.receipt.kind} {unit.receipt.name}: {unit}{unit.advice}")
         if self.references:
             lines += ["named elsewhere:", *(f"  {reference}" for reference in self.references[:SHOWN_REFERENCES])]
         if len(self.references) > SHOWN_REFERENCES:
@@ -261,6 +296,7 @@ class Change:
             problem=self.problem,
             dry_run=dry_run,
             changes=self.plan.changes,
+            changing=not self.checks and all(unit.proven for unit in self.standings),
             show_diff=show_diff,
             registered=tuple(self.registered),
             checks=tuple(self.checks),
@@ -271,6 +307,7 @@ class Change:
                 "applied": self.applied,
                 "unit": {"kind": self.request.kind, "name": name} if name else None,
                 "tests": list(self.tests),
+                "proofs": [unit.as_data() for unit in self.standings],
                 "kept": [item._asdict() for item in self.kept],
                 "conflicts": list(self.conflicts),
                 "references": list(self.references),
@@ -279,6 +316,15 @@ class Change:
                 "plan_file": self.plan_file,
             },
         )
+
+    def _commit_steps(self) -> list[str]:
+        """Return the commands that commit exactly what the plan writes; a name too long for the subject goes below."""
+        message = [self.commit]
+        if len(self.commit) > LONGEST_SUBJECT:
+            message = [f"{self.commit.partition(':')[0]}: add a new {self.request.kind}", self.request.name]
+        words = [word for part in message for word in ("-m", part)]
+        paths = [item.path for item in self.plan.changes]
+        return [shlex.join(["git", "add", *paths]), shlex.join(["git", "commit", *words])]
 
     def save(self, command: str, file: str, *, force: bool) -> None:
         """Write the plan into a file, whole or not at all. Raises ConflictError when the file exists and `force` is not
@@ -356,52 +402,6 @@ class Invocation:
             yield
         if self.arguments.verbose:
             say(f"{what}: {time.perf_counter() - started:.3f} s")
-
-
-def run_change(invocation: Invocation, make: Callable[[Project], Change]) -> Report:
-    """Plan and, unless this is a dry run, write. Raises what planning and writing raise; then nothing was written."""
-    dry_run, plan_out = bool(invocation.option("dry_run")), invocation.option("plan_out")
-    if plan_out is not None and dry_run:
-        raise UsageError(
-            "a dry run saves no plan", where="--plan-out", fix="leave --dry-run out: --plan-out applies nothing either"
-        )
-    project = invocation.project
-    if dry_run or plan_out is not None:
-        if pending(project.repository):  # what is on disk is half of something, and only a run that writes mends it
-            fix = "run `areal-new recover`, then this command again"
-            raise ConflictError("an interrupted run has not been rolled back yet", fix=fix)
-        with invocation.phase("planning"):
-            change = make(project)
-        if _staged_tests_pass(invocation, change) and plan_out is not None:
-            change.save(invocation.command, plan_out, force=invocation.arguments.force)
-    else:
-        wait = invocation.arguments.wait
-        with transaction(
-            project.repository,
-            wait_seconds=wait,
-            note=lambda line: say(f"rolled back an interrupted run: {line}"),
-        ):
-            with invocation.phase("planning"):
-                change = make(project)
-            if _staged_tests_pass(invocation, change) and change.findings is None:
-                with invocation.phase("writing"):
-                    apply_change(project, change)
-        skips = invocation.option("no_test") or invocation.option("test") == "staged" or change.conflicts
-        if change.applied and change.tests and change.plan and not skips:
-            with invocation.phase("running tests"):
-                change.checks.append(run_tests(project.root, list(change.tests), python=project.python))
-    return change.report(invocation.command, dry_run=dry_run, show_diff=bool(invocation.option("diff")))
-
-
-def _staged_tests_pass(invocation: Invocation, change: Change) -> bool:
-    """Run the tests on a copy of the repository as it will be, where that is asked for."""
-    if change.conflicts or not change.tests or invocation.option("test") != "staged":
-        return True
-    project = invocation.project
-    with invocation.phase("running tests on a copy"):
-        result = staged_tests(project.repository, change.plan, list(change.tests), python=project.python)
-    change.checks.append(result)
-    return result.ok
 
 
 def apply_change(project: Project, change: Change, *, observe: Observe = ignore) -> None:

@@ -42,7 +42,8 @@ _FLAGS: Final = ("--diff", "--dry-run", "--force", "--help", "--json", "--no-tes
 """Shared options without one; -h, -v and -V besides."""
 _DESCRIPTION: Final = """\
 Generates a unit (a reward, a dataset, a workflow, ...) with its test, registers it, and proves it; explains, updates,
-renames and undoes it later. A run changes everything it says, or nothing."""
+renames and undoes it later. A run writes everything it says, or nothing; a unit whose tests have not passed is written,
+not proven, and `areal-new status` says so."""
 
 _GENERATE: Final = "tooling.new.commands.generate"
 """Module that answers for every kind."""
@@ -54,6 +55,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         ("explain", "explain", "say what each file of a unit is for and what is left to do"),
         ("kinds", "kinds", "list what can be generated"),
         ("list", "listing", "list the generated units"),
+        ("prove", "prove", "run the tests of units that are not proven, and note what came out"),
         ("recover", "recover", "roll back a run that was interrupted"),
         ("rename", "rename", "rename a unit: files, symbols, registry entry, tests, documents"),
         ("schema", "schema", "print the JSON schema of a kind's answers, or of the output of --json"),
@@ -91,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     call = split(words, VALUE_OPTIONS)
     command = call.word or ("version" if call.version else "help" if call.help else "")
-    interrupted = ("interrupted", "nothing was left half done")
+    interrupted = ("interrupted; no file is half written", "`areal-new status` says what is there")
     return run_cli(PROGRAM, words, lambda _: answer(call), command=command, interrupted=interrupted)
 
 
@@ -207,7 +209,7 @@ def add_testing(parser: Parser) -> None:
         type=one_of("after", "staged"),
         help="run the unit's tests after writing (default), or before, on a copy of the repository",
     )
-    choice.add_argument("--no-test", action="store_true", help="run no tests")
+    choice.add_argument("--no-test", action="store_true", help="run no tests: the unit is written, not proven")
 
 
 def _module(name: str) -> InvokedModule:

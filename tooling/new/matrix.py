@@ -199,7 +199,7 @@ def registries_of_any_style_grow_by_their_lines(sandbox: Sandbox, request: UnitR
     """Check that a registry with CRLF, comments, another annotation or unsorted entries gains exactly the new lines,
     or that the edit is refused with the line to paste."""
     unit = sandbox.plan(request)
-    entries = list(unit.receipt.entries) if unit.receipt else []
+    entries = [*unit.receipt.entries, *unit.receipt.unproven] if unit.receipt else []
     for path in sorted({entry.file for entry in entries}):
         pristine = (sandbox.root / path).read_bytes()
         mine = [entry for entry in entries if entry.file == path]

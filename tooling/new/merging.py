@@ -19,9 +19,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from tooling.cli.errors import ChecksFailedError, ConflictError, MergeConflictError, ToolError, UsageError
 from tooling.cli.git import Git
 from tooling.kit.change.plan import sha256
+from tooling.kit.edits.text import conflict_lines
+from tooling.kit.receipts import Proof
 from tooling.kit.template.rendering import check_files
 from tooling.kit.template.tree import restore_tree
 from tooling.new.change import KeptFile
+from tooling.new.proof import standing, tests_there
 from tooling.new.unit import ADVISORY, render_unit, template_tree
 
 if TYPE_CHECKING:
@@ -38,12 +41,6 @@ _MOST_CONFLICTS = 127
 """Above it git's exit status means an error."""
 _MOST_COMMITS = 2000
 """How far back a file's history is searched."""
-_MARKERS = (
-    re.compile(rb"^<{7} ", re.MULTILINE),
-    re.compile(rb"^={7}\r?$", re.MULTILINE),
-    re.compile(rb"^>{7} ", re.MULTILINE),
-)
-"""What the lines of a conflict begin with, in their order."""
 
 
 class Labels(NamedTuple):
@@ -86,17 +83,6 @@ def three_way(base: bytes, ours: bytes, theirs: bytes, labels: Labels | None = N
     if not 0 <= done.status <= _MOST_CONFLICTS:
         raise ToolError(f"git merge-file failed with status {done.status}: {done.complaint}")
     return Merged(done.output, done.status)
-
-
-def has_markers(content: bytes) -> bool:
-    """Check whether a text holds a conflict that nobody resolved yet: lines of "<<<<<<< ", "=======" and ">>>>>>> "."""
-    position = 0
-    for marker in _MARKERS:
-        found = marker.search(content, position)
-        if found is None:
-            return False
-        position = found.end()
-    return True
 
 
 def _only_crlf(content: bytes) -> bool:
@@ -227,7 +213,7 @@ class Merger:
 
     def _merged(self, old: str, new: str, ours: bytes, theirs: bytes) -> bytes:
         base = ours if ours == theirs else self._pristine(old)
-        if has_markers(ours) and not has_markers(base):
+        if conflict_lines(ours) and not conflict_lines(base):
             raise MergeConflictError(
                 "still holds the conflict markers of an earlier merge; nothing was written",
                 where=old,
@@ -312,13 +298,15 @@ class Merger:
             files={path: described[path] for path in self.managed},
             entries=entries.entries,
             documents=entries.documents,
+            proof=self.receipt.proof,
         )
         plan = self.change.plan
+        if not standing(plan, receipt).current:
+            receipt = replace(receipt, proof=Proof())
         if receipt.path != self.receipt.path:
             plan.delete(self.receipt.path, reason="receipt under the old name")
-        plan.write(receipt.path, receipt.to_bytes(), reason="receipt")
-        self.change.receipt = receipt
-        self.change.tests += tuple(path for path in receipt.tests_of_unit if plan.read(path) is not None)
+        self.change.plan_receipt(receipt)
+        self.change.tests += tuple(tests_there(plan, receipt))
 
 
 def read_or_none(plan: Plan, path: str) -> bytes | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -32,6 +33,9 @@ MAX_OVERLAY_BYTES = 2 * 1024**3
 """A repository with more than this in its files is not copied for `--test staged`."""
 _TAIL_LINES = 40
 _NO_TESTS_COLLECTED = 5
+_SUMMARY = re.compile(r"^.*\b\d+ [a-z]+\b.* in \d+\.\d+s", re.MULTILINE)
+_OUTCOME = re.compile(r"\b([1-9]\d*) (passed|failed|skipped|xfailed|xpassed|error)s?\b")
+"""What pytest counts in its last line; warnings are none of it."""
 
 
 def run_tests(
@@ -49,7 +53,8 @@ def run_tests(
     """
     if not paths:
         return CheckResult(name, ok=True, seconds=0.0, detail="no tests to run")
-    command = [os.fspath(python), "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *paths]
+    command = [os.fspath(python), "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
+    command += [f"./{path}" if path.startswith("-") else path for path in paths]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="areal-new-tests-") as scratch:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {
@@ -73,7 +78,9 @@ def run_tests(
         detail = f"ended by signal {-status}\n{detail}".strip()
     else:
         detail = detail or f"pytest ended with status {status}"
-    return CheckResult(name, ok=status == 0, seconds=round(time.monotonic() - started, 3), detail=detail)
+    summary = _SUMMARY.findall(output)
+    outcomes = {word: int(count) for count, word in _OUTCOME.findall(summary[-1])} if summary else {}
+    return CheckResult(name, status == 0, round(time.monotonic() - started, 3), detail, outcomes)
 
 
 def staged_tests(

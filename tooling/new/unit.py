@@ -19,7 +19,7 @@ import importlib
 import json
 import os
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -29,6 +29,7 @@ from tooling.cli.suggest import did_you_mean
 from tooling.cli.toml import version
 from tooling.kit.change.plan import sha256
 from tooling.kit.edits import add_entry, find_entry, keys, remove_entry
+from tooling.kit.edits.text import refuse_conflicts
 from tooling.kit.kind import DocumentEntry, RegistryEntry
 from tooling.kit.names import check_free
 from tooling.kit.receipts import Receipt, ReceiptFile, TemplateReference
@@ -99,6 +100,7 @@ class RenderedUnit:
             register=register,
             symbols=self.manifest.symbols,
             files=self.receipt_files(),
+            unproven=self.manifest.unproven if register else (),
         )
 
 
@@ -249,7 +251,8 @@ class Entries(NamedTuple):
 def register(change: Change, wanted: Iterable[Entry]) -> Entries:
     """Add what is missing; return those that were not there before.
 
-    Raises RegistryShapeError (with the line to paste), ConflictError (another value), and ChecksFailedError when a
+    Raises RegistryShapeError (with the line to paste), ConflictError (another value), MergeConflictError (a file with
+    conflict markers), and ChecksFailedError when a
     registry would no longer pass the repository's ruff, e.g. by the length of a line.
     """
     registries, documents = Entries.of(wanted)
@@ -264,6 +267,7 @@ def register(change: Change, wanted: Iterable[Entry]) -> Entries:
                 where=entry.file,
                 fix=f"create it with the entry {entry.key!r}: {entry.value!r}, or use --no-register",
             )
+        refuse_conflicts(source, entry.file)
         if _add(change, entry, source, made):
             before.setdefault(entry.file, source)
     worse = check_edited(change.root, {path: (source, plan.read(path) or b"") for path, source in before.items()})
@@ -278,6 +282,7 @@ def register(change: Change, wanted: Iterable[Entry]) -> Entries:
     change.warnings += [f"{result.name} of {', '.join(before)}: {result.detail}" for result in worse]
     for line in documents:
         source = plan.read(line.file)
+        refuse_conflicts(source or b"", line.file)
         try:
             if source is None:
                 raise RegistryShapeError("does not exist", fix=f"line to paste: {line.value}")
@@ -301,22 +306,19 @@ def _add(change: Change, entry: Entry, source: bytes, made: list[Entry]) -> bool
     made.append(entry)
     keys_here = ", ".join(each.key for each in made if each.file == entry.file)
     change.plan.write(entry.file, edit.source, reason=f"{what} {keys_here} in {table}")
-    # Earlier entries are one line lower once another one was put above them.
-    change.registered = [
-        replace(item, line=item.line + 1) if item.file == entry.file and item.line >= edit.line else item
-        for item in change.registered
-    ]
-    change.registered.append(Registration(entry.file, table, entry.key, value, edit.line))
+    change.add_registration(Registration(entry.file, table, entry.key, value, edit.line))
     return True
 
 
 def unregister(change: Change, entries: Iterable[Entry], *, forget: bool = False) -> Entries:
     """Take out what is still as it was made; what is gone already is fine. Return what was left because somebody
-    changed it, which the change keeps, or with `forget` only warns about."""
+    changed it, which the change keeps, or with `forget` only warns about. Raises MergeConflictError for a file with
+    conflict markers."""
     left: list[Entry] = []
     for entry in entries:
         is_line = isinstance(entry, DocumentEntry)
         what = f"the line of {entry.key!r}" if is_line else f"the entry {entry.key!r}"
+        refuse_conflicts(change.plan.read(entry.file) or b"", entry.file)
         state, source = entry_state(change.plan, entry), change.plan.read(entry.file)
         if state == "absent" or source is None:
             continue
@@ -354,7 +356,9 @@ def move_entries(change: Change, receipt: Receipt, old: ResolvedManifest | None,
     listed: Sequence[Entry] = (*receipt.entries, *receipt.documents)
     wanted: Sequence[Entry] = (*new.registry, *new.documents)
     before = {*listed, *((*old.registry, *old.documents) if old is not None else ())}
-    left = unregister(change, [entry for entry in listed if entry not in wanted])
+    gone = [entry for entry in listed if entry not in wanted]
+    gone += [entry for entry in receipt.unproven if entry not in new.unproven]
+    left = unregister(change, gone)
     stays: Sequence[Entry] = (*left.entries, *left.documents)
     held = {(entry.file, entry.table, entry.key) for entry in stays}
     done = register(

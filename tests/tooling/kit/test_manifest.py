@@ -46,6 +46,12 @@ table = "REWARDS"
 key = "{{ key }}"
 value = "{{ package }}.reward.{{ snake }}:{{ snake }}_reward"
 
+[[unproven]]
+file = "{{ package_path }}/reward/registry.py"
+shape = "sequence"
+table = "UNPROVEN"
+key = "{{ key }}"
+
 [[documents]]
 file = "docs/extensions.md"
 section = "rewards"
@@ -113,6 +119,7 @@ def test_it_becomes_what_one_unit_needs(tmp_path):
                 "areal/reward/registry.py", "mapping", "REWARDS", "digits", "areal.reward.digits:digits_reward"
             ),
         ),
+        unproven=(RegistryEntry("areal/reward/registry.py", "sequence", "UNPROVEN", "digits"),),
         documents=(DocumentEntry("docs/extensions.md", "rewards", "digits", "| `digits` |"),),
     )
 

@@ -12,6 +12,7 @@ from tooling.kit.change.plan import sha256
 from tooling.kit.kind import DocumentEntry, RegistryEntry
 from tooling.kit.names import Names
 from tooling.kit.receipts import (
+    Proof,
     Receipt,
     ReceiptFile,
     TemplateReference,
@@ -39,6 +40,8 @@ RECEIPT = Receipt(
     },
     entries=(RegistryEntry("areal/reward/registry.py", "mapping", "REWARDS", "digits_hard", "areal.x:y"),),
     documents=(DocumentEntry("docs/extensions.md", "rewards", "digits_hard", "| `digits_hard` | x |"),),
+    unproven=(RegistryEntry("areal/reward/registry.py", "sequence", "UNPROVEN", "digits_hard"),),
+    proof=Proof("proven", ("tests/areal/reward/test_digits_hard.py",), {"passed": 3}, sha256(b"z")),
 )
 
 
@@ -75,6 +78,12 @@ def test_equal_units_give_equal_bytes_whatever_the_order_they_were_put_together(
     answers = dict(reversed(RECEIPT.answers.items()))
     files = dict(reversed(RECEIPT.files.items()))
     assert replace(RECEIPT, answers=answers, files=files).to_bytes() == RECEIPT.to_bytes()
+
+
+def test_of_a_unit_of_an_earlier_version_no_proof_is_known(tmp_path):
+    store(tmp_path, content=tampered(lambda document: (document.pop("proof"), document.pop("unproven"))))
+    read = read_receipt(tmp_path, "reward", "digits_hard")
+    assert (read.proof, read.unproven) == (Proof(), ())
 
 
 def test_receipts_are_listed_by_kind_and_name(tmp_path):
@@ -118,6 +127,14 @@ def test_a_unit_whose_name_is_no_file_name_has_no_receipt_path(part):
         (lambda d: d["entries"][0].update(shape="regex"), "unknown shape 'regex'"),
         (lambda d: d["documents"][0].update(file="docs/../../x"), "tampered with: `documents`"),
         (lambda d: d.update(documents={}), "`documents` is not a list"),
+        (lambda d: d["unproven"][0].update(file="../x"), "tampered with: `unproven` has an unsafe path"),
+        (lambda d: d.update(proof="proven"), "`proof` says nothing usable"),
+        (lambda d: d["proof"].pop("tested"), "`proof` says nothing usable"),
+        (lambda d: d["proof"].update(state="perfect"), "unknown state 'perfect'"),
+        (lambda d: d["proof"].update(state=["proven"]), "unknown state"),
+        (lambda d: d["proof"].update(tested=""), "`proof` has no SHA-256"),
+        (lambda d: d["proof"].update(outcomes={"passed": "all"}), "`proof.outcomes` does not count"),
+        (lambda d: d["proof"].update(tests=["/etc/passwd"]), "tampered with: `proof.tests`"),
     ],
 )
 def test_a_damaged_receipt_is_refused_by_the_part_that_is_wrong(tmp_path, change, message):

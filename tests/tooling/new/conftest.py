@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tooling.cli.parser import split
+from tooling.kit.kind import CheckResult
+from tooling.kit.receipts import read_receipt
 from tooling.new.change import UnitRequest
 from tooling.new.command_line import VALUE_OPTIONS, answer, main
 from tooling.new.commands.generate import plan_unit
 from tooling.new.matrix import Sandbox
+from tooling.new.proof import hash_files, proof_of, with_proof
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+ROOT = Path(__file__).resolve().parents[3]
 PROJECT = {
     "pyproject.toml": """\
 [tool.areal.new]
@@ -168,6 +174,27 @@ class World(Sandbox):
         path.chmod(0o755)
         return path
 
+    def interrupted(self, *words: str) -> tuple[int, str]:
+        """Exit code and output of a command that got Ctrl-C while it ran tests."""
+        self.interpreter("touch started; sleep 60")
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tooling.new", *words],
+            cwd=self.root,
+            env={**os.environ, "PYTHONPATH": os.fspath(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        deadline = time.monotonic() + 60
+        while not (self.root / "started").exists():
+            assert child.poll() is None, child.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        child.send_signal(signal.SIGINT)
+        out, _ = child.communicate(timeout=30)
+        (self.root / "started").unlink()
+        return child.returncode, out
+
     def commit(self, message: str = "work") -> None:
         self.git("add", "--all")
         self.git("commit", "--quiet", "--message", message)
@@ -198,6 +225,14 @@ class World(Sandbox):
     def generate(self, name="half_off", **answers):
         return self.apply(self.plan(name, **answers))
 
+    def prove(self, name="half_off", **outcomes):
+        """Note in the unit's receipt that its tests ended so, without running them."""
+        change = self.project.change(UnitRequest(kind="rule", name=name))
+        receipt = read_receipt(self.root, "rule", name)
+        result = CheckResult("tests", "failed" not in outcomes, 1.0, outcomes=outcomes)
+        with_proof(change.plan, receipt, proof_of(receipt.tests_of_unit, result, hash_files(change.plan, receipt)))
+        self.apply(change)
+
 
 @pytest.fixture(scope="session")
 def originals(tmp_path_factory):
@@ -212,6 +247,7 @@ def originals(tmp_path_factory):
     made = World(world.root.parent / "made")
     shutil.copytree(world.root, made.root, symlinks=True)
     made.generate()
+    made.prove(passed=1)
     return world, made
 
 
@@ -223,7 +259,7 @@ def world(originals, tmp_path):
 
 @pytest.fixture
 def made(originals, tmp_path):
-    """The project in which the unit half_off was generated, not committed."""
+    """The project in which the unit half_off was generated and proven, not committed."""
     return World(shutil.copytree(originals[1].root, tmp_path / "shop", symlinks=True))
 
 

@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,7 +16,13 @@ import pytest
 
 from tooling.cli.git import find_repository
 from tooling.cli.parser import split
+from tooling.commit.message import cleaned, parse
+from tooling.commit.rules import problems
+from tooling.commit.settings import read_commit_settings
 from tooling.kit.change.lock import repository_lock
+from tooling.kit.template.expressions import evaluate
+from tooling.kit.template.kinds import discover
+from tooling.kit.template.manifest import load_manifest
 from tooling.new.command_line import COMMANDS, EXIT_CODES, VALUE_OPTIONS, main
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -207,14 +214,35 @@ def test_generating_says_what_was_done_and_proves_it(world):
     assert re.search(r"register +shop/rules/registry.py:\d+ +RULES half_off", out)
     assert re.search(r"✓ tests +\d+\.\d\d s", out)
     assert "use rule=half_off" in out
-    assert "git commit -m 'feat(rules): add half-off'" in out
+    added = ".areal/receipts/rule/half_off.json docs/extensions.md shop/rules/half_off.py shop/rules/registry.py"
+    assert f"  git add {added} tests/test_half_off.py\n  git commit -m 'feat(rules): add half-off'\n" in out
+
+
+@pytest.mark.parametrize("words", [("half_off",), ("rule_" + "x" * 55, "--no-register")], ids=["short", "longest"])
+def test_the_next_steps_commit_exactly_what_was_written(world, run, words):
+    world.write("shop/mine.py", "x = 1\n")
+    said = json.loads(run(world.root, "rule", *words, "--no-test", "--json").stdout)
+    for step in said["next"][-2:]:
+        world.git(*shlex.split(step)[1:])
+    assert world.status().splitlines() == ["?? shop/mine.py"]
+    found = problems(parse(cleaned(world.git("log", "-1", "--format=%B"))), read_commit_settings(ROOT))
+    assert [problem for problem in found if not problem.rule.startswith("scope")] == []  # `rules` is a kind of the test
+
+
+def test_the_message_of_every_kind_of_this_repository_passes_its_own_check():
+    for name, kind in discover(ROOT).items():
+        message = evaluate(load_manifest(kind.folder).commit, {"kebab": "half-off"}, where=name)
+        assert problems(parse(message), read_commit_settings(ROOT)) == [], name
 
 
 def test_generate_and_undo_leave_the_tree_as_it_was(world, run):
     before, staged = world.tree(), world.status()
     assert run(world.root, "rule", "half_off", "--no-test").code == 0
-    again = run(world.root, "rule", "half_off")
-    assert (again.code, again.stdout.splitlines()[0]) == (0, "nothing to do")
+    again = run(world.root, "rule", "half_off", "--no-test")
+    assert (again.code, again.stdout.splitlines()[0]) == (
+        0,
+        "rule half_off: written, not proven; `areal-new prove rule half_off` runs its tests",
+    )
     done = run(world.root, "undo", "rule", "half_off")
     assert done.code == 0, done.stderr
     assert re.search(r"delete +shop/rules/half_off.py", done.stdout)

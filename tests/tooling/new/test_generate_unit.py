@@ -10,6 +10,7 @@ import pytest
 from tooling.cli.errors import (
     ChecksFailedError,
     ConflictError,
+    MergeConflictError,
     NameRefusedError,
     RegistryShapeError,
     UsageError,
@@ -104,6 +105,13 @@ def test_a_second_run_after_the_template_changed_points_to_update(made):
     again = made.plan()
     assert not again.plan
     assert "areal-new update rule half_off" in again.warnings[0]
+
+
+def test_a_template_that_changed_is_not_rendered_with_the_old_answers(made):
+    made.edit(made.module_template, "result = price", "result = {{ nobody.answers.this }}")
+    again = made.plan()
+    assert not again.plan
+    assert "areal-new update" in again.warnings[0]
 
 
 def test_without_registering_only_the_files_and_the_receipt_are_made(world):
@@ -310,3 +318,23 @@ def test_every_entry_is_reported_where_it_stands_in_the_end(tmp_path):
     assert [lines[item.line - 1].split('"')[1] for item in change.registered] == keys
     (changed,) = change.plan.changes
     assert changed.reason == "register tenth, half, third in RULES"
+
+
+CONFLICT = "<<<<<<< HEAD\n{ours}=======\n{theirs}>>>>>>> branch\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "number"),
+    [
+        ("shop/rules/registry.py", '    "free": "shop.rules.free:free_rule",\n', 7),
+        ("docs/extensions.md", "| `free` | nothing costs anything |\n", 6),
+    ],
+)
+@pytest.mark.parametrize("command", [("rule", "fifth_off"), ("undo", "rule", "half_off")])
+def test_a_file_with_conflict_markers_is_refused_by_its_lines(made, path, line, number, command):
+    made.edit(path, line, CONFLICT.format(ours=line, theirs=line.upper()))
+    before = made.tree()
+    with pytest.raises(MergeConflictError, match=f"conflict markers in line {number}; nothing was written") as caught:
+        made.call(*command)
+    assert (caught.value.where, caught.value.fix) == (f"{path}:{number}", "resolve the conflict first")
+    assert made.tree() == before

@@ -3,10 +3,6 @@
 import json
 import os
 import resource
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import jsonschema
@@ -20,8 +16,6 @@ from tooling.new.commands import kinds as kinds_command
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = json.loads((ROOT / "tooling/new/schemas/output.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-COMMAND = [sys.executable, "-m", "tooling.new"]
 
 
 def checked(text, expected_code):
@@ -106,6 +100,7 @@ def test_every_command_answers_with_one_object(world, tmp_path, capsys):
         ("completion", "bash"),
         ("update", "rule", "first", "--percent", "20", "--no-test"),
         ("update", "--all"),
+        ("prove", "--all", "--dry-run"),
         ("rename", "rule", "first", "third", "--no-test"),
         ("undo", "rule", "third", "--dry-run", "--diff"),
         ("undo", "rule", "third"),
@@ -225,20 +220,9 @@ def test_exit_75_another_process_is_at_work(world, run):
 
 
 def test_exit_130_an_interrupt_during_the_tests_of_a_written_unit(world):
-    world.interpreter("touch started; sleep 60")
-    child = subprocess.Popen(
-        [*COMMAND, "rule", "half_off", "--json"],
-        cwd=world.root,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 60
-    while not (world.root / "started").exists():
-        assert child.poll() is None, child.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    child.send_signal(signal.SIGINT)
-    out, _ = child.communicate(timeout=30)
-    assert (child.returncode, checked(out, 130)["code"]) == (130, "interrupted")
+    code, out = world.interrupted("rule", "half_off", "--json")
+    found = checked(out, 130)
+    assert (code, found["code"], found["applied"]) == (130, "interrupted", True)
+    assert found["error"] == "interrupted: the files are written, the proof is not finished"
+    assert "`areal-new prove rule half_off` to finish it, or `areal-new undo rule half_off`" in found["fix"]
+    assert [(unit["name"], unit["state"]) for unit in found["proofs"]] == [("half_off", "written")]

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tooling.cli.errors import UsageError
-from tooling.new.merging import Labels, has_markers, three_way
+from tooling.kit.edits.text import conflict_lines
+from tooling.new.merging import Labels, three_way
 
 BASE = b"one\ntwo\nthree\nfour\nfive\nsix\n"
 
@@ -22,8 +23,8 @@ def test_markers_are_found_where_a_merge_left_them_and_only_there(end):
     base, ours, theirs = (text.replace(b"\n", end) for text in (BASE, BASE.replace(b"two", b"2"), b"x\ny\n"))
     merged = three_way(base, ours, theirs)
     assert merged.conflicts
-    assert has_markers(merged.content)
-    assert not any(map(has_markers, (base, ours, theirs, b"", b"=======\n>>>>>>> x\n<<<<<<< y\n", b"a <<<<<<< b\n")))
+    assert conflict_lines(merged.content)
+    assert not any(map(conflict_lines, (base, ours, theirs, b"", b"=======\n>>>>>>> x\n<<<<<<< y\n", b"a <<<<<<< b\n")))
 
 
 def test_the_same_change_on_both_sides_is_no_conflict():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tooling.cli.errors import UsageError
+from tooling.cli.parser import split
 from tooling.new.change import open_project
+from tooling.new.command_line import VALUE_OPTIONS, answer
 from tooling.new.commands.explain import explain, find_markers
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,6 +28,7 @@ def status(world):
 def test_a_fresh_unit_is_clean(world):
     assert world.units() == []
     world.generate()
+    world.prove(passed=3)
     found = status(world)
     assert (found.state, found.template) == ("clean", "current")
     assert {(file.path, file.state) for file in found.files} == {(MODULE, "pristine"), (TEST, "pristine")}
@@ -61,6 +65,24 @@ def test_a_link_in_the_place_of_a_file_is_an_edit(made):
     (made.root / MODULE).unlink()
     (made.root / MODULE).symlink_to("registry.py")
     assert [file.state for file in status(made).files] == ["edited", "pristine"]
+
+
+def states(folder):
+    units = answer(split(["status", "--repo", str(folder)], VALUE_OPTIONS)).data["units"]
+    return {f"{unit['kind']} {unit['name']}": unit["state"] for unit in units}
+
+
+def test_the_units_of_this_repository_are_clean():
+    """What a fresh clone says first: a template that was changed goes with `areal-new update --all`."""
+    assert set(states(ROOT).values()) <= {"clean"}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("options", [(), ("--depth=1",)], ids=["with history", "without"])
+def test_the_units_of_a_fresh_clone_are_clean(tmp_path, options):
+    command = ["git", "clone", "--quiet", *options, ROOT.as_uri(), str(tmp_path / "clone")]
+    subprocess.run(command, check=True, timeout=120)
+    assert set(states(tmp_path / "clone").values()) == {"clean"}
 
 
 def test_units_are_listed_by_kind_and_name(made):

@@ -82,15 +82,16 @@ def test_two_forced_undos_in_a_second_keep_both_backups(world):
     assert [(backup / MODULE).read_text(encoding="utf-8") for backup in backups] == ["first", "second"]
 
 
-def test_after_a_kept_file_the_unit_can_be_generated_again(made):
-    complete = made.tree()
-    made.edit(MODULE, "return result", "return max(result, 0.0)")
-    edited = made.read(MODULE)
-    undo(made)
-    made.generate()
-    assert made.read(MODULE) == edited
+def test_after_a_kept_file_the_unit_can_be_generated_again(world):
+    world.generate()
+    complete = world.tree()
+    world.edit(MODULE, "return result", "return max(result, 0.0)")
+    edited = world.read(MODULE)
+    undo(world)
+    world.generate()
+    assert world.read(MODULE) == edited
     mode, _ = complete[MODULE]
-    assert made.tree() == complete | {MODULE: (mode, edited.encode())}
+    assert world.tree() == complete | {MODULE: (mode, edited.encode())}
 
 
 def test_a_registry_entry_that_somebody_changed_is_kept_and_reported(made):

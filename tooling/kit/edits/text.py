@@ -19,12 +19,13 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tooling.cli.errors import RegistryShapeError
+from tooling.cli.errors import MergeConflictError, RegistryShapeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+_CONFLICT = re.compile(rb"^<{7} .*?^={7}\r?$.*?^>{7} ", re.MULTILINE | re.DOTALL)
 _BLANK_OR_COMMENT = re.compile(rb"[ \t]*(#[^\r\n]*)?(\r?\n|\Z)")
 
 
@@ -133,6 +134,25 @@ def line_starts(data: bytes) -> tuple[int, ...]:
     """Return the offset of each line; a final newline starts no line of its own."""
     starts = [0, *(match.end() for match in re.finditer(rb"\n", data))]
     return tuple(starts[:-1]) if len(starts) > 1 and starts[-1] == len(data) else tuple(starts)
+
+
+def conflict_lines(source: bytes) -> list[int]:
+    """Return the 1-based lines where conflicts begin that git left and nobody resolved yet.
+
+    A conflict has lines of "<<<<<<< ", "=======" and ">>>>>>> ", in this order.
+    """
+    return [source.count(b"\n", 0, found.start()) + 1 for found in _CONFLICT.finditer(source)]
+
+
+def refuse_conflicts(source: bytes, file: str) -> None:
+    """Raise MergeConflictError for a file that holds conflict markers: whatever is done to it would be guessed."""
+    if lines := conflict_lines(source):
+        numbers = ", ".join(map(str, lines))
+        raise MergeConflictError(
+            f"holds conflict markers in line{'s' if len(lines) > 1 else ''} {numbers}; nothing was written",
+            where=f"{file}:{lines[0]}",
+            fix="resolve the conflict first",
+        )
 
 
 def refusal(file: str, line: int, why: str, fix: str) -> RegistryShapeError:

@@ -154,6 +154,7 @@ COMMANDS = frozenset(
         "explain",
         "kinds",
         "list",
+        "prove",
         "recover",
         "rename",
         "schema",

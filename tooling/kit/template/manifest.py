@@ -46,6 +46,7 @@ _KEYS: dict[str, type] = {
     "options": list,
     "files": list,
     "registry": list,
+    "unproven": list,
     "documents": list,
     "renames": dict,
     "example": dict,
@@ -97,6 +98,7 @@ def load_manifest(folder: Path) -> Manifest:
         options=tuple(OptionEntry(**entry) for entry in _tables(table, "options", _OPTION_KEYS, where, when=False)),
         files=_tables(table, "files", _FILE_KEYS, where),
         registry=_tables(table, "registry", _REGISTRY_KEYS, where),
+        unproven=_tables(table, "unproven", _REGISTRY_KEYS, where),
         documents=_tables(table, "documents", _DOCUMENT_KEYS, where),
         renames={_place(old, f"{where}: renames"): _place(new, f"{where}: renames") for old, new in renames.items()},
         example=table.get("example", {}),
@@ -172,6 +174,9 @@ def resolve(
         files=files,
         registry=tuple(
             _registry(entry, context, place) for entry, place in _kept(manifest.registry, "registry", context, where)
+        ),
+        unproven=tuple(
+            _registry(entry, context, place) for entry, place in _kept(manifest.unproven, "unproven", context, where)
         ),
         documents=tuple(
             _document(entry, context, place) for entry, place in _kept(manifest.documents, "documents", context, where)

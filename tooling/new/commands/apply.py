@@ -9,7 +9,7 @@ Refused (exit code 3) when a file has changed since the plan was made. Applying 
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -18,12 +18,17 @@ from tooling.cli.parser import add_changing
 from tooling.cli.report import Registration
 from tooling.kit.change.plan import read_inside, safe_path
 from tooling.kit.change.plan_file import plan_from_document
-from tooling.new.change import KeptFile, UnitRequest, run_change
+from tooling.kit.receipts import RECEIPTS, parse_receipt, read_receipt
+from tooling.new.change import KeptFile, UnitRequest
 from tooling.new.command_line import add_testing
+from tooling.new.proof import with_proof
+from tooling.new.run import run_change
 
 if TYPE_CHECKING:
     from tooling.cli.parser import Parser
     from tooling.cli.report import Report
+    from tooling.kit.change.plan import Plan
+    from tooling.kit.receipts import Receipt
     from tooling.new.change import Change, Invocation, Project
 
 _TEXTS = ("command", "kind", "name", "commit")
@@ -74,7 +79,9 @@ def load_plan(file: str, project: Project) -> Change:
     if damaged:
         _refuse(file, f"`extra` has no usable {', '.join(damaged)}")
     change = project.change(UnitRequest(kind=extra["kind"], name=extra["name"]))
-    if all(read_inside(project.root, item.path) == item.after for item in plan.changes):
+    if extra["tests"]:
+        change.units = _receipts(plan)
+    if _is_applied(project, plan_from_document(document, project.root)):
         return change
     moved = [item.path for item in plan.changes if read_inside(project.root, item.path) != item.before]
     if moved:
@@ -92,6 +99,24 @@ def load_plan(file: str, project: Project) -> Change:
     change.registered = [Registration(**item) for item in extra["registered"]]
     change.templates = {item["kind"]: item["tree"] for item in extra["templates"]}
     return change
+
+
+def _receipts(plan: Plan) -> list[Receipt]:
+    """Return the receipts that a plan writes."""
+    return [
+        parse_receipt(item.after, item.path)
+        for item in plan.changes
+        if item.after is not None and item.path.startswith(f"{RECEIPTS}/")
+    ]
+
+
+def _is_applied(project: Project, plan: Plan) -> bool:
+    """Check whether everything in a plan is on disk already, whatever the units' tests have said since."""
+    for receipt in _receipts(plan):
+        found = read_receipt(project.root, receipt.kind, receipt.name)
+        if found is not None and replace(found, proof=receipt.proof) == receipt:
+            with_proof(plan, receipt, found.proof)
+    return all(read_inside(project.root, item.path) == item.after for item in plan.changes)
 
 
 def _is_list(value: object, kind: type) -> bool:

@@ -20,6 +20,7 @@ from tooling.new.change import UnitRequest, find_unit
 from tooling.new.command_line import read_answers
 from tooling.new.commands.generate import plan_unit
 from tooling.new.commands.status import file_state
+from tooling.new.proof import standing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tooling.cli.parser import Parser
     from tooling.kit.kind import DocumentEntry, FileEntry, RegistryEntry
     from tooling.new.change import Invocation, Project
+    from tooling.new.proof import Standing
 
 _MARKER = re.compile(r"\b(?:TODO|FIXME)\b.*")
 _EXAMPLE = "example"
@@ -96,7 +98,7 @@ def explain(
                 ],
                 receipt.entries,
                 receipt.documents,
-                generated=True,
+                known=standing(plan, receipt),
             )
     source = project.kind(kind)
     manifest = load_manifest(source.folder)
@@ -139,11 +141,12 @@ def _explanation(
     entries: Iterable[RegistryEntry],
     documents: Iterable[DocumentEntry],
     *,
-    generated: bool = False,
+    known: Standing | None = None,
     next_steps: Iterable[str] = (),
     commit: str = "",
 ) -> dict[str, Any]:
-    """Return the JSON values of an explanation. about: kind, name and summary; files: with their states."""
+    """Return the JSON values of an explanation. about: kind, name and summary; files: with their states; known: of a
+    generated unit."""
 
     def text(path: str) -> str:
         try:
@@ -155,7 +158,8 @@ def _explanation(
     return {
         "kind": kind,
         "name": name,
-        "generated": generated,
+        "generated": known is not None,
+        "proof": None if known is None else known.as_data(),
         "summary": summary,
         "answers": dict(answers),
         "files": [
@@ -214,6 +218,8 @@ def _lines(explanation: Mapping[str, Any]) -> Iterator[str]:
     yield f"{explanation['kind']} {explanation['name']} ({standing})"
     if explanation["summary"]:
         yield f"  {explanation['summary']}"
+    if explanation["proof"]:
+        yield f"  {explanation['proof']['summary']}"
     for file in explanation["files"]:
         yield f"\n{file['path']} ({file['state']})"
         yield f"  {file['purpose']}"

@@ -18,8 +18,9 @@ from tooling.kit.receipts import read_receipt
 from tooling.kit.template.expressions import holds
 from tooling.kit.template.manifest import load_manifest
 from tooling.kit.template.questions import parse_answer
-from tooling.new.change import Change, UnitRequest, run_change
+from tooling.new.change import Change, UnitRequest
 from tooling.new.command_line import flag, read_answers
+from tooling.new.run import run_change
 from tooling.new.unit import Entries, check_rendered, prepare, reference, refuse_collisions, register, render_unit
 
 if TYPE_CHECKING:
@@ -135,6 +136,12 @@ def plan_unit(project: Project, request: UnitRequest) -> Change:
     derived, finish = prepare(project, source, change)
     if change.findings is not None:
         return change
+    template = reference(project, source)
+    given = {**request.answers, **derived}
+    same = existing is not None and all(existing.answers.get(name) == value for name, value in given.items())
+    if existing is not None and same and _warn_outdated(change, existing, template):
+        change.receipt, change.tests, change.units = existing, existing.tests_of_unit, [existing]
+        return change  # old answers may not fit a new template
     # Next steps of the page come behind those of the manifest.
     more_steps, change.next_steps = change.next_steps, []
     unit = render_unit(
@@ -147,7 +154,6 @@ def plan_unit(project: Project, request: UnitRequest) -> Change:
         given=request.answers,
     )
     change.commit, change.next_steps = unit.manifest.commit, [*unit.manifest.next, *more_steps]
-    template = reference(project, source)
     if existing is None:
         refuse_collisions(project, change.plan, request.kind, unit, reserved=reserved)
         _plan_new(project, change, unit, template)
@@ -166,8 +172,8 @@ def _plan_new(project: Project, change: Change, unit: RenderedUnit, template: Te
     wanted = change.request.register and project.settings.register
     done = register(change, [*unit.manifest.registry, *unit.manifest.documents]) if wanted else Entries()
     receipt = replace(unit.receipt(kind, template, register=wanted), entries=done.entries, documents=done.documents)
-    change.plan.write(receipt.path, receipt.to_bytes(), reason="receipt")
-    change.receipt, change.templates = receipt, {kind: template.tree}
+    change.plan_receipt(receipt)
+    change.templates = {kind: template.tree}
 
 
 def _plan_again(
@@ -189,11 +195,8 @@ def _plan_again(
             where=existing.path,
             fix=f"give them to `areal-new update {kind} {existing.name}`, or `areal-new undo` the unit first",
         )
-    if existing.template.tree != template.tree:
-        update = f"areal-new update {kind} {existing.name}"
-        change.warnings.append(
-            f"the template changed since {existing.name!r} was generated; `{update}` merges the changes"
-        )
+    if _warn_outdated(change, existing, template):
+        change.units.append(existing)
         return
     restored: list[str] = []
     for entry in unit.manifest.files:
@@ -220,7 +223,17 @@ def _plan_again(
         files={**existing.files, **{path: described[path] for path in restored}},
         entries=(*existing.entries, *(entry for entry in done.entries if entry not in existing.entries)),
         documents=(*existing.documents, *(line for line in done.documents if line not in existing.documents)),
+        unproven=unit.manifest.unproven if wanted else (),
     )
-    plan.write(receipt.path, receipt.to_bytes(), reason="receipt")
+    change.plan_receipt(receipt)
     check_rendered(change, {path: unit.files[path] for path in restored}, f"the {kind}")
-    change.receipt, change.templates = receipt, {kind: template.tree} if plan else {}
+    change.templates = {kind: template.tree} if plan else {}
+
+
+def _warn_outdated(change: Change, existing: Receipt, template: TemplateReference) -> bool:
+    """Say whether a unit was generated from another state of its template, in a warning too."""
+    if existing.template.tree == template.tree:
+        return False
+    update = f"areal-new update {existing.kind} {existing.name}"
+    change.warnings.append(f"the template changed since {existing.name!r} was generated; `{update}` merges the changes")
+    return True

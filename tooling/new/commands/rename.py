@@ -17,9 +17,10 @@ from tooling.kit.receipts import RECEIPTS, read_receipt
 from tooling.kit.template.manifest import load_manifest
 from tooling.kit.template.questions import load_questions
 from tooling.kit.template.rendering import complete_answers
-from tooling.new.change import Change, UnitRequest, find_unit, run_change
+from tooling.new.change import Change, UnitRequest, find_unit
 from tooling.new.command_line import add_planning, add_testing
 from tooling.new.merging import Labels, Merger, Rewriting, old_template, read_or_none
+from tooling.new.run import run_change
 from tooling.new.unit import check_rendered, entry_state, move_entries, refuse_collisions, render_unit, template_tree
 
 if TYPE_CHECKING:

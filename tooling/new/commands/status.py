@@ -1,6 +1,7 @@
-"""Compares generated units with their receipts: files pristine, edited or missing; entries in place; template newer.
+"""Compares generated units with their receipts: proven or not; files pristine, edited or missing; entries in place;
+template newer.
 
-Only reads; a unit that needs attention is not an error.
+Only reads; a unit that needs attention is not an error: the exit code is 0.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tooling.kit.change.transaction import pending
 from tooling.kit.receipts import read_receipts
 from tooling.kit.template.tree import hash_algorithm, tree_hash
 from tooling.new.change import find_unit
+from tooling.new.proof import standing
 from tooling.new.unit import entry_state
 
 if TYPE_CHECKING:
@@ -41,8 +43,10 @@ def run(invocation: Invocation) -> Report:
     units = [unit_status(project, receipt) for receipt in receipts]
     warnings = ("an interrupted run waits for `areal-new recover`",) if pending(project.repository) else ()
     parts = []
-    for unit in units:
-        rows = [("", file["state"], file["path"]) for file in unit["files"]]
+    for receipt, unit in zip(receipts, units, strict=True):
+        known = standing(Plan(project.root), receipt)
+        rows = [("", "proof", f"{known}{known.advice}")]
+        rows += [("", file["state"], file["path"]) for file in unit["files"]]
         rows += [("", item["state"], f"{item['file']} {item['table']} {item['key']}") for item in unit["entries"]]
         parts += [f"{unit['kind']} {unit['name']}: {unit['state']} (template {unit['template']})", aligned(rows)]
     text = "\n".join(parts) or "no generated units"
@@ -52,14 +56,17 @@ def run(invocation: Invocation) -> Report:
 def unit_status(project: Project, receipt: Receipt) -> dict[str, Any]:
     """Say how one unit is, as JSON values.
 
-    `state` is the first that holds of: "incomplete" (a file or entry is missing or changed), "edited", "outdated",
-    "clean"; `template` is "current", "outdated", or "unavailable" when the kind is gone.
+    `state` is the first that holds of: "incomplete" (a file or entry is missing or changed), "failed" (its tests did),
+    "written" (they have not passed yet), "edited", "outdated", "clean"; `template` is "current", "outdated", or
+    "unavailable" when the kind is gone.
     """
     plan = Plan(project.root)
     files = [
         {"path": path, "state": file_state(plan, path, entry.sha256)} for path, entry in sorted(receipt.files.items())
     ]
-    made: tuple[RegistryEntry | DocumentEntry, ...] = (*receipt.entries, *receipt.documents)
+    known = standing(plan, receipt)
+    unproven = () if receipt.proof.state == "proven" else receipt.unproven
+    made: tuple[RegistryEntry | DocumentEntry, ...] = (*receipt.entries, *unproven, *receipt.documents)
     entries = [
         {"file": item.file, "table": item.table, "key": item.key, "state": entry_state(plan, item)} for item in made
     ]
@@ -71,6 +78,8 @@ def unit_status(project: Project, receipt: Receipt) -> dict[str, Any]:
     states = {file["state"] for file in files}
     if "missing" in states or any(item["state"] != "present" for item in entries):
         state = "incomplete"
+    elif receipt.proof.state != "proven":
+        state = "failed" if receipt.proof.state == "failed" else "written"
     elif "edited" in states:
         state = "edited"
     else:
@@ -80,6 +89,7 @@ def unit_status(project: Project, receipt: Receipt) -> dict[str, Any]:
         "name": receipt.name,
         "state": state,
         "template": template,
+        "proof": known.as_data(),
         "generator": receipt.generator,
         "files": files,
         "entries": entries,

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from tooling.cli.errors import ConflictError
 from tooling.cli.parser import add_changing
 from tooling.kit.change.plan import sha256
-from tooling.new.change import Change, KeptFile, UnitRequest, find_unit, run_change
+from tooling.kit.receipts import Proof
+from tooling.new.change import Change, KeptFile, UnitRequest, find_unit
 from tooling.new.command_line import add_planning
+from tooling.new.run import run_change
 from tooling.new.unit import unregister
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ def plan_undo(project: Project, kind: str, name: str, *, force: bool = False) ->
             reason = entry.purpose if is_pristine else f"{entry.purpose} (edited; kept as a backup)"
             plan.delete(path, reason=reason)
     kept_files = {item.path for item in change.kept}
-    left = unregister(change, [*receipt.entries, *receipt.documents], forget=force)
+    left = unregister(change, [*receipt.entries, *receipt.unproven, *receipt.documents], forget=force)
     if not change.kept:
         plan.delete(receipt.path, reason="receipt")
         return change
@@ -77,6 +79,8 @@ def plan_undo(project: Project, kind: str, name: str, *, force: bool = False) ->
         files={path: entry for path, entry in receipt.files.items() if path in kept_files},
         entries=() if force else left.entries,
         documents=() if force else left.documents,
+        unproven=(),
+        proof=Proof(),
     )
     plan.write(receipt.path, change.receipt.to_bytes(), reason="receipt of what was kept")
     return change

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 from tooling.cli.errors import ToolError, UsageError
 from tooling.cli.parser import add_changing
 from tooling.kit.change.plan import sha256
+from tooling.kit.edits.text import conflict_lines
 from tooling.kit.receipts import read_receipts
 from tooling.kit.template.expressions import evaluate
 from tooling.kit.template.manifest import load_manifest
 from tooling.kit.template.questions import load_configuration, load_questions, refuse_unasked
 from tooling.kit.template.rendering import template_context
-from tooling.new.change import Change, UnitRequest, find_unit, run_change
+from tooling.new.change import Change, UnitRequest, find_unit
 from tooling.new.command_line import add_planning, add_testing, read_answers
-from tooling.new.merging import Merger, has_markers, old_template, read_or_none
+from tooling.new.merging import Merger, old_template, read_or_none
+from tooling.new.proof import standing
+from tooling.new.run import run_change
 from tooling.new.unit import (
     check_rendered,
     json_values,
@@ -132,9 +135,12 @@ def _update(project: Project, change: Change) -> None:
         refuse_unasked(load_questions(source.folder), request.answers, known)
         change.receipt = receipt
         change.tests += receipt.tests_of_unit
+        found = standing(change.plan, receipt)
+        if not found.proven:
+            change.warnings.append(f"{receipt.kind} {receipt.name} is {found}{found.advice}")
         for path, pristine in receipt.files.items():
             content = read_or_none(change.plan, path)
-            if content is not None and sha256(content) != pristine.sha256 and has_markers(content):
+            if content is not None and sha256(content) != pristine.sha256 and conflict_lines(content):
                 change.conflicts.append(path)
         return
     with old_template(project, receipt, source) as folder:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tooling.cli.errors import UsageError
+from tooling.cli.report import aligned, printable
+from tooling.new.generators.child import ask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,6 +27,8 @@ COLUMNS: Final = ("question", "answer", "solution", "messages", "chosen", "rejec
 NUM_TRAIN, NUM_TEST = 8, 4
 TIMEOUT_SECONDS: Final = 600.0
 _MAX_LISTED: Final = 5
+_MAX_COLUMNS: Final = 30
+"""Columns that an error lists."""
 _MAX_EXAMPLE: Final = 112
 """Characters of a line of the example in the module's docstring, without its indentation."""
 _MAX_NAME: Final = 60
@@ -136,9 +139,8 @@ def _inspected(change: Change, kind: str) -> dict[str, Any]:
     report = _inspect(change, path, kind)
     where = change.request.options["from"]
     if report["mapping"] is None:
-        raise UsageError(
-            "; ".join(report["reasons"]), where=where, fix="`python -m areal.dataset.inspection` shows every column"
-        )
+        fix = "name a column by its role, e.g. --question-column" if report["columns"] else "correct the rows"
+        raise UsageError("; ".join(report["reasons"]), where=where, fix=fix, text=_columns(report))
     if report["num_fatal"]:
         fatal = [problem for problem in report["problems"] if problem["fatal"]]
         listed = "; ".join(f"{problem['place']}: {problem['problem']}" for problem in fatal[:_MAX_LISTED])
@@ -147,6 +149,7 @@ def _inspected(change: Change, kind: str) -> dict[str, Any]:
             f"{report['num_fatal']} rows contradict the schema: {listed}{f'; and {more} more' if more else ''}",
             where=f"{where}:{fatal[0]['place'].split()[-1]}",
             fix="correct the rows, or name other columns, e.g. with --answer-column",
+            text=_columns(report),
         )
     excerpt = report["excerpt"]
     if not excerpt["train"] or not excerpt["test"]:
@@ -162,36 +165,35 @@ def _inspected(change: Change, kind: str) -> dict[str, Any]:
 def _inspect(change: Change, path: Path, kind: str) -> dict[str, Any]:
     """Run the inspection, and return its report. Raises UsageError with what it said when it failed."""
     request = change.request
-    command = [
-        *(str(change.python), "-m", "areal.dataset.inspection", str(path), "--json"),
+    module = [
+        *("areal.dataset.inspection", str(path), "--json"),
         *("--kind", kind, "--split", request.options.get("split", "train")),
         *("--excerpt", str(NUM_TRAIN), str(NUM_TEST)),
     ]
     for role in COLUMNS:
         if request.answers.get(f"{role}_column"):
-            command.append(f"--{role}-column={request.answers[f'{role}_column']}")
+            module.append(f"--{role}-column={request.answers[f'{role}_column']}")
     if "keep_columns" in request.answers:
         kept = request.answers["keep_columns"]
         if not isinstance(kept, list) or not all(isinstance(name, str) for name in kept):
             raise UsageError("expected a list of names", where="--keep-columns", fix='write e.g. ["level", "tests"]')
-        command.append(f"--keep-columns={json.dumps(kept)}")
-    try:
-        done = subprocess.run(
-            command, cwd=change.root, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
-        )
-        report = json.loads(done.stdout)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"the inspection could not run: {error}", where=request.options["from"]) from error
-    except json.JSONDecodeError as error:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise UsageError(
-            f"the inspection failed: {last}", where=request.options["from"], fix="is `areal[train]` installed?"
-        ) from error
+        module.append(f"--keep-columns={json.dumps(kept)}")
+    where = request.options["from"]
+    report = ask(change, module, what="the inspection", where=where, seconds=TIMEOUT_SECONDS)
     if not report["ok"]:
-        raise UsageError(
-            report["error"], where=request.options["from"], fix="correct the path, the data or the columns"
-        )
-    return dict(report)
+        raise UsageError(report["error"], where=where, fix="correct the path, the data or the columns")
+    return report
+
+
+def _columns(report: Mapping[str, Any]) -> str:
+    """Return the columns of the data with their types and an example each, as an error shows them."""
+    rows = [
+        (f"  {column['name']}", ", ".join(column["types"]), printable(next(iter(column["examples"]), "")))
+        for column in report["columns"][:_MAX_COLUMNS]
+    ]
+    more = len(report["columns"]) - len(rows)
+    parts = [f"columns of the {report['rows']} rows that were read:", aligned(rows)] if rows else []
+    return "\n".join([*parts, f"  and {more} more"] if more > 0 else parts)
 
 
 def _warnings(report: Mapping[str, Any]) -> tuple[str, ...]:

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tooling.cli.errors import ConflictError, UnsupportedError, UsageError
 from tooling.cli.report import aligned, progress
+from tooling.kit.receipts import read_receipt
 from tooling.new.change import Findings
+from tooling.new.generators.child import ask
 from tooling.new.generators.model_matrix import run_matrix
 
 if TYPE_CHECKING:
@@ -39,6 +41,10 @@ _KEPT: Final = (
     "reference",
 )
 """Parts of a report that the family is made of; times and measurements would differ from run to run."""
+
+
+_LIBRARY: Final = "transformers "
+"""Start of a report's `source` when the architecture was that of an installed transformers; its version follows."""
 
 
 def prepare(change: Change) -> dict[str, Any]:
@@ -64,12 +70,17 @@ def prepare(change: Change) -> dict[str, Any]:
             )
         report = read_report(request.options["report"])
     else:
+        made = made_before(change)
+        if made is not None:
+            return made
         report = analyse(change)
     if "analyze-only" in request.options:
         change.findings = Findings(checklist(report), {"report": dict(report)})
         return {}
     _refuse_unproven(report, names.raw)
     kept: dict[str, Any] = {name: report[name] for name in _KEPT if name in report}
+    if str(report.get("source")).startswith(_LIBRARY):  # anything else is a path of this machine
+        kept["source"] = report["source"]
     kept["fields"] = [_without_nothing(use) for use in report["fields"]]
     kept["layout"] = [_without_nothing(entry) for entry in report["layout"]]
     kept["variants"] = [
@@ -79,6 +90,45 @@ def prepare(change: Change) -> dict[str, Any]:
     if report["status"] == "unproven":
         _say_unproven(change, report)
     return {"report": kept, "family": pieces}
+
+
+def made_before(change: Change) -> dict[str, Any] | None:
+    """Return the answers of the unit's receipt when the same architecture of transformers is asked for again; None when
+    something else is, or there is no such unit. An analysis takes half a minute and would say what it said before.
+
+    Another version of transformers is a matter of `areal-new update`, which analyses again: that is a warning.
+    """
+    request = change.request
+    assert change.names is not None
+    if request.answers or request.options.keys() - {"from"}:
+        return None
+    existing = read_receipt(change.root, request.kind, change.names.snake)
+    if existing is None or not isinstance(existing.answers.get("report"), dict):
+        return None
+    report = existing.answers["report"]
+    asked = request.options.get("from", change.names.raw)
+    names = {plain(str(report.get(name, ""))) for name in ("model_type", "architecture")}
+    if report.get("status") != "proven" or report.get("reference") or plain(asked) not in names or Path(asked).exists():
+        return None
+    before, now = str(report.get("source", "")), f"{_LIBRARY}{installed_version(change.python, 'transformers')}"
+    if before.startswith(_LIBRARY) and now not in (_LIBRARY, before):
+        change.warnings.append(
+            f"{existing.name} was made with {before}, and {now} is installed; "
+            f"`areal-new update {request.kind} {existing.name} --from {report['model_type']}` analyses it again"
+        )
+    return {name: existing.answers[name] for name in ("report", "family")}
+
+
+def plain(name: str) -> str:
+    """Return the letters and digits of a name in lower case: how `Qwen3-MoE` and `qwen3_moe` are the same type."""
+    return "".join(character for character in name.lower() if character.isalnum())
+
+
+def installed_version(python: Path, distribution: str) -> str:
+    """Return the version of a distribution beside an interpreter, "" where it is not found. Nothing is imported."""
+    libraries = [str(path) for path in python.absolute().parent.parent.glob("lib*/python3*/site-packages")]
+    found = next(iter(metadata.distributions(name=distribution, path=libraries)), None)
+    return "" if found is None else found.version
 
 
 def _without_nothing(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,18 +210,29 @@ def analyse(change: Change) -> dict[str, Any]:
     source = options.get("from", change.names.raw)
     where = "--from" if "from" in options else "NAME"
     with progress(f"analysing {source}"):
-        answer = _ask(change, [ANALYSIS, *_child_arguments(options, source), "--json"], where)
-    if answer.get("ok") is False:
-        at, fix = _advice(answer, where)
-        raise UsageError(str(answer.get("error")).removesuffix("."), where=at, fix=fix)
-    return checked(answer)
+        module = [ANALYSIS, *_child_arguments(options, source), "--json"]
+        answer = ask(change, module, what="the analysis", where=where, seconds=TIMEOUT_SECONDS)
+    if answer.get("ok") is not False:
+        return checked(answer)
+    error = str(answer.get("error")).removesuffix(".")
+    if answer.get("kind") in ("UnknownTypeError", "UnknownConfigError"):
+        raise _unknown(change, answer, error, where)
+    at, fix = _advice(answer, where)
+    raise UsageError(error, where=at, fix=fix)
 
 
 def write_family(change: Change, report: Mapping[str, Any]) -> dict[str, Any]:
     """Return the pieces of source that a report stands for, which a child process writes and checks. Raises UsageError
     for what cannot be written."""
     assert change.names is not None
-    answer = _ask(change, [WRITER, change.names.pascal], "architecture report", json.dumps(report))
+    answer = ask(
+        change,
+        [WRITER, change.names.pascal],
+        what="writing the family",
+        where="architecture report",
+        seconds=TIMEOUT_SECONDS,
+        text=json.dumps(report),
+    )
     if answer.get("ok"):
         pieces: dict[str, Any] = answer["family"]
         return pieces
@@ -183,35 +244,6 @@ def write_family(change: Change, report: Mapping[str, Any]) -> dict[str, Any]:
         where="--report",
         fix="save one with --analyze-only --json, with the version of areal in this repository",
     )
-
-
-def _ask(change: Change, module: list[str], where: str, text: str = "") -> dict[str, Any]:
-    """Return what a module of areal answers to a text. Raises UsageError where it answers nothing."""
-    try:
-        done = subprocess.run(
-            [str(change.python), "-m", *module],
-            cwd=change.root,
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=TIMEOUT_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"the analysis could not run: {error}", where=where) from error
-    try:
-        answer = json.loads(done.stdout)
-    except json.JSONDecodeError:
-        answer = None
-    if not isinstance(answer, dict) or not answer:
-        alone = shlex.join(["python", "-m", *module[: -1 if text == "" else None]])
-        said = (done.stderr.strip().splitlines() or [""])[-1]
-        raise UsageError(
-            f"the analysis failed: {said or 'it said nothing'}",
-            where=where,
-            fix=f"is `areal[train]` installed? `{alone}` shows where it failed",
-        )
-    return answer
 
 
 def _child_arguments(options: Mapping[str, str], source: str) -> list[str]:
@@ -239,16 +271,39 @@ def _child_arguments(options: Mapping[str, str], source: str) -> list[str]:
     return arguments
 
 
+def _unknown(change: Change, answer: Mapping[str, Any], error: str, where: str) -> UsageError:
+    """Return the error about a type that nobody knows: the nearest proven families, and three ways on."""
+    near = [each for each in answer.get("nearest") or () if isinstance(each, dict)]
+    like = str(near[0].get("model_type")) if near else "FAMILY"
+    given = change.request.options.get("from", "") if answer.get("kind") == "UnknownConfigError" else ""
+    ways = {
+        "a checkpoint folder": ["--from", "CHECKPOINT_FOLDER"],
+        "a modeling file": ["--from", given or "FOLDER", "--source", "modeling.py", "--trust-source"],
+        "a config (unproven)": ["--from", given or "config.json", "--like", like],
+    }
+    commands = {what: shlex.join(["areal-new", "model", change.request.name, *way]) for what, way in ways.items()}
+    families = [(f"  {each.get('model_type')}", _short(each.get("reason", ""), 200)) for each in near]
+    parts = ["nearest proven families:", aligned(families)] if near else ["no proven family has a similar name"]
+    if answer.get("others"):
+        parts.append(f"similar in transformers, but not proven: {', '.join(map(str, answer['others']))}")
+    parts += ["ways on:", aligned([(f"  {what}", command) for what, command in commands.items()])]
+    return UsageError(
+        error,
+        where=where,
+        fix="check the spelling, or give a checkpoint folder, a modeling file or a config as above",
+        text="\n".join(parts),
+        details={"nearest": near, "similar": list(answer.get("others") or ()), "ways": commands},
+    )
+
+
 def _advice(answer: Mapping[str, Any], where: str) -> tuple[str, str]:
     """Return which option an error is about, and what to do where its text does not say it."""
     kind, nearest = answer.get("kind"), answer.get("nearest") or []
-    if kind == "UnknownConfigError" and nearest:
-        like = str(nearest[0].get("model_type"))
-        return where, f"give its code with --source modeling.py, or write an unproven scaffold with --like {like}"
     if kind == "UntrustedSourceError":
         return where, "if you trust it, add --trust-source; --analyze-only shows what reading it alone finds"
     if kind == "LikeError":
-        return "--like", "leave out --like, or name a family that is proven"
+        named = ", ".join(str(each.get("model_type")) for each in nearest)
+        return "--like", f"leave out --like, or name a family that is proven{f', e.g. {named}' if named else ''}"
     if kind == "ModelingError":
         return "--source", "name the modeling file"
     return where, ""

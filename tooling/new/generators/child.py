@@ -1,0 +1,82 @@
+"""Asks a module of the repository for an answer, in a process of the repository's own interpreter; JSON both ways.
+
+What a process that gives no answer really ran into is said: a missing package, a signal, too little memory, an error of
+the module with its place.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any, Final
+
+from tooling.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tooling.new.change import Change
+
+_MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_FRAME: Final = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
+_MAX_SAID: Final = 300
+
+
+def ask(
+    change: Change, module: Sequence[str], *, what: str, where: str, seconds: float, text: str = ""
+) -> dict[str, Any]:
+    """Return the object that `python -m MODULE ARGUMENTS` answers to a text.
+
+    what: the errand, for messages ("the analysis"); where: the option that it is about. Raises UsageError with the
+    reason when the answer is not one object of JSON, or took longer than `seconds`.
+    """
+    command = [str(change.python), "-m", *module]
+    try:
+        done = subprocess.run(
+            command, cwd=change.root, input=text, capture_output=True, text=True, check=False, timeout=seconds
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(f"{what} took longer than {seconds:.0f} s and was ended", where=where) from error
+    except OSError as error:
+        raise UsageError(
+            f"{what} could not run: {change.python}: {error.strerror or error}",
+            where=where,
+            fix="set the repository up with `make setup`",
+        ) from error
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        answer = None
+    if isinstance(answer, dict) and answer:
+        return answer
+    reason, fix = _reason(change, done, module[0])
+    shown = "" if text else f"`{shlex.join(['python', *command[1:]])}` shows all of it"
+    raise UsageError(f"{what} failed: {reason}", where=where, fix="; ".join(filter(None, [fix, shown])))
+
+
+def _reason(change: Change, done: subprocess.CompletedProcess[str], module: str) -> tuple[str, str]:
+    """Return why a process gave no answer, and what to do about it."""
+    said = (done.stderr.strip().splitlines() or [""])[-1].strip()[:_MAX_SAID]
+    missing = _MISSING.search(said)
+    if done.returncode < 0:
+        names = {each.value: each.name for each in signal.Signals}
+        name = names.get(-done.returncode, f"signal {-done.returncode}")
+        return f"its process was ended by {name}", "see that the machine has memory left" if name == "SIGKILL" else ""
+    if said.startswith("MemoryError"):
+        return "its process ran out of memory", "give it less data, or more memory"
+    if f"No module named {module}" in said or (missing and module.startswith(missing[1])):
+        return (
+            f"{change.python} does not find {module}",
+            "run it in a repository that has areal, set up by `make setup`",
+        )
+    if missing:
+        package = missing[1].partition(".")[0]
+        return f"{change.python} has no {package}", "install areal[train] for it, e.g. with `make setup`"
+    if done.returncode == 0:
+        return f"it answered something else than JSON: {done.stdout.strip()[:_MAX_SAID]!r}", ""
+    frames = _FRAME.findall(done.stderr)
+    place = f" ({frames[-1][0]}:{frames[-1][1]})" if frames else ""
+    return f"{said or f'exit code {done.returncode} and no output'}{place}", ""
