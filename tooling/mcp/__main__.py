@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.cli.errors import UsageError, exit_codes_help
 from tooling.cli.parser import Parser, add_common, seconds, split
 from tooling.cli.run import run_cli
-from tooling.mcp.tools.records import ANSWER_LENGTH
+from tooling.mcp.tools.records import ANSWER_LENGTH, LEAST_ANSWER_LENGTH
 
 if TYPE_CHECKING:
     import argparse
@@ -55,7 +55,7 @@ def make_parser() -> Parser:
         type=int,
         default=ANSWER_LENGTH,
         metavar="N",
-        help="cut answers to N characters of JSON, and say so (default: %(default)s)",
+        help="characters of an answer; of a longer one the tool `more` has the pages (default: %(default)s)",
     )
     parser.add_argument("--dry-run", action="store_true", help="of config: the same, since it writes nothing anyway")
     add_common(parser)
@@ -81,8 +81,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
             raise UsageError("a server does not take it", where=option, fix="it goes with --list, --self-test, config")
     if arguments.timeout == 0:
         raise UsageError("is not a time to wait", where="--timeout 0", fix="write --timeout 120")
-    if arguments.max_output < 1_000:
-        raise UsageError("is too little for any answer", where="--max-output", fix="write 1000 or more")
+    if arguments.max_output < LEAST_ANSWER_LENGTH:
+        fix = f"write {LEAST_ANSWER_LENGTH} or more"
+        raise UsageError("is too little for any answer", where="--max-output", fix=fix)
     if arguments.only:
         from tooling.cli.suggest import did_you_mean
         from tooling.mcp.tools.table import TOOLS, family_of

@@ -1,4 +1,8 @@
-"""Runs the command of a tool, and turns what it printed into the answer of a call, shortened to what a client takes."""
+"""Runs the command of a tool, and turns what it printed into the answer of a call, shortened to what a client takes.
+
+The limit is on text and structured content together, as clients count them. The tool `more` returns the pages of what
+is cut (`tooling.mcp.paging`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tooling.cli.errors import ToolError, WriteError
 from tooling.cli.report import printable
+from tooling.mcp.paging import DEEPEST, Shelf, size
 from tooling.mcp.processes import Queue, run
 from tooling.mcp.tools.call import make_call
 
@@ -20,11 +25,11 @@ if TYPE_CHECKING:
     from tooling.mcp.tools.records import Tool
 
 
-_NAMED: Final = 20
+_NAMED: Final = 8
 """Most cuts that are named; the last entry counts the others."""
 _PATH: Final = 100
 _TEXT: Final = 4_000
-"""Characters of the text."""
+"""Most characters of the text; of a short answer, a quarter of it."""
 _ROWS: Final = 8
 """Of a list."""
 _ROW: Final = 240
@@ -48,8 +53,8 @@ class Caller:
     root: Path
     timeout: float | None
     """Seconds for every command; None: each has its own."""
-    most: int
-    """Characters of an answer."""
+    shelf: Shelf
+    """What was cut; its pages are as long as an answer may be."""
     queue: Queue = field(default_factory=Queue)
 
     async def call(
@@ -62,15 +67,21 @@ class Caller:
             async with self.queue.writing() if tool.writes else self.queue.reading():
                 finished = await run(order, seconds=seconds, on_line=on_line)
         except ToolError as error:
-            return refusal_of(tool, error)
+            return self._refusal(tool, error)
         except OSError as error:
-            problem = WriteError(f"the command could not be started: {error.strerror}", where=tool.program)
-            return refusal_of(tool, problem)
-        return answer_of(tool, finished, most=self.most, seconds=seconds)
+            fix = "free memory and processes on this machine, and call it again"
+            problem = WriteError(f"the command could not be started: {error.strerror}", where=tool.program, fix=fix)
+            return self._refusal(tool, problem)
+        return answer_of(tool, finished, shelf=self.shelf, seconds=seconds)
+
+    def _refusal(self, tool: Tool, error: ToolError) -> ToolAnswer:
+        """Return the answer of a call that was not carried through."""
+        document = _envelope(tool.program, error.exit_code, error.code, error.message, error.where, error.fix)
+        return _fitted(tool, document, self.shelf, failed=True)
 
 
-def answer_of(tool: Tool, finished: Finished, *, most: int, seconds: float) -> ToolAnswer:
-    """Return the answer of a command that has ended. most: characters of the object as JSON."""
+def answer_of(tool: Tool, finished: Finished, *, shelf: Shelf, seconds: float) -> ToolAnswer:
+    """Return the answer of a command that has ended; what does not fit is kept on the shelf."""
     whole: Any = None
     if not finished.problem:
         with contextlib.suppress(ValueError):  # `_failure` says what was printed instead
@@ -78,21 +89,22 @@ def answer_of(tool: Tool, finished: Finished, *, most: int, seconds: float) -> T
     if not isinstance(whole, dict) or not isinstance(whole.get("exit_code"), int):
         whole = _failure(tool, finished, seconds)
     failed = whole["exit_code"] != 0 and whole["exit_code"] not in tool.verdicts
-    document = shortened(whole, most)
-    text = _text(tool, whole, finished.stderr if failed else "", cut=len(document.get("truncated", ())))
-    return ToolAnswer(document, text, failed)
+    return _fitted(tool, whole, shelf, failed=failed, stderr=finished.stderr if failed else "")
 
 
-def refusal_of(tool: Tool, error: ToolError) -> ToolAnswer:
-    """Return the answer of a call that was not carried through."""
-    document = _envelope(tool.program, error.exit_code, error.code, error.message, error.where, error.fix)
-    return ToolAnswer(document, _text(tool, document, "", cut=0), failed=True)
+def _fitted(tool: Tool, whole: dict[str, Any], shelf: Shelf, *, failed: bool, stderr: str = "") -> ToolAnswer:
+    """Return an answer that a client takes: the object and a text, or what is left of both when they are too long."""
+    longest = min(_TEXT, shelf.most // 4)
+    text = _text(tool, whole, stderr, longest)
+    if len(text) + size(whole) <= shelf.most:
+        return ToolAnswer(whole, text, failed)
+    more = shelf.keep(tool.name, whole)
+    text = _text(tool, whole, stderr, longest, more)
+    return ToolAnswer(shortened(whole, shelf.most - len(text), more), text, failed)
 
 
-def shortened(document: dict[str, Any], most: int) -> dict[str, Any]:
-    """Return the object itself when it fits; else a copy with `truncated`. Its top level keeps all keys."""
-    if len(json.dumps(document)) <= most:
-        return document
+def shortened(document: dict[str, Any], most: int, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy that fits, with `truncated` and `more`. Its top level keeps all keys."""
     limit = 1 << 15
     while True:
         cuts: list[dict[str, Any]] = []
@@ -100,23 +112,28 @@ def shortened(document: dict[str, Any], most: int) -> dict[str, Any]:
         named = cuts[:_NAMED]
         if len(cuts) > _NAMED:
             named.append({"path": "", "kept": 0, "of": len(cuts) - _NAMED})
-        found = cut | {"truncated": named}
-        if len(json.dumps(found)) <= most or limit <= 1:
+        found = cut | {"truncated": named, "more": dict(more)}
+        if size(found) <= most:
             return found
+        if limit <= 1:  # names are so long that one entry of each is too much
+            bare = {key: type(value)() if isinstance(value, str | list | dict) else value for key, value in cut.items()}
+            return bare | {"truncated": [{"path": "", "kept": 0, "of": len(cuts)}], "more": dict(more)}
         limit //= 2
 
 
-def _cut(value: Any, path: str, limit: int, cuts: list[dict[str, Any]]) -> Any:
+def _cut(value: Any, path: str, limit: int, cuts: list[dict[str, Any]], depth: int = 1) -> Any:
     """Shorten a value. An object keeps as many entries as a text characters, a list fewer: its entries are longer."""
     kept = max(1, limit // 16) if isinstance(value, list) else limit
+    if depth > DEEPEST and isinstance(value, list | dict):
+        kept = 0
     if isinstance(value, str | list | dict) and len(value) > kept:
         cuts.append({"path": path[:_PATH], "kept": kept, "of": len(value)})
     if isinstance(value, str) and len(value) > kept:
         return f"{value[:kept]}... [{len(value) - kept} more characters]"
     if isinstance(value, list):
-        return [_cut(item, f"{path}[{number}]", limit, cuts) for number, item in enumerate(value[:kept])]
+        return [_cut(item, f"{path}[{number}]", limit, cuts, depth + 1) for number, item in enumerate(value[:kept])]
     if isinstance(value, dict):
-        return {name: _cut(value[name], f"{path}.{name}", limit, cuts) for name in list(value)[:kept]}
+        return {name: _cut(value[name], f"{path}.{name}", limit, cuts, depth + 1) for name in list(value)[:kept]}
     return value
 
 
@@ -155,16 +172,17 @@ def _envelope(command: str, status: int, code: str, message: str, where: str, fi
     }
 
 
-def _text(tool: Tool, document: dict[str, Any], stderr: str, *, cut: int) -> str:
-    """Return the object in short, for clients that show text only."""
+def _text(tool: Tool, document: dict[str, Any], stderr: str, most: int, more: Mapping[str, Any] | None = None) -> str:
+    """Return the object in short, for clients that show text only. more: what to ask for, where the object was cut."""
     status = document["exit_code"]
     meaning = "" if status == 0 else f": {tool.verdicts[status]}" if status in tool.verdicts else ": failed"
     lines = [f"{document.get('command', tool.program)}: exit code {status}{meaning}"]
     lines += [f"{name}: {document[name]}" for name in ("error", "where", "fix") if document.get(name)]
     if document.get("dry_run"):
         lines.append("dry run: nothing was written")
-    if cut:
-        lines.append(f"the structured content was cut to fit, in {cut} places or more: see its `truncated`")
+    if more is not None:
+        pages = f"`more` with answer={more['answer']} and page=1 to {more['pages']}"
+        lines.append(f"the structured content was cut to fit; {pages} has the whole")
     for name, value in document.items():
         if name in _SKIPPED or value in ([], {}, None, ""):
             continue
@@ -174,10 +192,10 @@ def _text(tool: Tool, document: dict[str, Any], stderr: str, *, cut: int) -> str
         else:
             lines.append(f"{name}: {_row(value)}")
     if stderr.strip():
-        lines += ["standard error, its end:", stderr.strip()[-_TEXT // 2 :]]
+        lines += ["standard error, its end:", stderr.strip()[-most // 2 :]]
     text = printable("\n".join(lines))
-    more = "\n... more in the structured content"
-    return text if len(text) <= _TEXT else text[: _TEXT - len(more)] + more
+    end = "\n... the rest is in the structured content"
+    return text if len(text) <= most else text[: most - len(end)] + end
 
 
 def _row(value: Any) -> str:

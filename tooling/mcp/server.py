@@ -16,11 +16,12 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
-from tooling.cli.errors import ToolError
+from tooling.cli.errors import ToolError, UsageError
 from tooling.cli.suggest import did_you_mean
 from tooling.cli.toml import version
 from tooling.mcp import pages
 from tooling.mcp.answers import Caller
+from tooling.mcp.paging import MORE, MORE_HELP, MORE_SCHEMA, MORE_TITLE, Shelf
 from tooling.mcp.tools.arguments import description_of
 from tooling.mcp.tools.call import input_schema, output_schema
 from tooling.mcp.tools.table import offered
@@ -46,7 +47,7 @@ _INSTRUCTIONS: Final = """\
 The developer harness of this repository: generate, rename and undo rewards, datasets, workflows and model families
 (new_*), audit and move dependencies (upgrade_*, audit*), review a change, check and suggest commit messages, check the
 pages of agents. Each tool is a command with --json, and answers with its JSON object; `fix` and `next` say how to go
-on. A tool that ends in _plan shows what the tool without it would write."""
+on. A long answer is cut: `more` has its pages. A tool that ends in _plan shows what the tool without it would write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ class ServerSettings:
     timeout: float | None
     """Seconds for every command; None: each has its own."""
     most: int
-    """Characters of an answer."""
+    """Characters of an answer, text and structured content together."""
 
 
 def serve(settings: ServerSettings) -> None:
@@ -77,7 +78,7 @@ def serve(settings: ServerSettings) -> None:
 def make_server(settings: ServerSettings) -> Server[Any]:
     """Return a server with all its handlers."""
     offer = offered(writes=settings.writes, only=settings.only)
-    desk = _Desk(settings.root, offer, Caller(settings.root, settings.timeout, settings.most))
+    desk = _Desk(settings.root, offer, Caller(settings.root, settings.timeout, Shelf(settings.most)))
     return Server(
         NAME,
         version=version(),
@@ -111,22 +112,37 @@ def tool_record(tool: Tool) -> types.Tool:
     )
 
 
+def _more_record() -> types.Tool:
+    """Return the tool that hands out pages. It answers with text: a page would otherwise count twice."""
+    return types.Tool(
+        name=MORE,
+        title=MORE_TITLE,
+        description=MORE_HELP,
+        input_schema=MORE_SCHEMA,
+        annotations=types.ToolAnnotations(
+            title=MORE_TITLE, read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+        ),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Desk:
-    """Answers requests; keeps nothing between them but the queue of its caller."""
+    """Answers requests; keeps nothing between them but the queue of its caller, and what it had to cut."""
 
     root: Path
     offer: OfferedTools
     caller: Caller
 
     async def list_tools(self, _context: Context, _params: object) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[tool_record(tool) for tool in self.offer.tools.values()])
+        return types.ListToolsResult(tools=[*map(tool_record, self.offer.tools.values()), _more_record()])
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        if params.name == MORE:
+            return self._page(params.arguments or {})
         tool = self.offer.tools.get(params.name)
         if tool is None:
             name, withheld = params.name[:200], self.offer.withheld.get(params.name)
-            hint = did_you_mean(name, self.offer.tools) or f"there are {', '.join(self.offer.tools)}"
+            hint = did_you_mean(name, self.offer.tools) or f"there are {', '.join(self.offer.tools)}, {MORE}"
             message = f"{name} cannot be called here: {withheld}" if withheld else f"there is no tool {name!r}; {hint}"
             raise MCPError(types.INVALID_PARAMS, message)
         async with _signs_of_life(context, tool) as on_line:
@@ -136,6 +152,12 @@ class _Desk:
             structured_content=answer.document,
             is_error=answer.failed,
         )
+
+    def _page(self, arguments: dict[str, Any]) -> types.CallToolResult:
+        try:
+            return types.CallToolResult(content=[types.TextContent(text=self.caller.shelf.page(arguments))])
+        except UsageError as error:
+            return types.CallToolResult(content=[types.TextContent(text=f"error: {error}")], is_error=True)
 
     async def list_resources(self, _context: Context, _params: object) -> types.ListResourcesResult:
         found = await _in_thread(lambda: pages.resources(self.root))

@@ -81,7 +81,7 @@ def connected():
 def served():
     """served(root, writes=True): a client of a server in this process; commands have processes of their own."""
 
-    def serve(root, *, mode="auto", writes=False, timeout=None, most=200_000):
+    def serve(root, *, mode="auto", writes=False, timeout=None, most=25_000):
         settings = ServerSettings(root=root, writes=writes, only=(), timeout=timeout, most=most)
         return Client(make_server(settings), mode=mode)
 

@@ -10,19 +10,21 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from tooling.mcp.answers import answer_of, shortened
+from tooling.mcp.paging import Shelf, assemble, size
 from tooling.mcp.processes import Finished
 from tooling.mcp.tools.call import output_schema
 from tooling.mcp.tools.table import offered
 
 REVIEW = offered(writes=False).tools["review"]
 GOOD = {"ok": True, "command": "areal-review", "exit_code": 0, "dry_run": False, "plan": [], "registered": []}
+MORE = {"answer": "0123abcd", "pages": 3}
 GOOD |= {"checks": [], "next": [], "warnings": [], "findings": []}
 
 
 def answer(status=0, output=b"", stderr="", problem="", **changes):
     output = output or json.dumps(GOOD | {"exit_code": status} | changes).encode()
     finished = Finished(status, output, stderr, problem)
-    found = answer_of(REVIEW, finished, most=100_000, seconds=60)
+    found = answer_of(REVIEW, finished, shelf=Shelf(100_000), seconds=60)
     Draft202012Validator(output_schema(REVIEW)).validate(found.document)
     return found
 
@@ -68,14 +70,11 @@ def test_the_text_is_short_and_harmless_on_a_terminal():
     assert "... and 492 more" in found.text
 
 
-def test_what_fits_is_not_touched():
-    assert shortened(GOOD, 1_000) is GOOD
-
-
 def test_what_is_cut_is_named():
     document = {"plan": [{"path": "a", "diff": "x" * 50_000}], "findings": [{"n": n} for n in range(40_000)]}
-    found = shortened(document, 20_000)
-    assert len(json.dumps(found)) <= 20_000
+    found = shortened(document, 20_000, MORE)
+    assert size(found) <= 20_000
+    assert found["more"] == MORE
     assert found["plan"][0]["path"] == "a"
     cuts = {cut["path"]: cut for cut in found["truncated"]}
     assert cuts["findings"]["of"] == 40_000
@@ -91,16 +90,47 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=20)
+LONG = {
+    "text": {"warnings": ["é\n" * 90_000]},
+    "rows": {"findings": [{"message": "x" * 300, "n": n} for n in range(2_000)]},
+    "wide": {"risk": {f"key{n}" * 20: n for n in range(20_000)}},
+    "name": {"risk": {"k" * 9_000: "v" * 30_000}},
+    "deep": {"findings": json.loads('[{"a long name of it":' * 300 + "1" + "}]" * 300)},
+}
+
+
+@pytest.mark.parametrize("status", [0, 2])
+@pytest.mark.parametrize("changes", LONG.values(), ids=LONG)
+@pytest.mark.parametrize("most", [4_000, 25_000])
+def test_text_and_object_together_fit_and_the_pages_hold_the_whole(changes, status, most):
+    shelf = Shelf(most)
+    printed = GOOD | {"exit_code": status} | changes
+    finished = Finished(status, json.dumps(printed).encode(), "é\n" * 9_000)
+    found = answer_of(REVIEW, finished, shelf=shelf, seconds=60)
+    assert len(found.text) + size(found.document) <= most
+    if found.document == printed:
+        assert changes is LONG["deep"], "only this one fits as it is"
+        return
+    assert printed.keys() <= found.document.keys()
+    more = found.document["more"]
+    assert f"answer={more['answer']}" in found.text
+    pages = [shelf.page({"answer": more["answer"], "page": page + 1}) for page in range(more["pages"])]
+    assert all(len(page) <= most for page in pages)
+    assert assemble(part for page in pages for part in json.loads(page)["parts"]) == printed
+
+
+def test_the_limit_is_met_exactly():
+    printed = GOOD | {"findings": [{"message": "x" * 5_000}]}
+    answered = answer(**{"findings": printed["findings"]})
+    length = len(answered.text) + size(printed)
+    for most, cut in ((length, False), (length - 1, True)):
+        finished = Finished(0, json.dumps(printed).encode(), "")
+        assert ("more" in answer_of(REVIEW, finished, shelf=Shelf(most), seconds=60).document) is cut
+
+
+@settings(max_examples=8)
 @given(document=st.dictionaries(st.sampled_from(["a", "b", "c"]), JSON))
 def test_any_object_is_made_to_fit_and_keeps_its_keys(document):
-    found = shortened(document, 6_000)
-    assert len(json.dumps(found)) <= 6_000
+    found = shortened(document, 3_000, MORE)
+    assert size(found) <= 3_000
     assert document.keys() <= found.keys()
-    assert (found == document) == ("truncated" not in found)
-
-
-def test_a_wide_object_fits_too():
-    found = shortened({"answers": {f"key{n}" * 20: n for n in range(20_000)}}, 5_000)
-    assert len(json.dumps(found)) <= 5_000
-    assert found["truncated"]

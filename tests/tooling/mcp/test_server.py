@@ -14,6 +14,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from mcp import MCPError
 
+from tooling.mcp.paging import assemble, size
 from tooling.mcp.tools.call import make_call, output_schema
 from tooling.mcp.tools.table import offered
 
@@ -27,6 +28,7 @@ CALLS = {
     "new_plan": {"kind": "reward", "name": "digits", "answers": {"style": "boxed"}, "diff": True},
     "new_update_plan": {"all": True, "kind": "workflow"},
     "new_rename_plan": {"kind": "model", "old": "qwen2", "new": "qwen2_base"},
+    "new_prove_plan": {"all": True, "kind": "model"},
     "new_undo_plan": {"kind": "model", "name": "qwen3_moe"},
     "new_recover_plan": {},
     "review": {"commit": "HEAD"},
@@ -85,14 +87,14 @@ async def test_a_client_learns_what_there_is(original, served, mode):
         assert client.server_info.name == "areal"
         assert "new_*" in client.instructions
         listed = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert set(listed) == set(READING)
+        assert set(listed) == {*READING, "more"}
         assert all(tool.description and tool.annotations.read_only_hint for tool in listed.values())
         assert not any(tool.annotations.destructive_hint for tool in listed.values())
         assert listed["upgrade_impact"].annotations.open_world_hint
         assert listed["commit_check"].input_schema["additionalProperties"] is False
     async with served(original, mode=mode, writes=True) as client:
         listed = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert set(listed) == set(TOOLS)
+        assert set(listed) == {*TOOLS, "more"}
         assert not listed["new_apply"].annotations.read_only_hint
         assert listed["new_undo"].annotations.destructive_hint
         assert listed["harness_sync"].annotations.idempotent_hint
@@ -112,7 +114,8 @@ async def test_every_tool_answers_what_its_command_prints(original, connected, b
             result = await client.call_tool(name, CALLS[name])
             document, status = by_hand(tool, CALLS[name], original)
             answer = result.structured_content
-            assert comparable(answer) == comparable(document), name
+            assert len(result.content[0].text) + size(answer) <= 25_000, name
+            assert comparable(await whole(client, answer)) == comparable(document), name
             assert answer["exit_code"] == status
             assert result.is_error == (status != 0 and status not in tool.verdicts), (name, answer)
             assert 0 < len(result.content[0].text) <= 4_000
@@ -121,6 +124,29 @@ async def test_every_tool_answers_what_its_command_prints(original, connected, b
                 seen[name] = set(tool.fields) - set(answer) - ({"rules"} if name == "review_rules" else set())
     assert {name: missing for name, missing in seen.items() if missing} == {}
     assert len(seen) >= min(22, len(names)), "most of them succeed here"
+
+
+async def whole(client, answer):
+    """An answer as it was before it was cut."""
+    parts = []
+    for number in range(answer.get("more", {}).get("pages", 0)):
+        page = await client.call_tool("more", {"answer": answer["more"]["answer"], "page": number + 1})
+        assert not page.is_error
+        assert page.structured_content is None
+        assert len(page.content[0].text) <= 25_000
+        parts += json.loads(page.content[0].text)["parts"]
+    return assemble(parts) if parts else answer
+
+
+async def test_a_long_answer_has_pages(original, served, by_hand):
+    arguments = {"kind": "model", "name": "qwen3"}
+    async with served(original) as client:
+        answer = (await client.call_tool("new_explain", arguments)).structured_content
+        assert answer["more"]["pages"] > 1
+        assert await whole(client, answer) == by_hand(TOOLS["new_explain"], arguments, original)[0]
+        wrong = await client.call_tool("more", {"answer": "nothing"})
+        assert wrong.is_error
+        assert "call its tool again" in wrong.content[0].text
 
 
 async def test_the_review_finds_the_bug(original, served):
@@ -222,6 +248,29 @@ async def test_a_cancelled_call_leaves_no_process_and_the_server_goes_on(origina
     assert await gone(0)
 
 
+async def test_cancelled_during_the_tests_of_a_unit_it_is_told_as_written(copy, served, gone):
+    python = copy / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\ntouch .venv/started\nsleep 60\n")
+    python.chmod(0o755)
+    async with served(copy, writes=True) as client:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(client.call_tool, "new_apply", {**DIGITS, "answers": {"style": "boxed"}})
+                with anyio.fail_after(30):
+                    while not (copy / ".venv/started").exists():
+                        await anyio.sleep(0.02)
+                scope.cancel()
+        assert await gone(0)
+        (unit,) = (await client.call_tool("new_status", DIGITS)).structured_content["units"]
+        assert (unit["state"], unit["proof"]["state"]) == ("written", "written")
+        python.write_text("#!/bin/sh\necho '4 passed in 0.01s'\n")
+        done = (await client.call_tool("new_prove", DIGITS)).structured_content
+        assert [proof["summary"] for proof in done["proofs"]] == ["proven (4 passed)"]
+        (unit,) = (await client.call_tool("new_status", DIGITS)).structured_content["units"]
+        assert unit["state"] == "clean"
+
+
 MOMENTS = [0.8, *(pytest.param(seconds, marks=pytest.mark.exhaustive) for seconds in (0.4, 1.2, 1.6, 2.4))]
 
 
@@ -235,7 +284,7 @@ async def test_cancelled_while_it_writes_a_tool_leaves_all_or_nothing(copy, serv
     assert by_hand(TOOLS["new_recover_plan"], {}, copy)[0]["recovered"] == []
     status, _ = by_hand(TOOLS["new_status"], DIGITS, copy)
     if status["ok"]:
-        assert [unit["state"] for unit in status["units"]] == ["clean"]
+        assert [unit["state"] for unit in status["units"]] == ["written"]
         assert by_hand(TOOLS["new_undo"], DIGITS, copy)[1] == 0
     assert git(copy, "status", "--porcelain") == ""
 
@@ -309,7 +358,7 @@ async def test_time_runs_out_and_what_is_too_long_is_cut(original, served):
     async with served(original, most=5_000) as client:
         result = await client.call_tool("harness_list", {})
     assert not result.is_error
-    assert len(json.dumps(result.structured_content)) <= 5_000
+    assert len(result.content[0].text) + size(result.structured_content) <= 5_000
     assert result.structured_content["truncated"]
     assert "cut to fit" in result.content[0].text
 

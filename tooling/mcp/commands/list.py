@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tooling.cli.report import Report, aligned
+from tooling.mcp.paging import MORE, MORE_HELP, MORE_SCHEMA, MORE_TITLE
 from tooling.mcp.tools.arguments import description_of
 from tooling.mcp.tools.call import input_schema, output_schema
 from tooling.mcp.tools.table import TOOLS, offered
@@ -37,6 +38,21 @@ def run(arguments: argparse.Namespace) -> Report:
             "output_schema": output_schema(tool),
         }
         rows.append(row)
+    own = {"name": MORE, "description": MORE_HELP, "input_schema": MORE_SCHEMA}
+    rows.append(
+        {
+            "name": MORE,
+            "title": MORE_TITLE,
+            "help": MORE_HELP,
+            "command": "(this server)",
+            "writes": False,
+            "offered": True,
+            "withheld": "",
+            "tokens": len(json.dumps(own)) // _CHARACTERS_PER_TOKEN,
+            "input_schema": MORE_SCHEMA,
+            "output_schema": None,
+        }
+    )
     tokens = sum(row["tokens"] for row in rows if row["offered"])
     table = aligned(
         [

@@ -11,10 +11,12 @@ import anyio
 from jsonschema import Draft202012Validator
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
+from mcp_types import TextContent
 
 from tooling.cli.errors import FindingError
 from tooling.cli.git import find_repository
 from tooling.cli.report import Report
+from tooling.mcp.paging import MORE, Part, assemble
 from tooling.mcp.tools.arguments import arguments_of
 from tooling.mcp.tools.call import make_call, output_schema
 from tooling.mcp.tools.table import offered
@@ -54,7 +56,7 @@ async def _ask(root: Path, writes: bool, only: tuple[str, ...]) -> list[dict[str
     offer, rows = offered(writes=writes, only=only), list[dict[str, Any]]()
     async with Client(server) as client:
         listed = [tool.name for tool in (await client.list_tools()).tools]
-        rows.append(_row("tools", listed == list(offer.tools), f"{len(listed)} listed"))
+        rows.append(_row("tools", listed == [*offer.tools, MORE], f"{len(listed)} listed"))
         resources = (await client.list_resources()).resources
         read = [await client.read_resource(one.uri) for one in resources]
         rows.append(_row("pages", all(one.contents for one in read), f"{len(read)} read"))
@@ -89,8 +91,19 @@ async def _compare_with_command(client: Client, tool: Tool, root: Path) -> dict[
     message = f"exit code {answer['exit_code']}, {seconds:.2f} s"
     if problems:
         return _row(tool.name, False, f"{message}; not as its schema says: {problems[0]}")
-    same = json.loads(printed) == answer
+    same = json.loads(printed) == (await _whole(client, answer["more"]) if "more" in answer else answer)
     return _row(tool.name, same, message if same else f"{message}; `{tool.program}` itself answers differently")
+
+
+async def _whole(client: Client, more: dict[str, Any]) -> Any:
+    """Return an answer that was cut, from its pages."""
+    parts = list[Part]()
+    for number in range(more["pages"]):
+        page = await client.call_tool(MORE, {"answer": more["answer"], "page": number + 1})
+        [content] = page.content
+        assert isinstance(content, TextContent)
+        parts += json.loads(content.text)["parts"]
+    return assemble(parts)
 
 
 def _row(what: str, right: bool, message: str) -> dict[str, Any]:

@@ -33,6 +33,7 @@ WITHHELD: Final[Mapping[str, str]] = dict.fromkeys(
     **dict.fromkeys(("--wait", "--summary", "--untracked", "--all-types"), "its default is right"),
     "--trust-source": "runs foreign code",
     "--matrix": "runs for hours",
+    "--run-checks": "runs for minutes; a person or an agent that may run `areal-pr` does it",
 }
 """Options that no tool has, with the reason."""
 _WRITING_ONLY: Final = ("--test", "--no-test")

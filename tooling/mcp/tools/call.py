@@ -43,8 +43,12 @@ ENVELOPE: Final[dict[str, dict[str, Any]]] = {
     "next": {**_TEXTS, "description": "what to do next"},
     "warnings": _TEXTS,
     "truncated": {**_OBJECTS, "description": "what was cut to fit, each with path, kept and total"},
+    "more": {
+        "type": "object",
+        "description": "of a cut answer: its name for the tool `more`, and how many pages it has",
+    },
 }
-"""What the JSON object of every command has; `truncated` is the server's own."""
+"""What the JSON object of every command has; `truncated` and `more` are the server's own."""
 ALWAYS: Final = ("ok", "command", "exit_code", "dry_run", "plan", "registered", "checks", "next", "warnings")
 _SHOWN: Final = 80
 
@@ -181,7 +185,7 @@ def _check(argument: ToolArgument, value: Any, root: Path) -> None:
         place = (root / value).resolve()
         is_file = place.is_file()
     except (OSError, ValueError) as error:  # a name that is too long, or holds what no path can
-        raise UsageError(f"{_short(value)} cannot be used: {error}", where=argument.name) from error
+        raise UsageError(f"{_short(value)} cannot be used: {error}", where=argument.name, fix=argument.help) from error
     if argument.guard is Guard.INSIDE and not place.is_relative_to(root):
         fix = f"name something inside of {root}"
         raise UsageError(f"{_short(value)} lies outside of the repository", where=argument.name, fix=fix)

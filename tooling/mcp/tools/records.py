@@ -25,8 +25,10 @@ FORMS: Final = {
 WORD_LENGTH: Final = 1_000
 TEXT_LENGTH: Final = 100_000
 ITEMS: Final = 100
-ANSWER_LENGTH: Final = 200_000
-"""Longest answer in characters of JSON, unless a server is started with another limit."""
+ANSWER_LENGTH: Final = 25_000
+"""Longest answer in characters, text and structured content together, unless a server is started with another limit."""
+LEAST_ANSWER_LENGTH: Final = 4_000
+"""That limit is at least this."""
 
 
 class Passing(StrEnum):

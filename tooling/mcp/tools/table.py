@@ -55,6 +55,7 @@ _CHANGED: Final = {
     "applied": "boolean",
     "unit": "object|null",
     "tests": "array",
+    "proofs": "array",
     "kept": "array",
     "conflicts": "array",
     "references": "array",
@@ -107,6 +108,7 @@ ROWS: Final[tuple[Tool, ...]] = (
     Tool(
         name="new_status",
         title="State of generated units",
+        note="Says of each whether it is proven.",
         program="areal-new",
         words=("status",),
         fields={"units": "array"},
@@ -116,7 +118,8 @@ ROWS: Final[tuple[Tool, ...]] = (
         preview="new_plan",
         title="Generate a unit",
         help="Generates a reward, dataset, workflow, model family or another kind with its test, registers it, runs "
-        "the test. All or nothing. Look at new_plan first; new_undo reverts it.",
+        "the test. Its files are all written or none; a call that ends before the test leaves the unit unproven: "
+        "new_prove. Look at new_plan first; new_undo reverts it.",
         program="areal-new",
         extra=(_KIND,),
         changes={"--kind": {"name": "rows"}},
@@ -152,6 +155,19 @@ ROWS: Final[tuple[Tool, ...]] = (
         writes=True,
         seconds=900,
         example={"kind": "model", "old": "qwen2", "new": "qwen2_base"},
+    ),
+    Tool(
+        name="new_prove",
+        preview="new_prove_plan",
+        title="Prove units",
+        note="Finishes what an interrupted or cancelled call left unproven.",
+        program="areal-new",
+        words=("prove",),
+        fields=_CHANGED,
+        writes=True,
+        idempotent=True,
+        seconds=900,
+        example={"all": True},
     ),
     Tool(
         name="new_undo",
