@@ -27,8 +27,13 @@ class HarnessSettings(Settings):
     """Of AGENTS.md: every session of every agent reads all of it."""
     skill_lines: PositiveInt = 80
     """Of one SKILL.md."""
-    expert_lines: PositiveInt = 80
-    """Of one agents/<name>.md."""
+    expert_lines: PositiveInt = 110
+    """Of one agents/<name>.md, as far as it is written by hand. More than a skill: an expert is read by a helper with a
+    context of its own, once, and its tables of symptoms and choices are what it is asked for."""
+    block_lines: PositiveInt = 100
+    """Of the block about what an expert owns, which the code writes."""
+    owned: Strings = ()
+    """Globs of the files that an expert has to answer for."""
     skill_tokens: PositiveInt = 1500
     """Of one SKILL.md, estimated; references are loaded on demand and do not count."""
     platforms: Strings = ()
@@ -51,7 +56,8 @@ class PageFinding:
     line: int
     """1-based; 0 when the whole file is meant."""
     rule: str
-    """skill-format, expert-format, eval-format, path, link, symbol, command, option, map, size."""
+    """skill-format, expert-format, eval-format, path, link, symbol, command, option, map, size, owner, block or
+    absence."""
     message: str
     fix: str = ""
 
@@ -83,6 +89,11 @@ class SourcePage:
     body: str
     body_line: int
     """1-based line of the file that the body begins on."""
+
+    @property
+    def text(self) -> str:
+        """Return the whole file."""
+        return f"---\n{self.head}---\n{self.body}"
 
     @property
     def lines(self) -> int:
@@ -275,8 +286,6 @@ def mapping(values: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 SKILLS, EXPERTS, ENTRY = "skills", "agents", "SKILL.md"
 _NO_PAGES = {"README.md"}
-_NOT_COPIED = {"evals"}
-"""Folders of a skill that are about it, and of no use to whoever follows it."""
 
 
 def read_sources(root: Path, files: Sequence[str], policy: HarnessSettings) -> Sources:
@@ -311,8 +320,7 @@ def _skill(
     inside = sorted(path.removeprefix(f"{folder}/") for path in files if path.startswith(f"{folder}/"))
     local = tuple(kept for kept in policy.local_folders if kept.startswith(f"{folder}/"))
     local = tuple(kept.removeprefix(f"{folder}/").rstrip("/") for kept in local)
-    kept = {*local, *_NOT_COPIED}
-    resources = [path for path in inside if path != ENTRY and path.split("/")[0] not in kept]
+    resources = [path for path in inside if path != ENTRY and path.split("/")[0] not in local]
     return Skill(page, page.values["name"], page.values["description"].strip(), tuple(resources), local)
 
 

@@ -35,6 +35,18 @@ owns: [app/*.py]
 # Words
 
 `Greeting.text` in `app/words.py` is what is said.
+
+<!-- owned: written by `areal-harness sync` from `owns` and the code -->
+
+## Files
+
+- `app/`: The program
+
+## Commands
+
+- `hello`: Words
+
+<!-- end of owned -->
 """
 AGENTS = """\
 # Working here

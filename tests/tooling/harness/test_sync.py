@@ -171,7 +171,11 @@ def test_a_setting_that_means_nothing_is_refused(project, setting):
 
 def test_platforms_that_are_not_wanted_any_more_lose_their_copies(project):
     project.run("sync")
-    project.write("pyproject.toml", '[tool.areal.harness]\nplatforms = ["agents", "codex"]\n')
+    settings = "[tool.areal.harness]\n"
+    project.write(
+        "pyproject.toml",
+        project.read("pyproject.toml").replace(settings, f'{settings}platforms = ["agents", "codex"]\n'),
+    )
     assert set(project.states().values()) == {"orphan"}
     project.run("sync")
     assert on_disk(project).keys() == {".agents/skills/greet/SKILL.md", ".codex/agents/words.toml"}

@@ -19,7 +19,8 @@ from tooling.harness.context import open_context
 from tooling.new.command_line import main as areal_new
 
 ROOT = Path(__file__).resolve().parents[3]
-EXPERTS = {"algorithm", "archon", "code-verifier", "fsdp", "launcher", "megatron", "planner", "simple-code-reviewer"}
+EXPERTS = {"algorithm", "archon", "code-verifier", "environments", "fsdp", "harness", "launcher", "megatron", "planner"}
+EXPERTS |= {"simple-code-reviewer"}
 CLIENTS = Path(os.environ.get("AREAL_AGENT_CLIS", ROOT / ".areal-cache" / "agent-clis" / "node_modules" / ".bin"))
 
 

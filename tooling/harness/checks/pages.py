@@ -11,12 +11,14 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from tooling.cli.toml import TOMLError, parse_toml
+from tooling.harness.checks.absence import absence_findings
 from tooling.harness.checks.commands import Commands, HelpPages
 from tooling.harness.checks.definitions import read_definitions
 from tooling.harness.checks.paths import FileTree
 from tooling.harness.checks.references import MentionJudge, mentions
 from tooling.harness.checks.symbols import Symbols
 from tooling.harness.evaluation.read import evaluation_findings
+from tooling.harness.ownership.block import block_lines, without_block
 from tooling.harness.sources import PageFinding
 
 if TYPE_CHECKING:
@@ -43,7 +45,11 @@ def size_findings(sources: Sources, policy: HarnessSettings) -> Iterator[PageFin
             message = f"has about {tokens} tokens, {policy.skill_tokens} are allowed"
             yield PageFinding(skill.page.path, 0, "size", message, "move details to references/, one level deep")
     for expert in sources.experts:
-        yield from too_long(expert.page.path, expert.page.lines, policy.expert_lines)
+        by_code = block_lines(expert.page.body)
+        yield from too_long(expert.page.path, expert.page.lines - by_code, policy.expert_lines)
+        if by_code > policy.block_lines:
+            message = f"the code says {by_code} lines about what it owns, {policy.block_lines} are allowed"
+            yield PageFinding(expert.page.path, 0, "size", message, "give some of `owns` to another expert")
 
 
 def too_long(path: str, lines: int, most: int) -> Iterator[PageFinding]:
@@ -143,7 +149,14 @@ def page_findings(
     yield from size_findings(sources, policy)
     yield from evaluation_findings(root, [skill.name for skill in sources.skills], files)
     for page in [skill.page for skill in sources.skills] + [expert.page for expert in sources.experts]:
-        yield from judge.page(page.path, page.body, page.body_line)
+        written = without_block(page.body)
+        yield from judge.page(page.path, written, page.body_line)
+        yield from absence_findings(page.path, f"{page.head}\n{written}", 2)
+    for skill in sources.skills:
+        for path in skill.resources:
+            if path.endswith(".md"):
+                text = (root / skill.folder / path).read_text(encoding="utf-8")
+                yield from judge.page(f"{skill.folder}/{path}", text, 1)
     for expert in sources.experts:
         for glob in expert.owns:
             if not judge.tree.has(glob):

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from tooling.cli.suggest import nearest
+from tooling.harness.globs import choices, matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,15 +75,7 @@ class FileTree:
             return True
         if not set(pattern) & set("*{"):
             return False
-        depth = pattern.count("/")
-        braces = re.search(r"\{([^{}]*)\}", pattern)
-        choices = braces[1].split(",") if braces else [""]
-        options = [re.sub(r"\{([^{}]*)\}", choice, pattern) for choice in choices]
-        everywhere = self.files | self.folders
-        return all(
-            any(fnmatchcase(path, option) and ("**" in option or path.count("/") == depth) for path in everywhere)
-            for option in options
-        )
+        return all(any(matches(path, option) for path in self.files | self.folders) for option in choices(pattern))
 
 
 def _normal(path: str) -> str:

@@ -93,7 +93,7 @@ class MentionJudge:
     commands: Commands
     symbols: Symbols
     known_files: frozenset[str]
-    """Names of files that the code itself writes or reads: texts of it."""
+    """Names of files and metrics that the code itself writes or reads: texts of it."""
     promised: frozenset[str] = frozenset()
     """Folders that other commands write and keep true: what is in them is theirs to check."""
     judged: Counter[str] = field(default_factory=Counter)
@@ -139,6 +139,9 @@ class MentionJudge:
             self.judged["symbol"] += 1
             return
         mentioned = path_in(text)
+        if mentioned is not None and "." not in mentioned and mentioned in self.known_files:
+            self.judged["symbol"] += 1  # a name with a slash that the code itself writes, e.g. of a metric
+            return
         if mentioned is not None:
             yield from self._path(path, mention.line, mentioned)
             return

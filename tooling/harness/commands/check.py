@@ -8,6 +8,8 @@ from tooling.cli.errors import FindingError, UsageError
 from tooling.cli.report import Report
 from tooling.harness.checks.pages import judge_of, page_findings
 from tooling.harness.context import open_context
+from tooling.harness.ownership.block import block_findings, with_blocks
+from tooling.harness.ownership.owners import owner_findings
 from tooling.harness.sources import Sources
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ def run(arguments: argparse.Namespace) -> Report:
         sources = Sources(skills, tuple(expert for expert in sources.experts if expert.page.path in wanted))
     with judge_of(context.root, context.files, context.policy, run=not arguments.no_run) as judge:
         found = [*context.problems, *page_findings(context.root, context.files, sources, context.policy, judge)]
+        found += owner_findings(context.files, context.sources.experts, context.policy.owned)
+        found += block_findings(context.sources, with_blocks(context.root, context.files, context.sources))
     findings = sorted({one for one in found if not wanted or one.path in wanted})
     counted = {kind: judge.judged[kind] for kind in sorted(judge.judged)}
     judged = ", ".join(f"{number} {kind}s" for kind, number in counted.items() if kind != "plain")

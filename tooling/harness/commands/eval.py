@@ -15,7 +15,8 @@ from tooling.cli.suggest import did_you_mean
 from tooling.harness.context import open_context
 from tooling.harness.evaluation.agents import attempt, command_of
 from tooling.harness.evaluation.checks import judge
-from tooling.harness.evaluation.read import read_evaluations, with_evaluations
+from tooling.harness.evaluation.read import LIST, read_evaluations, with_evaluations
+from tooling.harness.evaluation.records import TASKS
 from tooling.harness.evaluation.workspace import TaskWorkspace, make_base, prepare, without_skill
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _chosen(context: HarnessContext, arguments: argparse.Namespace) -> list[Eval
     known = with_evaluations(skills, context.files)
     if known != list(skills):
         lacking = next(name for name in skills if name not in known)
-        raise UsageError("the skill has no tasks", where=lacking, fix=f"write skills/{lacking}/evals/evals.json")
+        raise UsageError("the skill has no tasks", where=lacking, fix=f"write {TASKS}/{lacking}/{LIST}")
     found = read_evaluations(context.root, known, context.files)
     found = [one for one in found if arguments.id in {None, one.id}]
     if not found:

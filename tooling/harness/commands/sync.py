@@ -1,4 +1,4 @@
-"""Writes the platforms' copies; files of others and edits by hand are kept."""
+"""Writes the blocks of experts' pages and the platforms' copies; files of others and edits by hand are kept."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from tooling.cli.errors import ConflictError, EditedSinceError, FindingError, UsageError
 from tooling.cli.parser import add_changing
 from tooling.cli.report import Report, say
-from tooling.harness.compile import DRIFT, EDITED, CopyState, bring_together, compare, compiled
+from tooling.harness.compile import DRIFT, EDITED, CopyState, FileState, bring_together, compare, compiled
 from tooling.harness.context import open_context
+from tooling.harness.ownership.block import with_blocks
 from tooling.harness.platforms import PLATFORMS
 from tooling.kit.change.plan import PathChange, Plan
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from tooling.cli.errors import ToolError
     from tooling.cli.parser import Parser
-    from tooling.harness.compile import FileState
     from tooling.harness.context import HarnessContext
 
 
@@ -50,7 +50,12 @@ def run(arguments: argparse.Namespace) -> Report:
 def planned(context: HarnessContext, *, overwrite: bool = False) -> tuple[Plan, list[FileState]]:
     """Return what would be done, and what is. All platforms' folders are read, also of those that are left out."""
     plan = Plan(context.root)
-    states = compare(plan, compiled(context.root, context.sources, context.platforms), tuple(PLATFORMS.values()))
+    sources = with_blocks(context.root, context.files, context.sources)
+    states = compare(plan, compiled(context.root, sources, context.platforms), tuple(PLATFORMS.values()))
+    for old, new in zip(context.sources.experts, sources.experts, strict=True):
+        if old.page.body != new.page.body:
+            plan.read(new.page.path)
+            states.append(FileState(new.page.path, CopyState.OUTDATED, "the code", new.page.text.encode()))
     bring_together(plan, states, overwrite=overwrite)
     return plan, states
 

@@ -147,7 +147,7 @@ def commits(workspace: TaskWorkspace, values: Mapping[str, Any]) -> str:
 
 
 def remote(workspace: TaskWorkspace, values: Mapping[str, Any]) -> str:
-    """Check that a branch is on the remote, so many commits ahead of main."""
+    """Check that a branch is on the remote, so many commits ahead of the remote's main and none behind it."""
     lines = workspace.git("ls-remote", "--heads", values["name"]).splitlines()
     heads = {line.split("\t")[1].removeprefix("refs/heads/"): line.split("\t")[0] for line in lines}
     found = next((name for name in sorted(heads) if re.fullmatch(values["branch"], name)), None)
@@ -157,8 +157,11 @@ def remote(workspace: TaskWorkspace, values: Mapping[str, Any]) -> str:
     if ahead is None:
         return ""
     workspace.git("fetch", "-q", values["name"])
-    number = workspace.git("rev-list", "--count", f"{values['name']}/main..{heads[found]}").strip()
-    return "" if number == str(ahead) else f"{found} is {number or '?'} commits ahead of main, expected {ahead}"
+    counts = workspace.git("rev-list", "--count", "--left-right", f"{values['name']}/main...{heads[found]}").split()
+    if counts == ["0", str(ahead)]:
+        return ""
+    behind, number = counts or ("?", "?")
+    return f"{found} is {number} commits ahead of main and {behind} behind, expected {ahead} and 0"
 
 
 def _fits(path: str, globs: Sequence[str]) -> bool:

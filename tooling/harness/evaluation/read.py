@@ -1,4 +1,6 @@
-"""Reads `skills/<name>/evals`: the tasks, and how each of their assertions is judged.
+"""Reads `tests/skills/<name>`: the tasks of a skill, and how each of their assertions is judged.
+
+They stand apart from the skill: who installs it, and an agent that does a task, gets no answers along with it.
 
 evals.json is what agentskills.io describes, so that other programs can run it: assertions are sentences. checker.toml
 holds the same sentences in the same order, each with what a program looks at:
@@ -24,7 +26,7 @@ from tooling.cli.errors import UsageError
 from tooling.cli.suggest import did_you_mean
 from tooling.cli.toml import TOMLError, parse_toml
 from tooling.harness.evaluation.checks import KINDS
-from tooling.harness.evaluation.records import Check, Evaluation
+from tooling.harness.evaluation.records import TASKS, Check, Evaluation
 from tooling.harness.sources import PageFinding
 from tooling.kit.change.plan import safe_path
 
@@ -32,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-FOLDER: Final = "evals"
-TASKS, CHECKER = f"{FOLDER}/evals.json", f"{FOLDER}/checker.toml"
-_FILES: Final = f"{FOLDER}/files"
+LIST, CHECKER = "evals.json", "checker.toml"
+_FILES: Final = "files"
+_EXAMPLE: Final = f"see {TASKS}/add-reward for an example"
 SAMPLE: Final = ".sample"
 """Suffix of files that lose it in a workspace: code that is part of a task is none of this repository's."""
 _TASK_KEYS: Final = {"id": int, "prompt": str, "expected_output": str, "files": list, "assertions": list}
@@ -52,15 +54,14 @@ def read_evaluations(root: Path, skills: Sequence[str], files: Sequence[str]) ->
         try:
             found += _skill(root, skill, files)
         except EvaluationError as error:
-            where = f"skills/{skill}/{FOLDER}"
-            raise UsageError(str(error), where=where, fix="see skills/add-reward/evals for an example") from error
+            raise UsageError(str(error), where=f"{TASKS}/{skill}", fix=_EXAMPLE) from error
     return found
 
 
 def with_evaluations(skills: Sequence[str], files: Sequence[str]) -> list[str]:
     """Return the skills that have tasks."""
     known = set(files)
-    return [name for name in skills if f"skills/{name}/{TASKS}" in known]
+    return [name for name in skills if f"{TASKS}/{name}/{LIST}" in known]
 
 
 def evaluation_findings(root: Path, skills: Sequence[str], files: Sequence[str]) -> Iterator[PageFinding]:
@@ -69,12 +70,12 @@ def evaluation_findings(root: Path, skills: Sequence[str], files: Sequence[str])
         try:
             _skill(root, skill, files)
         except EvaluationError as error:
-            yield PageFinding(f"skills/{skill}/{TASKS}", 0, "eval-format", str(error), "see skills/add-reward/evals")
+            yield PageFinding(f"{TASKS}/{skill}/{LIST}", 0, "eval-format", str(error), _EXAMPLE)
 
 
 def _skill(root: Path, skill: str, files: Sequence[str]) -> list[Evaluation]:
-    folder = f"skills/{skill}"
-    tasks = _tasks(root / folder / TASKS, skill)
+    folder = f"{TASKS}/{skill}"
+    tasks = _tasks(root / folder / LIST, skill)
     try:
         document = parse_toml((root / folder / CHECKER).read_bytes())
     except (OSError, *TOMLError) as error:
@@ -88,7 +89,7 @@ def _skill(root: Path, skill: str, files: Sequence[str]) -> list[Evaluation]:
     checkers = {row["id"]: row for row in rows}
     known = frozenset(files)
     if sorted(checkers) != sorted(task["id"] for task in tasks):
-        raise EvaluationError(f"{TASKS} and {CHECKER} hold other ids")
+        raise EvaluationError(f"{LIST} and {CHECKER} hold other ids")
     return [_evaluation(skill, task, checkers[task["id"]], known) for task in tasks]
 
 
@@ -96,22 +97,22 @@ def _tasks(path: Path, skill: str) -> list[dict[str, Any]]:
     try:
         document = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise EvaluationError(f"{TASKS} cannot be read: {error}") from error
+        raise EvaluationError(f"{LIST} cannot be read: {error}") from error
     if not isinstance(document, dict) or document.get("skill_name") != skill:
-        raise EvaluationError(f"{TASKS}: skill_name is not {skill!r}")
+        raise EvaluationError(f"{LIST}: skill_name is not {skill!r}")
     tasks = document.get("evals")
     if not isinstance(tasks, list) or not tasks:
-        raise EvaluationError(f"{TASKS}: `evals` is not a list of tasks")
+        raise EvaluationError(f"{LIST}: `evals` is not a list of tasks")
     for task in tasks:
         if not isinstance(task, dict) or set(task) != set(_TASK_KEYS):
-            raise EvaluationError(f"{TASKS}: a task has other keys than {', '.join(_TASK_KEYS)}")
+            raise EvaluationError(f"{LIST}: a task has other keys than {', '.join(_TASK_KEYS)}")
         for key, kind in _TASK_KEYS.items():
             if type(task[key]) is not kind or not (task[key] or key in {"files", "id"}):
-                raise EvaluationError(f"{TASKS}: {key} of task {task['id']!r} is not of type {kind.__name__}, or empty")
+                raise EvaluationError(f"{LIST}: {key} of task {task['id']!r} is not of type {kind.__name__}, or empty")
         if not all(isinstance(one, str) and one for one in [*task["assertions"], *task["files"]]):
-            raise EvaluationError(f"{TASKS}: assertions and files of task {task['id']} are texts")
+            raise EvaluationError(f"{LIST}: assertions and files of task {task['id']} are texts")
     if len({task["id"] for task in tasks}) != len(tasks):
-        raise EvaluationError(f"{TASKS}: an id is given twice")
+        raise EvaluationError(f"{LIST}: an id is given twice")
     return tasks
 
 
@@ -132,9 +133,9 @@ def _evaluation(skill: str, task: Mapping[str, Any], row: Mapping[str, Any], kno
     files = {}
     for path in task["files"]:
         prefix = f"{_FILES}/{task['id']}/"
-        if not path.startswith(prefix) or f"skills/{skill}/{path}" not in known:
+        if not path.startswith(prefix) or f"{TASKS}/{skill}/{path}" not in known:
             raise EvaluationError(f"task {task['id']}: {path} is not a file below {prefix}")
-        files[safe_path(path.removeprefix(prefix).removesuffix(SAMPLE))] = f"skills/{skill}/{path}"
+        files[safe_path(path.removeprefix(prefix).removesuffix(SAMPLE))] = f"{TASKS}/{skill}/{path}"
     return Evaluation(skill, task["id"], task["prompt"], task["expected_output"], files, steps, checks)
 
 

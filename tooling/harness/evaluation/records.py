@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+TASKS: Final = "tests/skills"
+"""A folder for each skill: its tasks, and how their results are judged."""
 
 
 @dataclass(frozen=True, slots=True)

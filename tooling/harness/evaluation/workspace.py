@@ -1,5 +1,7 @@
 """Makes a scratch copy of the repository: the files as the next commit would have them, in a git repository of its own.
 
+The answers to the tasks are left out, and `.venv` is ready: what AGENTS.md and the skills say can be done at once.
+
     base = make_base(root, files, folder)      # once
     workspace = prepare(base, evaluation, root, folder / "task")
 
@@ -18,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tooling.cli.errors import UsageError
+from tooling.harness.evaluation.environment import FOLDER, make_environment
+from tooling.harness.evaluation.records import TASKS
 from tooling.kit.change.plan import safe_path
 
 if TYPE_CHECKING:
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from tooling.harness.evaluation.records import Evaluation
 
 WHO: Final = ("-c", "user.name=Evaluation", "-c", "user.email=evaluation@example.org", "-c", "commit.gpgsign=false")
-_KEPT: Final = ("LANG", "LC_ALL", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR", "VIRTUAL_ENV")
+_KEPT: Final = ("LANG", "LC_ALL", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR")
 _SECONDS: Final = 600.0
 
 
@@ -59,17 +63,14 @@ class TaskWorkspace:
 
 
 def run(words: Sequence[str], folder: Path, *, seconds: float = _SECONDS) -> subprocess.CompletedProcess[str]:
-    """Run one command in a workspace, with the programs of this Python's environment and the code of the workspace."""
-    if words[0] in {"python", "python3"}:
-        program = sys.executable
-    else:  # those of this Python first
-        beside = shutil.which(words[0], path=os.fspath(Path(sys.executable).parent))
-        program = beside or shutil.which(words[0]) or words[0]
+    """Run one command in a workspace, with the programs of its environment and its code."""
+    variables = environment(folder)
+    program = shutil.which(words[0], path=variables["PATH"]) or words[0]
     try:
         return subprocess.run(
             [program, *words[1:]],
             cwd=folder,
-            env=environment(folder),
+            env=variables,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
@@ -86,22 +87,28 @@ def run(words: Sequence[str], folder: Path, *, seconds: float = _SECONDS) -> sub
 def environment(folder: Path) -> dict[str, str]:
     """Return what a command of a workspace sees."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    programs = os.pathsep.join([os.fspath(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    places = [os.fspath(folder / FOLDER / "bin"), os.fspath(Path(sys.executable).parent)]
+    programs = os.pathsep.join([*places, os.environ.get("PATH", os.defpath)])
     home = _inside_git(folder, "home")
     home.mkdir(parents=True, exist_ok=True)
-    return kept | {
-        "PATH": programs,
-        "PYTHONPATH": os.fspath(folder),
-        "HOME": os.fspath(home),
-        "GIT_CONFIG_GLOBAL": os.fspath(home / "gitconfig"),
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_TERMINAL_PROMPT": "0",
-        "OMP_NUM_THREADS": "1",
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "HF_HUB_OFFLINE": "1",
-        "NO_COLOR": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    own = {"VIRTUAL_ENV": os.fspath(folder / FOLDER)} if (folder / FOLDER).is_dir() else {}
+    return (
+        kept
+        | own
+        | {
+            "PATH": programs,
+            "PYTHONPATH": os.fspath(folder),
+            "HOME": os.fspath(home),
+            "GIT_CONFIG_GLOBAL": os.fspath(home / "gitconfig"),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_TERMINAL_PROMPT": "0",
+            "OMP_NUM_THREADS": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "HF_HUB_OFFLINE": "1",
+            "NO_COLOR": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+    )
 
 
 def make_base(root: Path, files: Sequence[str], folder: Path) -> Path:
@@ -110,7 +117,7 @@ def make_base(root: Path, files: Sequence[str], folder: Path) -> Path:
     base.mkdir(parents=True)
     for path in files:
         source = root / path
-        if source.is_symlink() or not source.is_file():
+        if path.startswith(f"{TASKS}/") or source.is_symlink() or not source.is_file():
             continue
         target = base / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -144,6 +151,7 @@ def prepare(base: Path, evaluation: Evaluation, root: Path, target: Path, *, sha
         _write(workspace.path(place), (root / source).read_text(encoding="utf-8"))
     for step in evaluation.steps:
         _do(workspace, step, evaluation.name)
+    make_environment(target)
     return TaskWorkspace(target, workspace.git("rev-parse", "HEAD").strip())
 
 

@@ -21,7 +21,7 @@ TASKS: dict[str, Any] = {
             "id": 1,
             "prompt": PROMPT,
             "expected_output": "greeting.txt greets Ann",
-            "files": ["evals/files/1/names/list.py.sample"],
+            "files": ["files/1/names/list.py.sample"],
             "assertions": ["Ann is greeted", "Nothing else was changed"],
         }
     ],
@@ -56,9 +56,9 @@ class Repository:
         root.mkdir()
         subprocess.run(["git", "init", "-q", "-b", "main", str(root)], check=True)
         self.write("skills/greet/SKILL.md", SKILL)
-        self.write("skills/greet/evals/evals.json", json.dumps(TASKS))
-        self.write("skills/greet/evals/checker.toml", CHECKER)
-        self.write("skills/greet/evals/files/1/names/list.py.sample", "NAMES = ['Ann']\n")
+        self.write("tests/skills/greet/evals.json", json.dumps(TASKS))
+        self.write("tests/skills/greet/checker.toml", CHECKER)
+        self.write("tests/skills/greet/files/1/names/list.py.sample", "NAMES = ['Ann']\n")
 
     def write(self, path, text):
         target = self.root / path
@@ -186,7 +186,7 @@ def test_what_cannot_be_run_is_said_with_what_to_do(repository, words, said):
         ("evals.json", '"greet"', '"great"', "skill_name"),
         ("evals.json", '"id": 1', '"id": "one"', "is not of type int"),
         ("evals.json", '"prompt"', '"promt"', "other keys"),
-        ("evals.json", "evals/files/1/names/list.py.sample", "../../../../etc/passwd", "not a file below"),
+        ("evals.json", "files/1/names/list.py.sample", "../../../../etc/passwd", "not a file below"),
         ("checker.toml", 'kind = "file"', 'kind = "files"', "did you mean 'file'"),
         ("checker.toml", 'path = "greeting.txt"\n', "", "needs path"),
         ("checker.toml", "only =", "onyl =", "does not take onyl"),
@@ -196,7 +196,7 @@ def test_what_cannot_be_run_is_said_with_what_to_do(repository, words, said):
     ],
 )
 def test_tasks_that_say_nothing_are_refused_and_found_by_check(repository, capsys, file, before, after, said):
-    path = f"skills/greet/evals/{file}"
+    path = f"tests/skills/greet/{file}"
     text = (repository.root / path).read_text(encoding="utf-8")
     assert before in text
     repository.write(path, text.replace(before, after, 1))
@@ -210,16 +210,9 @@ def test_tasks_that_say_nothing_are_refused_and_found_by_check(repository, capsy
 
 def test_a_step_that_cannot_be_done_any_more_says_which(repository):
     step = '[[eval.step]]\nedit = { path = "names/list.py", before = "Bob", after = "Eve" }\n'
-    repository.write("skills/greet/evals/checker.toml", CHECKER.replace("[[eval.check]]", step + "\n[[eval.check]]", 1))
+    repository.write("tests/skills/greet/checker.toml", CHECKER.replace("[[eval.check]]", step + "\n[[eval.check]]", 1))
     code, document = repository.run("--agent", repository.agent(GREETS))
     assert (code, document["fix"]) == (2, "renew the step")
-
-
-def test_tasks_are_not_copied_to_the_platforms(repository, capsys):
-    assert main(["sync", "--repo", str(repository.root)]) == 0
-    assert (repository.root / ".claude/skills/greet/SKILL.md").is_file()
-    assert not list(repository.root.glob(".*/skills/greet/evals"))
-    assert capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")
