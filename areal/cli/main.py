@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 COMMANDS: Final[dict[str, str]] = {
     "config": "print a JSON schema or a reference of all configuration keys",
     "demo": "learn something by RL on this machine, from nothing, in about a minute",
+    "doctor": "name causes of what went wrong in a run, with evidence",
     "launch": "run a program as several ranks, with restarts and no orphans",
     "list": "list the datasets, rewards, workflows, models, objectives and preference losses a configuration can name",
     "plan": "say what training over many processes costs each of them",
-    "report": "write a self-contained HTML page about a run",
+    "report": "write an HTML page about a run, or print a summary with warning signs",
     "serve": "start one inference server for trainers elsewhere",
     "train": "train a model as a YAML configuration says",
     "version": "print the versions that a bug report needs",
@@ -35,6 +36,7 @@ exit codes:
   0    success
   1    unexpected error (with traceback), or a broken engine
   2    wrong arguments, configuration, registry name or model
+  10   `areal doctor` found causes
   20   rows of a dataset contradict its schema
   21   checkpoint damaged, missing or unwritable
   22   rollouts cannot make progress

@@ -236,9 +236,17 @@ class PolicyLearner:
         lengths = batch.loss_mask.sum(dim=1)
         sampled = batch.versions[batch.loss_mask.bool()]
         ages = self.actor.version - sampled.to(torch.float32)
+        rewards: dict[int, list[float]] = {}
+        for group, reward in zip(batch.groups.tolist(), batch.rewards.tolist(), strict=True):
+            rewards.setdefault(group, []).append(reward)
+        compared = [len(set(values)) == 1 for values in rewards.values() if len(values) > 1]
+        equal = {names.EQUAL_REWARDS: sum(compared) / len(compared)} if compared else {}
         return {
+            **equal,
             names.REWARD_MEAN: float(batch.rewards.mean()),
             names.REWARD_STD: float(batch.rewards.std(correction=0)),
+            names.REWARD_MIN: float(batch.rewards.min()),
+            names.REWARD_MAX: float(batch.rewards.max()),
             names.LENGTH_MEAN: float(lengths.mean()),
             names.LENGTH_MAX: float(lengths.max()),
             names.TRUNCATED_FRACTION: float(batch.truncated.float().mean()),

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from areal.api import CheckpointError, ConfigError
+import areal
+from areal.api import ArealError, CheckpointError, ConfigError
 from areal.infra.checkpoint.run_control import RunLock, StopRequest
 from areal.infra.checkpoint.store import CheckpointStore
+from areal.infra.launch.launcher import LOG_FOLDER_VARIABLE
 from areal.infra.metrics import names
-from areal.infra.metrics.logger import LiveView, MetricLogger
+from areal.infra.metrics.logger import LOG_FILE, LiveView, MetricLogger
 from areal.infra.rollout.loop_thread import RolloutStoppedError
+from areal.infra.supervisor.process import INCARNATION_VARIABLE
 from areal.trainer.configuration.source import dump_yaml, flatten, to_mapping
 from areal.utils.atomic import atomic_write
-from areal.utils.logging import getLogger
+from areal.utils.logging import getLogger, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -50,6 +55,8 @@ class RunSession:
         self.metrics.resume_at(self.first_step + 1 if self.resumed is not None else 0)
         self.finished_steps = self.first_step
         """Training steps of the run that are done, those before a resume included."""
+        self.total_steps: int | None = None
+        """Training steps of the whole run; None until they are known."""
         self.last_metrics: dict[str, float] = {}
         """Of the last step that this process finished; empty before."""
         self._failed_saves = 0
@@ -77,6 +84,7 @@ class RunSession:
 
         states: what a checkpoint holds (see `CheckpointStore.save`), asked for between two steps.
         """
+        self.total_steps = total_steps
         title = f"{self.config.experiment_name}/{self.config.trial_name}"
         with LiveView(total_steps, title=title, enabled=self.config.metrics.progress) as view:
             while self.finished_steps < total_steps and not self.stop.requested:
@@ -210,7 +218,10 @@ class RunSession:
 
 @contextlib.contextmanager
 def open_session(config: RunConfig) -> Iterator[RunSession]:
-    """Lock the run directory, record the configuration, watch for signals; close all of it at the end.
+    """Lock the run directory, record configuration and log, watch for signals; close all of it at the end.
+
+    log.jsonl gets this package's log lines between a line about the start and one about the end, whatever end it is;
+    only a process that is killed leaves the last one out.
 
     Raises BusyError when another process runs there, ConfigError when its checkpoints belong to another configuration.
     """
@@ -218,10 +229,34 @@ def open_session(config: RunConfig) -> Iterator[RunSession]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(RunLock(directory))
         stop = stack.enter_context(StopRequest())
-        session = RunSession(config, directory, stop)
-        stack.callback(session.metrics.close)
-        atomic_write(directory / "config.yaml", dump_yaml(config))
-        yield session
+        event = stack.enter_context(recorded(directory / LOG_FILE))
+        launch = {"incarnation": os.environ.get(INCARNATION_VARIABLE), "logs": os.environ.get(LOG_FOLDER_VARIABLE)}
+        process = {"pid": os.getpid(), "host": socket.gethostname(), "areal": areal.__version__}
+        event("run started", kind="start", **process, **launch)
+        started = time.monotonic()
+        session: RunSession | None = None
+        problem: BaseException | None = None
+        try:
+            session = RunSession(config, directory, stop)
+            stack.callback(session.metrics.close)
+            atomic_write(directory / "config.yaml", dump_yaml(config))
+            yield session
+        except BaseException as error:
+            problem = error
+            raise
+        finally:
+            seconds = round(time.monotonic() - started, 2)
+            event("run ended", error=problem, kind="end", seconds=seconds, **_end_of(session, stop, problem))
+
+
+def _end_of(session: RunSession | None, stop: StopRequest, problem: BaseException | None) -> dict[str, Any]:
+    """Fields of the last line of the log: where the run is, and why it ends."""
+    steps = {} if session is None else {"steps": session.finished_steps, "total_steps": session.total_steps}
+    if problem is None:
+        return {**steps, "exit_code": stop.exit_code, "problem": None}
+    code = problem.exit_code if isinstance(problem, ArealError) else 1
+    code = 130 if isinstance(problem, KeyboardInterrupt) else code
+    return {**steps, "exit_code": code, "problem": f"{type(problem).__name__}: {problem}"}
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,12 @@ def run(arguments: argparse.Namespace) -> Report:
     for kind, entries in data.items():
         lines = [line for name, entry in entries.items() for line in _lines(name, entry, max(map(len, entries)))]
         blocks.append("\n".join([kind, *(lines or ["  (none)"])]))
+    if "models" in kinds:
+        from areal.models.registry import UNPROVEN
+
+        data["unproven"] = list(UNPROVEN)
+        if UNPROVEN:
+            blocks.append(f"not proven, their tests have not passed: {', '.join(UNPROVEN)}")
     return Report(text="\n\n".join(blocks), data=data)
 
 

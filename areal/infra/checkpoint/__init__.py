@@ -1,2 +1,2 @@
-"""What keeps a run's work safe, by module: `store` (atomic, hashed checkpoints), `state_io` (exact state on disk),
-`lock` (one process per run directory) and `signals` (stop at a safe point)."""
+"""What keeps a run's work safe: checkpoints that are atomic and hashed, one process per run directory, stops at a safe
+point. `store` holds the first, `run_control` the other two."""

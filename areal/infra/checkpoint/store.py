@@ -168,7 +168,7 @@ def _canonical(document: Mapping[str, Any]) -> bytes:
 
 
 _logger = getLogger(__name__)
-_FOLDER_PATTERN: Final = re.compile(r"step-(\d{8,})\.(\d{6,})")
+FOLDER_PATTERN: Final = re.compile(r"step-(\d{8,})\.(\d{6,})")
 _SPARE_BYTES: Final = 1 << 20
 """Room for the manifest, folder entries and JSON beside the tensors."""
 
@@ -319,7 +319,7 @@ class CheckpointStore:
         """(step, ordinal, folder) of every published checkpoint, last written first."""
         found = []
         for entry in self.directory.iterdir():
-            match = _FOLDER_PATTERN.fullmatch(entry.name)
+            match = FOLDER_PATTERN.fullmatch(entry.name)
             if match and entry.is_dir():
                 found.append((int(match[1]), int(match[2]), entry))
         return sorted(found, key=lambda item: item[1], reverse=True)

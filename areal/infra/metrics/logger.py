@@ -130,6 +130,8 @@ def optional_sinks(run_dir: Path, config: MetricsConfig) -> list[GuardedSink]:
 
 METRICS_FILE: Final = "metrics.jsonl"
 ROLLOUTS_FILE: Final = "rollouts.jsonl"
+LOG_FILE: Final = "log.jsonl"
+"""Log lines of a run, those of every start of it; `areal.utils.logging.recorded` writes them."""
 RESERVED_NAMES: Final = frozenset({"step", "time"})
 _MAX_WAITING: Final = 10_000
 

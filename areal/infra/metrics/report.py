@@ -126,8 +126,13 @@ def metrics_file_of(run_dir: Path) -> Path:
     """metrics.jsonl of a run. Raises UsageError when the folder has none."""
     metrics_file = run_dir / METRICS_FILE
     if not metrics_file.is_file():
+        inner = sorted(path.parent for path in run_dir.glob(f"*/{METRICS_FILE}"))
+        near = f"; {', '.join(map(str, inner[:4]))} {'have' if len(inner) > 1 else 'has'} one" if inner else ""
         raise UsageError(
             f"{run_dir} holds no {METRICS_FILE}; expected the directory of a run, such as runs/<experiment>/<trial>"
+            f"{near}",
+            where=str(run_dir),
+            fix=f"name {inner[0]}" if inner else "name the directory of a run (output_dir of its configuration)",
         )
     return metrics_file
 

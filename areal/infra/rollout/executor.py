@@ -348,7 +348,7 @@ class RolloutExecutor:
             if self._runs.pop(run.ordinal, None) is None or run.ordinal not in self._ledger.live:
                 return  # dropped as stale meanwhile
             group, reason = run.group(), run.drop_reason(self._config)
-            self._tally.record_faults(group.faults)
+            self._tally.record_faults(group.faults, prompt=run.ordinal, row=run.jobs[0].row_index)
             if reason is None:
                 self._ledger.finish(run.ordinal)
                 self._finished[run.ordinal] = group

@@ -32,6 +32,8 @@ REJECTED = "rejected"
 """Drop reason: the workflow returned None for too many samples."""
 STALE = "stale"
 """Drop reason: too old to be trained, under consume="drop"."""
+_NOTED_PER_KIND = 5
+"""Faults of each kind that are logged with prompt and row; the others are only counted."""
 _ON_PURPOSE = frozenset({ZERO_VARIANCE, REJECTED})
 
 
@@ -53,12 +55,20 @@ class FailureTally:
         """Failed attempts of the whole run, by kind."""
         return self._total_faults
 
-    def record_faults(self, faults: Iterable[Fault]) -> None:
-        """Count failed attempts; the first of each kind is shown, since a run may lose samples to its end unnoticed."""
+    def record_faults(self, faults: Iterable[Fault], *, prompt: int, row: int) -> None:
+        """Count failed attempts at a prompt. The first of each kind is shown, since a run may lose samples to its end
+        unnoticed, and a few more are noted. row: index into the dataset, negative when unknown.
+        """
         for fault in faults:
+            kind, seen = fault.kind.value, self._total_faults[fault.kind.value]
+            where = f"prompt {prompt}" if row < 0 else f"prompt {prompt}, row {row}"
+            fields = {"fault": kind, "prompt": prompt, "row": None if row < 0 else row, "detail": fault.message}
             # A workflow that raised has been logged with its traceback already.
-            if fault.kind.value not in self._last_message and fault.kind is not FaultKind.WORKFLOW_RAISED:
-                logger.warning("first fault of kind %s: %s (further ones are counted)", fault.kind.value, fault.message)
+            if not seen and fault.kind is not FaultKind.WORKFLOW_RAISED:
+                message = "first fault of kind %s, at %s: %s (further ones are counted)"
+                logger.warning(message, kind, where, fault.message, extra=fields)
+            elif seen < _NOTED_PER_KIND:
+                logger.info("fault of kind %s at %s: %s", kind, where, fault.message, extra=fields)
             self.faults[fault.kind.value] += 1
             self._total_faults[fault.kind.value] += 1
             self._last_message[fault.kind.value] = fault.message
@@ -240,6 +250,6 @@ class RolloutBatch:
             "rollout/token_staleness_mean": sum(token_ages) / len(token_ages) if token_ages else 0.0,
             "rollout/token_staleness_max": float(max(token_ages, default=0)),
             "rollout/interruptions": float(self.interruptions),
-            **{f"rollout/dropped/{reason}": float(number) for reason, number in self.dropped.items()},
+            **{f"{names.DROPPED_PREFIX}{reason}": float(number) for reason, number in self.dropped.items()},
             **{f"{names.FAULT_PREFIX}{kind}": float(number) for kind, number in self.faults.items()},
         }

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from areal.infra.diagnosis.record import load_record
+from areal.infra.diagnosis.rules import diagnose
 from areal.trainer import demo as module
 from areal.trainer.demo import DemoConfig, plan_demo, run_demo
 
@@ -26,6 +28,7 @@ def test_expressions_that_were_never_shown_are_learnt_from_the_reward(tmp_path):
     assert gain > 0.15
     assert result["learnt"]
     assert result["after"]["all"] > result["before"]["all"] + 0.1
+    assert diagnose(load_record(tmp_path / "demo" / "grpo")) == []
 
 
 @pytest.mark.exhaustive
@@ -33,6 +36,8 @@ def test_rewards_dealt_out_at_random_teach_nothing(tmp_path):
     result, gain = demo(tmp_path / "demo", control="shuffled-rewards")
     assert gain < 0.08
     assert not result["learnt"]
+    signs = {finding.rule for finding in diagnose(load_record(tmp_path / "demo" / "grpo"))}
+    assert signs & {"flat_unexplained", "groups_all_wrong", "reward_fell"}
 
 
 def test_a_short_demo_writes_its_scores_and_its_report(tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ from areal.engine.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.infra.checkpoint.run_control import StopRequest
 from areal.infra.launch.config import LaunchConfig
-from areal.infra.launch.launcher import LocalLauncher
+from areal.infra.launch.launcher import STARTS_FILE, LocalLauncher
 
 PRELUDE = """
 import os, signal, subprocess, sys, time
@@ -95,6 +95,13 @@ def test_a_rank_that_fails_ends_the_others_and_all_start_again(launch, tmp_path,
     assert "cannot find my GPU" in caplog.text
     assert len(pids(tmp_path)) == 4
     assert not any(alive(pid) for pid in pids(tmp_path))
+    # For `areal doctor`, which comes when nobody has the result any more.
+    noted = [json.loads(line) for line in (first.log_folder.parent / STARTS_FILE).read_text().splitlines()]
+    assert [(one["incarnation"], one["status"], one["rank"]) for one in noted] == [
+        (first.incarnation, 9, 1),
+        (second.incarnation, 0, None),
+    ]
+    assert noted[0]["logs"] == first.log_folder.name
 
 
 @pytest.mark.fault(
@@ -152,7 +159,8 @@ def test_a_run_that_hangs_is_killed_and_started_again(launch, tmp_path):
 
 def test_old_logs_are_removed(launch, tmp_path):
     launch("sys.exit(1)", max_restarts=4, keep_logs=2, num_ranks=1)
-    assert sorted(path.name[:10] for path in (tmp_path / "logs").iterdir()) == ["start-0003", "start-0004"]
+    assert sorted(path.name[:10] for path in (tmp_path / "logs").glob("start-*")) == ["start-0003", "start-0004"]
+    assert len((tmp_path / "logs" / STARTS_FILE).read_text().splitlines()) == 5
 
 
 def test_a_limit_for_stalls_needs_something_to_look_at():
