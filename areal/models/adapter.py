@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "Experts",
     "QueryKeyValue",
     "Renamed",
     "Reshaped",
     "Rows",
+    "SeparateExperts",
     "StackedExperts",
     "SwappedHalves",
     "TableAdapter",
@@ -432,7 +432,7 @@ class QueryKeyValue(Rows):
 
 
 @dataclass(frozen=True)
-class Experts(Row):
+class SeparateExperts(Row):
     """A tensor per expert (or head) on disk, `{expert}` in its name; ours are stacked along dimension 0.
 
     Two of ours (gate and up) are one matrix per expert; arrangement as in Rows.
@@ -535,19 +535,19 @@ def _transposed(matrix: Tensor, transposed: bool) -> Tensor:
     return matrix.T if transposed and matrix.dim() == 2 else matrix
 
 
-def _merge_experts(row: Experts | StackedExperts, tensors: Sequence[Tensor]) -> Tensor:
+def _merge_experts(row: SeparateExperts | StackedExperts, tensors: Sequence[Tensor]) -> Tensor:
     whole = _merge(tensors, _groups(row, row.arrangement, tensors[0].shape[1]), 1)
     return whole.transpose(1, 2) if row.transposed and whole.dim() == 3 else whole
 
 
-def _split_experts(row: Experts | StackedExperts, whole: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
+def _split_experts(row: SeparateExperts | StackedExperts, whole: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
     ours = whole.transpose(1, 2) if row.transposed and whole.dim() == 3 else whole
     sizes = [shape[1] for shape in shapes]
     return _split(ours, sizes, _groups(row, row.arrangement, sizes[0]), 1)
 
 
 def _read_experts(
-    row: Experts | StackedExperts, stored: Sequence[Stored], shapes: Sequence[torch.Size], index: int, box: Box
+    row: SeparateExperts | StackedExperts, stored: Sequence[Stored], shapes: Sequence[torch.Size], index: int, box: Box
 ) -> Tensor:
     """`box` of our stack number `index`, from one stored tensor for each expert."""
     rows = [shape[1] for shape in shapes]

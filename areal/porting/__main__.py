@@ -4,7 +4,8 @@
     python -m areal.porting checkpoints/novel --trust-source --json
 
 Exit codes: 0 a report was written, also one that says "unsupported"; 2 a source that cannot be analysed. With --json
-there is exactly one object on stdout, also on failure: {"ok": false, "error": "...", "kind": "...", "nearest": []}.
+there is exactly one object on stdout, also on failure: {"ok": false, "error": "...", "kind": "...", "nearest": [],
+"others": []}: the nearest proven families, and types of transformers that are alike.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ ADVICE: Final = {
     "LikeError": "Leave out --like, or name a family of transformers that is proven.",
     "ModelingError": "Name the file with --modeling.",
     "UnknownConfigError": "Give its code with --modeling, or take a family's computation over with --like.",
+    "UnknownTypeError": "Give a checkpoint folder, its code with --modeling, or its config.json with --like.",
     "UntrustedSourceError": "If you trust it, pass --trust-source; --static only reads it.",
 }
 """What to do about an error, by its class: the errors know of no command line."""
@@ -45,18 +47,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="write one JSON object")
     options = parser.parse_args(arguments)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from areal.porting.bind.analyse import as_json
     from areal.porting.records import SubjectError
 
     try:
         with contextlib.redirect_stdout(sys.stderr):  # code of strangers may print
-            report = as_json(_analyse(options))
+            report = _analyse(options)
     except SubjectError as error:
-        kind, nearest = type(error).__name__, list(getattr(error, "nearest", ()))
+        kind = type(error).__name__
+        nearest, others = list(getattr(error, "nearest", ())), list(getattr(error, "others", ()))
         if options.json:
-            _write({"ok": False, "error": str(error), "kind": kind, "nearest": nearest})
+            _write({"ok": False, "error": str(error), "kind": kind, "nearest": nearest, "others": others})
         else:
-            said = "\n".join(filter(None, [str(error), ADVICE.get(kind, "")]))
+            near = [f"  {each['model_type']}: {each['reason']}" for each in nearest]
+            lines = [str(error), *(["nearest proven families:", *near] if near else []), ADVICE.get(kind, "")]
+            said = "\n".join(filter(None, lines))
             sys.stderr.write("\n".join(map(_printable, said.splitlines())) + "\n")
         return FAILED
     if options.json:
@@ -66,20 +70,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _analyse(options: argparse.Namespace) -> Any:
-    from areal.porting.bind.analyse import analyse, like, static
-    from areal.porting.probe.subject import UntrustedSourceError, resolve
+def _analyse(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the report as JSON. What no report can be made of is refused before torch and transformers are
+    imported."""
+    from areal.porting.probe.lookup import UntrustedSourceError, find_family, locate
+
+    tiny = _read_tiny(options.tiny)
+    trusted = True
+    if options.like is not None:
+        find_family(options.like)
+    else:
+        try:
+            locate(options.source, modeling=options.modeling, trust=options.trust_source)
+        except UntrustedSourceError:
+            if not options.static:
+                raise
+            trusted = False
+    from areal.porting.bind.analyse import analyse, as_json, like, static
+    from areal.porting.probe.subject import resolve
 
     if options.like is not None:
-        return like(options.source, options.like)
-    tiny = _read_tiny(options.tiny)
-    try:
-        subject = resolve(options.source, modeling=options.modeling, trust=options.trust_source)
-    except UntrustedSourceError:
-        if not options.static:
-            raise
-        return static(options.source, modeling=options.modeling)
-    return analyse(subject, tiny=tiny)
+        return as_json(like(options.source, options.like))
+    if not trusted:
+        return as_json(static(options.source, modeling=options.modeling))
+    return as_json(analyse(resolve(options.source, modeling=options.modeling, trust=options.trust_source), tiny=tiny))
 
 
 def _read_tiny(path: Path | None) -> dict[str, Any] | None:

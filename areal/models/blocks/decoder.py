@@ -74,7 +74,9 @@ class DecoderModel(nn.Module):
         """
         super().__init__()
         self.args = args
-        self.embed_tokens = nn.Embedding(args.vocab_size, args.hidden_size)
+        # Filled later: to draw numbers on the meta device, torch would import torch._dynamo, a second of CPU.
+        weight = torch.empty(args.vocab_size, args.hidden_size)
+        self.embed_tokens = nn.Embedding.from_pretrained(weight, freeze=False)
         self.embed_positions = embed_positions
         self.embed_norm = embed_norm
         self.layers = nn.ModuleList(layers)

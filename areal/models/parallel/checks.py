@@ -25,14 +25,14 @@ def check_model(model: nn.Module, dims: ParallelDims, table: Mapping[str, Shard]
     num_mixtures = 0
     for name, module in model.named_modules():
         if isinstance(module, SelfAttention):
-            problems += _attention(name, module, dims)
+            problems += _attention_problems(name, module, dims)
         elif isinstance(module, LatentAttention):
             heads = module.kv_b_proj.out_features // (module.nope_dim + module.value_dim)
-            problems += _heads(name, heads, dims)
+            problems += _head_problems(name, heads, dims)
         elif isinstance(module, Experts):
             num_mixtures += 1
-            problems += _experts(name, module, dims)
-        problems += _splits(name, module, dims, table)
+            problems += _expert_problems(name, module, dims)
+        problems += _split_problems(name, module, dims, table)
     if dims.ep > 1 and not num_mixtures:
         problems.append(f"ep={dims.ep}: the model has no experts")
     if problems:
@@ -40,8 +40,8 @@ def check_model(model: nn.Module, dims: ParallelDims, table: Mapping[str, Shard]
         raise ModelError(f"the model cannot be split as {dims.describe()}: {listed}")
 
 
-def _attention(name: str, module: SelfAttention, dims: ParallelDims) -> Iterator[str]:
-    yield from _heads(name, module.num_heads, dims)
+def _attention_problems(name: str, module: SelfAttention, dims: ParallelDims) -> Iterator[str]:
+    yield from _head_problems(name, module.num_heads, dims)
     kv_heads = number_of_key_value_heads(module)
     if kv_heads % dims.tp and dims.tp % kv_heads:
         yield (
@@ -52,18 +52,18 @@ def _attention(name: str, module: SelfAttention, dims: ParallelDims) -> Iterator
         yield f"tp={dims.tp}: {_general(name)} norms keys over all {kv_heads} heads, which ranks cannot share"
 
 
-def _heads(name: str, num_heads: int, dims: ParallelDims) -> Iterator[str]:
+def _head_problems(name: str, num_heads: int, dims: ParallelDims) -> Iterator[str]:
     if num_heads % (dims.tp * dims.cp):
         yield f"tp={dims.tp} cp={dims.cp}: {_general(name)} has {num_heads} heads; tp * cp has to divide them"
 
 
-def _experts(name: str, module: Experts, dims: ParallelDims) -> Iterator[str]:
+def _expert_problems(name: str, module: Experts, dims: ParallelDims) -> Iterator[str]:
     number = module.up_proj.shape[0]
     if number % dims.ep:
         yield f"ep={dims.ep}: {_general(name)} has {number} experts; ep has to divide them"
 
 
-def _splits(name: str, module: nn.Module, dims: ParallelDims, table: Mapping[str, Shard]) -> Iterator[str]:
+def _split_problems(name: str, module: nn.Module, dims: ParallelDims, table: Mapping[str, Shard]) -> Iterator[str]:
     """Yield the heads and vocabularies have rules of their own."""
     ways = dims.etp if isinstance(module, Experts) and dims.ep > 1 else dims.tp
     if ways == 1 or "self_attn" in name or name in VOCABULARY_MODULES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from areal.models.adapter import Experts, Renamed, StackedExperts, TableAdapter
+from areal.models.adapter import Renamed, SeparateExperts, StackedExperts, TableAdapter
 from areal.models.qwen3_moe.model import Qwen3MoeModel
 
 _GATE_UP = StackedExperts(
@@ -17,17 +17,17 @@ class Qwen3MoeStateDictAdapter(TableAdapter):
 
     model_class = Qwen3MoeModel
     table: ClassVar = (
-        Experts(
+        SeparateExperts(
             "layers.*.mlp.experts.down_proj",
             "model.layers.*.mlp.experts.{expert}.down_proj.weight",
             alternative=Renamed("layers.*.mlp.experts.down_proj", "model.layers.*.mlp.experts.down_proj"),
         ),
-        Experts(
+        SeparateExperts(
             "layers.*.mlp.experts.gate_proj",
             "model.layers.*.mlp.experts.{expert}.gate_proj.weight",
             alternative=_GATE_UP,
         ),
-        Experts(
+        SeparateExperts(
             "layers.*.mlp.experts.up_proj", "model.layers.*.mlp.experts.{expert}.up_proj.weight", alternative=_GATE_UP
         ),
         Renamed("layers.*.mlp.router", "model.layers.*.mlp.gate"),

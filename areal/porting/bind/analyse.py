@@ -31,16 +31,15 @@ from areal.porting.family import ArchitectureReport, Constant
 from areal.porting.infer.infer import unexplained_parts
 from areal.porting.infer.layout import skipped_names
 from areal.porting.probe.instance import build, export, make_tokens, record
-from areal.porting.probe.source import static_report
-from areal.porting.probe.subject import (
+from areal.porting.probe.lookup import (
+    LikeError,
     UnknownConfigError,
     UnknownTypeError,
     UntrustedSourceError,
-    find_type,
-    installed,
-    quiet,
-    resolve,
+    find_family,
 )
+from areal.porting.probe.source import static_report
+from areal.porting.probe.subject import installed, quiet, resolve
 from areal.porting.probe.tiny import complete, with_fewer_parts
 from areal.porting.records import Evidence, SubjectError, UnsupportedError
 from areal.porting.spec import BLOCKS
@@ -266,10 +265,6 @@ ROTARY: Final = "rope_parameters"
 """What families that read `rope_parameters` read as well."""
 
 
-class LikeError(SubjectError):
-    """A family cannot stand in for the source: it is none itself, or nothing has to be guessed."""
-
-
 def static(source: str, *, modeling: Path | None = None) -> ArchitectureReport:
     """Return what the code of a folder says by itself, status "static". Nothing is run. Raises SubjectError."""
     found = static_report(source, modeling=modeling)
@@ -305,7 +300,9 @@ def like(source: str, family: str) -> ArchitectureReport:
     """
     config = _without_code(source)
     try:
-        known = analyse(installed(find_type(family)))
+        known = analyse(installed(find_family(family)))
+    except LikeError:
+        raise
     except SubjectError as error:
         raise LikeError(str(error)) from error
     if known.status != "proven":

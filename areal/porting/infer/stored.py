@@ -46,10 +46,10 @@ def row_of(entry: LayoutEntry) -> adapter.Row:
     if entry.kind == "reshaped":
         return adapter.Reshaped(ours, entry.on_disk, entry.shape, alternative=alternative)
     arrangement, transposed = entry.arrangement or "concat", entry.transposed
-    classes: dict[str, type[adapter.Rows | adapter.Experts | adapter.StackedExperts]] = {
+    classes: dict[str, type[adapter.Rows | adapter.SeparateExperts | adapter.StackedExperts]] = {
         "query_key_value": adapter.QueryKeyValue,
         "rows": adapter.Rows,
-        "experts": adapter.Experts,
+        "experts": adapter.SeparateExperts,
         "stacked_experts": adapter.StackedExperts,
     }
     return classes[entry.kind](ours, entry.on_disk, arrangement, transposed, alternative=alternative)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import transformers
 from transformers import PreTrainedConfig
 
-from areal.porting.probe.subject import nearest_families, read_source
+from areal.porting.probe.lookup import read_source
+from areal.porting.probe.nearest import nearest_families
 from areal.porting.records import SubjectError
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def static_report(source: str, *, modeling: Path | None = None) -> dict[str, Any
         ),
         "parameters": [row for file, tree in trees.items() for row in _parameter_rows(tree, file)],
         "hints": [row for file, tree in trees.items() for row in find_hints(tree, file.name)],
-        "nearest": nearest_families(config),
+        "nearest": [near.as_json() for near in nearest_families(str(config.get("model_type") or ""), config)],
     }
 
 

@@ -9,16 +9,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import TYPE_CHECKING
 
 from areal.porting.records import ReportError
 from areal.porting.write.pieces import family
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def main() -> int:
+
+def main(arguments: Sequence[str] | None = None) -> int:
     """Read a report, write its pieces; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m areal.porting.write", description=__doc__)
     parser.add_argument("unit", metavar="UNIT", help="what the family is called where its architecture has no name")
-    unit = parser.parse_args().unit
+    unit = parser.parse_args(arguments).unit
     try:
         answer = {"ok": True, "family": family(json.load(sys.stdin), unit)}
     except ReportError as error:

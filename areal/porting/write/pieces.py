@@ -156,7 +156,7 @@ ROWS: Final = {
     "transposed": "Transposed",
     "query_key_value": "QueryKeyValue",
     "rows": "Rows",
-    "experts": "Experts",
+    "experts": "SeparateExperts",
     "stacked_experts": "StackedExperts",
     "reshaped": "Reshaped",
     "swapped_halves": "SwappedHalves",

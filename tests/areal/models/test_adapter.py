@@ -11,11 +11,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from areal.api import ModelError
 from areal.models.adapter import (
-    Experts,
     QueryKeyValue,
     Renamed,
     Reshaped,
     Rows,
+    SeparateExperts,
     StackedExperts,
     TableAdapter,
     Transposed,
@@ -259,11 +259,12 @@ CASES = {
         (
             Renamed("layers.*.mlp.router", "model.layers.*.block_sparse_moe.gate",
                     alternative=Renamed("layers.*.mlp.router", "model.layers.*.mlp.gate")),
-            *(Experts(f"layers.*.mlp.experts.{ours}",
+            *(SeparateExperts(f"layers.*.mlp.experts.{ours}",
                       f"model.layers.*.block_sparse_moe.experts.{{expert}}.{name}.weight",
                       alternative=StackedExperts(EXPERT_GATE_UP, "model.layers.*.mlp.experts.gate_up_proj"))
               for ours, name in (("gate_proj", "w1"), ("up_proj", "w3"))),
-            Experts("layers.*.mlp.experts.down_proj", "model.layers.*.block_sparse_moe.experts.{expert}.w2.weight",
+            SeparateExperts("layers.*.mlp.experts.down_proj",
+                    "model.layers.*.block_sparse_moe.experts.{expert}.w2.weight",
                     alternative=StackedExperts("layers.*.mlp.experts.down_proj",
                                                "model.layers.*.mlp.experts.down_proj")),
         ),
@@ -322,7 +323,7 @@ CASES = {
         (Renamed("layers.*.mlp.router", "model.layers.*.mlp.gate"),
          Reshaped("layers.*.mlp.router.selection_bias", "model.layers.*.mlp.moe_statics.e_score_correction_bias",
                   shape=(1, -1)),
-         *(Experts(f"layers.*.mlp.experts.{name}", f"model.layers.*.mlp.experts.{{expert}}.{name}.weight")
+         *(SeparateExperts(f"layers.*.mlp.experts.{name}", f"model.layers.*.mlp.experts.{{expert}}.{name}.weight")
            for name in ("gate_proj", "up_proj", "down_proj"))),
     ),
 }  # fmt: skip
@@ -498,12 +499,14 @@ def test_fused_rows_are_exactly_invertible(row, changes):
 
 EXPERT_ROUND_TRIPS = {
     "gate and up in one matrix per expert": (
-        Experts(EXPERT_GATE_UP, "model.layers.*.experts.{expert}.gate_up.weight"),
-        Experts(EXPERT_BIASES, "model.layers.*.experts.{expert}.gate_up.bias"),
+        SeparateExperts(EXPERT_GATE_UP, "model.layers.*.experts.{expert}.gate_up.weight"),
+        SeparateExperts(EXPERT_BIASES, "model.layers.*.experts.{expert}.gate_up.bias"),
     ),
     "interleaved and transposed, per expert": (
-        Experts(EXPERT_GATE_UP, "model.layers.*.experts.{expert}.gate_up.weight", "interleaved", transposed=True),
-        Experts(EXPERT_BIASES, "model.layers.*.experts.{expert}.gate_up.bias", "interleaved"),
+        SeparateExperts(
+            EXPERT_GATE_UP, "model.layers.*.experts.{expert}.gate_up.weight", "interleaved", transposed=True
+        ),
+        SeparateExperts(EXPERT_BIASES, "model.layers.*.experts.{expert}.gate_up.bias", "interleaved"),
     ),
     "up before gate, stacked": (
         StackedExperts(EXPERT_GATE_UP[::-1], "model.layers.*.up_gate"),

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from areal.models.adapter import (
-    Experts,
     QueryKeyValue,
     Renamed,
     Reshaped,
     Rows,
+    SeparateExperts,
     StackedExperts,
     SwappedHalves,
     Transposed,
@@ -33,10 +33,10 @@ CASES = {
     "attention per head": (QueryKeyValue(NAMES, "c", "per_head", transposed=True), [(8, 6)] * 3),
     "attention in blocks": (QueryKeyValue(NAMES, "c", "2_blocks"), UNEQUAL),
     "biases of attention": (QueryKeyValue(NAMES, "c", "per_group", transposed=True), [(16,), (8,), (8,)]),
-    "experts": (Experts("a", "b.{expert}"), EXPERTS[:1]),
-    "experts together": (Experts(("a", "b"), "c.{expert}", transposed=True), EXPERTS),
-    "experts, interleaved": (Experts(("a", "b"), "c.{expert}", "interleaved"), EXPERTS),
-    "biases of experts": (Experts(("a", "b"), "c.{expert}", "interleaved", transposed=True), BIASES),
+    "experts": (SeparateExperts("a", "b.{expert}"), EXPERTS[:1]),
+    "experts together": (SeparateExperts(("a", "b"), "c.{expert}", transposed=True), EXPERTS),
+    "experts, interleaved": (SeparateExperts(("a", "b"), "c.{expert}", "interleaved"), EXPERTS),
+    "biases of experts": (SeparateExperts(("a", "b"), "c.{expert}", "interleaved", transposed=True), BIASES),
     "stacked": (StackedExperts(("a", "b"), "c"), EXPERTS),
     "stacked and transposed": (StackedExperts(("a", "b"), "c", "interleaved", transposed=True), EXPERTS),
     "stacked biases": (StackedExperts(("a", "b"), "c"), BIASES),

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from areal import models
+from areal.models.registry import MODELS
 from areal.porting import verify
 
 
@@ -38,7 +39,7 @@ def test_a_file_of_configs_that_is_none_is_refused(monkeypatch, capsys, tmp_path
 
 
 def test_a_type_that_nothing_can_be_compared_for_is_refused(tmp_path):
-    with pytest.raises(verify.ArgumentsError, match="'nosuch' is not registered; registered are qwen2"):
+    with pytest.raises(verify.ArgumentsError, match=f"'nosuch' is not registered; registered are {', '.join(MODELS)}"):
         verify.subjects(["nosuch"], None)
     with pytest.raises(verify.ArgumentsError, match="'bert' is not registered"):
         verify.subjects(["bert"], None)

@@ -138,7 +138,7 @@ def test_the_command_writes_one_object_and_names_what_is_near(capsys: pytest.Cap
     assert main(["lama", "--json"]) == 2
     answer = json.loads(capsys.readouterr().out)
     assert not answer["ok"]
-    assert "llama" in answer["nearest"]
+    assert answer["nearest"][0]["model_type"] == "llama"
 
 
 @pytest.mark.exhaustive

@@ -11,10 +11,10 @@ from transformers import LlamaForCausalLM
 
 from areal.api import ModelError
 from areal.models.adapter import (
-    Experts,
     QueryKeyValue,
     Renamed,
     Rows,
+    SeparateExperts,
     StackedExperts,
     SwappedHalves,
     Transposed,
@@ -157,8 +157,8 @@ def values(names: tuple[str, ...], *shapes: tuple[int, ...]) -> dict[str, torch.
         (StackedExperts(GATE_UP, "x", "interleaved", True), GATE_UP, [(3, 10, HIDDEN)] * 2),
         (StackedExperts(GATE_UP[::-1], "x", "concat"), GATE_UP, [(3, 10, HIDDEN)] * 2),
         (StackedExperts(GATE_UP[0], "x", "flattened", True), GATE_UP[:1], [(3, 10, HIDDEN)]),
-        (Experts(GATE_UP, "x.{expert}.y", "concat"), GATE_UP, [(3, 10, HIDDEN)] * 2),
-        (Experts(GATE_UP[1], "x.{expert}.y", transposed=True), GATE_UP[1:], [(3, 10, HIDDEN)]),
+        (SeparateExperts(GATE_UP, "x.{expert}.y", "concat"), GATE_UP, [(3, 10, HIDDEN)] * 2),
+        (SeparateExperts(GATE_UP[1], "x.{expert}.y", transposed=True), GATE_UP[1:], [(3, 10, HIDDEN)]),
         (SwappedHalves(QKV[0], "x"), QKV[:1], [(HEADS * DIM, HIDDEN)]),
         (
             Rows(("layers.3.a.weight", "layers.3.b.weight"), "x"),
