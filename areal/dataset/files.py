@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import json
 import zlib
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from areal.api import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 Format = Literal["jsonl", "json", "csv", "tsv", "parquet", "saved"]
@@ -36,8 +37,33 @@ SUFFIXES: Final[dict[str, Format]] = {
 """Endings of file names, in the order in which a folder is searched for a split."""
 
 _BATCH: Final = 1024
+_SMALL_BATCH: Final = 32
+"""Rows of a table that are read at once under limits: a few megabytes of parquet can stand for gigabytes."""
+_SHOWN_COLUMNS, _MAX_SHOWN = 5, 200
+"""Columns, and characters of their names, in an error about too many."""
 _MAX_FIELD: Final = 2**31 - 1
 """Longest CSV field; the module's own limit of 128 Ki would refuse long solutions."""
+
+
+_CHUNK: Final = 1 << 20
+_MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """What rows of an unknown source may cost. Whatever is beyond is a DataError, before memory is taken for it.
+
+    Loaders read without limits: their data were inspected, and they keep all rows anyway.
+    """
+
+    row_bytes: int = 32 * _MIB
+    """Of one line, one CSV field, or one row of a table."""
+    columns: int = 1_000
+    """Of all rows together."""
+    depth: int = 64
+    """Lists and objects within each other, the row itself included."""
+    unpacked_bytes: int = 4096 * _MIB
+    """Of one compressed file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,19 +120,20 @@ def find_files(path: Path, split: str) -> SplitFiles:
     )
 
 
-def read_records(files: SplitFiles) -> Iterator[Record]:
-    """Every row of the split in order; blank lines are skipped but counted. Raises DataError for a damaged file."""
+def read_records(files: SplitFiles, limits: ReadLimits | None = None) -> Iterator[Record]:
+    """Every row of the split in order; blank lines are skipped but counted. Raises DataError for a damaged file, and
+    for what is beyond the limits."""
     for path in files.paths:
         if files.format == "jsonl":
-            yield from _json_lines(path)
+            yield from _json_lines(path, limits)
         elif files.format == "json":
-            yield from _json_array(path)
+            yield from _json_array(path, limits)
         elif files.format in ("csv", "tsv"):
-            yield from _delimited(path, "," if files.format == "csv" else "\t")
+            yield from _delimited(path, "," if files.format == "csv" else "\t", limits)
     if files.format == "parquet":
-        yield from (Record(number, row) for number, row in enumerate(_parquet_rows(files.paths)))
+        yield from (Record(number, row) for number, row in enumerate(_parquet_rows(files.paths, limits)))
     if files.format == "saved":
-        yield from (Record(number, row) for number, row in enumerate(_saved_rows(files.paths[0], files.split)))
+        yield from (Record(number, row) for number, row in enumerate(_saved_rows(files.paths[0], files.split, limits)))
 
 
 def _file(path: Path, split: str) -> SplitFiles:
@@ -116,57 +143,113 @@ def _file(path: Path, split: str) -> SplitFiles:
     form = SUFFIXES[suffix]
     if form == "json":
         with path.open("rb") as stream:
-            texts = (line.removeprefix(b"\xef\xbb\xbf").strip() for line in stream)
-            if not next(filter(None, texts), b"").startswith(b"["):
+            if not stream.read(_CHUNK).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
                 form = "jsonl"
     unit = "line" if form in ("jsonl", "csv", "tsv") else "row"
     return SplitFiles(format=form, paths=(path,), split=split, unit=unit)
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _lines(path: Path, limits: ReadLimits | None) -> Iterator[bytes]:
     opener = gzip.open if path.suffix == ".gz" else open
+    longest = -1 if limits is None else limits.row_bytes + 1
+    num_bytes = 0
     try:
         with opener(path, "rb") as stream:
-            yield from stream
+            for number in itertools.count(1):
+                line = stream.readline(longest)
+                if not line:
+                    return
+                num_bytes += len(line)
+                if limits is not None and len(line) > limits.row_bytes:
+                    raise DataError(f"{path}: line {number} is longer than {_size(limits.row_bytes)}")
+                if limits is not None and path.suffix == ".gz" and num_bytes > limits.unpacked_bytes:
+                    raise DataError(
+                        f"{path} unpacks to more than {_size(limits.unpacked_bytes)} (line {number}); "
+                        "inspect a part of it, e.g. its first lines"
+                    )
+                yield line
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path} is a damaged gzip file ({error}); download or write it again") from error
 
 
-def _json_lines(path: Path) -> Iterator[Record]:
-    for number, line in enumerate(_lines(path), start=1):
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes // _MIB} MiB" if num_bytes >= _MIB else f"{num_bytes} bytes"
+
+
+def _json_lines(path: Path, limits: ReadLimits | None) -> Iterator[Record]:
+    for number, line in enumerate(_lines(path, limits), start=1):
         if not line.strip():
             continue
         try:
-            yield _checked(number, json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8")))
+            yield _checked(number, json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8")), limits)
         except UnicodeDecodeError as error:
             yield Record(number, None, f"not UTF-8 (byte {line[error.start]:#04x} at column {error.start + 1})")
         except json.JSONDecodeError as error:
             yield Record(number, None, f"not JSON ({error.msg} at column {error.colno})")
-        except (RecursionError, ValueError) as error:  # nested thousands of levels; a number of thousands of digits
+        except RecursionError:
+            yield Record(number, None, _too_deep(limits))
+        except ValueError as error:  # a number of thousands of digits
             yield Record(number, None, f"not readable as JSON ({error})")
 
 
-def _json_array(path: Path) -> Iterator[Record]:
+def _json_array(path: Path, limits: ReadLimits | None) -> Iterator[Record]:
+    content = path.read_bytes()
     try:
-        rows = json.loads(path.read_bytes().decode("utf-8-sig"))
+        rows = json.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        column = error.start - content.rfind(b"\n", 0, error.start)
+        raise DataError(f"{path}:{line}: not UTF-8 (byte {content[error.start]:#04x} at column {column})") from error
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg} at column {error.colno})") from error
-    except (RecursionError, ValueError) as error:
+    except RecursionError as error:
+        raise DataError(f"{path}: {_too_deep(limits)}") from error
+    except ValueError as error:
         raise DataError(f"{path} is not readable as JSON ({error})") from error
     for number, row in enumerate(rows):
-        yield _checked(number, row)
+        yield _checked(number, row, limits)
 
 
-def _checked(number: int, row: Any) -> Record:
+def _checked(number: int, row: Any, limits: ReadLimits | None) -> Record:
     if not isinstance(row, dict):
         return Record(number, None, f"a JSON object expected, found {type(row).__name__}")
+    if limits is not None and _is_deeper(row, limits.depth):
+        return Record(number, None, _too_deep(limits))
     return Record(number, row)
 
 
-def _delimited(path: Path, delimiter: str) -> Iterator[Record]:
-    csv.field_size_limit(_MAX_FIELD)
+def _too_deep(limits: ReadLimits | None) -> str:
+    most = f"; at most {limits.depth} levels are read" if limits is not None else ""
+    return f"lists or objects are nested too deeply{most}"
+
+
+def _is_deeper(row: dict[str, Any], depth: int) -> bool:
+    level: list[Any] = [row]
+    for _ in range(depth):
+        inner: list[Any] = []
+        for each in level:
+            inner += each.values() if isinstance(each, dict) else each
+        level = [each for each in inner if isinstance(each, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def _refuse_wide(path: Path, names: Sequence[str], limits: ReadLimits | None, where: str = "") -> None:
+    """Raise DataError for more columns than anybody names."""
+    if limits is not None and len(names) > limits.columns:
+        begin = ", ".join(map(repr, names[:_SHOWN_COLUMNS]))[:_MAX_SHOWN]
+        raise DataError(
+            f"{path}{where}: {len(names):,} columns ({begin}, ...); at most {limits.columns:,} are read. Keep those "
+            "that a loader needs"
+        )
+
+
+def _delimited(path: Path, delimiter: str, limits: ReadLimits | None) -> Iterator[Record]:
+    longest = _MAX_FIELD if limits is None else limits.row_bytes
+    csv.field_size_limit(longest)
     # Bytes that are not UTF-8 become lone surrogates, so that the record which holds them can be named.
-    decoded = (line.decode("utf-8", "surrogateescape") for line in _lines(path))
+    decoded = (line.decode("utf-8", "surrogateescape") for line in _lines(path, limits))
     reader = csv.reader(decoded, delimiter=delimiter, strict=True)
     header: list[str] = []
     begin = 1
@@ -174,7 +257,10 @@ def _delimited(path: Path, delimiter: str) -> Iterator[Record]:
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            raise DataError(f"{path}: line {begin}: not {path.suffix[1:].upper()} ({error})") from error
+            problem = str(error)
+            if "field limit" in problem or "unexpected end" in problem:
+                problem = f"a quotation mark that opens here or below is never closed: {problem}"
+            raise DataError(f"{path}: line {begin}: not {path.suffix[1:].upper()} ({problem})") from error
         if fields is None:
             return
         if not fields:
@@ -182,6 +268,7 @@ def _delimited(path: Path, delimiter: str) -> Iterator[Record]:
         elif not header:
             header = [name.removeprefix("\ufeff").strip() for name in fields]
             where = f"{path}: line {begin}"
+            _refuse_wide(path, header, limits, f": line {begin}")
             if len(header) == 1 and any(other in header[0] for other in ";\t,"):
                 raise DataError(f"{where}: one column {header[0]!r:.60}: expected columns separated by {delimiter!r}")
             if "" in header or len(set(header)) != len(header):
@@ -197,20 +284,33 @@ def _delimited(path: Path, delimiter: str) -> Iterator[Record]:
         begin = reader.line_num + 1
 
 
-def _parquet_rows(paths: tuple[Path, ...]) -> Iterator[dict[str, Any]]:
+def _parquet_rows(paths: tuple[Path, ...], limits: ReadLimits | None) -> Iterator[dict[str, Any]]:
     import pyarrow
     import pyarrow.parquet
 
     for path in paths:
         try:
             with pyarrow.parquet.ParquetFile(path) as table:
-                for batch in table.iter_batches(batch_size=_BATCH):
-                    yield from batch.to_pylist()
+                _refuse_wide(path, table.schema_arrow.names, limits)
+                for batch in table.iter_batches(batch_size=_BATCH if limits is None else _SMALL_BATCH):
+                    yield from batch.to_pylist() if limits is None else _limited_rows(path, batch, limits)
         except (pyarrow.ArrowInvalid, OSError) as error:
             raise DataError(f"{path} is not a readable parquet file: {error}") from error
 
 
-def _saved_rows(folder: Path, split: str) -> Iterator[dict[str, Any]]:
+def _limited_rows(path: Path, batch: Any, limits: ReadLimits) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a batch, long ones one by one: many may share one long text of a dictionary."""
+    if batch.nbytes <= _MIB:
+        yield from batch.to_pylist()
+        return
+    for number in range(batch.num_rows):
+        row = batch.slice(number, 1)
+        if row.nbytes > limits.row_bytes:
+            raise DataError(f"{path}: a row is longer than {_size(limits.row_bytes)}")
+        yield from row.to_pylist()
+
+
+def _saved_rows(folder: Path, split: str, limits: ReadLimits | None) -> Iterator[dict[str, Any]]:
     import datasets
 
     try:
@@ -219,8 +319,9 @@ def _saved_rows(folder: Path, split: str) -> Iterator[dict[str, Any]]:
             if split not in saved:
                 raise DataError(f"{folder} has no split {split!r}; it has {', '.join(sorted(map(str, saved)))}")
             saved = saved[split]
-        for batch in saved.with_format("arrow").iter(batch_size=_BATCH):
-            yield from batch.to_pylist()
+        _refuse_wide(folder, saved.column_names, limits)
+        for batch in saved.with_format("arrow").iter(batch_size=_BATCH if limits is None else _SMALL_BATCH):
+            yield from batch.to_pylist() if limits is None else _limited_rows(folder, batch, limits)
     except DataError:
         raise
     # Missing files are OSErrors; cut Arrow files and broken JSON are ValueErrors of their libraries.

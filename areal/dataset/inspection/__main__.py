@@ -10,17 +10,22 @@ there is exactly one object on stdout, also on failure: {"ok": false, "error": "
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from areal.api import ArealError
+from areal.api import ArealError, DataError
 from areal.dataset.inspection.report import DEFAULT_ROWS, Request, inspect_split
 from areal.dataset.inspection.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+MEMORY_BYTES: Final = 6 << 30
+"""Most memory of the process; rows within the limits of reading take a small part of it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,11 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         report = inspect_split(Path(options.path), options.split, request, _show_progress)
     except ArealError as error:
-        if options.json:
-            _write_json({"ok": False, "error": str(error), "code": error.exit_code})
-        else:
-            sys.stderr.write(f"{error}\n")
-        return error.exit_code
+        return _refuse(str(error), error.exit_code, as_json=options.json)
+    except MemoryError:
+        problem = f"{options.path}: reading it takes more than {MEMORY_BYTES >> 30} GiB of memory; a JSON array is "
+        problem += "held as a whole, JSON lines are not. Inspect a part of it"
+        return _refuse(problem, DataError.exit_code, as_json=options.json)
     finally:
         if sys.stderr.isatty():
             sys.stderr.write("\r\x1b[K")
@@ -50,6 +55,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         sys.stdout.write("\n".join(_lines(report)) + "\n")
     return 0
+
+
+def _refuse(problem: str, code: int, *, as_json: bool) -> int:
+    if as_json:
+        _write_json({"ok": False, "error": problem, "code": code})
+    else:
+        sys.stderr.write(f"{_printable(problem)}\n")
+    return code
+
+
+def limit_memory() -> None:
+    """Bound what this process may allocate, where the system can: the last line behind `ReadLimits`."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    # Of the address space, Linux and macOS bound different parts; mapped libraries do not count here.
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    with contextlib.suppress(ValueError, OSError):  # a harder bound is there already
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, hard))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -132,4 +157,5 @@ def _printable(text: str) -> str:
 
 
 if __name__ == "__main__":
+    limit_memory()
     raise SystemExit(main())

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import DataError
-from areal.dataset.files import Record, SplitFiles, find_files, read_records
+from areal.dataset.files import ReadLimits, Record, SplitFiles, find_files, read_records
 from areal.dataset.inspection.checks import RowChecks, RowProblem, final_answer
 from areal.dataset.inspection.columns import Column
 from areal.dataset.inspection.excerpt import NUM_CANDIDATES, Candidate, candidate, choose
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from areal.dataset.inspection.roles import Role, Roles
 
 DEFAULT_ROWS: Final = 200_000
+LIMITS: Final = ReadLimits()
+"""What the rows of a source may cost that nobody has looked at yet."""
 MAX_LISTED: Final = 20
 """Problems that are spelled out; all are counted."""
 _PROGRESS_ROWS: Final = 5_000
@@ -78,8 +80,10 @@ def inspect_split(
     columns, num_rows, complete = _profile(files, request.max_rows, problems, progress)
     roles = infer_roles(columns, request.columns)
     mapping, reasons = decide(columns, roles, kind=request.kind, keep=request.keep)
-    if num_rows == 0 and not problems.num_fatal:
-        mapping, reasons = None, ["the split has no rows"]
+    if num_rows == 0:
+        first = next((f": {each.place}: {each.problem}" for each in problems.listed), "")
+        reasons = [f"no row of {problems.num_fatal} can be read{first}" if first else "the split has no rows"]
+        mapping = None
     candidates = _check(files, request, roles, mapping, problems, progress) if mapping else []
     _type_notes(columns, mapping, problems)
     return {
@@ -116,6 +120,12 @@ def _profile(
         num_rows += 1
         for name, value in record.row.items():
             columns.setdefault(name, Column(name)).add(value, place)
+            if len(columns) > LIMITS.columns:
+                begin = ", ".join(map(repr, list(columns)[:5]))[:200]
+                raise DataError(
+                    f"{files.source}: {place}: more than {LIMITS.columns:,} columns ({begin}, ...). Keep those that a "
+                    "loader needs"
+                )
     return columns, num_rows, True
 
 
@@ -147,7 +157,7 @@ def _numbered(
     files: SplitFiles, limit: int, progress: Callable[[str, int], None], step: str
 ) -> Iterator[tuple[str, Record]]:
     num_rows = 0
-    for record in read_records(files):
+    for record in read_records(files, LIMITS):
         yield f"{files.unit} {record.number}", record
         num_rows += record.row is not None
         if num_rows % _PROGRESS_ROWS == 0:
