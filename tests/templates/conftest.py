@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import subprocess
 
@@ -32,3 +33,28 @@ def seed(tmp_path_factory):
 def sandbox(seed, tmp_path):
     """A repository of this test alone, with everything committed."""
     return Sandbox.copy_of(seed, tmp_path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def analyses_here(run_command):
+    """Run the child processes of `areal-new model` here, where torch and transformers are imported once.
+
+    Yields the real `subprocess.run`.
+    """
+    start = subprocess.run
+
+    def run(command, *args, **options):
+        if list(command[1:2]) != ["-m"] or command[2] not in {"areal.porting", "areal.porting.write"}:
+            return start(command, *args, **options)
+        main = importlib.import_module(f"{command[2]}.__main__").main
+        return run_command(main, command[3:], cwd=options["cwd"], stdin=options["input"])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "run", run)
+        yield start
+
+
+@pytest.fixture
+def own_processes(analyses_here, monkeypatch):
+    """Start them for real."""
+    monkeypatch.setattr(subprocess, "run", analyses_here)

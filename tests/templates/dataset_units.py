@@ -135,13 +135,10 @@ ROWS = {
 SAMPLE = {
     "scaffold",
     "scaffold_preference",
-    *(f"from_{name}" for name in ("answers", "hashes", "chats", "waiting", "transcripts", "albums", "hostile")),
-    "only_sft_solutions",
+    *(f"from_{name}" for name in ("hashes", "chats", "albums", "hostile")),
     "csv_hashes",
-    "saved_pair_chats",
-    "table_pictures",
 }
-"""Requests that together need every part of the template."""
+"""Requests that together need most parts of the template."""
 MISTAKES = [
     ('"messages": user_prompt(row["question"]', '"messages": user_prompt(row["answer"]'),
     ("rpartition", "partition"),

@@ -62,6 +62,32 @@ def test_data_that_do_not_fit_are_refused_with_the_reason(tmp_path, rows, option
     assert message in error.message
 
 
+def test_errors_list_the_columns_with_their_types_and_an_example(tmp_path):
+    rows = [{"a": f"first {number}", "b": number} for number in range(3)]
+    path = units.write_lines(tmp_path / "rows.jsonl", rows)
+    lines = refused("digits", from_=path).text.splitlines()
+    assert lines[0] == "columns of the 3 rows that were read:"
+    assert [line.split(None, 2) for line in lines[1:]] == [["a", "text", "first 0"], ["b", "number", "0"]]
+    assert "  question" in refused("digits", from_=units.write_lines(tmp_path / "rows.jsonl", [*HASHES, "{"])).text
+    many = units.write_lines(tmp_path / "rows.jsonl", [{f"c{number}": "x" for number in range(40)}])
+    assert refused("digits", from_=many).text.endswith("  and 10 more")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"question": "\xff"}\n', "no row of 1 can be read: line 1: not UTF-8 (byte 0xff at column 15)"),
+        (b"[1, 2]\n", "no row of 1 can be read: line 1: a JSON object expected, found list"),
+        (b'{"a": ' + b"[" * 10_000 + b"\n", "no row of 1 can be read: line 1: lists or objects are nested too deeply"),
+    ],
+)
+def test_rows_that_nobody_can_read_are_refused_with_the_true_reason(tmp_path, content, message):
+    (tmp_path / "rows.jsonl").write_bytes(content)
+    error = refused("digits", from_=str(tmp_path / "rows.jsonl"))
+    assert message in error.message
+    assert "areal[train]" not in str(error)
+
+
 def test_columns_are_chosen_by_option(tmp_path):
     rows = [{"prompt": f"p{n}", "query": f"q{n}", "answer": "a", "gold": "b"} for n in range(3)]
     path = units.write_lines(tmp_path / "rows.jsonl", rows)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +14,7 @@ import pytest
 
 from tooling.cli.errors import UnsupportedError, UsageError
 from tooling.kit.names import parse_name
+from tooling.kit.receipts import read_receipt
 from tooling.new.change import Change, UnitRequest
 from tooling.new.generators.model import prepare
 
@@ -56,30 +57,24 @@ def refused(error=UsageError, name="llama", **options):
 # ------------------------------------------------------------------------------------------------------ real analyses
 
 
-@pytest.fixture
-def analysis_here(monkeypatch, run_command):
-    """Analyses run in this process: one of its own takes seconds to import transformers."""
-    from areal.porting.__main__ import main
-
-    start = subprocess.run
-
-    def run(command, **options):
-        if command[1:3] != ["-m", "areal.porting"]:
-            return start(command, **options)
-        return run_command(main, command[3:], cwd=options["cwd"])
-
-    monkeypatch.setattr(subprocess, "run", run)
-
-
-def test_an_unknown_type_is_refused_with_the_nearest_ones():
+def test_an_unknown_type_is_refused_with_the_nearest_proven_families_and_the_ways_on():
     error = refused(name="qwen4")
     assert error.exit_code == 2
     assert error.where == "NAME"
-    assert "unknown model_type 'qwen4'" in error.message
-    assert "qwen4_exp" in error.message
+    assert "unknown model_type 'qwen4': none of the " in error.message
+    assert "transformers 5." in error.message
+    assert "no file or folder of that name" in error.message
+    lines = error.text.splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == ["qwen3", "qwen2", "qwen3_moe"]
+    assert "qwen4_exp" in lines[4]
+    assert "areal-new model qwen4 --from CHECKPOINT_FOLDER" in error.text
+    assert "areal-new model qwen4 --from FOLDER --source modeling.py --trust-source" in error.text
+    assert "areal-new model qwen4 --from config.json --like qwen3" in error.text
+    assert len(error.details["ways"]) == 3
+    assert "no proven family has a similar name" in refused(name="zzyzx").text
 
 
-def test_a_type_that_cannot_be_expressed_is_refused_with_the_feature_and_where_it_is(analysis_here):
+def test_a_type_that_cannot_be_expressed_is_refused_with_the_feature_and_where_it_is():
     error = refused(UnsupportedError, name="mamba")
     assert (error.exit_code, error.code) == (8, "unsupported")
     assert "mamba needs what areal.models.blocks cannot express: " in error.message
@@ -87,14 +82,25 @@ def test_a_type_that_cannot_be_expressed_is_refused_with_the_feature_and_where_i
     assert error.details["report"]["missing"]
 
 
-def test_a_config_of_an_unknown_type_is_compared_with_the_nearest_family(tmp_path, analysis_here):
-    error = refused(name="qwen9", from_=save(tmp_path, CONFIG, "config.json"))
-    assert "use_mystery: True" in error.message
-    assert "--like" in error.fix
+def test_a_config_of_an_unknown_type_is_compared_with_the_nearest_family(tmp_path):
+    source = save(tmp_path, CONFIG, "config.json")
+    error = refused(name="qwen9", from_=source)
+    nearest = error.text.splitlines()[1]
+    assert nearest.split()[0].startswith("qwen")
+    assert "lacks use_mystery" in nearest
+    assert f"areal-new model qwen9 --from {source} --like qwen" in error.text
+    assert {"field": "use_mystery", "theirs": True, "ours": None} in error.details["nearest"][0]["differences"]
     assert error.exit_code == 2
 
 
-def test_code_of_a_stranger_is_not_run_unasked(tmp_path, analysis_here):
+def test_a_misspelt_family_is_named_with_the_nearest_ones(tmp_path):
+    error = refused(name="qwen9", from_=save(tmp_path, CONFIG, "config.json"), like="qwenn3")
+    assert error.where == "--like"
+    assert "unknown model_type 'qwenn3'" in error.message
+    assert "qwen3" in error.fix
+
+
+def test_code_of_a_stranger_is_not_run_unasked(tmp_path):
     folder = tmp_path / "stranger"
     folder.mkdir()
     save(folder, {**CONFIG, "auto_map": {"AutoModelForCausalLM": "modeling_qwen9.Qwen9ForCausalLM"}}, "config.json")
@@ -106,7 +112,7 @@ def test_code_of_a_stranger_is_not_run_unasked(tmp_path, analysis_here):
 
 
 @pytest.mark.exhaustive
-def test_the_checklist_of_a_real_type_says_how_each_thing_is_known():
+def test_the_checklist_of_a_real_type_says_how_each_thing_is_known(own_processes):
     findings = prepared("llama", analyze_only="").findings
     assert findings.text.startswith("llama (LlamaForCausalLM, transformers ")
     assert "proven configs (largest difference of a logit):" in findings.text
@@ -117,7 +123,7 @@ def test_the_checklist_of_a_real_type_says_how_each_thing_is_known():
     assert {item["source"] for item in report["evidence"]} <= {"config", "parameters", "source", "probe", "parity"}
 
 
-def test_like_writes_what_nobody_has_proven_and_says_so(tmp_path, analysis_here):
+def test_like_writes_what_nobody_has_proven_and_says_so(tmp_path):
     found = prepared("qwen9", from_=save(tmp_path, CONFIG, "config.json"), like="llama")
     assert found.answers["report"]["status"] == "unproven"
     assert found.answers["report"]["model_type"] == "qwen9"
@@ -125,6 +131,60 @@ def test_like_writes_what_nobody_has_proven_and_says_so(tmp_path, analysis_here)
     assert "use_mystery" in found.warnings[1]
     assert "rope_theta" not in found.warnings[1]
     assert "do not register it before its logits are equal" in found.next_steps
+
+
+# ------------------------------------------------------------------------------------------- what was made before
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Ask for a model again, in a repository whose receipt says what it was made with, without any interpreter."""
+
+    def ask(name="qwen3", made_with=None, installed="", answers=None, **options):
+        receipt = read_receipt(ROOT, "model", "qwen3")
+        report = {**receipt.answers["report"], **({"source": made_with} if made_with else {})}
+        receipt = replace(receipt, answers={**receipt.answers, "report": report})
+        path = tmp_path / receipt.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(receipt.to_bytes())
+        library = tmp_path / ".venv/lib/python3.11/site-packages" / f"transformers-{installed}.dist-info"
+        library.mkdir(parents=True, exist_ok=True)
+        (library / "METADATA").write_text(f"Name: transformers\nVersion: {installed}\n", encoding="utf-8")
+        request = UnitRequest(kind="model", name=name, answers=answers or {}, options=options)
+        python = tmp_path / ".venv/bin/python"  # does not exist: whoever analyses fails
+        change = Change(root=tmp_path, python=python, request=request, names=parse_name(name))
+        return prepare(change), change.warnings, receipt
+
+    return ask
+
+
+def test_a_family_that_was_made_already_is_not_analysed_again(made):
+    for name, options in (("qwen3", {}), ("Qwen3", {}), ("qwen3", {"from": "qwen-3"}), ("qwen3", {"from": "qwen3"})):
+        answers, warnings, receipt = made(name, **options)
+        assert answers == {name: receipt.answers[name] for name in ("family", "report")}
+        assert warnings == []
+
+
+@pytest.mark.parametrize("options", [{"from": "llama"}, {"analyze-only": ""}, {"like": "llama"}])
+def test_whatever_else_is_asked_for_is_analysed(made, own_processes, options):
+    with pytest.raises(UsageError, match="could not run"):
+        made(**options)
+
+
+def test_another_version_of_transformers_is_said_and_how_to_analyse_with_it(made):
+    assert made(made_with="transformers 5.1.0", installed="5.1.0")[1] == []
+    answers, (warning,), receipt = made(made_with="transformers 5.0.0", installed="5.1.0")
+    assert answers["report"] == receipt.answers["report"]
+    assert "was made with transformers 5.0.0, and transformers 5.1.0 is installed" in warning
+    assert "`areal-new update model qwen3 --from qwen3`" in warning
+
+
+def test_a_report_remembers_its_version_of_transformers_but_no_path(tmp_path):
+    report = reports.gemma2()
+    sources = {"transformers 5.23.0": "transformers 5.23.0", str(tmp_path / "gemma2"): None}
+    for source, kept in sources.items():
+        found = prepared("gemma2", report=save(tmp_path, {**report, "source": source}))
+        assert found.answers["report"].get("source") == kept
 
 
 # ------------------------------------------------------------------------------------------------------ saved reports
@@ -184,7 +244,7 @@ def test_a_modeling_file_needs_its_config():
 
 
 @pytest.mark.exhaustive
-def test_errors_of_the_analysis_name_options_of_this_command(tmp_path, analysis_here):
+def test_errors_of_the_analysis_name_options_of_this_command(tmp_path):
     folder = tmp_path / "novel"
     folder.mkdir()
     save(folder, {**CONFIG}, "config.json")

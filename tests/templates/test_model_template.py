@@ -156,6 +156,31 @@ def test_a_second_family_for_a_type_is_refused(sandbox, tmp_path):
 RECEIPTS = [path.stem for path in sorted((ROOT / ".areal/receipts/model").glob("*.json"))]
 
 
+LONGEST = ("a" + "_long_type" * 20)[:90], ("A" + "LongArchitecture" * 10)[:90] + "ForCausalLM"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "architecture"),
+    [("qwen9", "Qwen9ForCausalLM"), pytest.param(*LONGEST, marks=pytest.mark.exhaustive, id="longest")],
+)
+@pytest.mark.parametrize(
+    "family", [*(pytest.param(name, marks=pytest.mark.exhaustive) for name in FAMILIES), *RECEIPTS]
+)
+def test_every_family_can_be_written_unproven_for_another_type(family, model_type, architecture, sandbox, tmp_path):
+    """What `--like` makes of a proven report passes the gates of generated code, whatever the type is called."""
+    proven = reports.REPORTS[family]() if family in FAMILIES else read_receipt(ROOT, "model", family).answers["report"]
+    named = {"model_type": model_type, "architecture": architecture}
+    config = {**proven["tiny_config"], "model_type": model_type, "architectures": [architecture]}
+    nearest = [{"model_type": proven["model_type"], "differences": []}]
+    unproven = {**proven, **named, "status": "unproven", "tiny_config": config, "nearest": nearest}
+    unproven |= {"reference": {}, "evidence": []}
+    change = sandbox.plan(request("another_one", unproven, tmp_path))
+    assert all(check.ok for check in change.checks)
+    assert change.receipt.entries == ()
+    test = change.plan.read("tests/areal/models/test_another_one.py").decode()
+    assert "is UNPROVEN" in " ".join(test.split())
+
+
 @pytest.fixture(scope="module")
 def emptied(seed, tmp_path_factory):
     """A repository without the families that it has receipts of."""
