@@ -1,1 +1,1 @@
-"""Backends: `embedded` generates tokens in this process, `train` updates weights on one process."""
+"""Backends: `embedded`, `vllm` and `sglang` generate tokens, `train` updates weights, in one process or over many."""

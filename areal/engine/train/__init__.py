@@ -1,1 +1,1 @@
-"""Training engine on one process (CPU or one accelerator)."""
+"""Trains one model, in one process or split over many: batches, passes, optimizers, states, checkpoints."""

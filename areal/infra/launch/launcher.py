@@ -11,6 +11,7 @@ checkpoints. It is not a scheduler: one machine, one program.
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,10 @@ _KILLED_STATUS: Final = 137
 TAIL_LINES: Final = 30
 START_VARIABLE: Final = "AREAL_LAUNCH_START"
 """Environment variable with the number of the start, from 0: above 0, a rank is to continue from a checkpoint."""
+LOG_FOLDER_VARIABLE: Final = "AREAL_LAUNCH_LOGS"
+"""Environment variable with the folder of the launch's logs, which a run notes in its own."""
+STARTS_FILE: Final = "starts.jsonl"
+"""In that folder: one line per start that ended, of all launches that logged there."""
 _HOST: Final = "127.0.0.1"
 
 
@@ -131,6 +136,13 @@ class LocalLauncher:
             ranks.stop(self._config.failure_grace_seconds)
         seconds = time.monotonic() - began
         rank = None if failed is None else failed.rank
+        line = {"incarnation": incarnation, "start": number, "seconds": round(seconds, 2), "status": status,
+                "rank": rank, "text": text, "logs": folder.name}  # fmt: skip
+        try:
+            with (self._log_folder / STARTS_FILE).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            _logger.warning("%s cannot be written: %s", self._log_folder / STARTS_FILE, error)
         return Start(incarnation=incarnation, seconds=seconds, status=status, text=text, log_folder=folder, rank=rank)
 
     def _watch(self, ranks: _Ranks, folder: Path, stop: StopRequest) -> tuple[int, str, _RankEnd | None]:
@@ -201,6 +213,7 @@ class _Ranks:
             "WORLD_SIZE": str(num_ranks),
             "LOCAL_WORLD_SIZE": str(num_ranks),
             START_VARIABLE: str(start),
+            LOG_FOLDER_VARIABLE: str(log_folder.parent.resolve()),
         }
         try:
             for rank in range(num_ranks):
