@@ -14,7 +14,8 @@
     +-- BusyError                   75  another process owns the resource
 
 Only `areal.cli` turns an error into an exit. A code has one meaning over all programs of the repository: 3 to 13 belong
-to the harness. A message says what happened, where, what was expected and what to do.
+to the harness, of which `areal doctor` shares 10, a check found something. A message says what happened, where, what
+was expected and what to do.
 
 Adding an error: subclass the nearest category, also inherit the standard error it replaces, add a line to the tree
 above.

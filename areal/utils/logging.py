@@ -6,6 +6,7 @@ Importing this module changes nothing. Library users who never call `configure` 
 
 from __future__ import annotations
 
+import contextlib
 import json as _json
 import logging
 import sys
@@ -13,6 +14,7 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 PACKAGE_LOGGER = "areal"
@@ -52,6 +54,33 @@ def configure(
     for handler in handlers:
         handler.setFormatter(formatter)
         logger.addHandler(handler)
+
+
+@contextlib.contextmanager
+def recorded(file: Path) -> Iterator[Callable[..., None]]:
+    """Append this package's log lines to `file` as JSON lines, beside whatever `configure` does with them.
+
+    Yields a function that writes a line of its own, at any level: `event("run ended", kind="end", exit_code=0)`. A disk
+    that refuses lines costs these lines and nothing else.
+    """
+    handler = _RecordingHandler(file, encoding="utf-8")
+    handler.setFormatter(JsonFormatter())
+    logger = logging.getLogger(PACKAGE_LOGGER)
+
+    def event(message: str, *, error: BaseException | None = None, **fields: Any) -> None:
+        record = logging.makeLogRecord({"name": PACKAGE_LOGGER, "levelno": logging.INFO, "levelname": "INFO", **fields})
+        record.msg = message
+        if error is not None:
+            record.exc_info = (type(error), error, error.__traceback__)
+        handler.handle(record)
+
+    logger.addHandler(handler)
+    try:
+        yield event
+    finally:
+        logger.removeHandler(handler)
+        with contextlib.suppress(OSError):  # what a full disk has not taken
+            handler.close()
 
 
 class TextFormatter(logging.Formatter):
@@ -113,3 +142,13 @@ class _StreamHandler(_OwnHandler):
 
 class _FileHandler(_OwnHandler, logging.FileHandler):
     """Appends to a log file."""
+
+
+class _RecordingHandler(logging.FileHandler):
+    """Appends to the log of a run. Opened by the first line; a refusing disk is not reported: the console has all."""
+
+    def __init__(self, file: Path, *, encoding: str) -> None:
+        super().__init__(file, encoding=encoding, delay=True)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Drop the line."""

@@ -34,7 +34,7 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     4: "an edited file was kept",
     5: "a merge left conflict markers",
     6: "a registry was not recognised; the message holds the line to paste",
-    7: "generated code failed its checks or tests",
+    7: "generated code failed its checks (nothing was written) or its tests (it is written, not proven)",
     8: "what was analysed needs a feature that cannot be generated; the report names it",
     9: "no set of versions satisfies all requirements",
     10: "a check found something",
@@ -42,7 +42,7 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     12: "the branch was pushed, but the pull request was not made",
     13: "an agent program failed",
     75: "another process is changing the repository",
-    130: "interrupted (Ctrl-C); nothing was left half done",
+    130: "interrupted (Ctrl-C); no file is half written, and the message says what is left",
     141: "nobody reads the output any more",
 }
 """Every exit code of every program, with its only meaning. Those of `areal` (areal/api/errors.py) are others."""

@@ -136,8 +136,7 @@ class Git:
         import subprocess  # not needed to find a repository
 
         settings = [*_ALWAYS, *(() if hooks or arguments[0] == "config" else _NO_HOOKS)]
-        variables = {name: value for name, value in os.environ.items() if _is_inherited(name)}
-        variables |= _ENVIRONMENT | ({"GIT_NO_LAZY_FETCH": "1"} if not network else {})
+        variables = inherited_variables() | _ENVIRONMENT | ({"GIT_NO_LAZY_FETCH": "1"} if not network else {})
         if network:
             variables.setdefault("GIT_ASKPASS", "true")
             variables.setdefault("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")
@@ -239,9 +238,11 @@ class Git:
         return {line.split(" ")[0] for line in answers if line.endswith(" missing")}
 
 
-def _is_inherited(name: str) -> bool:
-    """Whether git may see a variable: its own only as far as they say how this user works, not on what."""
-    return not name.startswith("GIT_") or name.startswith(_PERSONAL)
+def inherited_variables() -> dict[str, str]:
+    """Return the environment for git and for programs that use it: of git's own variables only those that say how this
+    user works, not on what."""
+    names = [name for name in os.environ if not name.startswith("GIT_") or name.startswith(_PERSONAL)]
+    return {name: os.environ[name] for name in names}
 
 
 def find_repository(start: Path) -> Repository:

@@ -66,7 +66,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Outcome of a command. Everything but `text` and `show_diff` is part of the JSON object."""
+    """Outcome of a command. Everything but `first`, `text` and `show_diff` is part of the JSON object."""
 
     command: str
     problem: ToolError | None = None
@@ -82,6 +82,8 @@ class Report:
     warnings: tuple[str, ...] = ()
     changing: bool = True
     """Whether the command is one that changes files, so that an empty plan is worth a line."""
+    first: tuple[str, ...] = ()
+    """For people, before the plan: what changes how all that follows is to be read. `data` has it for programs."""
     text: str = ""
     """For people, after the plan: what the fields above cannot say."""
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -210,6 +212,7 @@ def _parts(report: Report, stream: TextIO) -> Iterator[str]:
         "✓✗".encode(stream.encoding or "utf-8")
     except UnicodeEncodeError:
         marks = {True: "ok    ", False: "FAILED"}
+    yield from (f"{printable(line)}\n" for line in report.first)
     rows: list[tuple[str, str, str]] = [(change.action, change.path, change.reason) for change in report.changes]
     rows += [
         ("register" if entry.action == "add" else "remove", f"{entry.file}:{entry.line}", f"{entry.table} {entry.key}")

@@ -7,6 +7,7 @@ import json
 import logging as standard
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -88,3 +89,31 @@ def test_suggestions_ignore_case_and_dashes_and_stay_silent_when_nothing_is_near
     assert nearest("Batch-Size", ["batch_size", "seed"]) == ["batch_size"]
     assert did_you_mean("lr", ["lr", "seed"]) == "did you mean 'lr'?"
     assert did_you_mean("zzzzz", ["lr", "seed"]) == ""
+
+
+def test_a_recording_has_the_lines_and_events_of_its_time_whatever_the_console_shows(tmp_path):
+    logging.configure("warning", stream=io.StringIO())
+    file = tmp_path / "log.jsonl"
+    with logging.recorded(file) as event:
+        event("run started", kind="start", pid=7)
+        logging.getLogger("areal.x").warning("%d prompts dropped", 3, extra={"prompt": 4})
+        try:
+            raise KeyError("no row 9")
+        except KeyError as error:
+            event("run ended", error=error, kind="end")
+    logging.getLogger("areal.x").warning("not of this run")
+    start, line, end = (json.loads(text) for text in file.read_text().splitlines())
+    assert (start["message"], start["kind"], start["pid"]) == ("run started", "start", 7)
+    assert (line["level"], line["message"], line["prompt"]) == ("WARNING", "3 prompts dropped", 4)
+    assert "KeyError: 'no row 9'" in end["exception"]
+
+
+def test_a_recording_that_the_disk_refuses_stops_nothing(tmp_path, capsys):
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    (tmp_path / "log.jsonl").symlink_to(full)
+    with logging.recorded(tmp_path / "log.jsonl") as event:
+        event("run started")
+        logging.getLogger("areal.x").error("x")
+    assert "Traceback" not in capsys.readouterr().err
