@@ -1,4 +1,4 @@
-"""Writes the coverage tables of docs/models.md from saved results of the matrix command.
+"""Writes the coverage tables of docs/models.md, and the list of proven types, from saved results of the matrix command.
 
     areal-new model --matrix FAMILIES.json --json > listed.json
     areal-new model --matrix OTHERS.json --json > others.json
@@ -21,6 +21,7 @@ from typing import Final
 from tooling.new.generators.model_matrix import MatrixRow, summary, table
 
 DOCUMENT: Final = Path(__file__).parents[1] / "docs/models.md"
+PROVEN: Final = Path(__file__).parents[1] / "areal/porting/proven.py"
 BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
 KINDS: Final = (
     (r"is an encoder-decoder", "encoder-decoders"),
@@ -95,6 +96,14 @@ def write(text: str, document: Path = DOCUMENT) -> None:
     document.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
 
 
+def write_proven(rows: list[MatrixRow], file: Path = PROVEN) -> None:
+    """Replace the list of proven model types, of which `areal-new model` names the nearest to an unknown one."""
+    # A type that is listed with several configs has their names behind its own, "falcon (falcon_40b)".
+    types = sorted({row.label.split(" ")[0] for row in rows if row.outcome == "proven"})
+    head, begin, _ = file.read_text(encoding="utf-8").partition("PROVEN: Final = (\n")
+    file.write_text(head + begin + "".join(f'    "{each}",\n' for each in types) + ")\n", encoding="utf-8")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -108,6 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write(text + "\n")
     else:
         write(text)
+        write_proven([*listed, *rest])
     return 0
 
 

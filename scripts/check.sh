@@ -28,7 +28,12 @@ fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
+# A full run makes 100,000 small files and waits for many to reach the disk: 20 s of it go where memory holds them.
+if [ "$(df --output=avail -k /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null; then
+    export TMPDIR=${TMPDIR:-/dev/shm}
+fi
 scratch=$(mktemp -d)
+export TMPDIR=$scratch
 trap 'rm -rf "$scratch"' EXIT
 # Gates read no settings and caches of the user; what lets git work in a checkout of another user is kept.
 mkdir "$scratch/home"
@@ -97,6 +102,7 @@ if [ $fast = 0 ]; then
     later mypy $bin/mypy
     later checklists $bin/areal-audit --check
     later harness-check $bin/areal-harness check
+    later harness-sync $bin/areal-harness sync --check
     later command-pages $bin/python scripts/generate_command_pages.py "${pages[@]}"
 fi
 gate ruff-check $bin/ruff check .
@@ -104,7 +110,6 @@ gate ruff-format $bin/ruff format --check .
 gate import-linter $bin/lint-imports
 gate commit-messages $bin/areal-commit check "$messages"
 gate review $bin/areal-review "${reviewed[@]}"
-gate harness-sync $bin/areal-harness sync --check
 gate translations $bin/areal-docs zh-check --check --no-history
 if [ $fast = 0 ]; then
     gate reference $bin/python scripts/generate_reference.py --check
@@ -112,7 +117,9 @@ if [ $fast = 0 ]; then
 fi
 
 # Cheap folders come first, files stay whole (their fixtures are made once), and a wrong change ends the run early.
-tests=(-q -n 2 --dist loadfile --no-loadscope-reorder --cheap-first --durations=10 --durations-min=3)
+# One worker more than there are cores: tests of hangs and timeouts wait.
+cores=$(nproc 2>/dev/null || echo 2)
+tests=(-q -n $((cores < 8 ? cores + 1 : 8)) --dist loadfile --no-loadscope-reorder --cheap-first --durations=10 --durations-min=3)
 if [ $fast = 1 ]; then
     tests=(tests/test_architecture.py -q)
 elif [ $all = 0 ]; then

@@ -25,6 +25,10 @@ import tempfile
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = Path("docs", "areal-new")
@@ -152,6 +156,16 @@ def _chain(chain: list[Page], start: Path, base: Path) -> list[tuple[Page, str]]
     world = base / chain[0].name / "areal"
     shutil.copytree(start, world, symlinks=True)
     return [(page, _page(page, world)) for page in chain]
+
+
+def documented_commands(page: Path, programs: Sequence[str]) -> list[str]:
+    """Return the lines of a page's bash blocks that call one of these programs, without their comments."""
+    found = []
+    for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            if line.split(" ")[0] in programs:
+                found.append(re.sub(r"\s+#.*", "", line))
+    return found
 
 
 def inputs_digest() -> str:

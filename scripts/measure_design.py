@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import json
 import re
 import subprocess
 import tomllib
@@ -29,8 +30,6 @@ MAX_FILE_LINES = 700
 MIN_FILE_LINES = 30
 """A shorter product file needs a reason in the allow-list."""
 SHORT_BY_NATURE = {"__init__.py", "__main__.py", "registry.py", "config.py"}
-SHORT_IN_A_FAMILY = {"parallelize.py", "spec.py", "state_dict_adapter.py"}
-"""Files of areal/models/FAMILY that other code finds by their names."""
 MAX_FUNCTION_LINES = 80
 MAX_ONE_CALLER_SHARE = 25
 """Percent of a package's functions that are private and named once in their file outside of their definition."""
@@ -75,6 +74,20 @@ def python_files(*folders: str) -> list[Path]:
 
 
 @functools.cache
+def generated_files() -> frozenset[str]:
+    """Return the files of generated units: their templates answer for their design, in tests/templates."""
+    receipts = [path for path in repository_files() if relative(path).startswith(".areal/receipts/")]
+    return frozenset(
+        name for path in receipts if path.suffix == ".json" for name in json.loads(source_of(path))["files"]
+    )
+
+
+def measured_files(*folders: str) -> list[Path]:
+    """Return the Python files that people design."""
+    return [path for path in python_files(*folders) if relative(path) not in generated_files()]
+
+
+@functools.cache
 def source_of(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
@@ -82,6 +95,11 @@ def source_of(path: Path) -> str:
 @functools.cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(source_of(path), filename=str(path))
+
+
+def module_of(name: str) -> str:
+    """Return the dotted name of a module: `areal/api/__init__.py` -> `areal.api`."""
+    return name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
 
 
 def package_of(path: Path) -> str:
@@ -140,29 +158,30 @@ def functions_with_names(path: Path) -> list[tuple[str, ast.FunctionDef | ast.As
 
 
 def file_lines() -> dict[str, int]:
-    return {relative(path): len(source_of(path).splitlines()) for path in python_files()}
+    return {relative(path): len(source_of(path).splitlines()) for path in measured_files()}
 
 
 def short_files() -> dict[str, int]:
     """Return product files with fewer lines than a file of its own is worth; a registered unit has one by rule."""
     units = {
         match[1].replace(".", "/") + ".py"
-        for path in python_files("areal")
+        for path in measured_files("areal")
         if path.name == "registry.py"
         for match in re.finditer(r'"([\w.]+):\w+"', source_of(path))
     }
     return {
         name: lines
-        for path in python_files("areal", "tooling")
+        for path in measured_files("areal", "tooling")
         if path.name not in SHORT_BY_NATURE and (name := relative(path)) not in units
-        if not (name.startswith("areal/models/") and path.name in SHORT_IN_A_FAMILY)
         if (lines := len(source_of(path).splitlines())) < MIN_FILE_LINES
     }
 
 
 def function_lines() -> dict[str, int]:
     return {
-        name: node.end_lineno - node.lineno + 1 for path in python_files() for name, node in functions_with_names(path)
+        name: node.end_lineno - node.lineno + 1
+        for path in measured_files()
+        for name, node in functions_with_names(path)
     }
 
 
@@ -186,7 +205,7 @@ class Package:
 @functools.cache
 def packages() -> dict[str, Package]:
     found: dict[str, Package] = {}
-    for path in python_files("areal", "tooling"):
+    for path in measured_files("areal", "tooling"):
         package = found.setdefault(package_of(path), Package())
         package.lines += len(source_of(path).splitlines())
         mentioned = Counter(
@@ -207,7 +226,7 @@ def public_class_names() -> dict[str, int]:
     """Return how many classes at the top level of a module have one public name: `areal.Outcome` -> 2."""
     names = Counter(
         f"{path.relative_to(ROOT).parts[0]}.{node.name}"
-        for path in python_files("areal", "tooling")
+        for path in measured_files("areal", "tooling")
         for node in tree_of(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
@@ -229,7 +248,7 @@ class Inheritance:
                     names |= {alias.asname: alias.name for alias in node.names if alias.asname}
                 elif isinstance(node, ast.ClassDef):
                     names[node.name] = node
-            self.modules[relative(path).removesuffix(".py").replace("/", ".").removesuffix(".__init__")] = names
+            self.modules[module_of(relative(path))] = names
 
     def find(self, module: str, name: str) -> tuple[str, ast.ClassDef] | None:
         """Return the class that a (dotted) name means in a module, with its own module; None outside the project."""
@@ -270,10 +289,10 @@ class Inheritance:
 def depths() -> tuple[dict[str, int], dict[str, int]]:
     """Return the depth of every class, of ordinary ones and of records of configuration."""
     inheritance = Inheritance()
-    ordinary, configs = {}, {}
+    ordinary, configs, generated = {}, {}, set(map(module_of, generated_files()))
     for module, names in inheritance.modules.items():
         for name, node in names.items():
-            if isinstance(node, ast.ClassDef):
+            if isinstance(node, ast.ClassDef) and module not in generated:
                 group = configs if inheritance.is_config(module, node) else ordinary
                 group[f"{module}.{name}"] = inheritance.depth(module, node)
     return ordinary, configs
@@ -294,7 +313,7 @@ def _texts(path: Path) -> Iterator[tuple[int, str]]:
 
 def odd_wordings() -> dict[str, list[str]]:
     """Return places with wordings that the house style avoids, by package or folder of pages."""
-    files = python_files("areal", "tooling")
+    files = measured_files("areal", "tooling")
     files += [
         path
         for path in repository_files()
