@@ -47,11 +47,15 @@ def print_report(command: str, report: Report, stream: IO[str], *, as_json: bool
 
 
 def print_error(command: str, error: BaseException, exit_code: int, stream: IO[str], *, as_json: bool) -> None:
-    """Report an error: `error: ...` on stderr, or a JSON object on `stream` as well."""
+    """Report an error: `error: ...` and, where the message does not say it, `fix: ...` on stderr; with `as_json` a JSON
+    object on `stream` as well.
+    """
     from areal.api.errors import ArealError
 
     message = str(error) or type(error).__name__
     print(f"error: {message}", file=sys.stderr)
+    if isinstance(error, ArealError) and error.fix and error.fix not in message:
+        print(f"fix: {error.fix}", file=sys.stderr)
     if as_json:
         document: dict[str, Any] = {
             "ok": False,

@@ -125,6 +125,7 @@ def test_a_reader_that_goes_away_is_no_error(good):
         (["train", "/no/such/file.yaml"], "/no/such/file.yaml: no such config file"),
         (["report", "/no/such/run"], "holds no metrics.jsonl"),
         (["demo", "--control", "nothing"], "invalid choice"),
+        (["doctor"], "fix: name a run: areal doctor runs/"),
     ],
 )
 def test_wrong_usage_exits_with_2_and_says_what_to_do(capsys, argv, expected):
