@@ -41,7 +41,9 @@ def run(arguments: argparse.Namespace) -> Report:
 
     if arguments.rules == (arguments.run_dir is not None):
         raise UsageError(
-            "give a run directory, or --rules alone", where="RUN", fix="name a run: areal doctor runs/<experiment>/<trial>"
+            "give a run directory, or --rules alone",
+            where="RUN",
+            fix="name a run: areal doctor runs/<experiment>/<trial>",
         )
     if arguments.rules:
         return _table()
