@@ -8,6 +8,11 @@
 A parent process imports `PRELOAD`, and forks a child for every program that it is asked to run. The children have
 arguments, an environment, a working folder, output, an exit code and a session of their own, as if python had started
 them. Tests of start-up, of imports and of the launcher itself need real processes. Unix only.
+
+Several processes that need a server each have them forked from one that did the imports:
+
+    with ForkOrigin() as origin:                # in one process
+        with ForkServer(origin=origin.address)  # in any other
 """
 
 from __future__ import annotations
@@ -44,6 +49,8 @@ PRELOAD: Final = (
 )  # fmt: skip
 """What children have imported."""
 _START_SECONDS: Final = 120.0
+_ORPHAN_SECONDS: Final = 10.0
+"""How often an origin looks whether the process that started it is there."""
 _OUTPUT_SHOWN: Final = 3000
 
 
@@ -99,27 +106,70 @@ class ForkedProcess:
         return self.error_path.read_text(encoding="utf-8", errors="replace")
 
 
-class ForkServer:
-    """The parent of such processes; close it, or use it in a `with` statement. It may be used from one thread."""
+def _start_server(descriptor: int, preload: Sequence[str], *options: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "areal.testing.fork_server", *options, str(descriptor), *preload],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
+        pass_fds=[descriptor],
+    )
+
+
+class ForkOrigin:
+    """A process that imports modules once, in the background, and forks servers that have them."""
 
     def __init__(self, preload: Sequence[str] = PRELOAD) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="fork-origin-", ignore_cleanup_errors=True)
+        self.address = str(Path(self._folder.name, "origin"))
+        """What `ForkServer(origin=...)` takes, in this process or another."""
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self.address)
+            listener.listen()
+            self._process = _start_server(listener.fileno(), preload, "--origin")
+
+    def close(self) -> None:
+        """End the process; the servers forked from it go on."""
+        self._process.terminate()
+        self._process.wait()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ForkServer:
+    """The parent of such processes; close it, or use it in a `with` statement. It may be used from one thread.
+
+    preload: what it imports. origin: the address of a `ForkOrigin`, whose imports it has instead.
+    """
+
+    def __init__(self, preload: Sequence[str] = PRELOAD, *, origin: str = "") -> None:
         self.cpu_seconds = 0.0
         """User and system time of all children that ended."""
         self._ended: dict[int, int] = {}
         self._started: list[int] = []
         self._count = 0
         self._scratch = tempfile.TemporaryDirectory(prefix="fork-server-", ignore_cleanup_errors=True)
-        self._link, other = Pipe()
-        with other:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "areal.testing.fork_server", str(other.fileno()), *preload],
-                env={**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
-                pass_fds=[other.fileno()],
-            )
+        self._process: subprocess.Popen[bytes] | None = None
+        if origin:
+            with socket.socket(socket.AF_UNIX) as connected:
+                try:
+                    connected.connect(origin)
+                except OSError as error:
+                    raise EngineError(f"fork server: no origin at {origin}: {error}") from None
+                self._link: Connection[Any, Any] = Connection(connected.detach())
+        else:
+            self._link, other = Pipe()
+            with other:
+                self._process = _start_server(other.fileno(), preload)
         ready = self._link.poll(_START_SECONDS)
         try:
             problem = self._link.recv() if ready else f"did not start within {_START_SECONDS:g} s"
-        except EOFError:
+        except (EOFError, OSError):
             problem = "ended while it imported its modules"
         if problem:
             self.close()
@@ -193,7 +243,8 @@ class ForkServer:
     def close(self) -> None:
         """End the server and every process that it started."""
         self._link.close()
-        self._process.wait()
+        if self._process:
+            self._process.wait()
         self._scratch.cleanup()
 
     def __enter__(self) -> Self:
@@ -210,7 +261,8 @@ class ForkServer:
             try:
                 what, pid, code, cpu_seconds = self._link.recv()
             except EOFError:
-                raise EngineError(f"fork server: ended with exit code {self._process.wait()}") from None
+                code = f" with exit code {self._process.wait()}" if self._process else ""
+                raise EngineError(f"fork server: ended{code}") from None
             if what == "started":
                 self._started.append(pid)
             else:
@@ -306,13 +358,11 @@ def _run(job: _Job) -> None:
     os._exit(code)
 
 
-def main() -> None:
-    """Import modules, then serve: `python -m areal.testing.fork_server DESCRIPTOR MODULE ...`."""
-    link: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    os.set_inheritable(link.fileno(), False)
+def _preload(names: Sequence[str]) -> str:
+    """Import modules; returns what is wrong."""
     problem = ""
     try:
-        for name in sys.argv[2:]:
+        for name in names:
             importlib.import_module(name)
     except ImportError as error:
         problem = f"cannot import {name}: {error}"
@@ -323,6 +373,39 @@ def main() -> None:
         problem = f"{threads} threads run after the imports, expected one: their locks would be copied, not they"
     gc.collect()
     gc.freeze()  # children do not copy pages only to collect garbage
+    return problem
+
+
+def _server_of_each(listener: socket.socket) -> Connection[Any, Any] | None:
+    """Fork a server for every client that connects; returns the link to a client in its server, None in an orphan."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how servers ended
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = os.getppid()
+    listener.settimeout(_ORPHAN_SECONDS)
+    while True:
+        try:
+            connected, _ = listener.accept()
+        except TimeoutError:
+            if os.getppid() != parent:
+                return None
+            continue
+        if os.fork() == 0:
+            listener.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return Connection(connected.detach())
+        connected.close()
+
+
+def main() -> None:
+    """Import modules, then serve: `python -m areal.testing.fork_server [--origin] DESCRIPTOR MODULE ...`."""
+    words = sys.argv[1:]
+    is_origin = words[0] == "--origin"
+    descriptor, *names = words[is_origin:]
+    os.set_inheritable(int(descriptor), False)
+    problem = _preload(names)
+    link = _server_of_each(socket.socket(fileno=int(descriptor))) if is_origin else Connection(int(descriptor))
+    if link is None:
+        return
     link.send(problem)
     if not problem and (job := _serve(link)):
         _run(job)

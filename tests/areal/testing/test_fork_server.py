@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from areal.api import EngineError
-from areal.testing.fork_server import ForkServer
+from areal.testing.fork_server import ForkOrigin, ForkServer
 
 RANK = """
 import argparse, json, os, sys
@@ -111,3 +111,25 @@ def test_a_module_that_starts_threads_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(EngineError, match="2 threads run after the imports"):
         ForkServer(["starts_a_thread"])
+
+
+def test_servers_from_one_origin_share_its_imports_and_outlive_it(program):
+    tell = program("import os, sys\nprint('colorsys' in sys.modules, os.getppid())")
+    with ForkOrigin(["colorsys"]) as origin:
+        servers = [ForkServer(origin=origin.address) for _ in range(2)]
+    parents = set()
+    for server in servers:
+        with server:
+            job = server.start(tell)
+            assert job.wait(30) == 0, job.stderr
+            imported, parent = job.stdout.split()
+            assert imported == "True"
+            parents.add(parent)
+    assert len(parents) == 2
+    with pytest.raises(EngineError, match="no origin at"):
+        ForkServer(origin=origin.address)
+
+
+def test_modules_that_an_origin_cannot_import_are_named():
+    with ForkOrigin(["nowhere_to_be_found"]) as origin, pytest.raises(EngineError, match="cannot import nowhere"):
+        ForkServer(origin=origin.address)
