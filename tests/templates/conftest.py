@@ -17,22 +17,36 @@ FILES = {"docs/extensions.md", "pyproject.toml", "tests/conftest.py"}
 
 @pytest.fixture(scope="session")
 def seed(tmp_path_factory):
-    """A git repository with the framework and its templates. Tests copy it, and change only the copy."""
-    folder = tmp_path_factory.mktemp("seed")
+    """A git repository with the framework and its templates, committed. Tests copy it, and change only the copy."""
+    folder = tmp_path_factory.mktemp("seed") / "repository"
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     for name in names:
         if (name.startswith(FOLDERS) or name in FILES) and (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
-    subprocess.run(["git", "init", "--quiet", "--template="], cwd=folder, check=True)
+    sandbox = Sandbox(folder)
+    sandbox.git("init", "--quiet", "--template=", "--initial-branch=main")
+    sandbox.commit()
+    sandbox.git("repack", "-a", "-d", "--quiet")  # a file to copy in place of hundreds
     return folder
 
 
+@pytest.fixture(scope="session")
+def copied(seed):
+    """copied(folder): a repository of one's own in a folder, with everything committed."""
+
+    def copy(folder):
+        subprocess.run(["cp", "-a", seed, folder], check=True)
+        return Sandbox(folder / seed.name)
+
+    return copy
+
+
 @pytest.fixture
-def sandbox(seed, tmp_path):
-    """A repository of this test alone, with everything committed."""
-    return Sandbox.copy_of(seed, tmp_path)
+def sandbox(copied, tmp_path):
+    """A repository of this test alone."""
+    return copied(tmp_path)
 
 
 @pytest.fixture(scope="module", autouse=True)

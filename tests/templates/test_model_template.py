@@ -182,9 +182,9 @@ def test_every_family_can_be_written_unproven_for_another_type(family, model_typ
 
 
 @pytest.fixture(scope="module")
-def emptied(seed, tmp_path_factory):
+def emptied(copied, tmp_path_factory):
     """A repository without the families that it has receipts of."""
-    sandbox = Sandbox.copy_of(seed, tmp_path_factory.mktemp("emptied"))
+    sandbox = copied(tmp_path_factory.mktemp("emptied"))
     for name in RECEIPTS:
         sandbox.apply(plan_undo(sandbox.project, "model", name))
     return sandbox
