@@ -119,7 +119,7 @@ fi
 # Cheap folders come first, files stay whole (their fixtures are made once), and a wrong change ends the run early.
 # One worker more than there are cores: tests of hangs and timeouts wait.
 cores=$(nproc 2>/dev/null || echo 2)
-tests=(-q -n $((cores < 8 ? cores + 1 : 8)) --dist loadfile --no-loadscope-reorder --cheap-first --durations=10 --durations-min=3)
+tests=(-q --workers $((cores < 8 ? cores + 1 : 8)) --cheap-first --durations=10 --durations-min=3)
 if [ $fast = 1 ]; then
     tests=(tests/test_architecture.py -q)
 elif [ $all = 0 ]; then

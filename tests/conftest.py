@@ -33,7 +33,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # pytest rewrites the assertions of every test module: half of what collection costs, unless the result is kept.
 # Programs that tests start follow PYTHONDONTWRITEBYTECODE; so do runs of tests that tests start.
 HERMETIC = "AREAL_TEST_HOME"
-if HERMETIC not in os.environ or "PYTEST_XDIST_WORKER" in os.environ:
+if HERMETIC not in os.environ:
     sys.dont_write_bytecode = False
 
 DISCARD = "http://127.0.0.1:9"
@@ -41,7 +41,7 @@ DISCARD = "http://127.0.0.1:9"
 
 
 def leave_the_users_home() -> None:
-    """Point HOME, caches and settings of programs to empty folders of this run; workers use those of their parent."""
+    """Point HOME, caches and settings of programs to empty folders of this run; runs inside it use those too."""
     if HERMETIC in os.environ:
         return
     home = tempfile.mkdtemp(prefix="areal-tests-")
@@ -76,7 +76,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Copies of this repository that examples and tests make have this file alone.
-pytest_plugins = ["cpu_budget"] if Path(__file__).with_name("support").is_dir() else []
+pytest_plugins = ["cpu_budget", "forked_workers"] if Path(__file__).with_name("support").is_dir() else []
 
 # A busy machine is no failure (deadline), and a red test must be red again on the next run (derandomize).
 settings.register_profile("areal", deadline=None, derandomize=True, print_blob=False)
@@ -217,6 +217,20 @@ def run_command():
     return run
 
 
+ORIGIN = pytest.StashKey[str]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_workers_begin(session):
+    """Import torch and areal once for the fork servers of all workers, if one needs a server; it takes 5 CPU s."""
+    if any("fork_server" in item.fixturenames for item in session.items):
+        from areal.testing.fork_server import ForkOrigin
+
+        origin = ForkOrigin()
+        session.config.stash[ORIGIN] = origin.address
+        session.config.add_cleanup(origin.close)
+
+
 @pytest.fixture(scope="session")
 def fork_server(request):
     """Processes that have imported torch and areal: `fork_server.run_ranks("worker.py", 2)`, `.start("areal", [...])`.
@@ -225,7 +239,7 @@ def fork_server(request):
     """
     from areal.testing.fork_server import ForkServer
 
-    with ForkServer() as server:
+    with ForkServer(origin=request.config.stash.get(ORIGIN, "")) as server:
         if costs := request.config.pluginmanager.get_plugin("cpu-costs"):
             costs.children.append(server)
         yield server

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -65,13 +64,15 @@ class Costs:
 
     def __init__(self, config):
         self.config = config
-        self.is_worker = hasattr(config, "workerinput")
         self.modules: Counter[str] = Counter()
         self.children = []
         """What has `cpu_seconds` of processes that are not children of this one: fork servers."""
         self.before = self.cpu_seconds()
         self.collection = 0.0
-        self.wall = time.monotonic()
+
+    @property
+    def is_worker(self) -> bool:
+        return hasattr(self.config, "workerinput")
 
     def cpu_seconds(self) -> float:
         found = os.times()
@@ -91,13 +92,10 @@ class Costs:
 
     def pytest_sessionfinish(self, session):
         if self.is_worker:
-            self.config.workeroutput["cpu"] = {"modules": dict(self.modules), "collection": self.collection}
+            self.config.workeroutput["cpu"] = dict(self.modules)
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node, error):
-        found = getattr(node, "workeroutput", {}).get("cpu", {})
-        self.modules.update(found.get("modules", {}))
-        self.collection += found.get("collection", 0.0)
+    def pytest_worker_ended(self, output):
+        self.modules.update(output.get("cpu", {}))
 
     def folders(self) -> tuple[dict[str, float], dict[str, float]]:
         """Return the seconds spent by budgeted folder, and the budgets."""

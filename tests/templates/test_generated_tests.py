@@ -136,7 +136,7 @@ def misjudged(project: Project, *, everything: bool) -> list[str]:
     sound += ["tests/areal/reward/test_registry.py"] if everything else []
     outcomes = project.sandbox.root / ".git/outcomes.json"
     try:
-        arguments = ["-m", "pytest", "-q", "-p", "first_failure", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        arguments = ["-m", "pytest", "-q", "-p", "first_failure", "-p", "no:cacheprovider"]
         done = project.run(*arguments, "--tb=short", *sound, *wrong, OUTCOMES=str(outcomes))
     finally:
         for path in wrong:
@@ -153,9 +153,9 @@ def made_rewards(project: Project) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def project(seed, tmp_path_factory):
+def project(copied, tmp_path_factory):
     folder = tmp_path_factory.mktemp("units")
-    return build(Project(Sandbox.copy_of(seed, folder)), folder, everything=False)
+    return build(Project(copied(folder)), folder, everything=False)
 
 
 @pytest.fixture(scope="module")
