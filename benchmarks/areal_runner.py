@@ -64,6 +64,7 @@ def settings(job: dict[str, Any]) -> dict[str, Any]:
         "metrics.progress": False,
         "metrics.rollouts_per_step": 0,
         "checkpoint.resume": False,
+        "checkpoint.every_seconds": 0,
         **_engine_settings(job, samples, threads),
     }
 

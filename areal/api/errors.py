@@ -10,6 +10,7 @@
     +-- FaultError                  1   one episode failed (typed; counted, excluded, never a score)
     +-- RolloutError                22  rollouts cannot make progress
     +-- NumericsError               23  too many non-finite steps
+    +-- FinishedError               24  the run was finished before: nothing trained
     +-- EngineError                 1   an engine was misused or broke
     +-- BusyError                   75  another process owns the resource
 
@@ -91,6 +92,13 @@ class NumericsError(ArealError, ArithmeticError):
 
     exit_code = 23
     code = "numerics"
+
+
+class FinishedError(ArealError, RuntimeError):
+    """The run has done all its steps and written its model: there was nothing left to train."""
+
+    exit_code = 24
+    code = "finished"
 
 
 class EngineError(ArealError, RuntimeError):

@@ -41,6 +41,7 @@ exit codes:
   21   checkpoint damaged, missing or unwritable
   22   rollouts cannot make progress
   23   too many optimizer steps with non-finite gradients
+  24   `areal train`: the run is finished already, nothing was trained
   75   another process owns the run directory
   130  interrupted (Ctrl-C)
   143  terminated (SIGTERM)

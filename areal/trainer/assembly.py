@@ -20,6 +20,7 @@ from areal.dataset.loading import ShuffledRows, load_dataset
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.runner import FrozenModel
 from areal.infra.checkpoint.store import load_state, save_state
+from areal.utils.atomic import atomic_write
 from areal.utils.seeding import rng_state, seed_everything, set_rng_state
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ def steps_in_run(config: RunConfig, *, num_rows: int, batch_size: int) -> int:
     return max(1, config.total_train_epochs * num_rows // batch_size)
 
 
+GENERATION_FILE: Final = "generation_config.json"
+
 _Config = TypeVar("_Config", bound="RunConfig")
 _Learner = TypeVar("_Learner")
 
@@ -166,8 +169,15 @@ def _load(config: RunConfig, tokenizer: Any, load: Callable[[RunConfig, Any], An
 
 
 def export_model(engine: TrainingEngine, config: RunConfig, folder: Path) -> None:
-    """Write the trained model; of adapters, the merged model, and they alone in the folder "adapter" beside it."""
+    """Write the trained model; of adapters, the merged model, and they alone in the folder "adapter" beside it.
+
+    The generation_config.json of the model it started from goes with it, as it is: end tokens and defaults stay those
+    that the model was trained with.
+    """
     engine.save_pretrained(folder)
+    defaults = Path(config.model.path, GENERATION_FILE)
+    if config.model.path and engine.ranks.rank == 0 and defaults.is_file():
+        atomic_write(folder / GENERATION_FILE, defaults.read_bytes())
     if config.actor.lora is not None:
         engine.save_adapter(folder.with_name("adapter"), base=config.model.path)
 

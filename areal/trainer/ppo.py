@@ -78,6 +78,7 @@ class PPOTrainer:
         self.rows = load_rows(config.train_dataset, self.tokenizer, kind="rl", seed=config.seed)
         session.check_rows(self.rows.fingerprint())
         self.total_steps = steps_in_run(config, num_rows=len(self.rows), batch_size=config.rollout.batch_size)
+        session.check_unfinished(self.total_steps)
         group = group or RankGroup()
         self.learner = group.create(build_seeded, build_learner, config, self.tokenizer, self.total_steps)
         self.actor = self.learner.local.actor

@@ -59,9 +59,10 @@ class RowTrainer(ABC, Generic[_Config, _Learner]):
             unshuffled = replace(config.valid_dataset, shuffle=False)
             self.valid = load_rows(unshuffled, self.tokenizer, kind=kind, seed=seed)
         self.check_rows()
-        self.total_steps = steps_in_run(config, num_rows=len(self.rows), batch_size=config.batch_size)
-        self.learner = self.group.create(build_seeded, build, config, self.tokenizer, self.total_steps)
         session.check_rows(self.rows.fingerprint())
+        self.total_steps = steps_in_run(config, num_rows=len(self.rows), batch_size=config.batch_size)
+        session.check_unfinished(self.total_steps)
+        self.learner = self.group.create(build_seeded, build, config, self.tokenizer, self.total_steps)
         if session.resumed is not None:
             self.learner.run(load_states, session.resumed.path)
             set_rng_state(session.resumed.load("rng"))

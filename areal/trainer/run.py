@@ -209,24 +209,26 @@ ROW_TRAINERS: Final[dict[str, str]] = {
 """Kind of run to the trainer, for those that learn from rows as they are. Strings, so that a run loads only its own."""
 
 
-def run(config: PPOConfig | RowsConfig) -> dict[str, Any]:
+def run(config: PPOConfig | RowsConfig, *, restart: bool = False) -> dict[str, Any]:
     """Train as `config` says and return the summary (JSON values; see the trainers' `train`).
 
-    Writes config.yaml, metrics.jsonl, rollouts.jsonl, checkpoints/, final/ and report.html into the run directory.
+    Writes config.yaml, metrics.jsonl, rollouts.jsonl, checkpoints/, final/ and report.html into the run directory; what
+    an earlier run left there is continued, or with `restart` moved into archived/ first. Raises FinishedError when that
+    run has nothing left to do.
     With `config.archon`, this is called in every process of the run: rank 0 does all that, the others what rank 0 asks
     of them, and they return {"rank": ..., "exit_code": ...}.
     """
     from areal.trainer.ppo import configure_threads
 
     configure_threads(config.num_threads)
-    return run_on_rank_zero(config, lambda group: lead(config, group))
+    return run_on_rank_zero(config, lambda group: lead(config, group, restart=restart))
 
 
-def lead(config: PPOConfig | RowsConfig, group: RankGroup) -> dict[str, Any]:
-    """Run everything, from rank 0; group: all ranks, which do what they are asked for."""
+def lead(config: PPOConfig | RowsConfig, group: RankGroup, *, restart: bool = False) -> dict[str, Any]:
+    """Run everything, from rank 0; group: all ranks, which do what they are asked for. restart: as in `run`."""
     from areal.infra.metrics.report import write_report
 
-    with open_session(config) as session:
+    with open_session(config, restart=restart) as session:
         if isinstance(config, PPOConfig):
             from areal.trainer.ppo import PPOTrainer
 

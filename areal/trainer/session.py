@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import areal
-from areal.api import ArealError, CheckpointError, ConfigError
+from areal.api import ArealError, CheckpointError, ConfigError, FinishedError
+from areal.infra.checkpoint.archive import archive_run, complete_archive
 from areal.infra.checkpoint.run_control import RunLock, StopRequest
+from areal.infra.checkpoint.schedule import SaveSchedule
 from areal.infra.checkpoint.store import CheckpointStore
-from areal.infra.launch.launcher import LOG_FOLDER_VARIABLE
+from areal.infra.launch.launcher import LOG_FOLDER_VARIABLE, START_VARIABLE
 from areal.infra.metrics import names
 from areal.infra.metrics.logger import LOG_FILE, LiveView, MetricLogger
 from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.infra.supervisor.process import INCARNATION_VARIABLE
+from areal.trainer.code_fingerprint import changed_code, fingerprint_code
 from areal.trainer.configuration.source import dump_yaml, flatten, to_mapping
 from areal.utils.atomic import atomic_write
 from areal.utils.logging import getLogger, recorded
@@ -38,6 +42,12 @@ FREE_TO_CHANGE: Final = (
     "servers.addresses", "total_train_epochs", "total_train_steps", "trial_name",
 )  # fmt: skip
 """Keys (and prefixes) that a resumed run may change; any other difference would silently train something else."""
+FINISHED_FILE: Final = "finished.json"
+"""In the run directory: {"steps": 100}, of the checkpoint that `final/` was written from."""
+_WAYS_OUT: Final = (
+    "restore what was changed, start over with --restart (the old run is archived), use another output_dir, or accept "
+    "the change with checkpoint.allow_config_change=true"
+)
 
 
 class RunSession:
@@ -48,22 +58,25 @@ class RunSession:
         self.directory = directory
         self.stop = stop
         self.store = CheckpointStore(directory / "checkpoints", keep=config.checkpoint.keep)
+        self._code = fingerprint_code(config)
         self.resumed: Checkpoint | None = self._find_checkpoint()
         self._rows: str | None = None
-        self.metrics = MetricLogger(directory, config.metrics)
         # Metrics of step k stand for k finished steps; later ones are about to be done again.
-        self.metrics.resume_at(self.first_step + 1 if self.resumed is not None else 0)
+        first_logged = self.first_step + 1 if self.resumed is not None else 0
+        self.metrics = MetricLogger(directory, config.metrics, first_step=first_logged)
         self.finished_steps = self.first_step
         """Training steps of the run that are done, those before a resume included."""
         self.total_steps: int | None = None
         """Training steps of the whole run; None until they are known."""
         self.last_metrics: dict[str, float] = {}
         """Of the last step that this process finished; empty before."""
+        self._schedule = SaveSchedule(config.checkpoint)
         self._failed_saves = 0
         self._retry_pause = 1
         self._retry_step: int | None = None
         """Step after which a failed save is tried again; None when the last one worked."""
         self._saved_step = self.first_step if self.resumed is not None else -1
+        self._saved_folder = None if self.resumed is None else self.resumed.path
         self._started = time.monotonic()
 
     @property
@@ -86,6 +99,7 @@ class RunSession:
         """
         self.total_steps = total_steps
         title = f"{self.config.experiment_name}/{self.config.trial_name}"
+        self._schedule.start()
         with LiveView(total_steps, title=title, enabled=self.config.metrics.progress) as view:
             while self.finished_steps < total_steps and not self.stop.requested:
                 step = self.finished_steps
@@ -94,8 +108,8 @@ class RunSession:
                     continue
                 step = self.finished_steps
                 view.update(step, self.last_metrics)
-                if self._is_regular(step) or step == self._retry_step:
-                    self.save(step, states())
+                if self._schedule.is_due(step) or step == self._retry_step:
+                    self.save(step, states)
         self.save_last(states)
 
     def finish_step(self, metrics: dict[str, float]) -> None:
@@ -106,7 +120,12 @@ class RunSession:
     def save_last(self, states: Callable[[], States]) -> None:
         """Save the state of the finished steps, if that was not done yet; a failure is an error at once."""
         if self._saved_step != self.finished_steps:
-            self.save(self.finished_steps, states(), last=True)
+            self.save(self.finished_steps, states, last=True)
+
+    @property
+    def saved(self) -> dict[str, Any] | None:
+        """Step and folder of the newest checkpoint; None when there is none yet."""
+        return None if self._saved_folder is None else {"step": self._saved_step, "folder": str(self._saved_folder)}
 
     def summary(self, *, total_steps: int, export: Callable[[Path], None]) -> dict[str, Any]:
         """Return what all kinds of run report. `export` writes the trained model into the folder it is given, if
@@ -116,17 +135,20 @@ class RunSession:
         final = self.directory / "final"
         if finished:
             export(final)
+            atomic_write(self.directory / FINISHED_FILE, json.dumps({"steps": self.finished_steps}))
         return {
             "ok": True,
             "finished": finished,
             "directory": str(self.directory),
             "checkpoint": str(final) if finished else None,
+            "saved": self.saved,
             "steps": self.finished_steps,
+            "total_steps": total_steps,
             "seconds": round(time.monotonic() - self._started, 2),
             "exit_code": self.stop.exit_code,
         }
 
-    def save(self, step: int, states: States, *, last: bool = False) -> None:
+    def save(self, step: int, states: Callable[[], States], *, last: bool = False) -> None:
         """Write recovery state. A failure is reported and training goes on, until max_write_failures in a row.
 
         A failed save is tried again after 1, 2, 4, ... further steps, so that a disk that has room again is used long
@@ -134,13 +156,16 @@ class RunSession:
 
         step: number of finished training steps. last: nothing comes after it, so a failure is an error at once.
         """
+        is_regular = self._schedule.is_due(step)
+        meta = {"config": to_mapping(self.config), "rows": self._rows, "code": self._code}
         try:
-            self.store.save(step, states, meta={"config": to_mapping(self.config), "rows": self._rows})
+            with self._schedule.measured():
+                folder = self.store.save(step, states(), meta=meta)
         except CheckpointError as error:
             if last:
                 raise
             self._retry_step, self._retry_pause = step + self._retry_pause, 2 * self._retry_pause
-            self._failed_saves += self._is_regular(step)
+            self._failed_saves += is_regular
             if self._failed_saves >= self.config.checkpoint.max_write_failures:
                 raise CheckpointError(f"{self._failed_saves} saves in a row failed, giving up: {error}") from error
             _logger.error(  # noqa: TRY400 - the message says it all
@@ -152,7 +177,7 @@ class RunSession:
             )
         else:
             self._failed_saves, self._retry_pause, self._retry_step = 0, 1, None
-            self._saved_step = step
+            self._saved_step, self._saved_folder = step, folder
 
     def evaluated(self, step: int, evaluate: Callable[[], _T]) -> _T | None:
         """Return what `evaluate` returns; None when it fails, which is logged and marked but ends no training, and when
@@ -180,20 +205,38 @@ class RunSession:
         if before not in (None, fingerprint) and not self.config.checkpoint.allow_config_change:
             raise ConfigError(
                 f"train_dataset has other rows than those the checkpoint of step {self.first_step} was trained on (the "
-                f"file was edited or replaced). Restore it, use another output_dir, or accept the change with "
-                f"checkpoint.allow_config_change=true"
+                f"file was edited or replaced); {_WAYS_OUT}",
+                where="train_dataset",
+                fix=_WAYS_OUT,
             )
 
-    def _is_regular(self, step: int) -> bool:
-        every = self.config.checkpoint.every_steps
-        return bool(every) and step % every == 0
+    def check_unfinished(self, total_steps: int) -> None:
+        """Raise FinishedError when all steps are done and the model is written: the same run has nothing left to do."""
+        self.total_steps = total_steps
+        if self.resumed is None or self.first_step < total_steps or not (self.directory / "final").is_dir():
+            return
+        try:
+            exported = json.loads((self.directory / FINISHED_FILE).read_bytes())["steps"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return  # its model was not, or not wholly, written
+        if exported == self.first_step:
+            raise FinishedError(
+                f"already finished: nothing trained. All {self.first_step} steps of the run in {self.directory} are "
+                f"done, and its model is in {self.directory / 'final'}",
+                where=str(self.directory),
+                fix="train longer with a larger total_train_steps (or total_train_epochs), start over with --restart "
+                "(the old run is archived), or use another output_dir",
+            )
 
     def _find_checkpoint(self) -> Checkpoint | None:
         if not self.config.checkpoint.resume:
             if self.store.steps():
                 raise ConfigError(
-                    f"{self.directory} already holds checkpoints of steps {self.store.steps()}; resume the run "
-                    f"(checkpoint.resume=true), choose another output_dir, or remove the folder"
+                    f"{self.directory} already holds checkpoints of steps {self.store.steps()}, and checkpoint.resume "
+                    f"is false; start over with --restart, which archives them, resume the run, or choose another "
+                    f"output_dir",
+                    where=str(self.directory),
+                    fix="start over with --restart, which archives what is there",
                 )
             return None
         checkpoint = self.store.load_latest()
@@ -212,13 +255,29 @@ class RunSession:
         if changed and not self.config.checkpoint.allow_config_change:
             raise ConfigError(
                 "the configuration differs from the one the checkpoint was made with:\n" + "\n".join(changed) + "\n"
-                "restore it, use another output_dir, or accept the change with checkpoint.allow_config_change=true"
+                f"{_WAYS_OUT}",
+                where=str(checkpoint.path),
+                fix=_WAYS_OUT,
+            )
+        edited = changed_code(checkpoint.meta.get("code") or {}, self._code)
+        if edited and self.config.checkpoint.allow_config_change:
+            _logger.warning("code was changed since the checkpoint of step %d:\n%s", checkpoint.step, "\n".join(edited))
+        elif edited:
+            raise ConfigError(
+                f"code was changed since the checkpoint of step {checkpoint.step} was made with it:\n"
+                + "\n".join(edited)
+                + f"\n{_WAYS_OUT}",
+                where=str(checkpoint.path),
+                fix=_WAYS_OUT,
             )
 
 
 @contextlib.contextmanager
-def open_session(config: RunConfig) -> Iterator[RunSession]:
+def open_session(config: RunConfig, *, restart: bool = False) -> Iterator[RunSession]:
     """Lock the run directory, record configuration and log, watch for signals; close all of it at the end.
+
+    restart: move what an earlier run left in the directory into `archived/` first. The later starts of a launch, which
+    repeat its command, continue what the first one began.
 
     log.jsonl gets this package's log lines between a line about the start and one about the end, whatever end it is;
     only a process that is killed leaves the last one out.
@@ -228,11 +287,16 @@ def open_session(config: RunConfig) -> Iterator[RunSession]:
     directory = config.directory
     with contextlib.ExitStack() as stack:
         stack.enter_context(RunLock(directory))
+        archived = complete_archive(directory)
+        if restart and os.environ.get(START_VARIABLE, "0") == "0":
+            archived = archive_run(directory) or archived
         stop = stack.enter_context(StopRequest())
         event = stack.enter_context(recorded(directory / LOG_FILE))
         launch = {"incarnation": os.environ.get(INCARNATION_VARIABLE), "logs": os.environ.get(LOG_FOLDER_VARIABLE)}
         process = {"pid": os.getpid(), "host": socket.gethostname(), "areal": areal.__version__}
         event("run started", kind="start", **process, **launch)
+        if archived is not None:
+            _logger.info("what an earlier run left in %s is now in %s", directory, archived)
         started = time.monotonic()
         session: RunSession | None = None
         problem: BaseException | None = None
@@ -243,6 +307,11 @@ def open_session(config: RunConfig) -> Iterator[RunSession]:
             yield session
         except BaseException as error:
             problem = error
+            if session is not None and session.saved is not None and not isinstance(error, FinishedError | ConfigError):
+                _logger.info(
+                    "the state after step %(step)d is saved in %(folder)s; the same command continues from there",
+                    session.saved,
+                )
             raise
         finally:
             seconds = round(time.monotonic() - started, 2)
@@ -252,6 +321,8 @@ def open_session(config: RunConfig) -> Iterator[RunSession]:
 def _end_of(session: RunSession | None, stop: StopRequest, problem: BaseException | None) -> dict[str, Any]:
     """Fields of the last line of the log: where the run is, and why it ends."""
     steps = {} if session is None else {"steps": session.finished_steps, "total_steps": session.total_steps}
+    if isinstance(problem, FinishedError):
+        return {**steps, "exit_code": problem.exit_code, "problem": None}
     if problem is None:
         return {**steps, "exit_code": stop.exit_code, "problem": None}
     code = problem.exit_code if isinstance(problem, ArealError) else 1

@@ -4,10 +4,14 @@ examples:
   areal train gsm8k.yaml
   areal train gsm8k.yaml actor.lr=1e-5 rollout.batch_size=32
   areal train gsm8k.yaml objective.surrogate.clip_high=0.28 --dry-run
+  areal train gsm8k.yaml reward=my_rewards:score --restart
   areal launch --ranks 4 -- areal train gsm8k.yaml archon.parallel.dp_shard=4
 
 Values are YAML: null, true, 1e-5, [1, 2], {clip_high: 0.28}. Every key is described in docs/reference/config.md and
 printed with its value and origin by --dry-run, which checks the configuration, estimates memory and starts nothing.
+The same command continues a run that was stopped or has crashed, from its newest checkpoint; of one that is finished it
+says so and trains nothing (exit code 24). --restart moves what the run left into archived/ in its directory first.
+
 With archon, every process of a launch (or of torchrun) runs this same command: rank 0 leads and reports, the others end
 with its exit code and print nothing.
 """
@@ -16,10 +20,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from areal.cli.output import Report, format_summary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from areal.trainer.config import RunConfig
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,11 +42,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="check, show every value with its origin, estimate memory, stop"
     )
-    parser.add_argument(
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument(
         "--resume",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="continue from the newest checkpoint of the run directory, or start over (default: checkpoint.resume)",
+        help="continue from the newest checkpoint of the run directory, or refuse to when there is one (default: "
+        "checkpoint.resume)",
+    )
+    start.add_argument(
+        "--restart",
+        action="store_true",
+        help="start over: move what an earlier run left in the run directory into archived/ there; nothing is deleted",
     )
 
 
@@ -55,21 +73,47 @@ def run(arguments: argparse.Namespace) -> Report:
     if (num_processes := world_size()) is not None:
         check_processes(resolved.config, num_processes)
     if arguments.dry_run:
+        from areal.trainer.configuration.recovery import recovery_facts, render_recovery
         from areal.trainer.configuration.report import build_report, render_report
 
         facts = build_report(resolved)
-        return Report(text=render_report(facts), data=facts)
+        facts["recovery"] = recovery_facts(resolved.config, restart=arguments.restart)
+        return Report(text=f"{render_report(facts)}\n\n{render_recovery(facts['recovery'])}", data=facts)
     from areal.trainer.run import run as run_training
 
-    summary = dict(run_training(resolved.config))
+    summary = dict(run_training(resolved.config, restart=arguments.restart))
     code = int(summary.get("exit_code", 0))
     if "rank" in summary:
         return Report(text="", exit_code=code, silent=True)
     run_dir = resolved.config.directory
-    # The code is not 0 when a signal ended the run early: its state was saved and the same command continues it.
+    # The code is not 0 when a signal ended the run early.
     return Report(
         text=format_summary(summary),
         data={"run_dir": str(run_dir), "summary": summary},
         exit_code=code,
-        next_steps=(f"`areal report {run_dir}` writes a page with curves and sampled rollouts.",),
+        next_steps=(
+            *_to_continue(summary, resolved.config, arguments),
+            f"`areal report {run_dir}` writes a page with curves and sampled rollouts.",
+        ),
+    )
+
+
+def _to_continue(summary: Mapping[str, Any], config: RunConfig, arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Say what was saved of a run that was stopped, and with which command it goes on."""
+    from areal.trainer.run import world_size
+
+    saved = summary.get("saved")
+    if summary.get("finished") or saved is None:
+        return ()
+    words = ["The same command"]
+    words += ["without --restart"] if arguments.restart else []
+    words += [] if config.checkpoint.resume else ["with --resume"]
+    words.append("continues from there")
+    resume = [] if config.checkpoint.resume else ["--resume"]
+    # Of a launch, this is not the command that was typed.
+    command = shlex.join(["areal", "train", str(arguments.config), *arguments.overrides, *resume])
+    typed = "" if world_size() is not None else f": `{command}`"
+    return (
+        f"Stopped after step {summary['steps']} of {summary['total_steps']}; the state after step {saved['step']} is "
+        f"saved in {saved['folder']}. {' '.join(words)}{typed}",
     )

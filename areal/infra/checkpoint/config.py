@@ -11,8 +11,13 @@ from areal.api import Config, number
 class CheckpointConfig(Config):
     """When state is saved for recovery, and how much is kept."""
 
+    every_seconds: float = number(120.0, at_least=0)
+    """Save recovery state after the first step that ends this many seconds or more after the last save; 0 saves by
+    steps alone, at the end, and on SIGTERM/SIGINT. Saving changes no result."""
+    max_overhead: float = number(0.03, above=0, at_most=1)
+    """Largest share of the time that saves by seconds may take: after a slow one, the next waits longer."""
     every_steps: int = number(0, at_least=0)
-    """Save recovery state after this many steps; 0 saves only at the end and on SIGTERM/SIGINT."""
+    """Save also after every this many steps, whatever that costs; 0 is off."""
     keep: int = number(2, at_least=1)
     """Newest checkpoints to keep; older ones are removed after a new one is complete."""
     resume: bool = True

@@ -17,17 +17,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from areal.api import UsageError
+from areal.api import FinishedError, UsageError
 from areal.infra.checkpoint.run_control import LOCK_NAME
 from areal.infra.checkpoint.store import FOLDER_PATTERN, MANIFEST_NAME
 from areal.infra.launch.launcher import STARTS_FILE
 from areal.infra.metrics import names
+from areal.infra.metrics.attempts import current_lines, read_attempts
 from areal.infra.metrics.logger import LOG_FILE, ROLLOUTS_FILE, read_metrics, series
 from areal.infra.metrics.report import CONFIG_FILE, metrics_file_of
 from areal.infra.supervisor.process import log_tail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from areal.infra.metrics.attempts import Attempt
 
     Points = list[tuple[int, float]]
 
@@ -69,7 +72,9 @@ class RunRecord:
     config: Mapping[str, Any]
     """Resolved configuration as nested mappings; empty when the run left none."""
     steps: Mapping[int, Mapping[str, float]]
-    """Step to metrics, "time" included."""
+    """Step to metrics, "time" included; of steps that were done again, what the newest attempt logged."""
+    attempts: tuple[Attempt, ...]
+    """Those that logged metrics, oldest first; `read_metrics` has the steps as any of them left them."""
     lines: tuple[LogLine, ...]
     """log.jsonl, in order."""
     faults: tuple[Mapping[str, Any], ...]
@@ -213,7 +218,8 @@ def last_quarter(points: Points) -> Points:
 
 def load_record(run_dir: Path) -> RunRecord:
     """Read a run directory. Raises UsageError when it is not one, or when nothing was written into it yet."""
-    steps = read_metrics(metrics_file_of(run_dir))
+    metrics_file = metrics_file_of(run_dir)
+    steps = read_metrics(metrics_file)
     lines = tuple(_log_lines(run_dir / LOG_FILE))
     if not steps and not lines:
         raise UsageError(
@@ -227,6 +233,7 @@ def load_record(run_dir: Path) -> RunRecord:
         directory=run_dir,
         config=_config(run_dir / CONFIG_FILE),
         steps=steps,
+        attempts=tuple(read_attempts(metrics_file)),
         lines=lines,
         faults=tuple(_faults(lines, run_dir / ROLLOUTS_FILE)),
         launches=tuple(_launches(lines)),
@@ -289,19 +296,18 @@ def _faults(lines: Sequence[LogLine], rollouts: Path) -> Iterator[dict[str, Any]
             yield {"kind": kind, "prompt": prompt, "row": line.fields.get("row"), "message": message}
     if not rollouts.is_file():
         return
-    with rollouts.open("rb") as file:
-        for text in file:
-            if b'"faults":[]' in text or not text.endswith(b"\n"):
-                continue  # nearly all lines; they are long
-            try:
-                group = json.loads(text)
-                found = [(fault["kind"], group["group"], fault["message"]) for fault in group["faults"]]
-            except (ValueError, KeyError, TypeError):
-                continue
-            for kind, prompt, message in found:
-                if (kind, prompt) not in seen:
-                    seen.add((kind, prompt))
-                    yield {"kind": kind, "prompt": prompt, "row": None, "message": message}
+    for text in current_lines(rollouts):
+        if b'"faults":[]' in text or not text.endswith(b"\n"):
+            continue  # nearly all lines; they are long
+        try:
+            group = json.loads(text)
+            found = [(fault["kind"], group["group"], fault["message"]) for fault in group["faults"]]
+        except (ValueError, KeyError, TypeError):
+            continue
+        for kind, prompt, message in found:
+            if (kind, prompt) not in seen:
+                seen.add((kind, prompt))
+                yield {"kind": kind, "prompt": prompt, "row": None, "message": message}
 
 
 def _launches(lines: Sequence[LogLine]) -> Iterator[dict[str, Any]]:
@@ -354,7 +360,8 @@ def _state(run_dir: Path, lines: Sequence[LogLine], owner: Mapping[str, Any]) ->
         return "failed"
     total = end.get("total_steps")
     done = isinstance(total, int) and int(end.get("steps", 0)) >= total
-    return "finished" if done and not end.get("exit_code") else "stopped"
+    # A start that found the run finished changed nothing about that.
+    return "finished" if done and end.get("exit_code") in (None, 0, FinishedError.exit_code) else "stopped"
 
 
 def _lives(pid: int, since: float) -> bool:

@@ -83,7 +83,7 @@ RULES: Final[dict[str, Rule]] = {
         confidence="likely",
         fix=(
             "look at the kernel's log (dmesg) and the scheduler's; lower memory (reward_workers, micro-batches) or "
-            "save more often (checkpoint.every_steps), then start the same command again: it continues"
+            "save more often (checkpoint.every_seconds), then start the same command again: it continues"
         ),
         see="docs/faults.md",
     ),

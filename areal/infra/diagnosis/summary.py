@@ -101,6 +101,10 @@ def describe_run(record: RunRecord) -> dict[str, Any]:
             {"unix": line.time, "pid": line.fields.get("pid"), "host": line.fields.get("host")}
             for line in record.starts
         ],
+        "attempts": [
+            {"number": one.number, "first_step": one.first_step, "unix": one.time, "run": one.run_id}
+            for one in record.attempts
+        ],
         "without": [
             what
             for what, found in (("config.yaml", record.config), ("log.jsonl", record.lines), ("metrics", record.steps))
@@ -206,6 +210,9 @@ def _head(content: Mapping[str, Any]) -> Iterator[str]:
         f"steps        {run['steps']}{of} in {format_duration(run['seconds'])}, last written {written}"
         + (f", {len(run['starts'])} starts" if len(run["starts"]) > 1 else "")
     )
+    if len(run["attempts"]) > 1:
+        begins = ", ".join(f"{one['number']} from step {one['first_step']}" for one in run["attempts"])
+        yield f"attempts     {begins}; what an older one logged of steps that were done again is in the files"
     folders = [f"step {one['step']}{'' if one['whole'] else ' (unfinished)'}" for one in content["checkpoints"]]
     yield f"checkpoints  {', '.join(folders) or 'none'}; final model {'written' if content['final_model'] else 'none'}"
 

@@ -19,7 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from areal.api import BusyError, CheckpointError, DataError, NumericsError, RolloutError, UsageError
+from areal.api import (
+    BusyError,
+    CheckpointError,
+    DataError,
+    FinishedError,
+    NumericsError,
+    RolloutError,
+    UsageError,
+)
 from areal.infra.supervisor.process import ServerProcess, free_port, log_tail, new_incarnation
 from areal.utils.logging import getLogger
 
@@ -30,7 +38,15 @@ if TYPE_CHECKING:
     from areal.infra.launch.config import LaunchConfig
 
 _logger = getLogger(__name__)
-_FINAL_ERRORS: Final = (UsageError, DataError, CheckpointError, RolloutError, NumericsError, BusyError)
+_FINAL_ERRORS: Final = (
+    UsageError,
+    DataError,
+    CheckpointError,
+    RolloutError,
+    NumericsError,
+    FinishedError,
+    BusyError,
+)
 FINAL_STATUSES: Final = frozenset({127, *(error.exit_code for error in _FINAL_ERRORS)})
 """Exit codes that another start would only repeat: those of `areal`, and "no such program"."""
 _STOPPED_STATUSES: Final = frozenset({130, 143})

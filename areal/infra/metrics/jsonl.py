@@ -1,7 +1,8 @@
 """Write and read JSON lines: files that survive being killed, and the form of numbers and sampled rollouts in them.
 
-Files are append-only: whole lines or nothing; a torn tail is dropped on reopening. Every line is one object with an
-integer "step". Numbers JSON cannot say are written as "nan", "inf" and "-inf".
+Files are append-only: whole lines or nothing, and no line is ever removed. A torn tail is moved into a file beside it
+on reopening; what is done again after a resume is superseded (`areal.infra.metrics.attempts`). Every line but the
+markers of attempts is one object with an integer "step". Numbers JSON cannot say are written as "nan", "inf", "-inf".
 
 The record of a rollout has prompt, answers, rewards and the policy version of each token. Versions are run-length
 encoded and log-probabilities rounded. Training reads none of this. A report carries all rollouts when they are few, an
@@ -18,7 +19,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import DataError
-from areal.utils.atomic import atomic_write
+from areal.infra.metrics.attempts import current_lines
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class JsonLines:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        _drop_torn_tail(path)
-        self._descriptor = self._open()
+        _put_torn_tail_aside(path)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one line. Raises OSError (disk full, ...) and ValueError after `close`."""
@@ -56,23 +57,6 @@ class JsonLines:
             os.ftruncate(self._descriptor, start)
             raise OSError(f"{self.path}: wrote {written} of {len(line)} bytes; is the disk full?")
 
-    def drop_from(self, step: int) -> int:
-        """Remove all lines of `step` and later, all at once; returns how many. For a run that continues at `step`."""
-        kept, dropped = [], 0
-        for line in self.path.read_bytes().splitlines(keepends=True):
-            record = parse_line(line)
-            if record is None or record["step"] >= step:
-                dropped += 1
-            else:
-                kept.append(line)
-        if dropped:
-            os.close(self._descriptor)
-            try:
-                atomic_write(self.path, b"".join(kept))
-            finally:
-                self._descriptor = self._open()
-        return dropped
-
     def close(self) -> None:
         """Flush to disk and close. Idempotent."""
         if self._descriptor >= 0:
@@ -80,20 +64,18 @@ class JsonLines:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _open(self) -> int:
-        return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
-
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Return records of a file, in order; lines that are torn or not records are skipped and their number is logged."""
+def read_lines(path: Path, attempt: int | None = None) -> Iterator[dict[str, Any]]:
+    """Return records of a file, in order, without superseded ones; lines that are torn or not records are skipped and
+    their number is logged. attempt: as in `areal.infra.metrics.attempts.current_lines`.
+    """
     bad = 0
-    with path.open("rb") as lines:
-        for line in lines:
-            record = parse_line(line)
-            if record is None:
-                bad += bool(line.strip())
-            else:
-                yield record
+    for line in current_lines(path, attempt):
+        record = parse_line(line)
+        if record is None:
+            bad += bool(line.strip())
+        else:
+            yield record
     if bad:
         logger.warning("%s: skipped %d lines that are not complete records", path, bad)
 
@@ -124,8 +106,12 @@ def decode_number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _drop_torn_tail(path: Path) -> None:
-    """Cut off what a killed writer left after the last newline."""
+TORN_SUFFIX: Final = ".torn"
+"""Ends the name of the file that gets what a killed writer left of a line."""
+
+
+def _put_torn_tail_aside(path: Path) -> None:
+    """Move what a killed writer left after the last newline to the end of a file of its own."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -139,7 +125,13 @@ def _drop_torn_tail(path: Path) -> None:
                 break
             end = start
         if end < size:
-            logger.warning("%s: removed %d bytes of a line that was never finished", path, size - end)
+            file.seek(end)
+            aside = path.with_name(path.name + TORN_SUFFIX)
+            with aside.open("ab") as torn:
+                torn.write(file.read() + b"\n")
+                torn.flush()
+                os.fsync(torn.fileno())
+            logger.warning("%s: moved %d bytes of a line that was never finished to %s", path, size - end, aside.name)
             file.truncate(end)
 
 
@@ -293,20 +285,21 @@ class Rollouts:
     """How the selection was made, for the reader."""
 
 
-def load_rollouts(path: Path) -> Rollouts:
-    """Read an even selection of the groups of a rollouts file; a file that does not exist has none."""
+def load_rollouts(path: Path, attempt: int | None = None) -> Rollouts:
+    """Read an even selection of the groups of a rollouts file; a file that does not exist has none.
+
+    attempt: as in `areal.infra.metrics.attempts.current_lines`.
+    """
     if not path.is_file():
         return Rollouts(groups=[], note="No rollouts were kept (metrics.rollouts_per_step).")
-    with path.open("rb") as lines:
-        sizes = [len(line) for line in lines]
+    sizes = [len(line) for line in current_lines(path, attempt)]
     stride = max(1, math.ceil(len(sizes) / MAX_GROUPS), math.ceil(sum(sizes) / MAX_BYTES))
     groups = []
-    with path.open("rb") as lines:
-        for index, line in enumerate(lines):
-            # The last group is where a reader looks first: count from the end.
-            record = parse_line(line) if (len(sizes) - 1 - index) % stride == 0 else None
-            if record is not None:
-                groups.append(_shape(decode_group(record)))
+    for index, line in enumerate(current_lines(path, attempt)):
+        # The last group is where a reader looks first: count from the end.
+        record = parse_line(line) if (len(sizes) - 1 - index) % stride == 0 else None
+        if record is not None:
+            groups.append(_shape(decode_group(record)))
     if not groups:
         note = "No rollouts were kept (metrics.rollouts_per_step)."
     elif stride == 1:

@@ -18,6 +18,7 @@ import time
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self
 
 from areal.infra.metrics import names
+from areal.infra.metrics.attempts import next_attempt
 from areal.infra.metrics.jsonl import JsonLines, decode_number, encode_group, encode_number, read_lines
 from areal.utils.logging import getLogger
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from areal.api import PromptGroup
+    from areal.infra.metrics.attempts import Attempt
     from areal.infra.metrics.config import MetricsConfig
 
 
@@ -46,21 +48,39 @@ class Sink(Protocol):
 
 
 class TensorBoardSink:
-    """Event files in `<run_dir>/tensorboard`, written by the tensorboard package alone (no torch)."""
+    """Event files in `<run_dir>/tensorboard`, one per attempt, written by the tensorboard package alone (no torch).
 
-    def __init__(self, run_dir: Path) -> None:
-        writer = importlib.import_module("tensorboard.summary").Writer
-        self._writer: Any = writer(str(run_dir / "tensorboard"))
+    A later attempt begins its file with the mark of a restart, at which TensorBoard forgets what it has read of steps
+    from there on: each step is shown once. The older file stays as it is.
+    """
+
+    def __init__(self, run_dir: Path, attempt: Attempt) -> None:
+        """Find the package. The file is begun by the first value, so that an attempt without any takes nothing back."""
+        self._files = importlib.import_module("tensorboard.summary.writer.event_file_writer")
+        self._events = importlib.import_module("tensorboard.compat.proto.event_pb2")
+        self._summaries = importlib.import_module("tensorboard.compat.proto.summary_pb2")
+        self._folder = run_dir / "tensorboard"
+        self._attempt = attempt
+        self._writer: Any = None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one scalar per metric."""
-        for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)
+        if self._writer is None:
+            self._writer = self._files.EventFileWriter(str(self._folder))
+            if self._attempt.number > 1:
+                restart = self._events.SessionLog(status=self._events.SessionLog.START)
+                self._add(step=self._attempt.first_step, session_log=restart)
+        values = [self._summaries.Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        self._add(step=step, summary=self._summaries.Summary(value=values))
         self._writer.flush()
 
     def close(self) -> None:
         """Close the event file."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    def _add(self, **content: Any) -> None:
+        self._writer.add_event(self._events.Event(wall_time=time.time(), **content))
 
 
 class WandbSink:
@@ -118,11 +138,11 @@ class GuardedSink:
             )
 
 
-def optional_sinks(run_dir: Path, config: MetricsConfig) -> list[GuardedSink]:
-    """Return the sinks a configuration asks for."""
+def optional_sinks(run_dir: Path, config: MetricsConfig, attempt: Attempt) -> list[GuardedSink]:
+    """Return the sinks a configuration asks for, for the values of one attempt."""
     sinks = []
     if config.tensorboard:
-        sinks.append(GuardedSink("TensorBoard", lambda: TensorBoardSink(run_dir)))
+        sinks.append(GuardedSink("TensorBoard", lambda: TensorBoardSink(run_dir, attempt)))
     if config.wandb_project:
         sinks.append(GuardedSink("Weights & Biases", lambda: WandbSink(run_dir, config.wandb_project)))
     return sinks
@@ -143,29 +163,33 @@ class MetricLogger:
     """
 
     def __init__(
-        self, run_dir: Path, config: MetricsConfig, *, decode: Callable[[Sequence[int]], str] | None = None
+        self,
+        run_dir: Path,
+        config: MetricsConfig,
+        *,
+        first_step: int = 0,
+        decode: Callable[[Sequence[int]], str] | None = None,
     ) -> None:
-        """Open the files, dropping a line that a killed run never finished.
+        """Open the files for a new attempt at the run; a line that a killed run never finished is put aside.
 
-        decode: token ids to text (a tokenizer's `decode`), so that the report can colour text token by token.
+        first_step: smallest step that this attempt may log. What the files have of it and of later steps stays there,
+        superseded as soon as this attempt logs anything. decode: token ids to text (a tokenizer's `decode`), so that
+        the report can colour text token by token.
         """
         self._config = config
         self.decode = decode
         """Token ids to text; may be set later, when the tokenizer is known."""
         self._metrics = JsonLines(run_dir / METRICS_FILE)
         self._rollouts = JsonLines(run_dir / ROLLOUTS_FILE)
-        self._sinks = optional_sinks(run_dir, config)
+        self.attempt = next_attempt(self._metrics.path, first_step)
+        """What this process logs belongs to."""
+        self._sinks = optional_sinks(run_dir, config, self.attempt)
+        self._rollouts_begun = False
         self._rollouts_failed = False
+        self._begun = False
         self._waiting: list[dict[str, Any]] = []
         """Lines that a full disk has refused so far."""
         self._refused = False
-
-    def resume_at(self, step: int) -> None:
-        """Drop everything logged for `step` and later: the run is about to do those steps again (0 starts afresh)."""
-        dropped = self._metrics.drop_from(step)
-        dropped += self._rollouts.drop_from(step)
-        if dropped:
-            logger.info("dropped %d logged lines of step %d and later, which are done again", dropped, step)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one line for `step`; several lines of one step add up when read.
@@ -175,6 +199,15 @@ class MetricLogger:
         """
         if reserved := RESERVED_NAMES & metrics.keys():
             raise ValueError(f"metric name {sorted(reserved)[0]!r} is reserved; use a name such as 'time/train'")
+        if not self._begun:
+            self._begun = True
+            self._waiting.append(self.attempt.marker())
+            if self.attempt.number > 1:
+                logger.info(
+                    "attempt %d at this run logs from step %d on; older lines about these steps stay, superseded",
+                    self.attempt.number,
+                    self.attempt.first_step,
+                )
         numbers = {name: encode_number(value) for name, value in metrics.items()}
         self._waiting.append({"step": step, "time": round(time.time(), 3), **numbers})
         self._write_waiting()
@@ -187,6 +220,9 @@ class MetricLogger:
         Rollouts are for reading only: failing to write them is only logged.
         """
         try:
+            if not self._rollouts_begun:
+                self._rollouts.append(self.attempt.marker())
+                self._rollouts_begun = True
             for group in groups[: self._config.rollouts_per_step]:
                 self._rollouts.append(encode_group(step, group, decode=self.decode))
         except (OSError, ValueError) as error:
@@ -232,10 +268,14 @@ class MetricLogger:
         self.close()
 
 
-def read_metrics(path: Path) -> dict[int, dict[str, float]]:
-    """Step to metrics, in order of steps; "time" is included, a value logged twice for one step is the later one."""
+def read_metrics(path: Path, attempt: int | None = None) -> dict[int, dict[str, float]]:
+    """Step to metrics, in order of steps; "time" is included, a value logged twice for one step is the later one.
+
+    Of a step that was done again, the newest attempt's values count. attempt: the steps as they stood when this attempt
+    was the newest one; None is the last.
+    """
     steps: dict[int, dict[str, float]] = {}
-    for record in read_lines(path):
+    for record in read_lines(path, attempt):
         values = steps.setdefault(record.pop("step"), {})
         values.update({name: number for name, value in record.items() if (number := decode_number(value)) is not None})
     return dict(sorted(steps.items()))

@@ -43,7 +43,7 @@ def test_each_call_is_one_line_on_disk_before_it_returns(tmp_path):
         metrics.log(0, {"reward/mean": 0.25})
         line = (tmp_path / "metrics.jsonl").read_text()
         assert line.endswith("\n")
-        record = json.loads(line)
+        record = json.loads(line.splitlines()[-1])
         assert (record["step"], record["reward/mean"]) == (0, 0.25)
         assert abs(record["time"] - time.time()) < 60
 
@@ -67,42 +67,25 @@ def test_reserved_names_are_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize("torn", [b'{"step":2,"rew', b'{"step":2,"reward":1}', b"\x00" * 70000])
-def test_a_torn_last_line_is_skipped_by_readers_and_removed_by_the_next_writer(tmp_path, torn, caplog):
+def test_a_torn_last_line_is_skipped_by_readers_and_put_aside_by_the_next_writer(tmp_path, torn, caplog):
     file = tmp_path / "metrics.jsonl"
     whole = b'{"step":0,"reward":0.5}\n{"step":1,"reward":1.0}\n'
     file.write_bytes(whole + torn)
     assert list(read_metrics(file)) == [0, 1]
-    with MetricLogger(tmp_path, MetricsConfig()) as metrics:
-        assert f"removed {len(torn)} bytes" in caplog.text
+    with MetricLogger(tmp_path, MetricsConfig(), first_step=2) as metrics:
+        assert f"moved {len(torn)} bytes" in caplog.text
         metrics.log(2, {"reward": 2.0})
     assert file.read_bytes().startswith(whole)
+    assert (tmp_path / "metrics.jsonl.torn").read_bytes() == torn + b"\n"
     assert series(read_metrics(file), "reward") == [(0, 0.5), (1, 1.0), (2, 2.0)]
 
 
-def test_a_file_that_is_one_torn_line_becomes_empty(tmp_path):
-    (tmp_path / "x.jsonl").write_bytes(b"{")
-    JsonLines(tmp_path / "x.jsonl").close()
-    assert (tmp_path / "x.jsonl").read_bytes() == b""
-
-
-def test_resuming_drops_what_will_be_done_again_in_both_files_and_keeps_the_rest(tmp_path):
-    with MetricLogger(tmp_path, MetricsConfig()) as metrics:
-        for step in range(6):
-            metrics.log(step, {"reward": float(step)})
-            metrics.log_rollouts(step, [group(ordinal=step)])
-    with MetricLogger(tmp_path, MetricsConfig()) as metrics:
-        metrics.resume_at(4)
-        metrics.log(4, {"reward": 40.0})
-    assert series(read_metrics(tmp_path / "metrics.jsonl"), "reward") == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 40)]
-    assert [entry.step for entry in read_rollouts(tmp_path / "rollouts.jsonl")] == [0, 1, 2, 3]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "rollouts.jsonl"]
-
-
-def test_starting_afresh_empties_the_files(tmp_path):
-    with MetricLogger(tmp_path, MetricsConfig()) as metrics:
-        metrics.log(0, {"a": 1.0})
-        metrics.resume_at(0)
-    assert read_metrics(tmp_path / "metrics.jsonl") == {}
+def test_every_torn_line_is_kept(tmp_path):
+    for torn in (b"{", b'{"a'):
+        (tmp_path / "x.jsonl").write_bytes(torn)
+        JsonLines(tmp_path / "x.jsonl").close()
+        assert (tmp_path / "x.jsonl").read_bytes() == b""
+    assert (tmp_path / "x.jsonl.torn").read_bytes() == b'{\n{"a\n'
 
 
 @pytest.mark.fault(
