@@ -30,6 +30,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Arrow's own allocator starts a thread when it is imported; workers are forked from a process with one thread.
+os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
 # pytest rewrites the assertions of every test module: half of what collection costs, unless the result is kept.
 # Programs that tests start follow PYTHONDONTWRITEBYTECODE; so do runs of tests that tests start.
 HERMETIC = "AREAL_TEST_HOME"
