@@ -152,11 +152,10 @@ class RunSession:
         """Write recovery state. A failure is reported and training goes on, until max_write_failures in a row.
 
         A failed save is tried again after 1, 2, 4, ... further steps, so that a disk that has room again is used long
-        before the next regular save; only regular ones count as failures in a row.
+        before the next regular save; only those of `every_steps` count as failures in a row.
 
         step: number of finished training steps. last: nothing comes after it, so a failure is an error at once.
         """
-        is_regular = self._schedule.is_due(step)
         meta = {"config": to_mapping(self.config), "rows": self._rows, "code": self._code}
         try:
             with self._schedule.measured():
@@ -165,11 +164,11 @@ class RunSession:
             if last:
                 raise
             self._retry_step, self._retry_pause = step + self._retry_pause, 2 * self._retry_pause
-            self._failed_saves += is_regular
+            self._failed_saves += self._schedule.is_by_steps(step)
             if self._failed_saves >= self.config.checkpoint.max_write_failures:
                 raise CheckpointError(f"{self._failed_saves} saves in a row failed, giving up: {error}") from error
             _logger.error(  # noqa: TRY400 - the message says it all
-                "%s; training goes on (%d of %d tolerated failures), next attempt after step %d",
+                "%s; training goes on (%d of %d tolerated failures), next attempt at the latest after step %d",
                 error,
                 self._failed_saves,
                 self.config.checkpoint.max_write_failures,

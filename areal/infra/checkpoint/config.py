@@ -25,5 +25,6 @@ class CheckpointConfig(Config):
     allow_config_change: bool = False
     """Resume although the configuration differs from the checkpoint's in something that changes training."""
     max_write_failures: int = number(3, at_least=1)
-    """Consecutive regular saves that may fail (disk full, permission) before the run stops. Each failure is reported,
-    training goes on, and the save is tried again after 1, 2, 4, ... steps."""
+    """Consecutive saves of `every_steps` that may fail (disk full, permission) before the run stops. Each failure is
+    reported, training goes on, and the save is tried again after 1, 2, 4, ... steps. Saves by time may fail for ever:
+    the run goes on and takes the disk as soon as it has room."""

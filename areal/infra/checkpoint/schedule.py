@@ -40,10 +40,13 @@ class SaveSchedule:
 
     def is_due(self, step: int) -> bool:
         """Whether the state after `step` finished steps is to be saved."""
+        by_time = self._config.every_seconds > 0 and self._clock() - self._since >= self._pause
+        return by_time or self.is_by_steps(step)
+
+    def is_by_steps(self, step: int) -> bool:
+        """Whether the state after `step` finished steps is to be saved because of `every_steps`."""
         every = self._config.every_steps
-        if every and step % every == 0:
-            return True
-        return self._config.every_seconds > 0 and self._clock() - self._since >= self._pause
+        return bool(every) and step % every == 0
 
     @contextlib.contextmanager
     def measured(self) -> Iterator[None]:

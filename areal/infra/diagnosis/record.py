@@ -216,10 +216,13 @@ def last_quarter(points: Points) -> Points:
     return points[-max(1, len(points) // 4) :]
 
 
-def load_record(run_dir: Path) -> RunRecord:
-    """Read a run directory. Raises UsageError when it is not one, or when nothing was written into it yet."""
+def load_record(run_dir: Path, attempt: int | None = None) -> RunRecord:
+    """Read a run directory. Raises UsageError when it is not one, or when nothing was written into it yet.
+
+    attempt: take the steps as this attempt left them; None takes the newest values.
+    """
     metrics_file = metrics_file_of(run_dir)
-    steps = read_metrics(metrics_file)
+    steps = read_metrics(metrics_file, attempt)
     lines = tuple(_log_lines(run_dir / LOG_FILE))
     if not steps and not lines:
         raise UsageError(

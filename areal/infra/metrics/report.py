@@ -27,7 +27,7 @@ from areal.infra.metrics.logger import METRICS_FILE, ROLLOUTS_FILE, read_metrics
 from areal.utils.atomic import atomic_write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     Steps = Mapping[int, Mapping[str, float]]
@@ -108,17 +108,20 @@ _PANELS: Final[tuple[_Panel, ...]] = (
 )
 
 
-def write_report(run_dir: Path, output: Path) -> Path:
+def write_report(run_dir: Path, output: Path, attempt: int | None = None) -> Path:
     """Write the page about `run_dir` to `output` and return its path; an existing page is replaced all at once.
+
+    attempt: show steps and rollouts as this attempt left them; None shows the newest.
 
     Raises UsageError when `run_dir` has no metrics.jsonl, OSError when `output` cannot be written.
     """
-    steps = read_metrics(metrics_file_of(run_dir))
-    rollouts = load_rollouts(run_dir / ROLLOUTS_FILE)
+    steps = read_metrics(metrics_file_of(run_dir), attempt)
+    rollouts = load_rollouts(run_dir / ROLLOUTS_FILE, attempt)
     charts, other = _charts(steps)
     data = {"charts": [chart.hover for _, chart in [*charts, *other]], "groups": rollouts.groups}
     output.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(output, _page(run_dir, steps, charts, other, rollouts, data))
+    subtitle = _subtitle(steps) + ("" if attempt is None else f" · as attempt {attempt} left them")
+    atomic_write(output, _page(run_dir, subtitle, _tiles(steps), charts, other, rollouts, data))
     return output
 
 
@@ -149,7 +152,8 @@ def embed_json(value: Any) -> str:
 
 def _page(
     run_dir: Path,
-    steps: Steps,
+    subtitle: str,
+    tiles: Iterable[str],
     charts: Sequence[tuple[_Panel, Chart]],
     other: Sequence[tuple[_Panel, Chart]],
     rollouts: Rollouts,
@@ -165,8 +169,8 @@ def _page(
         "style": style,
         "script": script,
         "title": escape(name),
-        "subtitle": escape(_subtitle(steps)),
-        "tiles": "".join(_tiles(steps)),
+        "subtitle": escape(subtitle),
+        "tiles": "".join(tiles),
         "charts": "".join(_card(index, panel, chart) for index, (panel, chart) in enumerate(charts))
         or '<p class="empty">No step has been logged yet.</p>',
         "other": _other_section(other, first=len(charts)),

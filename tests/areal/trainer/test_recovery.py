@@ -87,6 +87,22 @@ def test_a_crash_with_default_settings_loses_minutes_and_no_line(tmp_path, monke
     assert [one.first_step for one in read_attempts(config.directory / "metrics.jsonl")] == [0, newest + 1]
 
 
+def test_saves_by_time_that_fail_end_no_run_and_the_disk_is_used_when_it_has_room_again(tmp_path, caplog):
+    config = runs.tiny(tmp_path / "run", checkpoint__every_seconds=1e-9, checkpoint__max_overhead=1)
+    folder = config.directory / "checkpoints"
+    with open_session(config) as session:
+        for step in session.steps(12, lambda: {"state": {}}):
+            if step == 1:
+                folder.rename(tmp_path / "aside")
+                folder.write_text("not a folder")
+            if step == 10:
+                folder.unlink()
+                (tmp_path / "aside").rename(folder)
+            session.finish_step({})
+        assert session.saved == {"step": 12, "folder": str(folder / "step-00000012.000003")}
+    assert caplog.text.count("training goes on (0 of 3 tolerated failures)") == 9
+
+
 def test_a_finished_run_says_that_nothing_was_trained_until_it_is_to_go_on_or_start_over(tmp_path, command):
     config = supervised(tmp_path / "run")
     code, first = command(config)
@@ -220,7 +236,7 @@ def test_the_dry_run_says_when_a_run_saves_and_how_it_begins(tmp_path, capsys):
         assert expected in capsys.readouterr().out
 
 
-def test_a_report_names_the_attempts(tmp_path):
+def test_a_report_names_the_attempts_and_shows_older_ones_on_request(tmp_path, capsys):
     config = runs.tiny(tmp_path / "run")
     with open_session(config) as session:
         session.finished_steps = 1
@@ -232,6 +248,17 @@ def test_a_report_names_the_attempts(tmp_path):
     content = summarise(load_record(config.directory), [])
     assert [(one["number"], one["first_step"]) for one in content["run"]["attempts"]] == [(1, 0), (2, 2)]
     assert "attempts     1 from step 0, 2 from step 2" in render(content)
+    seen = {}
+    for number in (1, 2):
+        assert main(["report", str(config.directory), "--attempt", str(number), "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        page = Path(report["path"])
+        assert page.name == f"report.attempt-{number}.html"
+        assert f"as attempt {number} left them" in page.read_text()
+        seen[number] = (report["run"]["steps"], report["metrics"]["reward/mean"]["last"])
+    assert seen == {1: (3, 0.5), 2: (2, 0.75)}
+    assert main(["report", str(config.directory), "--attempt", "3", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["fix"] == "name one of 1, 2"
 
 
 def test_the_final_folder_keeps_the_generation_config_of_the_model_it_started_from(tmp_path, command):
