@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -25,6 +26,7 @@ from areal.infra.metrics.config import MetricsConfig
 from areal.infra.rollout.config import RolloutConfig
 from areal.infra.supervisor.config import SupervisorConfig
 from areal.infra.weights.config import WeightTransferConfig
+from areal.trainer.evaluation_config import EarlyStopConfig, EvalSetConfig, ExportConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +121,6 @@ class RunConfig(Config):
     """The trained model."""
     train_dataset: DatasetConfig = field(default_factory=DatasetConfig)
     """Rows to train on."""
-    valid_dataset: DatasetConfig | None = None
-    """Rows to evaluate on; null skips evaluation."""
     actor: TrainEngineConfig = field(default_factory=TrainEngineConfig)
     """Optimizer and micro-batching of the trained model."""
     archon: ArchonConfig | None = None
@@ -132,8 +132,10 @@ class RunConfig(Config):
     """Metric sinks."""
     eval_every_steps: int = number(0, at_least=0)
     """Evaluate after this many steps; 0 evaluates only before the first and after the last."""
-    eval_rows: int = number(256, at_least=0)
-    """Validation rows per evaluation (the first ones)."""
+    export: ExportConfig = field(default_factory=ExportConfig)
+    """Hugging Face folders written during the run, beside final/ at its end."""
+    early_stop: EarlyStopConfig | None = None
+    """When to end before the last step; null never does."""
 
     @property
     def directory(self) -> Path:
@@ -149,6 +151,10 @@ class SFTConfig(RunConfig):
     """Selects the trainer."""
     batch_size: int = number(64, at_least=1)
     """Rows per optimizer step."""
+    valid_dataset: DatasetConfig | None = None
+    """Rows to evaluate on; null skips evaluation."""
+    eval_rows: int = number(256, at_least=0)
+    """Validation rows per evaluation (the first ones)."""
     label_smoothing: float = number(0.0, at_least=0, below=1)
     """Mass spread evenly over the vocabulary in the target, 0 .. 1; keeps the policy exploring in later RL."""
 
@@ -177,8 +183,9 @@ class PPOConfig(RunConfig):
     """Keyword arguments: of the class, or of each call of the function, e.g. {path: runs/hhrlhf/reward_model/final}."""
     gconfig: GenerationConfig = field(default_factory=GenerationConfig)
     """Sampling during training."""
-    eval_gconfig: GenerationConfig | None = None
-    """Sampling during evaluation; null means greedy with the limits of gconfig."""
+    eval_sets: dict[str, EvalSetConfig] = field(default_factory=dict)
+    """What is evaluated before, during and after training: name to section. Metrics are eval/<name>/avg@<samples> and
+    others, see docs/evaluation.md; `areal eval` evaluates any checkpoint on the same sets."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     """Batching, staleness and failure handling."""
     engine: EmbeddedEngineConfig = field(default_factory=EmbeddedEngineConfig)
@@ -211,6 +218,13 @@ class PPOConfig(RunConfig):
                 f"objective.num_minibatches {self.objective.num_minibatches} exceeds rollout.batch_size "
                 f"{self.rollout.batch_size}: a minibatch holds at least one prompt"
             )
+        for name in self.eval_sets:
+            if not re.fullmatch(r"[\w.-]+", name):
+                raise ConfigError(
+                    f"eval_sets has a set {name!r}; names are part of metrics and files, expected letters, digits, "
+                    f"'_', '-' and '.'",
+                    fix="rename the set",
+                )
         self._check_servers()
         self._check_ratios()
 
@@ -274,6 +288,10 @@ class DPOConfig(RunConfig):
     """Selects the trainer."""
     batch_size: int = number(64, at_least=1)
     """Pairs of answers per optimizer step."""
+    valid_dataset: DatasetConfig | None = None
+    """Pairs to evaluate on; null skips evaluation."""
+    eval_rows: int = number(256, at_least=0)
+    """Validation pairs per evaluation (the first ones)."""
     preference: PreferenceConfig = field(default_factory=PreferenceConfig)
     """The loss."""
     reference_path: str = ""
@@ -300,6 +318,10 @@ class RewardModelConfig(RunConfig):
     """Selects the trainer."""
     batch_size: int = number(64, at_least=1)
     """Pairs of answers per optimizer step."""
+    valid_dataset: DatasetConfig | None = None
+    """Pairs to evaluate on; null skips evaluation."""
+    eval_rows: int = number(256, at_least=0)
+    """Validation pairs per evaluation (the first ones)."""
     use_margins: bool = False
     """Ask for a difference of scores of at least the column `margin` of each row."""
     center_coef: float = number(0.0, at_least=0, below=math.inf)

@@ -24,6 +24,7 @@ from areal.engine.config import EmbeddedEngineConfig, TrainEngineConfig
 from areal.infra.metrics.config import MetricsConfig
 from areal.infra.rollout.config import RolloutConfig
 from areal.trainer.config import ModelConfig, ObjectiveConfig, PPOConfig, SFTConfig
+from areal.trainer.evaluation_config import EvalSetConfig
 from areal.trainer.ppo import PPOTrainer, configure_threads
 from areal.trainer.run import run
 from areal.trainer.session import open_session
@@ -33,7 +34,7 @@ from areal.utils.logging import getLogger
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from areal.trainer.ppo import Evaluation
+    from areal.trainer.evaluation.samples import SetResult
 
 _logger = getLogger(__name__)
 
@@ -113,8 +114,11 @@ def rl_config(directory: Path, *, model: Path, seed: int, steps: int = RL_STEPS)
         total_train_steps=steps,
         model=ModelConfig(path=str(model)),
         train_dataset=DatasetConfig(name="arithmetic", options=_dataset_options(seed)),
-        valid_dataset=DatasetConfig(name="arithmetic", split="test", options=_dataset_options(seed)),
-        eval_rows=TEST_ROWS,
+        eval_sets={
+            "test": EvalSetConfig(
+                dataset=DatasetConfig(name="arithmetic", split="test", options=_dataset_options(seed)), rows=TEST_ROWS
+            )
+        },
         reward="exact",
         gconfig=GenerationConfig(max_new_tokens=4),
         rollout=RolloutConfig(batch_size=64, group_size=8, max_head_offpolicyness=1),
@@ -196,8 +200,8 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     transform = shuffle_rewards if config.control == "shuffled-rewards" else None
     with open_session(rl) as session, PPOTrainer(rl, session, transform_rewards=transform) as trainer:
         summary = trainer.train()
-        rows = trainer.evaluator.rows
-        before, after = score(trainer.evaluations[0], rows), score(trainer.evaluations[-1], rows)
+        (test,) = trainer.evaluation_sets
+        before, after = (score(trainer.evaluations[index].results[test.name], test.rows) for index in (0, -1))
     from areal.infra.metrics.report import write_report
 
     gain = after.new_rows - before.new_rows
@@ -245,9 +249,9 @@ def shuffle_rewards(step: int, trajectories: Sequence[Trajectory]) -> list[Traje
     return [replace(item, reward=reward) for item, reward in zip(trajectories, rewards, strict=True)]
 
 
-def score(evaluation: Evaluation, rows: Sequence[Any]) -> Score:
+def score(result: SetResult, rows: Sequence[Any]) -> Score:
     """Accuracy on all rows and on those with a new expression; a row that could not be scored counts as wrong."""
-    pairs = [(reward or 0.0, row["demonstrated"]) for reward, row in zip(evaluation.rewards, rows, strict=True)]
+    pairs = [(reward or 0.0, row["demonstrated"]) for reward, row in zip(result.rewards, rows, strict=True)]
     new = [reward for reward, demonstrated in pairs if not demonstrated]
     return Score(
         all_rows=sum(reward for reward, _ in pairs) / len(pairs),

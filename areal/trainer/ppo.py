@@ -13,24 +13,22 @@ With S = 0 nothing is admitted before `advance`, so the same code is synchronous
 from __future__ import annotations
 
 import gc
-import math
 import sys
 import time
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.api import ConfigError, RolloutError, Trajectory, WeightUpdateMeta
+from areal.api import ConfigError, RolloutError, WeightUpdateMeta
 from areal.infra.metrics import names
 from areal.infra.rollout.executor import RolloutExecutor
-from areal.infra.rollout.loop_thread import RolloutStoppedError, never
-from areal.reward.isolation import AsyncRewardWrapper
+from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.trainer.assembly import build_seeded, load_rows, load_states, steps_in_run, to_save, tokenizer_of
+from areal.trainer.evaluation.evaluator import Evaluation, Evaluator
+from areal.trainer.evaluation.sets import EvaluationSets, start_reward
 from areal.trainer.inference import build_inference_engine
 from areal.trainer.learner import Policy, PolicyLearner, build_learner
 from areal.trainer.rank_group import RankGroup
-from areal.utils.logging import getLogger
 from areal.utils.seeding import seed_everything, set_rng_state
 from areal.workflow.assembly import create_workflow
 
@@ -38,15 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from areal.api import Trajectory
     from areal.infra.rollout.groups import RolloutBatch
-    from areal.infra.rollout.loop_thread import ShouldStop
     from areal.trainer.config import PPOConfig
     from areal.trainer.session import RunSession, States
 
     RewardTransform = Callable[[int, Sequence[Trajectory]], Sequence[Trajectory]]
-
-
-_logger = getLogger(__name__)
 
 
 class PPOTrainer:
@@ -86,15 +81,9 @@ class PPOTrainer:
         if session.resumed is not None:
             self.learner.run(load_states, session.resumed.path)
             set_rng_state(session.resumed.load("rng"))
-        self._reward = AsyncRewardWrapper(
-            config.reward,
-            options=config.reward_options,
-            timeout_seconds=config.rollout.reward_timeout_seconds,
-            max_workers=config.rollout.reward_workers,
-            memory_limit_mb=config.rollout.reward_memory_mb or None,
-        )
         # Now, so that a reward that cannot be imported is reported before anything is sampled.
-        self._reward.start()
+        self._reward = start_reward(config.reward, config.reward_options, config)
+        self.evaluation_sets = EvaluationSets(config, self.tokenizer, reward=self._reward)
         self.engine = build_inference_engine(
             config,
             actor=self.policy,
@@ -105,9 +94,7 @@ class PPOTrainer:
         self.executor = self._build_executor()
         self.evaluations: list[Evaluation] = []
         """Results of this process's evaluations, oldest first."""
-        self.evaluator = Evaluator(
-            config=config, executor=self.executor, tokenizer=self.tokenizer, reward=self._reward, seed=config.seed
-        )
+        self._evaluator = Evaluator(self.evaluation_sets, self.executor, seed=config.seed)
 
     def __enter__(self) -> PPOTrainer:
         """Prepare for long life; rollouts begin in `train`."""
@@ -122,6 +109,7 @@ class PPOTrainer:
         gc.unfreeze()
         self.executor.close()
         self.engine.close()
+        self.evaluation_sets.close()
         self._reward.close()
 
     def train(self) -> dict[str, Any]:
@@ -192,8 +180,8 @@ class PPOTrainer:
         return found
 
     def _evaluate(self, step: int) -> Evaluation | None:
-        """None without validation rows, when it failed, and when a stop was requested."""
-        evaluation = self.session.evaluated(step, lambda: self.evaluator.run(step, self._should_stop))
+        """None without sets, when it failed, and when a stop was requested."""
+        evaluation = self.session.evaluated(step, lambda: self._evaluator.run(step, self._should_stop))
         if evaluation is not None:
             self.evaluations.append(evaluation)
             self.session.metrics.log(step, evaluation.metrics())
@@ -259,76 +247,3 @@ def configure_threads(num_threads: int) -> None:
     # The trainer and the rollout loop share the interpreter. With Python's default of 5 ms, a trainer that returns from
     # a matrix product of 0.5 ms waits ten times as long for its turn while the loop handles finished episodes.
     sys.setswitchinterval(0.001)
-
-
-_logger = getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """Result on the held-out rows."""
-
-    step: int
-    reward: float
-    """Mean reward over scored rows; NaN when none could be scored."""
-    length: float
-    """Mean sampled tokens."""
-    rows: int
-    """Rows that were scored."""
-    faults: int
-    """Rows that could not be scored; they are left out of the means."""
-    rewards: tuple[float | None, ...]
-    """Reward of each row in order; None where it could not be scored."""
-
-    def metrics(self) -> dict[str, float]:
-        """Names as they stand in metrics.jsonl."""
-        counts = {"eval/rows": float(self.rows), "eval/faults": float(self.faults)}
-        # Nothing scored is not a score of 0.
-        return counts | {names.EVAL_REWARD: self.reward, "eval/length": self.length} if self.rows else counts
-
-
-class Evaluator:
-    """Greedy by default: one sample per row, with the length limits of training."""
-
-    def __init__(
-        self, *, config: PPOConfig, executor: RolloutExecutor, tokenizer: Any, reward: AsyncRewardWrapper, seed: int
-    ) -> None:
-        self._executor = executor
-        self.rows: list[Any] = []
-        """Held-out rows, in file order; empty without valid_dataset."""
-        if config.valid_dataset is None:
-            return
-        source = load_rows(replace(config.valid_dataset, shuffle=False), tokenizer, kind="rl", seed=seed)
-        self.rows = [source.row(index) for index in range(min(len(source), config.eval_rows))]
-        self._workflow = create_workflow(
-            config.workflow,
-            reward=reward,
-            gconfig=config.eval_gconfig or replace(config.gconfig, greedy=True),
-            tokenizer=tokenizer,
-            options=config.workflow_options,
-        )
-
-    def run(self, step: int, should_stop: ShouldStop = never) -> Evaluation | None:
-        """Evaluate now; None without validation rows. Raises RolloutStoppedError soon after `should_stop` says so."""
-        if not self.rows:
-            return None
-        groups = self._executor.evaluate(self.rows, workflow=self._workflow, should_stop=should_stop)
-        firsts = [group.trajectories[0] if group.trajectories else None for group in groups]
-        scored = [item for item in firsts if item is not None]
-        result = Evaluation(
-            step=step,
-            reward=_mean([item.reward for item in scored]),
-            length=_mean([item.num_sampled for item in scored]),
-            rows=len(scored),
-            faults=len(self.rows) - len(scored),
-            rewards=tuple(None if item is None else item.reward for item in firsts),
-        )
-        _logger.info("evaluation at step %d: reward %.3f over %d rows", step, result.reward, result.rows)
-        if result.faults:
-            fault = next(fault for group in groups if not group.trajectories for fault in group.faults)
-            _logger.warning("%d rows could not be scored; the first: %s: %s", result.faults, fault.kind, fault.message)
-        return result
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else math.nan

@@ -38,8 +38,8 @@ _logger = getLogger(__name__)
 _T = TypeVar("_T")
 
 FREE_TO_CHANGE: Final = (
-    "archon", "checkpoint.", "eval_every_steps", "eval_rows", "experiment_name", "metrics.", "output_dir",
-    "servers.addresses", "total_train_epochs", "total_train_steps", "trial_name",
+    "archon", "checkpoint.", "early_stop", "eval_every_steps", "eval_rows", "eval_sets", "experiment_name", "export.",
+    "metrics.", "output_dir", "servers.addresses", "total_train_epochs", "total_train_steps", "trial_name",
 )  # fmt: skip
 """Keys (and prefixes) that a resumed run may change; any other difference would silently train something else."""
 FINISHED_FILE: Final = "finished.json"

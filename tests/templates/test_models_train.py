@@ -48,10 +48,9 @@ kind: rl
 experiment_name: trained
 trial_name: grpo
 total_train_steps: 2
-eval_rows: 4
 actor: {lr: 0.001}
 train_dataset: {name: sums_rl, options: {instruction: ""}}
-valid_dataset: {name: sums_rl, split: test, shuffle: false, options: {instruction: ""}}
+eval_sets: {test: {rows: 4, dataset: {name: sums_rl, split: test, options: {instruction: ""}}}}
 workflow: rlvr
 reward: gsm8k
 gconfig: {max_new_tokens: 2}

@@ -38,9 +38,8 @@ kind: rl
 experiment_name: generated
 trial_name: grpo
 total_train_steps: 3
-eval_rows: 8
 train_dataset: {name: sums_rl, options: {instruction: ""}}
-valid_dataset: {name: sums_rl, split: test, shuffle: false, options: {instruction: ""}}
+eval_sets: {test: {rows: 8, dataset: {name: sums_rl, split: test, options: {instruction: ""}}}}
 workflow: asking_twice
 workflow_options: {feedback: "n"}
 reward: last_digit

@@ -273,14 +273,19 @@ def length_limit(record: RunRecord) -> Grounds | None:
 
 
 def evaluation_fell(record: RunRecord) -> Grounds | None:
-    """Detect that the evaluation falls from its best while the training reward goes on rising."""
-    points = record.values(names.EVAL_REWARD)
+    """Detect that the evaluation of a set falls from its best while the training reward goes on rising."""
+    found = (_set_fell(record, metric, name) for metric, name in record.eval_scores().items())
+    return next((grounds for grounds in found if grounds is not None), None)
+
+
+def _set_fell(record: RunRecord, metric: str, name: str) -> Grounds | None:
+    points = record.values(metric)
     rewards = record.values(names.REWARD_MEAN)
     if len(points) < 3 or len(rewards) < MIN_STEPS:
         return None
     best_step, best = max(points, key=lambda point: point[1])
     last = mean(value for _, value in last_quarter(points))
-    rows = record.late("eval/rows")
+    rows = record.late(f"{names.EVAL_PREFIX}{name}/rows")
     noise = record.late(names.REWARD_STD) / math.sqrt(rows) if rows > 0 else 0.0
     before = [value for step, value in rewards if step <= best_step] or [rewards[0][1]]
     then = mean(before[-max(1, len(rewards) // 4) :])
@@ -288,8 +293,8 @@ def evaluation_fell(record: RunRecord) -> Grounds | None:
     if best - last < max(0.02, 3 * noise) or now - then < 3 * standard_error(rewards) or now <= then:
         return None
     return Grounds(
-        text=f"evaluation {best:.3g} at step {best_step} and {last:.3g} at the end, while the training reward went "
-        f"from {then:.3g} to {now:.3g}",
+        text=f"evaluation of {name} {best:.3g} at step {best_step} and {last:.3g} at the end, while the training "
+        f"reward went from {then:.3g} to {now:.3g}",
         numbers={"best": best, "best_step": best_step, "last": last, "reward_then": then, "reward_now": now},
     )
 

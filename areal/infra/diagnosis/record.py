@@ -161,6 +161,10 @@ class RunRecord:
         """Finite (step, value) pairs of a metric, in order of steps."""
         return [point for point in series(self.steps, name) if math.isfinite(point[1])]
 
+    def eval_scores(self) -> dict[str, str]:
+        """Return the mean rewards of evaluation sets: metric to name of the set."""
+        return names.eval_scores(name for values in self.steps.values() for name in values)
+
     def total(self, name: str) -> float:
         """Sum of a metric over all steps."""
         return sum(value for _, value in self.values(name))

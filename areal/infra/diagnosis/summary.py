@@ -31,7 +31,6 @@ METRICS: Final[dict[str, str]] = {
     names.REWARD_MEAN: "reward",
     names.REWARD_STD: "reward, deviation",
     names.EQUAL_REWARDS: "groups of equal rewards",
-    names.EVAL_REWARD: "evaluation reward",
     names.EVAL_LOSS: "evaluation loss",
     names.ACCURACY: "accuracy on pairs",
     names.EVAL_ACCURACY: "evaluation accuracy",
@@ -57,7 +56,8 @@ _WAIT: Final = "rollout_wait"
 
 def summarise(record: RunRecord, findings: Sequence[Finding]) -> dict[str, Any]:
     """Return the content of a report as plain values."""
-    metrics = {name: _course(record, name, label) for name, label in METRICS.items() if series(record.steps, name)}
+    labels = {metric: f"evaluation of {name}" for metric, name in record.eval_scores().items()} | METRICS
+    metrics = {name: _course(record, name, label) for name, label in labels.items() if series(record.steps, name)}
     return {
         "run": describe_run(record),
         "metrics": metrics,

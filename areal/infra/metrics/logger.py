@@ -291,7 +291,6 @@ _HISTORY: Final = 48
 
 _SHOWN: Final[tuple[tuple[str, str, str], ...]] = (
     (names.REWARD_MEAN, "reward", "{:.3f}"),
-    (names.EVAL_REWARD, "eval", "{:.3f}"),
     (names.LOSS, "loss", "{:.4f}"),
     (names.ACCURACY, "accuracy", "{:.1%}"),
     (names.MARGIN, "margin", "{:.3f}"),
@@ -303,7 +302,14 @@ _SHOWN: Final[tuple[tuple[str, str, str], ...]] = (
     (names.STALENESS_MAX, "stalest", "{:.0f}"),
     (names.TOKENS_PER_SECOND, "tokens/s", "{:,.0f}"),
 )
-"""Metric, label and format, in the order they are shown."""
+"""Metric, label and format, in the order they are shown; evaluation sets follow the reward."""
+
+
+def _shown(metrics: Mapping[str, float]) -> list[tuple[str, str, str]]:
+    """Entries of `_SHOWN` and of evaluation sets that `metrics` has values for."""
+    sets = names.eval_scores(metrics)
+    scores = [(metric, f"eval {name}" if len(sets) > 1 else "eval", "{:.3f}") for metric, name in sets.items()]
+    return [entry for entry in (_SHOWN[0], *scores, *_SHOWN[1:]) if entry[0] in metrics]
 
 
 class LiveView:
@@ -354,7 +360,7 @@ class LiveView:
         """Show the values after `step` training steps; values of earlier steps stay until they are replaced."""
         self._step = step
         self._latest.update(metrics)
-        for name in (names.REWARD_MEAN, names.EVAL_REWARD, names.LOSS):
+        for name in (names.REWARD_MEAN, *names.eval_scores(metrics), names.LOSS):
             if name in metrics:
                 self._history.setdefault(name, []).append(metrics[name])
         if self._live is None:
@@ -377,12 +383,12 @@ class LiveView:
         head.add_row(f"step {self._step}{of_total}", bar)
         rows: list[Any] = [head]
         for name, values in self._history.items():
-            label = next(label for key, label, _ in _SHOWN if key == name)
+            label = next(label for key, label, _ in _shown(self._latest) if key == name)
             rows.append(
                 Text.assemble((f"{label:<8}", "dim"), (sparkline(values[-_HISTORY:]), "cyan"), f" {values[-1]:.3f}")
             )
         grid = Table.grid(padding=(0, 3))
-        shown = [(label, form.format(self._latest[key])) for key, label, form in _SHOWN if key in self._latest]
+        shown = [(label, form.format(self._latest[key])) for key, label, form in _shown(self._latest)]
         for start in range(0, len(shown), 5):
             grid.add_row(*(Text.assemble((f"{label} ", "dim"), value) for label, value in shown[start : start + 5]))
         rows.append(grid)
@@ -395,7 +401,7 @@ class LiveView:
 def format_step(step: int, total: int | None, metrics: Mapping[str, float]) -> str:
     """`step 12/100  reward 0.531  length 41.2  tokens/s 1,204  step took 2.3 s (train 40%, rollout_wait 60%)`."""
     parts = [f"step {step}/{total}" if total else f"step {step}"]
-    parts += [f"{label} {form.format(metrics[key])}" for key, label, form in _SHOWN if key in metrics]
+    parts += [f"{label} {form.format(metrics[key])}" for key, label, form in _shown(metrics)]
     if names.TIME_STEP in metrics:
         split = ", ".join(f"{what} {share:.0%}" for what, share in time_split(metrics))
         parts.append(f"step took {metrics[names.TIME_STEP]:.2f} s{f' ({split})' if split else ''}")

@@ -8,7 +8,11 @@ Step k is the state after k training steps; step 0 is before the first one.
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 REWARD_MEAN: Final = "reward/mean"
 REWARD_STD: Final = "reward/std"
@@ -16,12 +20,11 @@ REWARD_MIN: Final = "reward/min"
 REWARD_MAX: Final = "reward/max"
 EQUAL_REWARDS: Final = "reward/equal_fraction"
 """Share of the step's groups of two and more samples whose rewards are all equal: they teach nothing."""
-EVAL_REWARD: Final = "eval/reward"
-"""Mean reward on the validation rows."""
 EVAL_LOSS: Final = "eval/loss"
 EVAL_FAILED: Final = "eval/failed"
 """1 where an evaluation ended with an error; nothing was measured then."""
 EVAL_PREFIX: Final = "eval/"
+"""Measured on held-out rows; of a run with rewards "eval/<set>/<what>", see `areal.trainer.evaluation.samples`."""
 ACCURACY: Final = "train/accuracy"
 """Share of the step's pairs whose preferred answer is ahead; a tie counts half."""
 EVAL_ACCURACY: Final = "eval/accuracy"
@@ -64,3 +67,10 @@ FAULT_PREFIX: Final = "rollout/faults/"
 """Failed attempts at episodes by kind, those that a retry made good included, e.g. "rollout/faults/reward_timeout"."""
 DROPPED_PREFIX: Final = "rollout/dropped/"
 """Prompts that were given up by reason: a kind of fault, "zero_variance", "rejected" or "stale"."""
+_EVAL_SCORE: Final = re.compile(r"eval/([^/]+)/avg@\d+")
+
+
+def eval_scores(found: Iterable[str]) -> dict[str, str]:
+    """Return the mean rewards of evaluation sets among `found`: metric ("eval/test/avg@8") to name of the set."""
+    matches = ((name, _EVAL_SCORE.fullmatch(name)) for name in sorted(set(found)))
+    return {name: match[1] for name, match in matches if match}

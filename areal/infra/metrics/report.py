@@ -51,7 +51,7 @@ class _Panel:
 _PANELS: Final[tuple[_Panel, ...]] = (
     _Panel(
         title="Reward",
-        lines={names.REWARD_MEAN: "training", names.EVAL_REWARD: "evaluation"},
+        lines={names.REWARD_MEAN: "training"},
         band=names.REWARD_STD,
         hint="mean reward; the band is one standard deviation of the training samples",
     ),
@@ -190,10 +190,14 @@ def _charts(steps: Steps) -> tuple[list[tuple[_Panel, Chart]], list[tuple[_Panel
     """Known charts in a fixed order, then one chart for every metric that none of them shows."""
     used = {"time", names.TIME_STEP, names.REWARD_STD}
     known: list[tuple[_Panel, Chart]] = []
+    every = sorted({metric for values in steps.values() for metric in values})
     for panel in _PANELS:
-        used |= set(panel.lines)
+        wanted = dict(panel.lines)
+        if names.REWARD_MEAN in wanted:
+            wanted |= {metric: f"evaluation of {name}" for metric, name in names.eval_scores(every).items()}
+        used |= set(wanted)
         lines: dict[str, Points] = {
-            label: found for metric, label in panel.lines.items() if (found := series(steps, metric))
+            label: found for metric, label in wanted.items() if (found := series(steps, metric))
         }
         band = None
         if panel.band and (widths := series(steps, panel.band)):
@@ -201,7 +205,6 @@ def _charts(steps: Steps) -> tuple[list[tuple[_Panel, Chart]], list[tuple[_Panel
         chart = line_chart(panel.title, lines, band=band)
         if chart:
             known.append((panel, chart))
-    every = sorted({metric for values in steps.values() for metric in values})
     for title, prefix, hint in (
         ("Time per step", names.TIME_PREFIX, "seconds of wall time, by what they were spent on"),
         ("Faults", names.FAULT_PREFIX, "failed attempts per step, by kind; the run repeats or replaces them"),
@@ -225,11 +228,11 @@ def _charts(steps: Steps) -> tuple[list[tuple[_Panel, Chart]], list[tuple[_Panel
 def _tiles(steps: Steps) -> Iterator[str]:
     """Return the few numbers that say how the run went; losses only where there is no reward."""
     reward = _finite(series(steps, names.REWARD_MEAN))
-    if evaluation := _finite(series(steps, names.EVAL_REWARD)):
-        first, last = evaluation[0][1], evaluation[-1][1]
-        yield _tile(
-            "Evaluation reward", f"{_rounded(first)} → {_rounded(last)}", f"{last - first:+.3g} over the run", lead=True
-        )
+    for metric, name in names.eval_scores(metric for values in steps.values() for metric in values).items():
+        if evaluation := _finite(series(steps, metric)):
+            first, last = evaluation[0][1], evaluation[-1][1]
+            change = f"{_rounded(first)} → {_rounded(last)}"
+            yield _tile(f"Evaluation of {name}", change, f"{last - first:+.3g} over the run", lead=True)
     for label, name in (("Evaluation loss", names.EVAL_LOSS), ("Training loss", names.LOSS)):
         loss = _finite(series(steps, name))
         if loss and not reward:

@@ -191,14 +191,15 @@ class RolloutExecutor:
         *,
         workflow: RolloutWorkflow | None = None,
         group_size: int = 1,
+        stream: str = "eval",
         should_stop: ShouldStop = never,
     ) -> list[PromptGroup]:
         """Run `workflow` (None: the training one) over `rows` on the same engine and wait; one group per row, in order.
 
         Samples that fail are missing from their group, with their faults; ledger, limits and randomness of training are
-        untouched. Works before `start` and between any two training steps. Seeds depend on (run seed, position of the
-        row, sample) only, so that every evaluation of a run asks for the same randomness. Raises RolloutStoppedError
-        soon after `should_stop` says so; nothing of the evaluation goes on.
+        untouched. Works before `start` and between any two training steps. Seeds depend on (stream, run seed, position
+        of the row, sample) only, so that every evaluation of a run asks for the same randomness. Raises
+        RolloutStoppedError soon after `should_stop` says so; nothing of the evaluation goes on.
         """
         self._ensure_running()
         workflow = workflow or self._workflow
@@ -209,7 +210,9 @@ class RolloutExecutor:
             workflow_name=type(workflow).__name__,
             engine_name=type(self._engine).__name__,
         )
-        evaluation = evaluate_rows(runner, workflow, rows, group_size=group_size, version=self._engine.version)
+        evaluation = evaluate_rows(
+            runner, workflow, rows, group_size=group_size, version=self._engine.version, stream=stream
+        )
         return self._loop.run(evaluation, should_stop)
 
     def pause(self) -> None:

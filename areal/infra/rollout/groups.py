@@ -18,7 +18,7 @@ from areal.infra.rollout.episode import EpisodeJob, EpisodeOutcome, EpisodeRunne
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from areal.api import Fault, RolloutWorkflow, Trajectory
     from areal.infra.rollout.config import RolloutConfig
@@ -186,25 +186,47 @@ async def evaluate_rows(
     *,
     group_size: int,
     version: int,
+    stream: str,
 ) -> list[PromptGroup]:
     """Run every row `group_size` times, outside the ledger; one group per row, in order, with whatever survived."""
     runs = [GroupRun(ordinal=index, admitted_version=version) for index in range(len(rows))]
     for run, row in zip(runs, rows, strict=True):
-        for sample_index in range(group_size):
-            job = EpisodeJob(
-                stream="eval",
-                ordinal=run.ordinal,
-                sample_index=sample_index,
-                data=row,
-                admitted_version=version,
-                row_index=run.ordinal,
-            )
-            run.jobs.append(job)
-    jobs = [job for run in runs for job in run.jobs]
-    outcomes = await asyncio.gather(*(runner.run(workflow, job) for job in jobs))
-    for job, outcome in zip(jobs, outcomes, strict=True):
+        run.jobs.extend(evaluation_job(stream, run.ordinal, index, row, version) for index in range(group_size))
+
+    def finished(job: EpisodeJob, outcome: EpisodeOutcome) -> None:
         runs[job.ordinal].outcomes[job.sample_index] = outcome
+
+    await run_jobs(runner, workflow, [job for run in runs for job in run.jobs], finished)
     return [run.group() for run in runs]
+
+
+def evaluation_job(stream: str, row: int, sample: int, data: Mapping[str, Any], version: int) -> EpisodeJob:
+    """Return the job of one sample of an evaluation; its seeds depend on stream, row and sample alone."""
+    return EpisodeJob(
+        stream=stream, ordinal=row, sample_index=sample, data=data, admitted_version=version, row_index=row
+    )
+
+
+async def run_jobs(
+    runner: EpisodeRunner,
+    workflow: RolloutWorkflow,
+    jobs: Iterable[EpisodeJob],
+    finished: Callable[[EpisodeJob, EpisodeOutcome], None],
+    *,
+    at_once: int | None = None,
+) -> None:
+    """Run jobs, started in their order, and tell `finished` about each when it ends.
+
+    at_once: most of them in flight, for more jobs than one wants tasks of; None starts all.
+    """
+    queue = list(jobs)
+    waiting = iter(queue)
+
+    async def work() -> None:
+        for job in waiting:
+            finished(job, await runner.run(workflow, job))
+
+    await asyncio.gather(*(work() for _ in range(min(len(queue), at_once or len(queue)))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,13 +127,17 @@ def _named_sections(cls: type[Config], prefix: str) -> Iterator[tuple[str, type[
         if field.section is not None:
             yield f"{prefix}{name}", field.section
             yield from _named_sections(field.section, f"{prefix}{name}.")
+        if field.entries is not None:
+            yield f"{prefix}{name}.NAME", field.entries
+            yield from _named_sections(field.entries, f"{prefix}{name}.NAME.")
 
 
 def _sections(cls: type[Config]) -> Iterator[tuple[str, type[Config]]]:
     for field in fields_of(cls).values():
-        if field.section is not None:
-            yield field.section.__name__, field.section
-            yield from _sections(field.section)
+        for inner in (field.section, field.entries):
+            if inner is not None:
+                yield inner.__name__, inner
+                yield from _sections(inner)
 
 
 def _table(fields: dict[str, FieldSchema]) -> Iterator[str]:
@@ -141,6 +145,8 @@ def _table(fields: dict[str, FieldSchema]) -> Iterator[str]:
     yield "| --- | --- | --- | --- |"
     for name, field in fields.items():
         expected = "mapping" if field.free_form else describe(field.annotation)
+        if field.entries is not None:
+            expected = "sections by name"
         if field.section is not None:
             expected = "section" if field.default is not None else "section or null"
         yield f"| `{name}` | {_cell(expected)} | {_default(field)} | {_cell(field.doc)} |"

@@ -115,7 +115,9 @@ def count_rows(dataset: DatasetConfig) -> int | None:
 
 
 def _notes(config: PPOConfig | RowsConfig) -> Iterator[str]:
-    if config.valid_dataset is None:
+    if isinstance(config, PPOConfig) and not config.eval_sets:
+        yield "eval_sets is empty: the run will report no evaluation"
+    if not isinstance(config, PPOConfig) and config.valid_dataset is None:
         yield "valid_dataset is not set: the run will report no evaluation"
     if config.archon is not None:
         yield from _archon_notes(config)

@@ -44,6 +44,8 @@ class FieldSchema:
     """The string literal behind the field."""
     section: type[Config] | None
     """Configuration class of a nested section, also when it may be null."""
+    entries: type[Config] | None
+    """Configuration class of each entry of a mapping from names of the user's choice to sections."""
 
     @property
     def free_form(self) -> bool:
@@ -74,6 +76,7 @@ def fields_of(cls: type[Config]) -> dict[str, FieldSchema]:
             default=default,
             doc=docs.get(field.name, ""),
             section=_section(hints[field.name]),
+            entries=_entries(hints[field.name]),
         )
     return found
 
@@ -85,6 +88,8 @@ def key_paths(cls: type[Config]) -> tuple[str, ...]:
         paths.append(name)
         if schema.section is not None:
             paths += [f"{name}.{inner}" for inner in key_paths(schema.section)]
+        if schema.entries is not None:
+            paths += [f"{name}.NAME.{inner}" for inner in key_paths(schema.entries)]
         inside = {field.name for block in schema.blocks.values() for field in dataclasses.fields(block)}
         paths += [f"{name}.{inner}" for inner in sorted(inside)]
     return tuple(paths)
@@ -98,6 +103,11 @@ def lookup(cls: type[Config], path: tuple[str, ...]) -> FieldSchema | None:
     schema: FieldSchema | None = None
     section: type[Config] | None = cls
     for key in path:
+        if schema is not None and schema.entries is not None:
+            # The name of an entry: any will do.
+            section = schema.entries
+            schema = dataclasses.replace(schema, name=key, annotation=section, section=section, entries=None)
+            continue
         if section is None and schema is not None:
             section = next((block for block in schema.blocks.values() if key in fields_of(block)), None)
         if section is None or key not in fields_of(section):
@@ -123,7 +133,13 @@ def describe(annotation: Any) -> str:
     return _PLAIN.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
+def _entries(annotation: Any) -> type[Config] | None:
+    return _section(typing.get_args(annotation)[1]) if typing.get_origin(annotation) is dict else None
+
+
 def _section(annotation: Any) -> type[Config] | None:
+    if typing.get_origin(annotation) is dict:
+        return None
     for candidate in (annotation, *typing.get_args(annotation)):
         if isinstance(candidate, type) and issubclass(candidate, Config):
             return candidate

@@ -20,9 +20,11 @@ from areal.api import ConfigError, RegistryError, unknown_name
 from areal.dataset.encoding import is_buildable
 from areal.trainer.config import DPOConfig, ModelConfig, PPOConfig, RowsConfig
 from areal.trainer.configuration.problems import DEFAULT, Problem, raise_all
+from areal.trainer.evaluation_config import RULES, metrics_of
+from areal.utils.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from areal.api import GenerationConfig
     from areal.dataset.config import DatasetConfig
@@ -35,6 +37,12 @@ MODULES: Final[dict[str, str]] = {
 }
 """Kind of extension to the module that holds its table (or tables)."""
 
+_ROW_METRICS: Final[dict[str, tuple[str, ...]]] = {
+    "sft": ("loss",),
+    "dpo": ("loss", "accuracy", "margin"),
+    "reward_model": ("loss", "accuracy", "margin"),
+}
+"""What evaluations of runs on rows measure, by kind of run, as far as one would choose a model by it."""
 _DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*|\.[A-Za-z_]\w*)")
 
 
@@ -47,6 +55,30 @@ def validate_run(config: PPOConfig | RowsConfig, provenance: Mapping[str, str] |
         found += _reference_problems(config)
     if found:
         raise_all([_problem(key, message, provenance) for key, message in found])
+
+
+def validate_evaluation(
+    config: PPOConfig, sets: Sequence[str], provenance: Mapping[str, str] | None = None, *, exported: bool = False
+) -> None:
+    """Check what an evaluation of `sets` needs, and nothing else. exported: the model will be written first.
+
+    Raises ConfigError with all problems.
+    """
+    found = [] if exported else list(_model_problems(config))
+    for name in sets:
+        chosen = config.eval_sets[name]
+        if not chosen.dataset.name:
+            found.append((f"eval_sets.{name}.dataset.name", "required"))
+        elif problem := _dataset_problem(chosen.dataset.name, config.dataset_kind):
+            found.append((f"eval_sets.{name}.dataset.name", problem))
+        if not chosen.reward and not config.reward:
+            found.append((f"eval_sets.{name}.reward", "required: the configuration has no reward to take instead"))
+        elif not chosen.reward and (problem := check_name("reward", config.reward)):
+            found.append(("reward", problem))
+        found += eval_set_problems(config, name)
+    found += _server_problems(config)
+    if found:
+        raise_all([_problem(key, message, provenance) for key, message in dict(found).items()])
 
 
 def table(kind: str) -> dict[str, str]:
@@ -73,7 +105,11 @@ def check_name(kind: str, name: str) -> RegistryError | None:
 
     Imports nothing it names.
     """
-    known = table(kind)
+    return check_path(kind, name, table(kind))
+
+
+def check_path(kind: str, name: str, known: Mapping[str, str]) -> RegistryError | None:
+    """Return what is wrong with a name that is in the table `known` or a path; see `check_name`."""
     if name in known:
         return None
     if _DOTTED_PATH.fullmatch(name):
@@ -105,7 +141,12 @@ def read_model_config(model: ModelConfig) -> dict[str, Any]:
 
 def _common_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str | RegistryError]]:
     yield from _model_problems(config)
-    datasets = {"train_dataset": config.train_dataset, "valid_dataset": config.valid_dataset}
+    yield from _watched_problems(config)
+    datasets: dict[str, DatasetConfig | None] = {"train_dataset": config.train_dataset}
+    if isinstance(config, PPOConfig):
+        datasets |= {f"eval_sets.{name}.dataset": chosen.dataset for name, chosen in config.eval_sets.items()}
+    else:
+        datasets["valid_dataset"] = config.valid_dataset
     for key, dataset in datasets.items():
         if dataset is None:
             continue
@@ -117,7 +158,7 @@ def _common_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str 
         if dataset.max_length is not None and dataset.max_length < 1:
             yield f"{key}.max_length", f"expected null or at least 1, got {dataset.max_length}"
     for key, low in (("total_train_epochs", 1), ("total_train_steps", 1), ("eval_every_steps", 0), ("eval_rows", 1)):
-        value = getattr(config, key)
+        value = getattr(config, key, None)
         if value is not None and value < low:
             yield key, f"expected at least {low}, got {value}"
 
@@ -199,14 +240,48 @@ def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str | RegistryError]]
             "(`areal-new model` makes one), or rollout.engine=vllm or sglang",
         )
     yield from _length_problems("gconfig", config.gconfig, "train_dataset", config.train_dataset, config)
-    if config.valid_dataset is not None:
-        sampling, key = config.gconfig, "gconfig"
-        if config.eval_gconfig is not None:
-            sampling, key = config.eval_gconfig, "eval_gconfig"
-        if key == "eval_gconfig" or config.valid_dataset.max_length is not None:
-            yield from _length_problems(key, sampling, "valid_dataset", config.valid_dataset, config)
+    for name in config.eval_sets:
+        yield from eval_set_problems(config, name)
     yield from _objective_problems(config)
     yield from _server_problems(config)
+
+
+def eval_set_problems(config: PPOConfig, name: str) -> Iterator[tuple[str, str | RegistryError]]:
+    """Yield what keeps one set from being evaluated; its dataset's name apart."""
+    key, chosen = f"eval_sets.{name}", config.eval_sets[name]
+    for kind, value in (("reward", chosen.reward), ("workflow", chosen.workflow)):
+        if value and (problem := check_name(kind, value)):
+            yield f"{key}.{kind}", problem
+    if chosen.answer not in RULES and (unknown := check_path("answer rule", chosen.answer, RULES)):
+        yield f"{key}.answer", unknown
+    if chosen.gconfig is None and chosen.samples > 1 and config.gconfig.greedy:
+        yield (
+            f"{key}.samples",
+            f"{chosen.samples} samples of a row would be the same: the set has no gconfig of its own, and the run's is "
+            f"greedy; give it one, or set samples to 1",
+        )
+    sampling, sampling_key = config.gconfig, "gconfig"
+    if chosen.gconfig is not None:
+        sampling, sampling_key = chosen.gconfig, f"{key}.gconfig"
+    if chosen.gconfig is not None or chosen.dataset.max_length is not None:
+        yield from _length_problems(sampling_key, sampling, f"{key}.dataset", chosen.dataset, config)
+
+
+def _watched_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str | RegistryError]]:
+    """Yield metrics of evaluations that are watched and will never be there."""
+    watched = {"export.best_metric": config.export.best_metric}
+    if config.early_stop is not None:
+        watched["early_stop.metric"] = config.early_stop.metric
+    if isinstance(config, PPOConfig):
+        known = [f"eval/{name}/{metric}" for name, chosen in config.eval_sets.items() for metric in metrics_of(chosen)]
+    else:
+        known = [f"eval/{what}" for what in _ROW_METRICS[config.kind]] if config.valid_dataset is not None else []
+    for key, metric in watched.items():
+        if metric.startswith("eval/") and metric not in known:
+            near = did_you_mean(metric, known) or f"there are {', '.join(known) or '(none)'}"
+            yield key, f"no evaluation of this run measures {metric!r}: {near}"
+        elif metric.startswith("eval/") and not config.eval_every_steps:
+            yield key, f"{metric} is measured before and after the run only; set eval_every_steps"
 
 
 def _server_problems(config: PPOConfig) -> Iterator[tuple[str, str | RegistryError]]:

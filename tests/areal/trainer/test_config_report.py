@@ -65,13 +65,17 @@ def test_everything_required_is_named_at_once():
     [
         ("reward=gsm8", "reward (command line): unknown reward 'gsm8': did you mean 'gsm8k'?"),
         ("train_dataset.name=gsm8k_sft", "has rows for another kind of training than 'rl'; use 'gsm8k_rl'"),
-        ("valid_dataset.name=gsm8krl", "valid_dataset.name (command line): unknown dataset"),
+        ("eval_sets.test.dataset.name=gsm8krl", "eval_sets.test.dataset.name (command line): unknown dataset"),
         ("workflow=rlrv", "did you mean 'rlvr'?"),
         ("reward=no_such_package_anywhere.rewards:mine", "there is no package 'no_such_package_anywhere'"),
         ("reward=not a path", "unknown reward"),
         ("engine.max_seq_len=32", "32 leaves no room for a prompt in engine.max_seq_len 32"),
         ("train_dataset.max_length=80", "is less than train_dataset.max_length 80 + gconfig.max_new_tokens 32 = 112"),
-        ("eval_gconfig.max_new_tokens=500", "eval_gconfig.max_new_tokens"),
+        ("eval_sets.test.gconfig.max_new_tokens=500", "eval_sets.test.gconfig.max_new_tokens"),
+        ("eval_sets.test.reward=gsm8", "eval_sets.test.reward (command line): unknown reward"),
+        ("eval_sets.test.sampels=8", "did you mean eval_sets.test.samples"),
+        ("eval_sets.test.samples=0", "expected >= 1"),
+        ("early_stop.metric=eval/tset/avg@1", "did you mean 'eval/test/avg@1'"),
         ("objective.preset=grp", "did you mean 'grpo'"),
         ("objective.surrogate.clip_hi=1", "did you mean 'clip_high'"),
         ("objective.surrogate.clip_high=-1", "expected > 0"),
@@ -85,7 +89,7 @@ def test_everything_required_is_named_at_once():
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_is_loaded(good, override, expected):
-    assert expected in refusal([*good, "valid_dataset.name=gsm8k_rl", override])
+    assert expected in refusal([*good, "eval_sets.test.dataset.name=gsm8k_rl", override])
 
 
 def test_an_importable_path_is_accepted_without_importing_it(good, tmp_path, monkeypatch):

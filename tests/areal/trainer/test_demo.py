@@ -98,7 +98,7 @@ def test_the_examples_are_the_phases_of_the_demo(tmp_path, phase):
         "seed",
         "model.",
         "metrics.",
-        "valid_dataset.",
+        "eval_sets.",
         "num_threads",
     )
     names = {key for key in {*example, *run} if not key.startswith(free) and not key.endswith("dataset.name")}

@@ -27,7 +27,10 @@ from areal.trainer.session import open_session
 from areal.trainer.sft import SFTTrainer
 
 SMALL = {"rollout__batch_size": 2, "rollout__group_size": 2, "total_train_steps": 4}
-VALIDATION = {"valid_dataset": {"name": "jsonl", "path": str(runs.ROWS)}, "eval_every_steps": 1, "eval_rows": 2}
+VALIDATION = {
+    "eval_sets": {"held": {"dataset": {"name": "jsonl", "path": str(runs.ROWS)}, "rows": 2}},
+    "eval_every_steps": 1,
+}
 
 USER_CODE = '''
 import os, re, time
@@ -453,8 +456,8 @@ def test_a_crash_in_evaluation_does_not_end_training(tmp_path, user_code, straig
     metrics = metrics_of(tmp_path / "run")
     assert summary["finished"]
     assert [step for step, row in metrics.items() if row.get("eval/failed")] == [2, 3, 4]
-    assert "eval/reward" in metrics[1]
-    assert "eval/reward" not in metrics[2]
+    assert "eval/held/avg@1" in metrics[1]
+    assert "eval/held/avg@1" not in metrics[2]
     assert "the judge of the validation rows has moved" in caplog.text
     assert_equal_bits(weights, straight)
 

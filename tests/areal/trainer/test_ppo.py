@@ -11,15 +11,16 @@ import runs
 import torch
 
 from areal.algorithm import PRESETS, get_objective
-from areal.api import ConfigError, Trajectory, WeightUpdateMeta
+from areal.api import ConfigError, GenerationConfig, Trajectory, WeightUpdateMeta
 from areal.dataset.config import DatasetConfig
 from areal.engine.embedded.engine import EmbeddedEngine
 from areal.engine.train.engine import TrainingEngine
 from areal.infra.metrics.logger import read_metrics
 from areal.infra.rollout.episode import EpisodeJob, EpisodeRunner
 from areal.trainer.assembly import load_model, load_rows, tokenizer_of
+from areal.trainer.evaluation.samples import EvalSample, SetResult
+from areal.trainer.evaluation_config import EvalSetConfig
 from areal.trainer.learner import PolicyLearner
-from areal.trainer.ppo import Evaluation
 from areal.workflow.assembly import create_workflow
 
 
@@ -225,12 +226,20 @@ def test_the_final_folder_loads_in_transformers_with_equal_logits(tmp_path):
 def test_evaluation_leaves_training_untouched(tmp_path):
     valid = DatasetConfig(name="jsonl", path=str(runs.ROWS))
     _, without = runs.train(runs.tiny(tmp_path / "without"))
-    config = runs.replace(runs.tiny(tmp_path / "with"), valid_dataset=valid, eval_every_steps=2, eval_rows=8)
+    sampled = GenerationConfig(max_new_tokens=4, temperature=1.5)
+    sets = {
+        "greedy": EvalSetConfig(dataset=valid, rows=8),
+        "sampled": EvalSetConfig(dataset=valid, rows=4, samples=4, gconfig=sampled, reward="gsm8k", answer="text"),
+    }
+    config = runs.replace(runs.tiny(tmp_path / "with"), eval_sets=sets, eval_every_steps=2)
     summary, with_evaluation = runs.train(config)
     assert_equal_bits(without, with_evaluation)
-    assert summary["eval_after"]["eval/rows"] == 8
+    assert summary["eval_after"]["eval/greedy/rows"] == 8
+    assert {"avg@4", "pass@1", "pass@4", "maj@4", "rows", "faults"} <= {
+        name.removeprefix("eval/sampled/") for name in summary["eval_after"]
+    }
     lines = [json.loads(line) for line in (tmp_path / "with" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if "eval/reward" in line] == [0, 2, 4]
+    assert [line["step"] for line in lines if "eval/sampled/avg@4" in line] == [0, 2, 4]
 
 
 @pytest.mark.exhaustive
@@ -270,6 +279,6 @@ def test_truncated_answers_are_masked_in_the_loss_but_described_as_they_were(tmp
 
 
 def test_an_evaluation_that_scores_nothing_is_no_score_of_zero():
-    nothing = Evaluation(step=0, reward=float("nan"), length=float("nan"), rows=0, faults=4, rewards=(None,) * 4)
-    assert "eval/reward" not in nothing.metrics()
-    assert nothing.metrics()["eval/faults"] == 4
+    lost = tuple((EvalSample(row=row, sample=0, seed=0, reward=None, fault="rejected"),) for row in range(4))
+    nothing = SetResult(name="test", k=1, pass_reward=1.0, rows=lost)
+    assert nothing.metrics() == {"eval/test/rows": 0.0, "eval/test/faults": 4.0}

@@ -26,7 +26,12 @@ def test_an_example_names_only_what_exists(path):
     config = load_config(path).config
     # The placeholder checkpoint of the language-model examples is replaced by a tokenizer that reads any text.
     tokenizer = load_tokenizer(config.model.tokenizer_path or "bytes:")
-    for part in (config.train_dataset, config.valid_dataset):
+    held_out = (
+        [chosen.dataset for chosen in config.eval_sets.values()]
+        if isinstance(config, PPOConfig)
+        else [config.valid_dataset]
+    )
+    for part in (config.train_dataset, *held_out):
         if part is not None:
             assert len(load_dataset(part, tokenizer, kind=config.dataset_kind)) > 0
     if config.model.init:

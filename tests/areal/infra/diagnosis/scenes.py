@@ -67,7 +67,7 @@ class Scene:
             }
         for step in range(0, STEPS + 1, 10):
             self.metrics.setdefault(step, {}).update(
-                {"eval/reward": 0.3 + 0.4 * step / STEPS, "eval/rows": 500.0, "eval/faults": 0.0}
+                {"eval/test/avg@1": 0.3 + 0.4 * step / STEPS, "eval/test/rows": 500.0, "eval/test/faults": 0.0}
             )
         self.config = {
             "kind": "rl", "experiment_name": "scene", "trial_name": "one", "seed": 1, "total_train_steps": STEPS,
@@ -156,7 +156,7 @@ def flat(scene: Scene) -> None:
     """Let the reward stay where it is, with differences within groups."""
     scene.course("reward/mean", 0.4, 0.4, noise=0.02)
     for step in range(0, STEPS + 1, 10):
-        scene.metrics[step]["eval/reward"] = 0.4
+        scene.metrics[step]["eval/test/avg@1"] = 0.4
 
 
 def launched(scene: Scene, folder: Path, *ends: tuple[int, int | None, str]) -> None:

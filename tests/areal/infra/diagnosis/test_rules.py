@@ -149,7 +149,7 @@ def length_limit(scene):
 
 def evaluation_fell(scene):
     for step, reward in {0: 0.3, 10: 0.6, 20: 0.5, 30: 0.4, 40: 0.3}.items():
-        scene.metrics[step]["eval/reward"] = reward
+        scene.metrics[step]["eval/test/avg@1"] = reward
 
 
 def evaluation_loss_rose(scene):

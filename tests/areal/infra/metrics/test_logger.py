@@ -51,9 +51,9 @@ def test_each_call_is_one_line_on_disk_before_it_returns(tmp_path):
 def test_values_of_one_step_add_up_and_numbers_json_lacks_survive(tmp_path):
     with MetricLogger(tmp_path, MetricsConfig()) as metrics:
         metrics.log(1, {"a": math.inf, "b": -math.inf, "c": math.nan})
-        metrics.log(1, {"eval/reward": 1})
+        metrics.log(1, {"eval/test/avg@1": 1})
     values = read_metrics(tmp_path / "metrics.jsonl")[1]
-    assert (values["a"], values["b"], values["eval/reward"]) == (math.inf, -math.inf, 1.0)
+    assert (values["a"], values["b"], values["eval/test/avg@1"]) == (math.inf, -math.inf, 1.0)
     assert math.isnan(values["c"])
     # Strict readers (JavaScript, jq) must manage as well.
     for line in (tmp_path / "metrics.jsonl").read_text().splitlines():

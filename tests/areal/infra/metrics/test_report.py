@@ -98,8 +98,8 @@ def run_dir(tmp_path):
                     f"{names.FAULT_PREFIX}reward_timeout": float(step == 3),
                 },
             )  # fmt: skip
-        metrics.log(0, {names.EVAL_REWARD: 0.1})
-        metrics.log(11, {names.EVAL_REWARD: 0.9})
+        metrics.log(0, {"eval/test/avg@1": 0.1})
+        metrics.log(11, {"eval/test/avg@1": 0.9})
         fault = Fault(kind=FaultKind.REWARD_RAISED, message=EVIL, attempt=0)
         metrics.log_rollouts(
             4,
@@ -160,7 +160,7 @@ def test_every_curve_that_was_asked_for_is_drawn_and_hoverable(page):
         assert title in titles
     assert [chart["title"] for chart in page.data["charts"]] == titles
     reward = page.data["charts"][0]["series"]
-    assert [line["name"] for line in reward] == ["training", "evaluation"]
+    assert [line["name"] for line in reward] == ["training", "evaluation of test"]
     assert reward[1]["points"] == [[0, 0.1], [11, 0.9]]
     split = next(chart for chart in page.data["charts"] if chart["title"] == "Time per step")
     assert {line["name"] for line in split["series"]} == {"train", "rollout_wait"}
