@@ -21,6 +21,8 @@ COMMANDS: Final[dict[str, str]] = {
     "config": "print a JSON schema or a reference of all configuration keys",
     "demo": "learn something by RL on this machine, from nothing, in about a minute",
     "doctor": "name causes of what went wrong in a run, with evidence",
+    "eval": "evaluate a checkpoint or a run on named sets of rows",
+    "export": "write a recovery checkpoint of a run as a Hugging Face folder",
     "launch": "run a program as several ranks, with restarts and no orphans",
     "list": "list the datasets, rewards, workflows, models, objectives and preference losses a configuration can name",
     "plan": "say what training over many processes costs each of them",

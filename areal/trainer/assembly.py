@@ -101,6 +101,8 @@ def steps_in_run(config: RunConfig, *, num_rows: int, batch_size: int) -> int:
 
 
 GENERATION_FILE: Final = "generation_config.json"
+FINAL: Final = "final"
+"""Folder of a run with its trained model."""
 
 _Config = TypeVar("_Config", bound="RunConfig")
 _Learner = TypeVar("_Learner")
@@ -169,7 +171,7 @@ def _load(config: RunConfig, tokenizer: Any, load: Callable[[RunConfig, Any], An
 
 
 def export_model(engine: TrainingEngine, config: RunConfig, folder: Path) -> None:
-    """Write the trained model; of adapters, the merged model, and they alone in the folder "adapter" beside it.
+    """Write the trained model; of adapters, the merged model, and they alone in `adapter_folder`.
 
     The generation_config.json of the model it started from goes with it, as it is: end tokens and defaults stay those
     that the model was trained with.
@@ -179,7 +181,12 @@ def export_model(engine: TrainingEngine, config: RunConfig, folder: Path) -> Non
     if config.model.path and engine.ranks.rank == 0 and defaults.is_file():
         atomic_write(folder / GENERATION_FILE, defaults.read_bytes())
     if config.actor.lora is not None:
-        engine.save_adapter(folder.with_name("adapter"), base=config.model.path)
+        engine.save_adapter(adapter_folder(folder), base=config.model.path)
+
+
+def adapter_folder(folder: Path) -> Path:
+    """Return where adapters alone are written: beside the merged model; of final/ it is adapter/."""
+    return folder.with_name("adapter" if folder.name == FINAL else f"{folder.name}-adapter")
 
 
 _RNG_OF_RANK: Final = "rng_rank_"
