@@ -20,14 +20,13 @@ if TYPE_CHECKING:
     from areal.infra.supervisor.addresses import AddressPool
     from areal.infra.supervisor.supervisor import LocalSupervisor
     from areal.trainer.config import PPOConfig
-    from areal.trainer.learner import Policy
-    from areal.trainer.server_weights import ServedModel
+    from areal.trainer.server_weights import ServedModel, ServedPolicy
 
 HEALTH_PATH: Final = "/health"
 
 
 def build_inference_engine(
-    config: PPOConfig, *, actor: Policy, tokenizer: Any, directory: Path, version: int
+    config: PPOConfig, *, actor: ServedPolicy, tokenizer: Any, directory: Path, version: int
 ) -> InferenceEngine:
     """Return the engine, at `version` of the actor's present weights. directory: of the run, for logs and files of
     servers.
@@ -38,7 +37,7 @@ def build_inference_engine(
     return _with_servers(config, actor=actor, tokenizer=tokenizer, directory=directory, version=version)
 
 
-def _embedded(config: PPOConfig, actor: Policy, tokenizer: Any, version: int) -> InferenceEngine:
+def _embedded(config: PPOConfig, actor: ServedPolicy, tokenizer: Any, version: int) -> InferenceEngine:
     from areal.engine.embedded.engine import EmbeddedEngine
 
     return EmbeddedEngine(
@@ -50,7 +49,9 @@ def _embedded(config: PPOConfig, actor: Policy, tokenizer: Any, version: int) ->
     )
 
 
-def _with_servers(config: PPOConfig, *, actor: Policy, tokenizer: Any, directory: Path, version: int) -> ServerEngine:
+def _with_servers(
+    config: PPOConfig, *, actor: ServedPolicy, tokenizer: Any, directory: Path, version: int
+) -> ServerEngine:
     from areal.engine.checks import RequestLimits
     from areal.engine.server.engine import ServerEngine
     from areal.infra.weights.building import build_carrier
@@ -122,7 +123,7 @@ def _given(config: PPOConfig, owner: str) -> AddressPool:
     )
 
 
-def _reference(actor: Policy) -> Callable[[Sequence[int]], list[float]]:
+def _reference(actor: ServedPolicy) -> Callable[[Sequence[int]], list[float]]:
     """Log-probabilities of the trained model, for the probe after weight updates."""
 
     def score(tokens: Sequence[int]) -> list[float]:

@@ -5,7 +5,7 @@ a checkpoint, whole or as adapters on top of what stays.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from areal.api import EngineError, ModelError
 from areal.trainer.configuration.validation import read_model_config
@@ -16,12 +16,33 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from areal.api import PaddedBatch
     from areal.engine.config import LoraConfig
     from areal.engine.server.publishing import AdapterBase
     from areal.trainer.config import ModelConfig, PPOConfig
-    from areal.trainer.learner import Policy
 
 _logger = getLogger(__name__)
+
+
+class ServedPolicy(Protocol):
+    """A model as inference engines know it: `areal.trainer.learner.Policy` while it is trained."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, or what tells its sizes and device."""
+        ...
+
+    def whole_model(self) -> nn.Module:
+        """Return the model with all of its present weights."""
+        ...
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Return what training changes, by our names."""
+        ...
+
+    def forward_logp(self, batch: PaddedBatch) -> Tensor:
+        """Return log-probabilities, to compare with those of a sampler."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +67,7 @@ class ServedModel:
     """Longest sequence."""
 
 
-def served_weights(config: PPOConfig, actor: Policy) -> ServedWeights:
+def served_weights(config: PPOConfig, actor: ServedPolicy) -> ServedWeights:
     """Return what a `ServerEngine` is built with. Raises EngineError when adapters must travel alone (weights.adapters)
     and cannot.
     """
