@@ -1,4 +1,4 @@
-"""One sampled answer of an evaluation, and the results of a set of rows."""
+"""Hold the sampled answers of an evaluation, and compute the scores of a set of rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EvalSample:
     seed: int
     """Of the first request of the episode: a function of the run's seed, the set, row, sample and attempt."""
     reward: float | None
-    """None when the sample was lost, which is no score of 0."""
+    """None when the sample was lost: a failure is never a score."""
     answer: str | None = None
     """What it votes for; None abstains."""
     length: int = 0
@@ -63,7 +63,7 @@ class EvalSample:
 
     @staticmethod
     def lost(row: int, sample: int, faults: Sequence[Fault], *, stream: str, seed: int) -> EvalSample:
-        """Describe a sample that could not be had. faults: of its attempts; none when the workflow rejected it."""
+        """Describe a sample that failed. faults: of its attempts; none when the workflow rejected it."""
         reason = f"{faults[-1].kind.value}: {faults[-1].message}" if faults else "rejected"
         first = derive_seed(stream, seed, row, sample, 0, 0)
         return EvalSample(row=row, sample=sample, seed=first, reward=None, fault=reason)

@@ -84,7 +84,7 @@ def resolve_target(
     if model is not None and _has_tokenizer(model) and not any(text.startswith("model.") for text in overrides):
         config = replace(config, model=replace(config.model, tokenizer_path=""))
     if run is None:
-        assert model is not None, "a folder that is no run is a model"
+        assert model is not None, "_locate returns a run or a model"
         found = EvalTarget(name=str(model), config=config, sets=(), output=_output(model))
     else:
         from areal.trainer.export import find_step
@@ -103,7 +103,7 @@ def config_file_of(target: str, config_file: Path | None) -> Path | None:
 
 def fingerprint(folder: Path) -> str:
     """Return a digest of a checkpoint folder: its config.json, and size and 64 evenly spread blocks of each file of
-    weights, so that large models are told apart without being read.
+    weights, which tells large models apart at little cost.
     """
     digest = hashlib.sha256((folder / _MODEL).read_bytes())
     for file in sorted(folder.glob("*.safetensors")):
