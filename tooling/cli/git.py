@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,22 @@ _PERSONAL: Final = (
     "GIT_TRACE",
 )
 _OBJECTS: Final = (b"blob", b"tree", b"commit", b"tag")
+_FIXES: Final = (
+    ("bad revision|unknown revision", "name commits that are here: `git branch --all` and `git log` show them"),
+    ("unknown option|usage: git|not a git command", "update git: `git --version` is older than what is needed"),
+    ("not a git repository", "run it in a repository, or make one: `git init`"),
+    ("dubious ownership", "if you trust its owner: `git config --global --add safe.directory FOLDER`"),
+    (r"\.lock': File exists", "another git is at work: wait for it, or remove the lock file once none is"),
+    ("tell me who you are|empty ident", "set `git config user.name NAME` and `git config user.email ADDRESS`"),
+    ("No space left", "free space on the disk, then run it again"),
+    ("[Pp]ermission denied|could not open|unable to create", "make the repository readable and writable for you"),
+    ("did not match any file", "name paths that git knows: `git ls-files` and `git status` show them"),
+    (
+        "bad signature|file corrupt|is corrupt|unable to read|bad object|missing blob",
+        "the repository is damaged or incomplete: `git fsck` says where; fetch or clone it again",
+    ),
+)
+"""What to do about what git complains of, by what its words hold; the first that fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +187,12 @@ class Git:
         """Return standard output. Raises UsageError with git's own words for an exit status that is not allowed."""
         done = self.attempt(*arguments, given=given, environment=environment)
         if done.status not in allowed:
-            unknown = "bad revision" in done.complaint or "unknown revision" in done.complaint
-            fix = "name commits that are here: `git branch --all` and `git log` show them" if unknown else ""
             message = f"`git {arguments[0]}` failed: {done.complaint}"
+            known = (fix for pattern, fix in _FIXES if re.search(pattern, done.complaint))
+            command = shlex.join(["git", *arguments])
+            fix = next(
+                known, f"run `{command if len(command) <= 120 else f'git {arguments[0]}'}` there to see it alone"
+            )
             raise UsageError(message, where=os.fspath(self.folder), fix=fix)
         return done.output
 

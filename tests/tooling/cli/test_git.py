@@ -198,5 +198,29 @@ def test_without_the_git_program_it_says_so(origin, tmp_path, monkeypatch):
 
 def test_what_git_refuses_is_told_in_its_words(origin):
     (origin / ".git" / "index").write_bytes(b"not an index at all, but long enough to be read")
-    with pytest.raises(UsageError, match=r"`git ls-files` failed: .*bad signature"):
+    with pytest.raises(UsageError, match=r"`git ls-files` failed: .*bad signature") as caught:
         find_repository(origin).files()
+    assert "git fsck" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fix"),
+    [
+        (("log", "nobody..HEAD", "--"), "git branch --all"),
+        (("add", "--", "gone.txt"), "git ls-files"),
+        (("hash-object", "--frobnicate"), "git --version"),
+        (("merge-base", "--octopus", "HEAD^{tree}"), "run `git merge-base --octopus 'HEAD^{tree}'` there"),
+    ],
+)
+def test_each_refusal_has_a_fix(origin, arguments, fix):
+    with pytest.raises(UsageError) as caught:
+        Git(origin).run(*arguments)
+    assert fix in caught.value.fix, caught.value
+
+
+def test_a_lock_that_is_left_over_is_explained(origin):
+    (origin / ".git" / "index.lock").touch()
+    (origin / "new.txt").write_text("new\n")
+    with pytest.raises(UsageError, match=r"index\.lock") as caught:
+        Git(origin).run("add", "--all")
+    assert "remove the lock file" in caught.value.fix
