@@ -209,7 +209,8 @@ def call(workspace: TaskWorkspace, values: Mapping[str, Any]) -> str:
     request = json.dumps({"target": values["target"], "cases": values["cases"]})
     done = workspace.run([sys.executable, str(_CALLER), request])
     if done.returncode != 0:
-        return f"{values['target']}: {(done.stderr or done.stdout).strip()[-300:]}"
+        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+        return f"{values['target']}: {lines[-1][-300:]}"
     for case, answer in zip(values["cases"], json.loads(done.stdout.splitlines()[-1]), strict=True):
         expected = {key: case[key] for key in ("returns", "raises") if key in case}
         if answer != expected:

@@ -261,7 +261,7 @@ MUTANT = {"before": "n * 2", "after": "n + 2"}
             "expected {'returns': 5}",
         ),
         ("call", {"target": "code_under_test:double", "cases": [{"args": [], "raises": "TypeError"}]}, ""),
-        ("call", {"target": "code_under_test:gone", "cases": []}, "AttributeError"),
+        ("call", {"target": "code_under_test:gone", "cases": []}, "code_under_test:gone: AttributeError: module"),
         pytest.param("tests", {"paths": ["test_code.py"]}, "", marks=pytest.mark.exhaustive),
         ("tests", {"paths": ["test_code.py"], "least": 2}, "1 tests pass, expected 2"),
         ("tests", {"paths": ["test_gone.py"]}, "does not exist"),
