@@ -21,3 +21,11 @@ def test_every_collective_gives_two_ranks_the_right_numbers(fork_server):
 def test_a_rank_that_stays_away_makes_the_others_fail(fork_server):
     with pytest.raises(EngineError, match="failed"):
         fork_server.run_ranks(SCRIPT, 2, ["--backend=gloo", "--leave-out=1", "--seconds=3"], timeout_seconds=60)
+
+
+def test_a_start_without_ranks_says_how_to_start_it(fork_server):
+    alone = fork_server.start(SCRIPT)
+    assert alone.wait(60) == 2
+    assert "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT not set" in alone.stderr
+    assert f"areal launch --ranks 2 -- python {SCRIPT}" in alone.stderr
+    assert "Traceback" not in alone.stderr
