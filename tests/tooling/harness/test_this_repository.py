@@ -1,22 +1,16 @@
-"""This repository's own skills and experts: in step, true, runnable, and seen by the real clients."""
+"""This repository's own skills and experts: in step, true, and seen by the real clients."""
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
+import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from areal.cli.main import main as areal
 from tooling.harness.__main__ import main
-from tooling.harness.checks.commands import SHELLS, joined
-from tooling.harness.checks.references import mentions
 from tooling.harness.context import open_context
-from tooling.new.command_line import main as areal_new
 
 ROOT = Path(__file__).resolve().parents[3]
 EXPERTS = {"algorithm", "archon", "code-verifier", "environments", "fsdp", "harness", "launcher", "megatron", "planner"}
@@ -34,43 +28,21 @@ def test_every_expert_of_the_harness_is_there_and_only_the_verifier_runs_anythin
     assert {name for name, expert in experts.items() if expert.scope == "run"} == {"code-verifier"}
 
 
-def blocks_of(name: str) -> list[str]:
-    """The command lines of a skill's first block."""
-    page = next(skill.page for skill in open_context(ROOT).sources.skills if skill.name == name)
-    code = [one for one in mentions(page.body, page.body_line) if one.kind == "code" and one.language in SHELLS]
-    first = [one for number, one in enumerate(code) if one.line == code[0].line + number]
-    return [text for _, text in joined((one.line, one.text) for one in first)]
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.fixture
-def copy(tmp_path):
-    """The repository's files in a fresh one, so that commands may write."""
-    target = tmp_path / "areal"
-    for path in open_context(ROOT).files:
-        if path.split("/")[0] in {".areal", "areal", "docs", "templates", "pyproject.toml"}:
-            (target / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / path, target / path)
-    rows = [{"question": "Two plus two?", "answer": "4"}, {"question": "Three plus one?", "answer": "4"}]
-    (target / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    subprocess.run(["git", "init", "-q", str(target)], check=True)
-    return target
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("add-dataset", marks=pytest.mark.exhaustive),
-        pytest.param("add-reward", marks=pytest.mark.exhaustive),
-        "add-workflow",
-    ],
-)
-def test_the_commands_of_a_skill_do_what_they_say(name, copy, run_command):
-    lines = [shlex.split(line, comments=True) for line in blocks_of(name)]
-    assert len(lines) >= 3
-    for program, *words in lines:
-        done = run_command({"areal": areal, "areal-new": areal_new}[program], words, cwd=copy)
-        assert done.code == 0, f"{program} {words}\n{done.stdout}{done.stderr}"
+def test_what_is_said_of_ours_next_to_other_experts_leads_to_the_place_that_shows_it():
+    page = ROOT / "docs" / "experts-compared.md"
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        path, _, anchor = target.partition("#")
+        place = page.parent / path
+        assert place.is_file(), target
+        assert not anchor or anchor in anchors(place), target
+    assert anchors(page) >= EXPERTS - {"environments", "harness"}  # those have no counterpart, and a paragraph
 
 
 @pytest.mark.slow
