@@ -67,7 +67,7 @@ def add_unit_tests(workspace):
 
 
 def commit_both(workspace):
-    commit(workspace, "feat(reward): count the boxes of a completion", "areal/reward/boxed.py")
+    commit(workspace, "feat(reward): count the boxes of a completion", "areal/reward/math_verify.py")
     commit(workspace, "docs(benchmarks): say what the figures are", "docs/benchmarks.md")
 
 
@@ -111,12 +111,12 @@ def one_commit_for_all(workspace):
 
 
 def odd_messages(workspace):
-    commit(workspace, "added a function", "areal/reward/boxed.py")
+    commit(workspace, "added a function", "areal/reward/math_verify.py")
     commit(workspace, "docs(benchmarks): say what the figures are", "docs/benchmarks.md")
 
 
 def half_of_it(workspace):
-    commit(workspace, "feat(reward): count the boxes of a completion", "areal/reward/boxed.py")
+    commit(workspace, "feat(reward): count the boxes of a completion", "areal/reward/math_verify.py")
 
 
 def toothless(workspace):

@@ -68,7 +68,7 @@ def add_workflow(workspace):
 
 
 def commit_the_change(workspace):
-    paths = ("areal/reward/boxed.py", "tests/areal/reward/test_count_boxes.py")
+    paths = ("areal/reward/math_verify.py", "tests/areal/reward/test_count_boxes.py")
     commit(workspace, "feat(reward): count the boxes of a completion", *paths)
 
 
@@ -77,7 +77,7 @@ def commit_everything(workspace):
 
 
 def commit_the_test_apart(workspace):
-    commit(workspace, "feat(reward): count the boxes of a completion", "areal/reward/boxed.py")
+    commit(workspace, "feat(reward): count the boxes of a completion", "areal/reward/math_verify.py")
     commit(workspace, "test(reward): boxes are counted", "tests/areal/reward/test_count_boxes.py")
 
 
