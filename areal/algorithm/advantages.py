@@ -73,6 +73,8 @@ class Advantage(Config, ABC):
     """Paper it is from."""
     needs_critic: ClassVar[bool] = False
     """Whether critic values are needed."""
+    needs_group: ClassVar[bool] = False
+    """Whether a sample is compared with the others of its prompt, so that a group of one has no advantage."""
 
     def __post_init__(self) -> None:
         """Check types and ranges of the fields."""
@@ -144,6 +146,7 @@ class DrGRPO(Advantage):
 
     formula: ClassVar[str] = "A = R - mean(R in group)"
     source: ClassVar[str] = "Dr.GRPO, arXiv 2503.20783"
+    needs_group: ClassVar[bool] = True
 
     def estimate(self, batch: RewardBatch) -> AdvantageEstimate:
         """Estimate the advantage of every token of the step."""
@@ -156,6 +159,7 @@ class GRPO(Advantage):
 
     formula: ClassVar[str] = "A = (R - mean(R in group)) / (std(R in group) + eps)"
     source: ClassVar[str] = "GRPO, arXiv 2402.03300"
+    needs_group: ClassVar[bool] = True
     eps: float = number(1e-6, at_least=0)
     """Added to the standard deviation; >= 0."""
     std: bool = True
@@ -178,6 +182,7 @@ class MaxRL(Advantage):
 
     formula: ClassVar[str] = "A = (R - mu) / mu with mu = mean(R in group); 0 where mu <= 0"
     source: ClassVar[str] = "MaxRL"
+    needs_group: ClassVar[bool] = True
 
     def estimate(self, batch: RewardBatch) -> AdvantageEstimate:
         """Estimate the advantage of every token of the step."""
@@ -193,6 +198,7 @@ class OPO(Advantage):
 
     formula: ClassVar[str] = "A = R - sum(n R) / sum(n), length-weighted group baseline"
     source: ClassVar[str] = "OPO, arXiv 2505.23585"
+    needs_group: ClassVar[bool] = True
 
     def estimate(self, batch: RewardBatch) -> AdvantageEstimate:
         """Estimate the advantage of every token of the step."""
@@ -208,6 +214,7 @@ class PassK(Advantage):
 
     formula: ClassVar[str] = "best sample of the group: (R_max - R_second) / (std + eps); the others 0"
     source: ClassVar[str] = "pass@k training, leave-one-out maximum"
+    needs_group: ClassVar[bool] = True
     eps: float = number(1e-6, at_least=0)
     """Added to the standard deviation; >= 0."""
     unbiased: bool = True
@@ -232,6 +239,7 @@ class ReinforcePPBaseline(Advantage):
 
     formula: ClassVar[str] = "R - mean(R in group) on every token, then whitened over all tokens of the batch"
     source: ClassVar[str] = "REINFORCE++-baseline, arXiv 2501.03262"
+    needs_group: ClassVar[bool] = True
     eps: float = number(1e-8, at_least=0)
     """Added to the variance; >= 0."""
     unbiased: bool = True
@@ -249,6 +257,7 @@ class RLOO(Advantage):
 
     formula: ClassVar[str] = "A = R - mean(R of the other samples of the group)"
     source: ClassVar[str] = "RLOO, arXiv 2402.14740"
+    needs_group: ClassVar[bool] = True
 
     def estimate(self, batch: RewardBatch) -> AdvantageEstimate:
         """Estimate the advantage of every token of the step."""

@@ -102,6 +102,11 @@ class Objective(Config):
         return self.advantage.needs_critic
 
     @property
+    def needs_group(self) -> bool:
+        """Whether `advantages` compares the samples of a prompt with each other: a group of one teaches nothing."""
+        return self.advantage.needs_group
+
+    @property
     def needs_reference(self) -> bool:
         """Whether log-probabilities of a reference model are needed, in the loss or for `token_rewards`."""
         return self.kl.coef > 0

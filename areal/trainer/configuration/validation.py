@@ -326,6 +326,13 @@ def _objective_problems(config: PPOConfig) -> Iterator[tuple[str, str | Registry
         yield "critic", f"required: {advantage} needs values; write `critic: {{}}`"
     elif not objective.needs_critic and config.critic is not None:
         yield "critic", f"{advantage} uses no values; remove the section"
+    if objective.needs_group and config.rollout.group_size == 1:
+        yield (
+            "rollout.group_size",
+            f"1 leaves nothing to compare: {advantage} is a reward relative to the other samples of the same prompt, "
+            f"so it is 0 for all of them and nothing is learned; set rollout.group_size to at least 2, or choose an "
+            f"advantage without groups (objective.advantage: reinforce_pp, or gae with a critic)",
+        )
 
 
 def _where(key: str, provenance: Mapping[str, str] | None) -> str:

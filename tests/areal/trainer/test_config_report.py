@@ -81,6 +81,7 @@ def test_everything_required_is_named_at_once():
         ("objective.surrogate.clip_high=-1", "expected > 0"),
         ("objective.preset=ppo", "critic: required"),
         ("critic.lr=1e-4", "uses no values; remove the section"),
+        ("rollout.group_size=1", "rollout.group_size (command line): 1 leaves nothing to compare: advantage 'grpo' of"),
         ("model.path=/no/such/folder", "no such folder '/no/such/folder'"),
         ("model.init.model_type=gpt_neo", "model_type is 'gpt_neo'; supported are"),
         ("model.tokenizer_path=''", "required with model.init"),
@@ -90,6 +91,13 @@ def test_everything_required_is_named_at_once():
 )
 def test_what_cannot_run_is_refused_before_anything_is_loaded(good, override, expected):
     assert expected in refusal([*good, "eval_sets.test.dataset.name=gsm8k_rl", override])
+
+
+def test_a_group_of_one_is_for_advantages_without_groups(good):
+    alone = [*good, "rollout.group_size=1"]
+    validate_run(load_config(None, [*alone, "objective.advantage=reinforce_pp"]).config)
+    for preset in ("rloo", "dapo", "drgrpo"):
+        assert "nothing is learned" in refusal([*alone, f"objective.preset={preset}"])
 
 
 def test_an_importable_path_is_accepted_without_importing_it(good, tmp_path, monkeypatch):
