@@ -26,8 +26,8 @@ class DatasetLoader(Protocol):
     """`get_<name>_{sft,rl}_dataset(path, split, tokenizer, max_length) -> datasets.Dataset`.
 
     path: folder, file or hub id. split: "train" or "test". tokenizer: a Hugging Face tokenizer. max_length: rows with
-    more tokens are dropped and counted in the log; None keeps all. Raises DataError with row numbers when rows
-    contradict the schema.
+    more tokens are dropped and counted in the log; None keeps all. A run always passes None and measures the rows
+    itself (`areal.dataset.limits`). Raises DataError with row numbers when rows contradict the schema.
     """
 
     def __call__(self, path: str, split: str, tokenizer: Any, max_length: int | None = None, /) -> Dataset:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from areal.api import ConfigError, DataError
+from areal.dataset.conversations import TURNS, Turns, conversation_problem, conversation_rows
 from areal.dataset.encoding import (
     as_messages,
     encode_answer,
@@ -55,7 +56,7 @@ def rl_dataset(raw: RawRows, rows: Sequence[dict[str, Any]], tokenizer: Any, max
     prompts = [row["messages"] for row in rows]
     _require_template(raw, prompts, tokenizer)
     lengths = _encode_each(raw, prompts, lambda messages: len(encode_prompt(messages, tokenizer)))
-    return to_dataset(rows, raw.source, lengths, max_length)
+    return to_dataset(rows, raw.source, lengths, max_length, unit=raw.unit, numbers=raw.numbers)
 
 
 def sft_dataset(raw: RawRows, pairs: Sequence[tuple[Any, str]], tokenizer: Any, max_length: int | None) -> Dataset:
@@ -65,7 +66,36 @@ def sft_dataset(raw: RawRows, pairs: Sequence[tuple[Any, str]], tokenizer: Any, 
     """
     _require_template(raw, [prompt for prompt, _ in pairs], tokenizer)
     rows = _encode_each(raw, pairs, lambda pair: sft_row(*pair, tokenizer))
-    return to_dataset(rows, raw.source, (len(row["input_ids"]) for row in rows), max_length)
+    lengths = (len(row["input_ids"]) for row in rows)
+    return to_dataset(rows, raw.source, lengths, max_length, unit=raw.unit, numbers=raw.numbers)
+
+
+def conversation_dataset(
+    raw: RawRows,
+    chats: Sequence[list[dict[str, Any]]],
+    tokenizer: Any,
+    max_length: int | None,
+    *,
+    turns: Turns = "all",
+    tools: Sequence[Any] | None = None,
+) -> Dataset:
+    """Return `input_ids` and `loss_mask` of chats that end with an assistant turn; every assistant turn is learned.
+
+    turns: "all", "each" or "last" (`areal.dataset.conversations`). tools: of each chat, what its template is told of.
+    Rows with more than `max_length` tokens are dropped. Raises as `rl_dataset`, also with row numbers for chats of
+    which it is not exact which tokens are the assistant's.
+    """
+    if turns not in TURNS:
+        raise ConfigError(f"turns is {turns!r}, expected one of {', '.join(TURNS)}")
+    _require_template(raw, chats, tokenizer)
+    complain(raw.source, ((raw.where(i), conversation_problem(chat)) for i, chat in enumerate(chats)))
+    given: Sequence[Any] = [None] * len(chats) if tools is None else tools
+    pairs = list(zip(chats, given, strict=True))
+    encoded = _encode_each(raw, pairs, lambda pair: conversation_rows(pair[0], tokenizer, turns=turns, tools=pair[1]))
+    rows = [row for made in encoded for row in made]
+    numbers = [number for number, made in zip(raw.numbers, encoded, strict=True) for _ in made]
+    lengths = (len(row["input_ids"]) for row in rows)
+    return to_dataset(rows, raw.source, lengths, max_length, unit=raw.unit, numbers=numbers)
 
 
 def preference_dataset(
@@ -87,13 +117,15 @@ def preference_dataset(
     rows = _encode_each(raw, triples, lambda triple: _preference_row(*triple, tokenizer))
     if margins is not None:
         rows = [{**row, "margin": float(margin)} for row, margin in zip(rows, margins, strict=True)]
-    usable = [row for row, (_, c, r) in zip(rows, triples, strict=True) if c.strip() and r.strip() and c != r]
+    told = [i for i, (_, c, r) in enumerate(triples) if c.strip() and r.strip() and c != r]
+    usable = [rows[i] for i in told]
     if len(usable) < len(rows):
         logger.warning(
             "%s: dropped %d of %d pairs with an empty or equal answer", raw.source, len(rows) - len(usable), len(rows)
         )
     lengths = (max(len(row["chosen_ids"]), len(row["rejected_ids"])) for row in usable)
-    return to_dataset(usable, raw.source, lengths, max_length)
+    numbers = [raw.numbers[i] for i in told]
+    return to_dataset(usable, raw.source, lengths, max_length, unit=raw.unit, numbers=numbers)
 
 
 def _preference_row(prompt: Any, chosen: str, rejected: str, tokenizer: Any) -> dict[str, Any]:
@@ -109,12 +141,14 @@ def _preference_row(prompt: Any, chosen: str, rejected: str, tokenizer: Any) -> 
 def _encode_each(raw: RawRows, items: Iterable[Item], encode: Callable[[Item], Encoded]) -> list[Encoded]:
     encoded: list[Encoded] = []
     problems: list[tuple[str, str]] = []
+    fixes: list[str] = []
     for index, item in enumerate(items):
         try:
             encoded.append(encode(item))
         except DataError as error:
             problems.append((raw.where(index), str(error)))
-    complain(raw.source, problems)
+            fixes.append(error.fix)
+    complain(raw.source, problems, fix=next(filter(None, fixes), ""))
     return encoded
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from areal.api import Config
+
+Overlong = Literal["error", "filter", "truncate"]
+"""What is done about rows that are too long; see `areal.dataset.limits`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +22,11 @@ class DatasetConfig(Config):
     split: str = "train"
     """Split to read."""
     max_length: int | None = None
-    """Rows with more tokens are dropped (prompt tokens for RL, all tokens for SFT); null keeps all."""
+    """Most tokens of a row: of the prompt for RL, of all for SFT, of the longer side for preferences. null sets no
+    limit; an RL prompt must leave room for gconfig.max_new_tokens in the engine's max_seq_len in any case."""
+    overlong: Overlong = "filter"
+    """Rows with more tokens. filter: left out and counted, in the log and the dry run; error: refused, with their
+    lines; truncate: answers lose their end, and RL prompts the beginning of their longest turn."""
     shuffle: bool = True
     """Visit rows in a new seeded order each epoch."""
     options: dict[str, Any] = field(default_factory=dict)

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError, DataError
+from areal.dataset.origins import RowOrigins, remember
 from areal.dataset.schema import messages_problem
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from datasets import Dataset
     from transformers import PreTrainedTokenizerFast
@@ -146,16 +147,32 @@ def encode_prompt(messages: Any, tokenizer: Any, *, enable_thinking: bool = Fals
             "messages is a chat but the tokenizer has no chat template; give a plain string, or set a template"
         )
     for index, message in enumerate(messages):
-        for token in tokenizer.all_special_tokens:
-            if token in message["content"]:
-                raise DataError(
-                    f"messages[{index}] contains the control token {token!r} as text, which would be read as control; "
-                    f"remove it, or give the whole prompt as a rendered string"
-                )
-    ids = tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, tokenize=True, return_dict=False, enable_thinking=enable_thinking
+        if found := control_token_problem(message["content"], tokenizer):
+            raise DataError(f"messages[{index}] {found}, or give the whole prompt as a rendered string")
+    return list(
+        render_chat(messages, tokenizer, add_generation_prompt=True, return_dict=False, enable_thinking=enable_thinking)
     )
-    return list(ids)
+
+
+def render_chat(
+    messages: Sequence[Mapping[str, Any]], tokenizer: Any, *, enable_thinking: bool = False, **options: Any
+) -> Any:
+    """Return what `apply_chat_template` makes of a chat: its tokens. Raises DataError when the template refuses it."""
+    from jinja2 import TemplateError
+
+    try:
+        return tokenizer.apply_chat_template(list(messages), tokenize=True, enable_thinking=enable_thinking, **options)
+    # Templates raise the first on purpose, and the second for a missing or empty field.
+    except (TemplateError, TypeError) as error:
+        raise DataError(f"the chat template refuses the conversation: {error}") from error
+
+
+def control_token_problem(text: str, tokenizer: Any) -> str:
+    """Say that a text of a chat contains one of the tokenizer's control tokens; empty when it does not."""
+    for token in tokenizer.all_special_tokens:
+        if token in text:
+            return f"contains the control token {token!r} as text, which would be read as control; remove it"
+    return ""
 
 
 def encode_text(text: str, tokenizer: Any) -> list[int]:
@@ -181,15 +198,26 @@ def sft_row(messages: Any, answer: str, tokenizer: Any) -> dict[str, list[int]]:
     return {"input_ids": prompt_ids + answer_ids, "loss_mask": [0] * len(prompt_ids) + [1] * len(answer_ids)}
 
 
-def to_dataset(rows: Sequence[dict[str, Any]], source: str, lengths: Iterable[int], max_length: int | None) -> Dataset:
+def to_dataset(
+    rows: Sequence[dict[str, Any]],
+    source: str,
+    lengths: Iterable[int],
+    max_length: int | None,
+    *,
+    unit: str = "row",
+    numbers: Sequence[int] = (),
+) -> Dataset:
     """Build the dataset from mapped rows, leaving out those longer than `max_length` tokens (counted in the log).
 
-    lengths: tokens of each row. Rows may lack columns others have; the gap becomes None. Raises DataError when no row
-    is left or a column mixes types.
+    lengths: tokens of each row. unit, numbers: place of each row in the source (`RawRows`); both are remembered as its
+    origins. Rows may lack columns others have; the gap becomes None. Raises DataError when no row is left or a column
+    mixes types.
     """
     from datasets import Dataset
 
-    kept = [row for row, length in zip(rows, lengths, strict=True) if max_length is None or length <= max_length]
+    measured = list(lengths)
+    indices = [i for i, length in enumerate(measured) if max_length is None or length <= max_length]
+    kept = [rows[i] for i in indices]
     num_dropped = len(rows) - len(kept)
     if num_dropped:
         logger.warning("%s: dropped %d of %d rows with more than %s tokens", source, num_dropped, len(rows), max_length)
@@ -199,7 +227,14 @@ def to_dataset(rows: Sequence[dict[str, Any]], source: str, lengths: Iterable[in
     columns = list(dict.fromkeys(column for row in kept for column in row))
     table = {column: [row.get(column) for row in kept] for column in columns}
     try:
-        return Dataset.from_dict(table)
+        dataset = Dataset.from_dict(table)
     # pyarrow's errors subclass ValueError and TypeError; they name neither the source nor the columns.
     except (TypeError, ValueError) as error:
         raise DataError(f"{source}: a column of {', '.join(columns)} mixes types across rows: {error}") from error
+    origins = RowOrigins(
+        source=source,
+        unit=unit,
+        numbers=[numbers[i] for i in indices] if numbers else (),
+        lengths=[measured[i] for i in indices],
+    )
+    return remember(dataset, origins)

@@ -5,8 +5,9 @@ A raw row for RL has a prompt or a chat; every further column reaches the reward
     {"prompt": "What is 6 times 7?", "answer": "42", "source": "table"}
     {"messages": [{"role": "user", "content": "What is 6 times 7?"}], "answer": "42"}
 
-A raw row for SFT has a prompt and an answer, or a chat that ends with the assistant turn to learn. One of preferences
-has a prompt, or a chat that ends with a user turn, and two answers to it:
+A raw row for SFT has a prompt and an answer, or a chat that ends with an assistant turn; all assistant turns are
+learned, calls of tools too. One of preferences has a prompt, or a chat that ends with a user turn, and two answers to
+it:
 
     {"prompt": "What is 6 times 7?", "chosen": "42", "rejected": "36", "margin": 1.5}
 
@@ -19,7 +20,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from areal.api import ConfigError
-from areal.dataset.building import preference_dataset, rl_dataset, sft_dataset
+from areal.dataset.building import conversation_dataset, preference_dataset, rl_dataset, sft_dataset
 from areal.dataset.encoding import as_messages
 from areal.dataset.reading import RawRows, read_rows
 from areal.dataset.schema import (
@@ -33,6 +34,8 @@ from areal.dataset.schema import (
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+    from areal.dataset.conversations import Turns
 
 
 def get_jsonl_rl_dataset(
@@ -63,7 +66,7 @@ def get_jsonl_rl_dataset(
     return rl_dataset(raw, rows, tokenizer, max_length)
 
 
-def get_jsonl_sft_dataset(
+def get_jsonl_sft_dataset(  # noqa: PLR0913 - all but the first four are options of a configuration
     path: str,
     split: str,
     tokenizer: Any,
@@ -72,19 +75,27 @@ def get_jsonl_sft_dataset(
     prompt_column: str = "prompt",
     messages_column: str = "messages",
     answer_column: str = "answer",
+    turns: Turns = "all",
     system: str = "",
     instruction: str = "",
     id_column: str = "",
 ) -> Dataset:
-    """Return `input_ids` and `loss_mask`; only the answer (or last assistant turn) is learned. Options as for RL."""
+    """Return `input_ids` and `loss_mask`; the answer is learned, or every assistant turn of a chat.
+
+    turns: of a chat, learn "all" assistant turns in one row, "each" in a row of its own, or the "last" only
+    (`areal.dataset.conversations` says when all is refused). A column `tools` has JSON schemas for the chat template;
+    rows may lack it. Other options as for RL.
+    """
     raw = _read(path, split, id_column)
     if _has_chats(raw, messages_column):
-        complain(raw.source, ((raw.where(i), _chat_problem(row, messages_column)) for i, row in enumerate(raw.rows)))
-        pairs = [(row[messages_column][:-1], row[messages_column][-1]["content"]) for row in raw.rows]
-    else:
-        require_texts(raw, prompt_column, answer_column)
-        prompts = _prompts(raw, prompt_column, messages_column, tokenizer, system=system, instruction=instruction)
-        pairs = [(messages, row[answer_column]) for row, messages in zip(raw.rows, prompts, strict=True)]
+        without = [i for i, row in enumerate(raw.rows) if messages_column not in row]
+        complain(raw.source, ((raw.where(i), missing_column(messages_column, raw.rows[i])) for i in without))
+        chats = [row[messages_column] for row in raw.rows]
+        tools = [row.get("tools") for row in raw.rows]
+        return conversation_dataset(raw, chats, tokenizer, max_length, turns=turns, tools=tools)
+    require_texts(raw, prompt_column, answer_column)
+    prompts = _prompts(raw, prompt_column, messages_column, tokenizer, system=system, instruction=instruction)
+    pairs = [(messages, row[answer_column]) for row, messages in zip(raw.rows, prompts, strict=True)]
     return sft_dataset(raw, pairs, tokenizer, max_length)
 
 
@@ -149,17 +160,3 @@ def _read(path: str, split: str, id_column: str) -> RawRows:
     if id_column:
         require_unique(raw, id_column)
     return raw
-
-
-def _chat_problem(row: dict[str, Any], column: str) -> str:
-    chat = row.get(column)
-    if (
-        not isinstance(chat, list)
-        or len(chat) < 2
-        or not isinstance(chat[-1], dict)
-        or chat[-1].get("role") != "assistant"
-    ):
-        return f"{column} must be a chat of at least two turns that ends with the assistant turn to learn"
-    if not isinstance(chat[-1].get("content"), str) or not chat[-1]["content"]:
-        return f"{column}: the assistant turn to learn is empty"
-    return messages_problem(chat[:-1])

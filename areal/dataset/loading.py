@@ -17,6 +17,8 @@ import random
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError, load
+from areal.dataset.limits import LengthLimit, fit_rows
+from areal.dataset.origins import place_of
 from areal.dataset.registry import DATASETS
 from areal.dataset.schema import validate_dataset
 from areal.utils.logging import getLogger
@@ -61,13 +63,37 @@ logger = getLogger(__name__)
 _LOADER_PARAMETERS: Final = ("path", "split", "tokenizer", "max_length")
 
 
-def load_dataset(config: DatasetConfig, tokenizer: Any, *, kind: DatasetKind) -> Dataset:
-    """Load and check one split.
+def load_dataset(
+    config: DatasetConfig, tokenizer: Any, *, kind: DatasetKind, limit: LengthLimit | None = None
+) -> Dataset:
+    """Load and check one split, and deal with rows that are too long as `config.overlong` says.
 
     kind: what the rows are for; a registry name may leave its suffix out ("gsm8k" is "gsm8k_rl" for kind="rl").
+    limit: of a row's tokens, beside `config.max_length`. The result's places and lengths are remembered
+    (`areal.dataset.origins`).
+
     Raises ConfigError for a missing name, an option the loader does not take or a loader of another kind;
     RegistryError for an unknown name; DataError with row numbers when rows contradict the schema or none are left.
     """
+    name, loader = dataset_loader(config, kind)
+    # Without a limit: rows are measured below, where those that are too long can be named, counted and shortened.
+    dataset = loader(config.path, config.split, tokenizer, None, **config.options)
+    if not hasattr(dataset, "column_names"):
+        raise ConfigError(f"dataset {name!r} returned {type(dataset).__name__}, expected datasets.Dataset")
+    validate_dataset(dataset, kind, name)
+    most = config.max_length
+    own = None if most is None else LengthLimit(tokens=most, reason=f"max_length {most}")
+    tightest = min((each for each in (own, limit) if each is not None), key=lambda each: each.tokens, default=None)
+    dataset = fit_rows(
+        dataset, kind=kind, overlong=config.overlong, limit=tightest, tokenizer=tokenizer, name=f"dataset {name}"
+    )
+    logger.info("dataset %s: %d rows of split %s", name, len(dataset), config.split)
+    return dataset
+
+
+def dataset_loader(config: DatasetConfig, kind: DatasetKind) -> tuple[str, Callable[..., Any]]:
+    """Return the full name of a dataset and its loader, whose options were checked; raises as `load_dataset` does
+    before it reads rows."""
     name = config.name
     if not name:
         raise ConfigError(
@@ -79,12 +105,7 @@ def load_dataset(config: DatasetConfig, tokenizer: Any, *, kind: DatasetKind) ->
         raise ConfigError(f"dataset {name!r} is not for {kind}; expected a name ending in _{kind}")
     loader = load("dataset", name, DATASETS)
     check_options(f"dataset {name!r}", loader, config.options, _LOADER_PARAMETERS)
-    dataset = loader(config.path, config.split, tokenizer, config.max_length, **config.options)
-    if not hasattr(dataset, "column_names"):
-        raise ConfigError(f"dataset {name!r} returned {type(dataset).__name__}, expected datasets.Dataset")
-    validate_dataset(dataset, kind, name)
-    logger.info("dataset %s: %d rows of split %s", name, len(dataset), config.split)
-    return dataset
+    return name, loader
 
 
 _FINGERPRINT_ROWS = 512
@@ -132,6 +153,11 @@ class ShuffledRows:
             for old in sorted(self._orders)[:-_EPOCHS_KEPT]:
                 self._orders.pop(old, None)
         return order[position]
+
+    def place(self, ordinal: int) -> str:
+        """Return the row visited at `ordinal` in words: its index, and where it stands in the source if that is
+        known."""
+        return place_of(self._dataset, self.row_index(ordinal))
 
     def fingerprint(self) -> str:
         """Return a digest of how many rows there are and of 512 of them, evenly spread (all, if there are no more)."""

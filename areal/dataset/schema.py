@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import REQUIRED_COLUMNS, DataError
+from areal.dataset.origins import place_of
 from areal.utils.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -76,13 +77,14 @@ def number_problem(column: str, row: Mapping[str, Any]) -> str:
     return ""
 
 
-def complain(source: str, problems: Iterable[tuple[str, str]]) -> None:
-    """Raise DataError when any (place, problem) has a non-empty problem; at most five are spelled out."""
+def complain(source: str, problems: Iterable[tuple[str, str]], *, fix: str = "") -> None:
+    """Raise DataError when any (place, problem) has a non-empty problem; at most five are spelled out. fix: for all."""
     found = [f"{place}: {problem}" for place, problem in problems if problem]
     if found:
         more = f"; and {len(found) - MAX_EXAMPLES} more" if len(found) > MAX_EXAMPLES else ""
         rows = "1 bad row" if len(found) == 1 else f"{len(found)} bad rows"
-        raise DataError(f"{source}: {rows}: {'; '.join(found[:MAX_EXAMPLES])}{more}")
+        advice = f". To mend it: {fix}" if fix else ""
+        raise DataError(f"{source}: {rows}: {'; '.join(found[:MAX_EXAMPLES])}{more}{advice}", where=source, fix=fix)
 
 
 def validate_dataset(dataset: Dataset, kind: DatasetKind, name: str) -> None:
@@ -100,7 +102,7 @@ def validate_dataset(dataset: Dataset, kind: DatasetKind, name: str) -> None:
             f"{where}: columns {', '.join(clash)} are parameter names of every reward function; rename them"
         )
     needed = dataset.select_columns(sorted(REQUIRED_COLUMNS[kind]))
-    complain(where, ((f"row {index}", _row_problem(row)) for index, row in enumerate(needed)))
+    complain(where, ((place_of(dataset, index), _row_problem(row)) for index, row in enumerate(needed)))
 
 
 def messages_problem(messages: Any) -> str:

@@ -21,7 +21,7 @@ def collate_rows(rows: ShuffledRows, ordinals: Iterable[int]) -> PaddedBatch:
     """Batch of supervised rows."""
     return collate(
         [
-            _as_trajectory(row["input_ids"], row["loss_mask"], where=f"row {ordinal}", group=ordinal)
+            _as_trajectory(row["input_ids"], row["loss_mask"], where=rows.place(ordinal), group=ordinal)
             for ordinal, row in ((ordinal, rows.row(ordinal)) for ordinal in ordinals)
         ]
     )

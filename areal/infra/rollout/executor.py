@@ -60,6 +60,15 @@ class IndexedPromptSource(PromptSource, Protocol):
         ...
 
 
+@runtime_checkable
+class PlacedPromptSource(PromptSource, Protocol):
+    """A source that can say where a prompt stands, for messages about it."""
+
+    def place(self, ordinal: int, /) -> str:
+        """Return e.g. "row 6 (data/train.jsonl, line 7)"."""
+        ...
+
+
 _STATE_FORMAT = 1
 
 
@@ -97,6 +106,8 @@ class RolloutExecutor:
         )
         # Asked once: testing an object against a protocol is slow.
         self._row_index = rows.row_index if isinstance(rows, IndexedPromptSource) else lambda ordinal: -1
+        self._place = rows.place if isinstance(rows, PlacedPromptSource) else lambda ordinal: ""
+        self._dataset_name = dataset_name
         self._policy = AdmissionPolicy(config)
         self._tally = FailureTally(config)
         # Guards everything below. Held for bookkeeping only, never while an episode, a row or the engine is touched.
@@ -351,7 +362,11 @@ class RolloutExecutor:
             if self._runs.pop(run.ordinal, None) is None or run.ordinal not in self._ledger.live:
                 return  # dropped as stale meanwhile
             group, reason = run.group(), run.drop_reason(self._config)
-            self._tally.record_faults(group.faults, prompt=run.ordinal, row=run.jobs[0].row_index)
+            if group.faults:
+                place = self._place(run.ordinal)
+                if place and self._dataset_name:
+                    place = f"dataset {self._dataset_name}, {place}"
+                self._tally.record_faults(group.faults, prompt=run.ordinal, row=run.jobs[0].row_index, place=place)
             if reason is None:
                 self._ledger.finish(run.ordinal)
                 self._finished[run.ordinal] = group

@@ -55,13 +55,15 @@ class FailureTally:
         """Failed attempts of the whole run, by kind."""
         return self._total_faults
 
-    def record_faults(self, faults: Iterable[Fault], *, prompt: int, row: int) -> None:
+    def record_faults(self, faults: Iterable[Fault], *, prompt: int, row: int, place: str = "") -> None:
         """Count failed attempts at a prompt. The first of each kind is shown, since a run may lose samples to its end
-        unnoticed, and a few more are noted. row: index into the dataset, negative when unknown.
+        unnoticed, and a few more are noted. row: index into the dataset, negative when unknown. place: the row in
+        words, with its dataset and its line.
         """
         for fault in faults:
             kind, seen = fault.kind.value, self._total_faults[fault.kind.value]
-            where = f"prompt {prompt}" if row < 0 else f"prompt {prompt}, row {row}"
+            known = place or (f"row {row}" if row >= 0 else "")
+            where = f"prompt {prompt}, {known}" if known else f"prompt {prompt}"
             fields = {"fault": kind, "prompt": prompt, "row": None if row < 0 else row, "detail": fault.message}
             # A workflow that raised has been logged with its traceback already.
             if not seen and fault.kind is not FaultKind.WORKFLOW_RAISED:
@@ -71,7 +73,7 @@ class FailureTally:
                 logger.info("fault of kind %s at %s: %s", kind, where, fault.message, extra=fields)
             self.faults[fault.kind.value] += 1
             self._total_faults[fault.kind.value] += 1
-            self._last_message[fault.kind.value] = fault.message
+            self._last_message[fault.kind.value] = f"{fault.message} (at {where})" if place else fault.message
 
     def record_success(self) -> None:
         """Note that a prompt survived: nothing is "in a row" any more."""

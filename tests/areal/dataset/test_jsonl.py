@@ -61,12 +61,13 @@ def test_chats_without_a_template_are_refused(tokenizer, tmp_path):
         load(tokenizer, path)
 
 
-def test_sft_learns_only_the_last_assistant_turn(chat_tokenizer, tmp_path):
+def test_sft_learns_every_assistant_turn_or_the_last(chat_tokenizer, tmp_path):
     chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
     path = write(tmp_path, {"messages": [*chat, {"role": "assistant", "content": "done"}]})
-    row = load(chat_tokenizer, path, kind="sft")[0]
-    learned = [token for token, mask in zip(row["input_ids"], row["loss_mask"], strict=True) if mask]
-    assert chat_tokenizer.decode(learned) == "done<eos>"
+    for turns, expected in (("all", "b<eos>done<eos>"), ("last", "done<eos>")):
+        row = load(chat_tokenizer, path, kind="sft", turns=turns)[0]
+        learned = [token for token, mask in zip(row["input_ids"], row["loss_mask"], strict=True) if mask]
+        assert chat_tokenizer.decode(learned) == expected
     assert chat_tokenizer.decode(row["input_ids"]).endswith("<|user|>c<eos><|assistant|>done<eos>")
 
 

@@ -165,17 +165,47 @@ def test_bad_rows_are_named(tmp_path, lines, message):
         runs.train(runs.tiny(tmp_path / "run", train_dataset__name="jsonl", train_dataset__path=str(path)))
 
 
-def test_a_prompt_longer_than_the_context_is_dropped_with_its_reason(tmp_path):
+def test_many_prompts_longer_than_the_context_are_no_faults_and_stop_no_run(tmp_path, caplog):
     path = tmp_path / "train.jsonl"
-    rows = [{"prompt": "1+" * 40 + "1=", "answer": "41"}, {"prompt": "1+1=", "answer": "2"}]
+    # More in a row than max_consecutive_failures, if each were a fault.
+    rows = [{"prompt": "1+" * 40 + "1=", "answer": "41"}] * 40 + [{"prompt": "1+1=", "answer": "2"}] * 2
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = runs.tiny(
-        tmp_path / "run", train_dataset__name="jsonl", train_dataset__path=str(path), rollout__batch_size=2
-    )
+        tmp_path / "run", train_dataset__name="jsonl", train_dataset__path=str(path), train_dataset__shuffle=False,
+        rollout__batch_size=2, total_train_steps=1,
+    )  # fmt: skip
     summary, _ = runs.train(config)
     metrics = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert summary["finished"]
-    assert sum(row.get("rollout/faults/data_invalid", 0) for row in metrics.values()) > 0
+    assert sum(row.get("rollout/faults/data_invalid", 0) for row in metrics.values()) == 0
+    found = "dropped 40 of 42 rows with more than 60 tokens (engine.max_seq_len 64 - max_new_tokens 4), e.g. row 0"
+    assert found in caplog.text
+
+
+def test_a_fault_names_dataset_row_and_line(tmp_path, caplog):
+    path = tmp_path / "train.jsonl"
+    rows = [{"prompt": "1+1=", "answer": "2"}] * 2 + [{"prompt": "1+2=", "answer": "3"}] * 2
+    path.write_text("\n\n".join(json.dumps(row) for row in rows))
+    config = runs.tiny(
+        tmp_path / "run", train_dataset__name="jsonl", train_dataset__path=str(path), train_dataset__shuffle=False,
+        rollout__batch_size=2, total_train_steps=1, reward="refusing:reward", rollout__max_consecutive_failures=2,
+        rollout__max_retries=0,
+    )  # fmt: skip
+    (tmp_path / "refusing.py").write_text(
+        "def reward(prompt, *_, **__):\n    assert prompt != '1+2='\n    return 1.0\n"
+    )
+    sys.path.append(str(tmp_path))
+    try:
+        runs.train(config)
+        with pytest.raises(RolloutError) as caught:
+            runs.train(runs.replace(config, output_dir=str(tmp_path / "second"), total_train_steps=2))
+    finally:
+        sys.path.remove(str(tmp_path))
+    place = f"prompt 2, dataset jsonl, row 2 ({path}, line 5)"
+    assert (
+        f"first fault of kind reward_raised, at {place}: reward 'refusing:reward' raised AssertionError" in caplog.text
+    )
+    assert "(at prompt 3, dataset jsonl, row 3" in str(caught.value)
 
 
 @pytest.mark.fault(
