@@ -68,8 +68,9 @@ class TrainEngineConfig(Config):
     """Moments and float32 masters live in host memory and are updated there: 8 to 12 bytes less per parameter on the
     device, for a copy of gradients and weights in every step and a slower update. Does not change results beyond
     rounding, nor what checkpoints hold."""
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Parameter dtype; bfloat16 keeps float32 master weights in the optimizer, float64 is for numerical checks."""
+    dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
+    """Dtype of parameters and computation; bfloat16 keeps float32 master weights in the optimizer, float64 is for
+    numerical checks. auto: bfloat16 on GPUs that compute in it, float32 elsewhere; the dry run says which."""
     device: str = "auto"
     """"auto" takes an accelerator when present, else "cpu"."""
     gradient_checkpointing: bool = False

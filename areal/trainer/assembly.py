@@ -17,6 +17,7 @@ import torch
 from areal.api import CheckpointError, ConfigError
 from areal.dataset.encoding import check_tokenizer, load_tokenizer
 from areal.dataset.loading import ShuffledRows, load_dataset
+from areal.engine.precision import accelerator, concrete_dtype
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.runner import FrozenModel
 from areal.infra.checkpoint.store import load_state, save_state
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from areal.api import DatasetKind, PaddedBatch
     from areal.dataset.config import DatasetConfig
+    from areal.dataset.limits import LengthLimit
     from areal.engine.config import TrainEngineConfig
     from areal.engine.train.checkpoint import ShardedCheckpoints
     from areal.engine.train.loading import ShardSource
@@ -39,12 +41,7 @@ if TYPE_CHECKING:
 
 def resolve_device(name: str) -> str:
     """ "auto" becomes the accelerator when there is one, else "cpu"."""
-    if name != "auto":
-        return name
-    import torch
-
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return accelerator.type if accelerator is not None else "cpu"
+    return name if name != "auto" else accelerator() or "cpu"
 
 
 def tokenizer_of(config: ModelConfig) -> Any:
@@ -84,13 +81,16 @@ def load_reference(config: RunConfig, tokenizer: Any, *, path: str = "") -> Any:
 
     model = load_model(replace(config, model=replace(config.model, path=path)) if path else config, tokenizer)
     for parameter in model.parameters():
-        parameter.data = parameter.data.to(getattr(torch, config.actor.dtype))
+        parameter.data = parameter.data.to(getattr(torch, concrete_dtype(config.actor)))
     return model
 
 
-def load_rows(config: DatasetConfig, tokenizer: Any, *, kind: DatasetKind, seed: int) -> ShuffledRows:
-    """Return checked rows of one dataset in the run's order; errors name rows and the fix."""
-    return ShuffledRows(load_dataset(config, tokenizer, kind=kind), seed=seed, shuffle=config.shuffle)
+def load_rows(
+    config: DatasetConfig, tokenizer: Any, *, kind: DatasetKind, seed: int, limit: LengthLimit | None = None
+) -> ShuffledRows:
+    """Return checked rows of one dataset in the run's order; errors name rows and the fix. limit: of their lengths
+    (`areal.trainer.configuration.lengths`)."""
+    return ShuffledRows(load_dataset(config, tokenizer, kind=kind, limit=limit), seed=seed, shuffle=config.shuffle)
 
 
 def steps_in_run(config: RunConfig, *, num_rows: int, batch_size: int) -> int:

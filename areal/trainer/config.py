@@ -112,7 +112,8 @@ class RunConfig(Config):
     seed: int = 1
     """Seed of parameters, data order and sampling."""
     num_threads: int = number(0, at_least=0)
-    """Intra-op threads of the process; 0 keeps the default."""
+    """Threads that one operation is divided over; 0 chooses: no more than CPUs are free, and one for a small model,
+    which more would slow down (the log and the dry run say why). A continued run keeps the number it had."""
     total_train_epochs: int = 1
     """Passes over the training rows; ignored when total_train_steps is set."""
     total_train_steps: int | None = number(None, at_least=0)

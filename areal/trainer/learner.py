@@ -18,6 +18,7 @@ from areal.algorithm.packing import collate, select, split_groups
 from areal.algorithm.supervised import value_loss
 from areal.algorithm.tokens import SAMPLER_PREFIX, mismatch_summary, sampler_mismatch
 from areal.api import ConfigError, EngineError, PaddedBatch, TrainStats
+from areal.engine.precision import concrete_dtype
 from areal.engine.train.runner import FrozenModel
 from areal.infra.metrics import names
 from areal.models.value_head import ValueModel
@@ -330,7 +331,7 @@ class Policy:
 
     def _assembled(self) -> nn.Module:
         model: nn.Module = load_model(self._config, self._tokenizer)
-        dtype: torch.dtype = getattr(torch, self._config.actor.dtype)
+        dtype: torch.dtype = getattr(torch, concrete_dtype(self._config.actor))
         for parameter in model.parameters():
             parameter.data = parameter.data.to(dtype)
         if self._config.actor.lora is not None:

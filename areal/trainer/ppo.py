@@ -13,17 +13,15 @@ With S = 0 nothing is admitted before `advance`, so the same code is synchronous
 from __future__ import annotations
 
 import gc
-import sys
 import time
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from areal.api import ConfigError, RolloutError, WeightUpdateMeta
 from areal.infra.metrics import names
 from areal.infra.rollout.executor import RolloutExecutor
 from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.trainer.assembly import build_seeded, load_rows, load_states, steps_in_run, to_save, tokenizer_of
+from areal.trainer.configuration.lengths import length_limit
 from areal.trainer.evaluation.evaluator import Evaluation, Evaluator
 from areal.trainer.evaluation.sets import EvaluationSets, start_reward
 from areal.trainer.inference import build_inference_engine
@@ -70,7 +68,8 @@ class PPOTrainer:
         self._transform_rewards = transform_rewards
         self.tokenizer = tokenizer_of(config.model)
         session.metrics.decode = self.tokenizer.decode
-        self.rows = load_rows(config.train_dataset, self.tokenizer, kind="rl", seed=config.seed)
+        limit = length_limit(config)
+        self.rows = load_rows(config.train_dataset, self.tokenizer, kind="rl", seed=config.seed, limit=limit)
         session.check_rows(self.rows.fingerprint())
         self.total_steps = steps_in_run(config, num_rows=len(self.rows), batch_size=config.rollout.batch_size)
         session.check_unfinished(self.total_steps)
@@ -238,12 +237,3 @@ class _Clock:
 
     def total(self) -> float:
         return self._last - self._start
-
-
-def configure_threads(num_threads: int) -> None:
-    """Intra-op threads of this process (0 keeps the default), and how quickly Python threads take turns."""
-    if num_threads:
-        torch.set_num_threads(num_threads)
-    # The trainer and the rollout loop share the interpreter. With Python's default of 5 ms, a trainer that returns from
-    # a matrix product of 0.5 ms waits ten times as long for its turn while the loop handles finished episodes.
-    sys.setswitchinterval(0.001)

@@ -22,6 +22,7 @@ from areal.api import ArealError, ConfigError, EngineError, load
 from areal.trainer.config import PPOConfig
 from areal.trainer.rank_group import RankGroup, serve
 from areal.trainer.session import open_session
+from areal.trainer.threads import keep_threads, start_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -218,9 +219,7 @@ def run(config: PPOConfig | RowsConfig, *, restart: bool = False) -> dict[str, A
     With `config.archon`, this is called in every process of the run: rank 0 does all that, the others what rank 0 asks
     of them, and they return {"rank": ..., "exit_code": ...}.
     """
-    from areal.trainer.ppo import configure_threads
-
-    configure_threads(config.num_threads)
+    start_threads(config)
     return run_on_rank_zero(config, lambda group: lead(config, group, restart=restart))
 
 
@@ -229,6 +228,8 @@ def lead(config: PPOConfig | RowsConfig, group: RankGroup, *, restart: bool = Fa
     from areal.infra.metrics.report import write_report
 
     with open_session(config, restart=restart) as session:
+        if session.resumed is not None and group.num_ranks == 1:
+            keep_threads(config, session.resumed.meta)
         if isinstance(config, PPOConfig):
             from areal.trainer.ppo import PPOTrainer
 

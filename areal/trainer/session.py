@@ -22,6 +22,7 @@ from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.infra.supervisor.process import INCARNATION_VARIABLE
 from areal.trainer.code_fingerprint import changed_code, fingerprint_code
 from areal.trainer.configuration.source import dump_yaml, flatten, to_mapping
+from areal.trainer.threads import THREADS, current_threads
 from areal.utils.atomic import atomic_write
 from areal.utils.logging import getLogger, recorded
 
@@ -156,7 +157,7 @@ class RunSession:
 
         step: number of finished training steps. last: nothing comes after it, so a failure is an error at once.
         """
-        meta = {"config": to_mapping(self.config), "rows": self._rows, "code": self._code}
+        meta = {"config": to_mapping(self.config), "rows": self._rows, "code": self._code, THREADS: current_threads()}
         try:
             with self._schedule.measured():
                 folder = self.store.save(step, states(), meta=meta)

@@ -73,9 +73,9 @@ def run(arguments: argparse.Namespace) -> Report:
         if other is not None:
             facts["compare"] = {"output": str(other)} if isinstance(other, Path) else plan_evaluation(other)
         return Report(text=_plan_text(facts), data=facts)
-    from areal.trainer.ppo import configure_threads
+    from areal.trainer.threads import start_threads
 
-    configure_threads(plan.config.num_threads)
+    start_threads(plan.config)
     how = {"restart": arguments.restart, "retry_faults": arguments.retry_faults}
     if other is not None and not isinstance(other, Path):
         found = evaluate(other, **how)

@@ -20,6 +20,7 @@ import torch
 from areal.algorithm.packing import units
 from areal.api import EngineError, NumericsError, TrainStats
 from areal.engine.hf.lora import Adapters
+from areal.engine.precision import with_concrete_dtype
 from areal.engine.train.optimizer import ModelOptimizer, learning_rate
 from areal.engine.train.passes import Scoring, to_device
 from areal.engine.train.runner import ModelRunner
@@ -72,6 +73,7 @@ class TrainingEngine:
         Raises ConfigError when such a schedule gets None, or when the number of processes is not that of
         `archon.parallel`; EngineError when the model does not fit its role; ModelError when it does not divide.
         """
+        config = with_concrete_dtype(config)
         self.config, self.is_critic = config, is_critic
         self._total_steps = total_steps
         learning_rate(config, config.warmup_steps, total_steps)

@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 from areal.api import ConfigError, EngineError
 from areal.engine.config import TrainEngineConfig
+from areal.engine.precision import with_concrete_dtype
 from areal.engine.train.packing import cuts_of, divide_rows, tokens_of
 from areal.engine.train.passes import Scoring, SequentialPasses, Totals, place, score_dtype_of, to_device
 from areal.engine.train.ranks import Ranks, local_data
@@ -191,7 +192,8 @@ class FrozenModel:
     ) -> None:
         """Take over `model` where it is: gradients are switched off. config: micro-batch and chunk sizes; defaults if
         None. archon, source: as of a `TrainingEngine`, on every rank."""
-        settings = replace(config or TrainEngineConfig(), lora=None, gradient_checkpointing=False)
+        settings = with_concrete_dtype(config or TrainEngineConfig())
+        settings = replace(settings, lora=None, gradient_checkpointing=False)
         self._runner = ModelRunner(model.requires_grad_(False), settings, archon, source=source)
 
     @classmethod

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from areal.engine.precision import concrete_dtype
 from areal.trainer.config import PPOConfig
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def estimate(config: PPOConfig | RowsConfig, shape: ModelShape) -> list[MemoryIt
     items = _trained("actor", config.actor, shape)
     if isinstance(config, PPOConfig):
         items += _rollout_items(config, shape)
-    weight_bytes = DTYPE_BYTES[config.actor.dtype]
+    weight_bytes = DTYPE_BYTES[concrete_dtype(config.actor)]
     chunk = min(config.actor.logprob_chunk_size, config.actor.max_tokens_per_micro_batch)
     items.append(
         MemoryItem(
@@ -115,13 +116,13 @@ def estimate(config: PPOConfig | RowsConfig, shape: ModelShape) -> list[MemoryIt
 
 
 def _trained(name: str, engine: TrainEngineConfig, shape: ModelShape) -> list[MemoryItem]:
-    width = DTYPE_BYTES[engine.dtype]
+    width = DTYPE_BYTES[concrete_dtype(engine)]
     count = shape.num_parameters if engine.lora is None else _adapter_parameters(engine.lora, shape)
     moments, state_width = _moments(engine, shape, count), max(width, 4)
     masters = count if width == 2 or engine.offload_optimizer else 0
     what = f"{moments} {engine.optimizer} moments" + (f" and {masters} masters" if masters else "")
     return [
-        _weights(f"{name} weights", shape, engine.dtype),
+        _weights(f"{name} weights", shape, concrete_dtype(engine)),
         MemoryItem(name=f"{name} gradients", num_bytes=count * width, formula=f"{count} x {width} bytes"),
         MemoryItem(
             name=f"{name} optimizer",
@@ -186,7 +187,7 @@ def _travelling(config: PPOConfig, shape: ModelShape) -> Iterator[MemoryItem]:
     count, width = shape.num_parameters, DTYPE_BYTES[config.servers.dtype]
     if config.adapters_travel_alone and config.actor.lora is not None:
         # Adapted layers, which are most of a model, travel as the trainer has them; factors in float32.
-        base = DTYPE_BYTES[config.actor.dtype]
+        base = DTYPE_BYTES[concrete_dtype(config.actor)]
         yield MemoryItem(
             name="base for servers",
             num_bytes=count * base,
@@ -206,11 +207,11 @@ def _rollout_items(config: PPOConfig, shape: ModelShape) -> list[MemoryItem]:
     if config.critic is not None:
         items += _trained("critic", config.critic, shape)
     if config.objective.build().needs_reference:
-        items.append(_weights("reference weights", shape, config.actor.dtype))
+        items.append(_weights("reference weights", shape, concrete_dtype(config.actor)))
     if config.rollout.engine != "embedded":
         # Weights and cache of servers are in processes and on devices of their own.
         return [*items, *_travelling(config, shape)]
-    engine_dtype = config.actor.dtype if config.engine.dtype == "auto" else config.engine.dtype
+    engine_dtype = concrete_dtype(config.actor) if config.engine.dtype == "auto" else config.engine.dtype
     items.append(_weights("engine weights", shape, engine_dtype))
     length = min(config.engine.max_seq_len, shape.max_position_embeddings or config.engine.max_seq_len)
     per_token = 2 * shape.num_layers * shape.key_value_size * DTYPE_BYTES[engine_dtype]

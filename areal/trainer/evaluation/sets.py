@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from areal.api import ConfigError
 from areal.reward.isolation import AsyncRewardWrapper
 from areal.trainer.assembly import load_rows
+from areal.trainer.configuration.lengths import length_limit
 from areal.trainer.evaluation.answers import answer_rule
 from areal.workflow.assembly import create_workflow
 
@@ -80,9 +81,10 @@ class EvaluationSets:
 
     def _build(self, name: str, settings: EvalSetConfig) -> EvaluationSet:
         config, tokenizer = self._config, self._tokenizer
-        source = load_rows(replace(settings.dataset, shuffle=False), tokenizer, kind="rl", seed=config.seed)
-        count = len(source) if settings.rows is None else min(settings.rows, len(source))
         gconfig = sampling_of(settings, config)
+        unshuffled, limit = replace(settings.dataset, shuffle=False), length_limit(config, gconfig)
+        source = load_rows(unshuffled, tokenizer, kind="rl", seed=config.seed, limit=limit)
+        count = len(source) if settings.rows is None else min(settings.rows, len(source))
         own = bool(settings.workflow)
         return EvaluationSet(
             name=name,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from areal.engine.archon.planning.timeline import timeline
+from areal.engine.precision import concrete_dtype
 from areal.engine.train.runner import activation_values
 
 if TYPE_CHECKING:
@@ -63,12 +64,12 @@ class Work:
     @property
     def stored(self) -> int:
         """Bytes of a parameter between passes: masters are float32."""
-        return max(4, _BYTES[self.config.dtype])
+        return max(4, _BYTES[concrete_dtype(self.config)])
 
     @property
     def computed(self) -> int:
         """Bytes of a parameter, or an activation, in computation."""
-        return _BYTES[self.config.dtype]
+        return _BYTES[concrete_dtype(self.config)]
 
     @property
     def tokens(self) -> int:
