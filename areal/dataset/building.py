@@ -81,7 +81,7 @@ def conversation_dataset(
 ) -> Dataset:
     """Return `input_ids` and `loss_mask` of chats that end with an assistant turn; every assistant turn is learned.
 
-    turns: "all", "each" or "last" (`areal.dataset.conversations`). tools: of each chat, what its template is told of.
+    turns: "all", "each" or "last" (`areal.dataset.conversations`). tools: for each chat, JSON schemas for its template.
     Rows with more than `max_length` tokens are dropped. Raises as `rl_dataset`, also with row numbers for chats of
     which it is not exact which tokens are the assistant's.
     """

@@ -2,7 +2,7 @@
 
     conversation_rows(messages, tokenizer)                    # one row, all assistant turns learned
     conversation_rows(messages, tokenizer, turns="each")      # one row per assistant turn
-    conversation_rows(messages, tokenizer, tools=[...])       # the tools that the chat template is told of
+    conversation_rows(messages, tokenizer, tools=[...])       # JSON schemas for the chat template
 
 Which tokens are the assistant's is known in three cases, and refused in all others:
 
@@ -58,7 +58,7 @@ def conversation_problem(messages: Any) -> str:
 
 def _turn_problem(message: Any) -> str:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-        return f"{message!r:.60} is no mapping with role and content"
+        return f"{message!r:.60} is not a mapping with role and content"
     content, calls = message.get("content"), message.get("tool_calls")
     if content is not None and not isinstance(content, str):
         return f"content is {type(content).__name__}, expected a string"

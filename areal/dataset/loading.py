@@ -155,8 +155,7 @@ class ShuffledRows:
         return order[position]
 
     def place(self, ordinal: int) -> str:
-        """Return the row visited at `ordinal` in words: its index, and where it stands in the source if that is
-        known."""
+        """Return the row visited at `ordinal` in words: its index, and its place in the source if known."""
         return place_of(self._dataset, self.row_index(ordinal))
 
     def fingerprint(self) -> str:

@@ -1,4 +1,4 @@
-"""What `dtype: auto` of a trained model means on this machine. Loads torch only where there may be an accelerator."""
+"""Resolve `dtype: auto` of a trained model on this machine. Loads torch only where there may be an accelerator."""
 
 from __future__ import annotations
 

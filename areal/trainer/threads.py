@@ -1,4 +1,4 @@
-"""How many threads a process computes with, chosen for what it may use of the machine, and for the model.
+"""Choose the number of threads of a process from its share of the machine and the size of the model.
 
 Threads that wait for each other in every small operation cost more than they bring, above all where other programs run
 on the same CPUs: the operation waits for its slowest thread. So a small model gets one thread, and a larger one no more

@@ -1,4 +1,4 @@
-"""How many CPUs this process may use, and how many of them others use: affinity, quotas of control groups, load."""
+"""Measure the share of the CPUs that this process may use: affinity, quotas of control groups, load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long rows may be, from the configuration alone: what engine and model leave to a prompt."""
+"""Limits of row lengths, from the configuration alone: the room that engine and model leave to a prompt."""
 
 from __future__ import annotations
 

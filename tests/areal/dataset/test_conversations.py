@@ -159,7 +159,7 @@ def test_what_a_template_refuses_is_said():
             "turn 0: only an assistant turn has tool_calls",
         ),
         ([{"role": "user", "content": 3}, CHAT[2]], "turn 0: content is int"),
-        (["Hi", CHAT[2]], "turn 0: 'Hi' is no mapping"),
+        (["Hi", CHAT[2]], "turn 0: 'Hi' is not a mapping"),
     ],
 )
 def test_chats_that_cannot_be_learned_say_why(chat, problem):
