@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PRELOAD: Final = (
+    "peft", "torch.distributed.pipelining",
     "torch.distributed.fsdp", "torch._dynamo", "transformers.models.llama.modeling_llama",
     "areal.models", "areal.engine.hf.loading", "areal.engine.train.checkpoint", "areal.trainer.run",
 )  # fmt: skip
