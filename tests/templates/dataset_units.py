@@ -132,12 +132,7 @@ ROWS = {
 }
 """Rows by the form they have, as people's data sets have them."""
 
-SAMPLE = {
-    "scaffold",
-    "scaffold_preference",
-    *(f"from_{name}" for name in ("hashes", "chats", "albums", "hostile")),
-    "csv_hashes",
-}
+SAMPLE = {"scaffold", *(f"from_{name}" for name in ("hashes", "albums", "hostile"))}
 """Requests that together need most parts of the template."""
 MISTAKES = [
     ('"messages": user_prompt(row["question"]', '"messages": user_prompt(row["answer"]'),

@@ -207,7 +207,9 @@ async def test_hostile_texts_are_texts(original, served, git, text):
     async with served(original) as client:
         result = await client.call_tool("commit_check", {"message": text})
         assert result.structured_content["exit_code"] in {2, 10}
-        for name, argument in [("commit_check", "range"), ("review", "base"), ("new_schema", "kind")]:
+        others = [("commit_check", "range"), ("review", "base"), ("new_schema", "kind")]
+        # A call is a process: three for the text that looks like an option, one for those that are long.
+        for name, argument in others if text.startswith("--") else others[:1]:
             refused = await client.call_tool(name, {argument: text})
             assert refused.is_error, name
     assert git(original, "status", "--porcelain") == ""
