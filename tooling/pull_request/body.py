@@ -337,7 +337,7 @@ def _fill_checklists(sections: list[_Section], facts: ProposalFacts) -> None:
                 continue
             # The first statement that is known decides: "new and existing tests pass" is about passing.
             proof = next((proof for words, proof in _PROOFS if words.search(line.lower())), None)
-            if proof is not None and proof(facts):
+            if proof is not None and proof(facts, line):
                 section.lines[index] = _tick(line)
 
 
@@ -345,27 +345,32 @@ def _tick(line: str) -> str:
     return _BOX.sub(r"\g<lead>[x]\g<text>", line)
 
 
-_PROOFS: Final[tuple[tuple[re.Pattern[str], Callable[[ProposalFacts], bool]], ...]] = (
+def _passed(facts: ProposalFacts, line: str) -> bool:
+    """Say whether tests are known to pass; by the command that the box names, if it names one."""
+    return facts.checks.proven and set(re.findall(r"`([^`]+)`", line)) <= {shlex.join(facts.checks.command)}
+
+
+_PROOFS: Final[tuple[tuple[re.Pattern[str], Callable[[ProposalFacts, str], bool]], ...]] = (
     (
         re.compile(r"commit messages?.*(?:conform|convention|follow)|conventional commits"),
-        lambda facts: facts.conforming,
+        lambda facts, _: facts.conforming,
     ),
-    (re.compile(r"newest commit of the base|rebased|up[ -]to[ -]date with"), lambda facts: facts.up_to_date),
+    (re.compile(r"newest commit of the base|rebased|up[ -]to[ -]date with"), lambda facts, _: facts.up_to_date),
     (
         re.compile(r"tests?\b.*\bpass|\bpass(?:es|ed|ing)?\b.*tests?\b|\b(?:ran|run|executed)\b.*tests?\b"),
-        lambda facts: facts.checks.proven,
+        _passed,
     ),
     (
         re.compile(r"changed code comes with changed tests|(?:added|changed|updated|new) (?:\w+ ){0,3}tests?\b"),
-        lambda facts: bool(facts.paths("test")),
+        lambda facts, _: bool(facts.paths("test")),
     ),
     (
         re.compile(r"(?:updated|changed|added) (?:\w+ ){0,3}doc|doc\w* (?:\w+ ){0,3}(?:updated|changed|added)"),
-        lambda facts: bool(facts.paths("docs")),
+        lambda facts, _: bool(facts.paths("docs")),
     ),
     (
         re.compile(r"the review finds nothing|areal-review"),
-        lambda facts: not facts.review.open,
+        lambda facts, _: not facts.review.open,
     ),
 )
 """What a line of a checklist has to say, and what proves it."""

@@ -220,7 +220,8 @@ def run_checks(git: WorkTree, branch: Branch) -> None:
         raise ChecksError(
             f"`{shlex.join(command)}` {made.failure}",
             where=branch.name,
-            fix="mend what the output above names, commit, and run it again; nothing was moved or pushed",
+            fix="mend what the output above names, commit, and run it again; where it names messages of commits, join "
+            "these first with `areal-pr create --no-push`; nothing was moved or pushed",
             details={"checks": made.model_dump(mode="json")},
         )
 

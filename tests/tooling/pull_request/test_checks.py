@@ -149,6 +149,15 @@ def test_the_newest_base_unticks_and_is_no_ground_for_checks(declared):
     assert box(world, "--title", "")[0]
 
 
+def test_a_box_that_names_another_command_stays_empty(declared):
+    boxes = "- [ ] all tests pass (`sh check.sh`)\n- [ ] all tests pass (`make everything`)\n"
+    world = declared()
+    world.advance("docs: template", {".github/PULL_REQUEST_TEMPLATE.md": f"## Checklist\n\n{boxes}"})
+    assert run_checks(world).code == 0
+    text = world.run("body", *STAY).out
+    assert "- [x] all tests pass (`sh check.sh`)\n- [ ] all tests pass (`make everything`)\n" in text
+
+
 def test_failing_checks_stop_before_anything_changes(declared):
     world = declared(FAILS)
     world.use_gh()
@@ -156,7 +165,7 @@ def test_failing_checks_stop_before_anything_changes(declared):
     ran = run_checks(world, "--json")
     assert (ran.code, ran.json["code"]) == (10, "checks")
     assert "failed with exit status 1: 9 passed, 3 failed, 0 skipped" in ran.json["error"]
-    assert ran.json["fix"]
+    assert "areal-pr create --no-push" in ran.json["fix"]
     assert (world.tip(), world.there("topic"), world.backups()) == (before, "", [])
     assert not world.state.exists() or not world.requests()
     ticked, said = box(world)
