@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import areal
 from areal.api import ArealError, CheckpointError, ConfigError, FinishedError
@@ -20,8 +20,9 @@ from areal.infra.metrics import names
 from areal.infra.metrics.logger import LOG_FILE, LiveView, MetricLogger
 from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.infra.supervisor.process import INCARNATION_VARIABLE
-from areal.trainer.code_fingerprint import changed_code, fingerprint_code
-from areal.trainer.configuration.source import dump_yaml, flatten, to_mapping
+from areal.trainer.code_fingerprint import fingerprint_code
+from areal.trainer.configuration.source import dump_yaml, to_mapping
+from areal.trainer.recovery import FINISHED_FILE, WAYS_OUT, exported_step, refusal
 from areal.trainer.threads import THREADS, current_threads
 from areal.utils.atomic import atomic_write
 from areal.utils.logging import getLogger, recorded
@@ -37,18 +38,6 @@ if TYPE_CHECKING:
 
 _logger = getLogger(__name__)
 _T = TypeVar("_T")
-
-FREE_TO_CHANGE: Final = (
-    "archon", "checkpoint.", "early_stop", "eval_every_steps", "eval_rows", "eval_sets", "experiment_name", "export.",
-    "metrics.", "output_dir", "servers.addresses", "total_train_epochs", "total_train_steps", "trial_name",
-)  # fmt: skip
-"""Keys (and prefixes) that a resumed run may change; any other difference would silently train something else."""
-FINISHED_FILE: Final = "finished.json"
-"""In the run directory: {"steps": 100}, of the checkpoint that `final/` was written from."""
-_WAYS_OUT: Final = (
-    "restore what was changed, start over with --restart (the old run is archived), use another output_dir, or accept "
-    "the change with checkpoint.allow_config_change=true"
-)
 
 
 class RunSession:
@@ -205,21 +194,16 @@ class RunSession:
         if before not in (None, fingerprint) and not self.config.checkpoint.allow_config_change:
             raise ConfigError(
                 f"train_dataset has other rows than those the checkpoint of step {self.first_step} was trained on (the "
-                f"file was edited or replaced); {_WAYS_OUT}",
+                f"file was edited or replaced); {WAYS_OUT}",
                 where="train_dataset",
-                fix=_WAYS_OUT,
+                fix=WAYS_OUT,
             )
 
     def check_unfinished(self, total_steps: int) -> None:
         """Raise FinishedError when all steps are done and the model is written: the same run has nothing left to do."""
         self.total_steps = total_steps
-        if self.resumed is None or self.first_step < total_steps or not (self.directory / "final").is_dir():
-            return
-        try:
-            exported = json.loads((self.directory / FINISHED_FILE).read_bytes())["steps"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return  # its model was not, or not wholly, written
-        if exported == self.first_step:
+        is_done = self.resumed is not None and self.first_step >= total_steps
+        if is_done and exported_step(self.directory) == self.first_step:
             raise FinishedError(
                 f"already finished: nothing trained. All {self.first_step} steps of the run in {self.directory} are "
                 f"done, and its model is in {self.directory / 'final'}",
@@ -246,30 +230,11 @@ class RunSession:
         return checkpoint
 
     def _check_same_run(self, checkpoint: Checkpoint) -> None:
-        before, now = _plain(checkpoint.meta.get("config", {})), _plain(to_mapping(self.config))
-        changed = [
-            f"  {key}: was {before.get(key)!r}, is {now.get(key)!r}"
-            for key in sorted({*before, *now})
-            if before.get(key) != now.get(key) and not key.startswith(FREE_TO_CHANGE)
-        ]
-        if changed and not self.config.checkpoint.allow_config_change:
-            raise ConfigError(
-                "the configuration differs from the one the checkpoint was made with:\n" + "\n".join(changed) + "\n"
-                f"{_WAYS_OUT}",
-                where=str(checkpoint.path),
-                fix=_WAYS_OUT,
-            )
-        edited = changed_code(checkpoint.meta.get("code") or {}, self._code)
-        if edited and self.config.checkpoint.allow_config_change:
-            _logger.warning("code was changed since the checkpoint of step %d:\n%s", checkpoint.step, "\n".join(edited))
-        elif edited:
-            raise ConfigError(
-                f"code was changed since the checkpoint of step {checkpoint.step} was made with it:\n"
-                + "\n".join(edited)
-                + f"\n{_WAYS_OUT}",
-                where=str(checkpoint.path),
-                fix=_WAYS_OUT,
-            )
+        problem = refusal(self.config, self._code, checkpoint.meta, step=checkpoint.step)
+        if problem and not self.config.checkpoint.allow_config_change:
+            raise ConfigError(f"{problem}\n{WAYS_OUT}", where=str(checkpoint.path), fix=WAYS_OUT)
+        if problem:
+            _logger.warning("accepted because of checkpoint.allow_config_change: %s", problem)
 
 
 @contextlib.contextmanager
@@ -328,8 +293,3 @@ def _end_of(session: RunSession | None, stop: StopRequest, problem: BaseExceptio
     code = problem.exit_code if isinstance(problem, ArealError) else 1
     code = 130 if isinstance(problem, KeyboardInterrupt) else code
     return {**steps, "exit_code": code, "problem": f"{type(problem).__name__}: {problem}"}
-
-
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves by dotted key; sequences as lists, which is what JSON makes of them."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in flatten(config).items()}

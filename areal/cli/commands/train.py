@@ -73,12 +73,13 @@ def run(arguments: argparse.Namespace) -> Report:
     if (num_processes := world_size()) is not None:
         check_processes(resolved.config, num_processes)
     if arguments.dry_run:
-        from areal.trainer.configuration.recovery import recovery_facts, render_recovery
         from areal.trainer.configuration.report import build_report, render_report
+        from areal.trainer.recovery import recovery_facts, render_recovery
 
         facts = build_report(resolved)
-        facts["recovery"] = recovery_facts(resolved.config, restart=arguments.restart)
-        return Report(text=f"{render_report(facts)}\n\n{render_recovery(facts['recovery'])}", data=facts)
+        recovery = facts["recovery"] = recovery_facts(resolved.config, facts["memory"], restart=arguments.restart)
+        warnings = (f"the run would be refused: {recovery['because']}",) if recovery["because"] else ()
+        return Report(text=f"{render_report(facts)}\n\n{render_recovery(recovery)}", data=facts, warnings=warnings)
     from areal.trainer.run import run as run_training
 
     summary = dict(run_training(resolved.config, restart=arguments.restart))

@@ -116,6 +116,8 @@ def test_a_finished_run_says_that_nothing_was_trained_until_it_is_to_go_on_or_st
     assert (config.directory / "metrics.jsonl").read_bytes() == before
     record = load_record(config.directory)
     assert (record.state, record.problem, diagnose(record)) == ("finished", "", [])
+    code, plan = command(config, "--dry-run")
+    assert (code, plan["recovery"]["finished_steps"], plan["recovery"]["begin"]) == (0, 2, "resume")
     code, longer = command(supervised(tmp_path / "run", total_train_steps=3))
     assert (code, longer["summary"]["steps"]) == (0, 3)
 
@@ -226,14 +228,22 @@ def test_the_dry_run_says_when_a_run_saves_and_how_it_begins(tmp_path, capsys):
     text = capsys.readouterr().out
     assert "starts at step 0: there is no checkpoint" in text
     assert "more than 3 % of the time" in text
+    assert "the newest 2 checkpoints, about " in text
     saving(config, 2)
     for arguments, expected in (
         ([], "continues from the checkpoint of step 2"),
         (["--no-resume"], "refused: there are checkpoints of steps [2]"),
         (["--restart"], f"into {config.directory / 'archived' / '0001'}"),
+        (
+            ["actor.lr=0.5"],
+            "refused: the configuration differs from the one the checkpoint was made with:\n  actor.lr:",
+        ),
+        (["actor.lr=0.5", "checkpoint.allow_config_change=true"], "continues from the checkpoint of step 2"),
     ):
         assert main(["train", str(path), "--dry-run", *arguments]) == 0
-        assert expected in capsys.readouterr().out
+        output = capsys.readouterr()
+        assert expected in output.out
+        assert ("warning: the run would be refused" in output.err) == expected.startswith("refused")
 
 
 def test_a_report_names_the_attempts_and_shows_older_ones_on_request(tmp_path, capsys):
