@@ -43,6 +43,8 @@ from common import (
     stop,
 )
 
+from areal.utils.accelerators import peak_tflops
+
 SIDES = ("train", "archon", "transformers")
 SIZES: Final[dict[str, dict[str, Any]]] = {
     "0.6B": {
@@ -80,24 +82,6 @@ SIZES: Final[dict[str, dict[str, Any]]] = {
 }
 WORK: Final = {"0.6B": (32, 2048, 16384), "tiny": (8, 128, 512)}
 """Rows, tokens of a row, tokens of a micro-batch."""
-PEAK_TFLOPS: Final = {
-    "H200": 989.0,
-    "H100 PCIe": 756.0,
-    "H100 NVL": 835.0,
-    "H100": 989.0,
-    "H20": 148.0,
-    "B200": 2250.0,
-    "A100": 312.0,
-    "A800": 312.0,
-    "L40S": 362.0,
-    "L40": 181.0,
-    "L4": 121.0,
-    "A10G": 70.0,
-    "A10": 125.0,
-    "RTX 4090": 165.2,
-}
-"""Dense bfloat16 on tensor cores with float32 sums, without sparsity, of the makers' data sheets. The first name that
-is part of the device's counts."""
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -162,11 +146,6 @@ def _row(side: str, results: list[dict[str, Any]], plan: int) -> dict[str, Any]:
         "parameters": first["parameters"],
         "first_loss": first["first_loss"],
     }
-
-
-def peak_tflops(device: str) -> float | None:
-    """Of a device by its name; None for CPUs and what the table does not know."""
-    return next((peak for name, peak in PEAK_TFLOPS.items() if name in device), None)
 
 
 def table(rows: list[dict[str, Any]]) -> str:

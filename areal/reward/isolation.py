@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal.api import ArealError, ConfigError, FaultError, FaultKind, RegistryError, load
 from areal.reward._worker import HEADER
+from areal.utils import tracing
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -93,8 +94,9 @@ class AsyncRewardWrapper:
             raise FaultError(FaultKind.DATA_INVALID, message) from error
         loop = asyncio.get_running_loop()
         call = RewardCall(payload=payload, loop=loop, future=loop.create_future())
-        self._pool.submit(call)
-        return await call.future
+        with tracing.async_span("reward", reward=self.name):
+            self._pool.submit(call)
+            return await call.future
 
     def start(self) -> None:
         """Start the workers now and return when the reward is imported.
@@ -182,6 +184,8 @@ class _Worker:
     """The first is running, the others are in the pipe."""
     ready: bool = False
     start_failed: bool = False
+    traced_until: int = 0
+    """End of the last call in a trace, perf_counter_ns: answers that are read together were not given together."""
 
 
 class WorkerPool:
@@ -374,6 +378,10 @@ class WorkerPool:
                 text = f"reward {self._name!r} returned {text}, expected a finite number (int, float or bool)"
                 result = FaultError(FaultKind.REWARD_INVALID, text)
         call = worker.calls.popleft()
+        if tracing.active():
+            now = time.perf_counter_ns()
+            begin, worker.traced_until = max(now - int(seconds * 1e9), worker.traced_until), now
+            tracing.complete(message[0], begin, now, process=(worker.process.pid, f"reward {self._name}"))
         worker.deadline = time.monotonic() + self._timeout_seconds if worker.calls else float("inf")
         self._mean_seconds += 0.2 * (seconds - self._mean_seconds)
         self._settled.append((call, result))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from areal.engine.config import TrainEngineConfig
     from areal.engine.train.checkpoint import ShardedCheckpoints
     from areal.engine.train.loading import ShardSource
+    from areal.engine.train.ranks import Ranks
     from areal.trainer.config import ModelConfig, RunConfig
     from areal.trainer.rank_group import Distributed
 
@@ -204,6 +205,11 @@ class EngineStates:
         self._together = together
         self._sharded: dict[str, ShardedCheckpoints] = {}
         self._store = _Inside()
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that share the engines' models."""
+        return self._ranks
 
     @property
     def is_sharded(self) -> bool:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal.api import ConfigError, RolloutError, WeightUpdateMeta
 from areal.infra.metrics import names
+from areal.infra.rollout.episode import sample_id
 from areal.infra.rollout.executor import RolloutExecutor
 from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.trainer.assembly import build_seeded, load_rows, load_states, steps_in_run, to_save, tokenizer_of
@@ -27,6 +28,8 @@ from areal.trainer.evaluation.sets import EvaluationSets, start_reward
 from areal.trainer.inference import build_inference_engine
 from areal.trainer.learner import Policy, PolicyLearner, build_learner
 from areal.trainer.rank_group import RankGroup
+from areal.trainer.utilisation import Utilisation
+from areal.utils import tracing
 from areal.utils.seeding import seed_everything, set_rng_state
 from areal.workflow.assembly import create_workflow
 
@@ -76,6 +79,7 @@ class PPOTrainer:
         group = group or RankGroup()
         self.learner = group.create(build_seeded, build_learner, config, self.tokenizer, self.total_steps)
         self.actor = self.learner.local.actor
+        self._utilisation = Utilisation(config, self.learner.local.states.ranks)
         self.policy = Policy(config, self.learner, self.tokenizer)
         if session.resumed is not None:
             self.learner.run(load_states, session.resumed.path)
@@ -131,6 +135,9 @@ class PPOTrainer:
                 raise
             clock.lap("rollout_wait")
             trajectories = [item for group in rollout.groups for item in group.trajectories]
+            if tracing.active():
+                for item in trajectories:
+                    tracing.flow_end("sample", sample_id(item.group_id, item.sample_index))
             if self._transform_rewards is not None:
                 trajectories = list(self._transform_rewards(step, trajectories))
             batch = self.learner.run(PolicyLearner.prepare, trajectories)
@@ -171,6 +178,11 @@ class PPOTrainer:
             **metrics,
             **clock.split(),
             **rollout.metrics(),
+            **self._utilisation.metrics(
+                [len(item.tokens) for group in rollout.groups for item in group.trajectories],
+                clock.seconds("update"),
+                num_predicted=tokens,
+            ),
             names.TOKENS_PER_SECOND: tokens / max(clock.total(), 1e-9),
             names.TIME_STEP: clock.total(),
         }
@@ -230,7 +242,11 @@ class _Clock:
     def lap(self, name: str) -> None:
         now = time.perf_counter()
         self._laps[name] = now - self._last
+        tracing.complete(name, int(self._last * 1e9), int(now * 1e9))
         self._last = now
+
+    def seconds(self, name: str) -> float:
+        return self._laps[name]
 
     def split(self) -> dict[str, float]:
         return {f"{names.TIME_PREFIX}{name}": value for name, value in self._laps.items()}

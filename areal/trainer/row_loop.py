@@ -15,6 +15,8 @@ from areal.algorithm.tokens import combine
 from areal.infra.metrics import names
 from areal.trainer.assembly import Learner, build_seeded, load_rows, load_states, steps_in_run, to_save, tokenizer_of
 from areal.trainer.rank_group import RankGroup
+from areal.trainer.utilisation import Utilisation
+from areal.utils import tracing
 from areal.utils.seeding import seed_everything, set_rng_state
 
 if TYPE_CHECKING:
@@ -89,6 +91,11 @@ class RowTrainer(ABC, Generic[_Config, _Learner]):
         """Return what must be saved beside the engine and the random generators."""
         return {}
 
+    def _lengths(self, tokens: float) -> list[int]:
+        """Return the lengths of a step's sequences as if all were equal, which counts slightly too few FLOPs."""
+        count = self.config.batch_size * (2 if self.config.dataset_kind == "preference" else 1)
+        return [round(tokens / count)] * count
+
     def evaluate_in_parts(self, count: int, evaluate: Callable[[range], dict[str, Tensor]]) -> dict[str, float]:
         """Return metrics of the first `count` rows from their terms, computed for a step's worth at a time."""
         size = self.config.batch_size
@@ -103,7 +110,8 @@ class RowTrainer(ABC, Generic[_Config, _Learner]):
 
         def evaluate(step: int) -> dict[str, float]:
             """Empty without validation rows, and when it failed."""
-            found = None if self.valid is None else session.evaluated(step, lambda: self.evaluate(valid_rows))
+            with tracing.span("evaluate"):
+                found = None if self.valid is None else session.evaluated(step, lambda: self.evaluate(valid_rows))
             if found is None:
                 return {}
             metrics = {**found, "eval/rows": float(valid_rows)}
@@ -117,12 +125,14 @@ class RowTrainer(ABC, Generic[_Config, _Learner]):
             self.export(folder)
             self.tokenizer.save_pretrained(folder)
 
+        utilisation = Utilisation(config, self.learner.local.states.ranks)
         self.prepare()
         first, every = session.first_step, config.eval_every_steps
         before = evaluate(first) if first == 0 and not session.stop.requested else {}
         for step in session.steps(total, states):
             started = time.perf_counter()
-            stats, tokens = self.learn(range(step * config.batch_size, (step + 1) * config.batch_size))
+            with tracing.span("learn"):
+                stats, tokens = self.learn(range(step * config.batch_size, (step + 1) * config.batch_size))
             seconds = time.perf_counter() - started
             metrics = {
                 names.LOSS: stats.loss,
@@ -132,6 +142,7 @@ class RowTrainer(ABC, Generic[_Config, _Learner]):
                 "tokens/total": tokens,
                 names.TOKENS_PER_SECOND: tokens / max(seconds, 1e-9),
                 names.TIME_STEP: seconds,
+                **utilisation.metrics(self._lengths(tokens), seconds),
                 **{f"train/{key}": value for key, value in stats.metrics.items()},
             }
             session.metrics.log(step + 1, metrics)

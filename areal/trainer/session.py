@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import areal
@@ -18,6 +19,8 @@ from areal.infra.checkpoint.store import CheckpointStore
 from areal.infra.launch.launcher import LOG_FOLDER_VARIABLE, START_VARIABLE
 from areal.infra.metrics import names
 from areal.infra.metrics.logger import LOG_FILE, LiveView, MetricLogger
+from areal.infra.metrics.trackers.tracking import Ending, TrackedRun, open_trackers
+from areal.infra.metrics.windows import StepWindows
 from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.infra.supervisor.process import INCARNATION_VARIABLE
 from areal.trainer.code_fingerprint import fingerprint_code
@@ -51,9 +54,10 @@ class RunSession:
         self._code = fingerprint_code(config)
         self.resumed: Checkpoint | None = self._find_checkpoint()
         self._rows: str | None = None
+        self.trackers = open_trackers(self._tracked(), config.metrics.trackers)
         # Metrics of step k stand for k finished steps; later ones are about to be done again.
         first_logged = self.first_step + 1 if self.resumed is not None else 0
-        self.metrics = MetricLogger(directory, config.metrics, first_step=first_logged)
+        self.metrics = MetricLogger(directory, config.metrics, first_step=first_logged, trackers=self.trackers)
         self.finished_steps = self.first_step
         """Training steps of the run that are done, those before a resume included."""
         self.total_steps: int | None = None
@@ -90,10 +94,14 @@ class RunSession:
         self.total_steps = total_steps
         title = f"{self.config.experiment_name}/{self.config.trial_name}"
         self._schedule.start()
-        with LiveView(total_steps, title=title, enabled=self.config.metrics.progress) as view:
+        windows = StepWindows(self.config.metrics, self.directory)
+        enabled = self.config.metrics.progress
+        with LiveView(total_steps, title=title, enabled=enabled) as view, contextlib.closing(windows):
             while self.finished_steps < total_steps and not self.stop.requested:
                 step = self.finished_steps
+                windows.begin(step + 1)
                 yield step
+                windows.end(step + 1)
                 if self.finished_steps == step:
                     continue
                 step = self.finished_steps
@@ -212,6 +220,30 @@ class RunSession:
                 "(the old run is archived), or use another output_dir",
             )
 
+    def end_trackers(self, exit_code: int) -> None:
+        """Tell the trackers how the run ends, with the newest numbers of it."""
+        finished = self.total_steps is not None and self.finished_steps >= self.total_steps
+        summary = {"steps": self.finished_steps, "seconds": round(time.monotonic() - self._started, 2)}
+        ending = Ending(state="finished" if finished else "interrupted", exit_code=exit_code, summary=summary)
+        asked = exit_code in (0, self.stop.exit_code, 130)
+        self.trackers.finish(ending if asked else replace(ending, state="failed"))
+
+    def _tracked(self) -> TrackedRun:
+        """Describe this run for the trackers."""
+        config = self.config
+        return TrackedRun(
+            directory=self.directory,
+            experiment=config.experiment_name,
+            trial=config.trial_name,
+            config=to_mapping(config),
+            first_step=self.first_step,
+            continues=self.resumed is not None,
+        )
+
+    def _is_regular(self, step: int) -> bool:
+        every = self.config.checkpoint.every_steps
+        return bool(every) and step % every == 0
+
     def _find_checkpoint(self) -> Checkpoint | None:
         if not self.config.checkpoint.resume:
             if self.store.steps():
@@ -280,7 +312,10 @@ def open_session(config: RunConfig, *, restart: bool = False) -> Iterator[RunSes
             raise
         finally:
             seconds = round(time.monotonic() - started, 2)
-            event("run ended", error=problem, kind="end", seconds=seconds, **_end_of(session, stop, problem))
+            end = _end_of(session, stop, problem)
+            if session is not None:
+                session.end_trackers(end["exit_code"])
+            event("run ended", error=problem, kind="end", seconds=seconds, **end)
 
 
 def _end_of(session: RunSession | None, stop: StopRequest, problem: BaseException | None) -> dict[str, Any]:

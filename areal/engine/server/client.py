@@ -13,6 +13,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from areal.engine.server.errors import BadAnswerError, BadStatusError, ConnectionFailedError, StalledError
+from areal.utils import tracing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -53,16 +54,17 @@ class ServerClient:
         """
         where = f"{url}{path}"
         try:
-            async with self._open().post(
-                where, json=body, headers={"Accept": "text/event-stream", **self._headers}
-            ) as response:
-                if response.status != 200:
-                    raise BadStatusError(response.status, where, _excerpt(await response.text(errors="replace")))
-                if response.content_type != "text/event-stream":
-                    text = _excerpt(await response.text(errors="replace"))
-                    raise BadAnswerError(f"{where} answered {response.content_type}, not an event stream: {text}")
-                async for event in _parse_events(response.content, where, patience):
-                    yield event
+            with tracing.async_span(f"POST {path}", leaf=True, server=url):
+                async with self._open().post(
+                    where, json=body, headers={"Accept": "text/event-stream", **self._headers}
+                ) as response:
+                    if response.status != 200:
+                        raise BadStatusError(response.status, where, _excerpt(await response.text(errors="replace")))
+                    if response.content_type != "text/event-stream":
+                        text = _excerpt(await response.text(errors="replace"))
+                        raise BadAnswerError(f"{where} answered {response.content_type}, not an event stream: {text}")
+                    async for event in _parse_events(response.content, where, patience):
+                        yield event
         except (OSError, self._errors()) as error:
             raise ConnectionFailedError(f"{where}: {type(error).__name__}: {error}") from error
 
@@ -76,12 +78,13 @@ class ServerClient:
     async def _exchange(self, method: str, url: str, path: str, body: Mapping[str, Any] | None, timeout: float) -> Any:
         where = f"{url}{path}"
         try:
-            async with asyncio.timeout(timeout):
-                async with self._open().request(method, where, json=body, headers=self._headers) as response:
-                    text = await response.text(errors="replace")
-                    if response.status >= 300:
-                        raise BadStatusError(response.status, where, _excerpt(text))
-                    return _parse(text, where)
+            with tracing.async_span(f"{method} {path}", server=url):
+                async with asyncio.timeout(timeout):
+                    async with self._open().request(method, where, json=body, headers=self._headers) as response:
+                        text = await response.text(errors="replace")
+                        if response.status >= 300:
+                            raise BadStatusError(response.status, where, _excerpt(text))
+                        return _parse(text, where)
         except TimeoutError:
             raise StalledError(f"{where} did not answer within {timeout:g} s") from None
         except (OSError, self._errors()) as error:

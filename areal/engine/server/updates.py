@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from areal.api import ArealError, EngineError
 from areal.engine.server.errors import BadAnswerError, RefusedError, ServerError
+from areal.utils import tracing
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ class WeightUpdater:
         all of them keep their current weights.
         """
         started = time.perf_counter()
-        staged, problems = await self._stage_all(servers, published)
+        with tracing.async_span("stage weights", version=published.manifest.version):
+            staged, problems = await self._stage_all(servers, published)
         self.tally["stage_seconds"] = time.perf_counter() - started
         refused = [error for error in problems.values() if isinstance(error, RefusedError)]
         if servers and not staged and len(refused) == len(servers):
@@ -77,7 +79,8 @@ class WeightUpdater:
         for server, error in problems.items():
             self._give_up(server, str(error))
         started = time.perf_counter()
-        done = await asyncio.gather(*(self._switch(server, published, probe, paused=paused) for server in staged))
+        with tracing.async_span("switch weights", version=published.manifest.version):
+            done = await asyncio.gather(*(self._switch(server, published, probe, paused=paused) for server in staged))
         self.tally["switch_seconds"] = time.perf_counter() - started
         return [server for server, good in zip(staged, done, strict=True) if good]
 

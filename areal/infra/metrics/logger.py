@@ -5,17 +5,16 @@
     metrics.log_rollouts(0, groups)
     metrics.close()
 
-metrics.jsonl is the truth, other sinks are copies: the failure of one (TensorBoard, Weights & Biases) is announced once
-and never stops a run. `LiveView` shows progress on a terminal, otherwise one log line per step.
+metrics.jsonl is the truth, `trackers` get copies. `LiveView` shows progress on a terminal, otherwise one log line
+per step.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
 import sys
 import time
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 from areal.infra.metrics import names
 from areal.infra.metrics.attempts import next_attempt
@@ -28,124 +27,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from areal.api import PromptGroup
-    from areal.infra.metrics.attempts import Attempt
     from areal.infra.metrics.config import MetricsConfig
+    from areal.infra.metrics.trackers.tracking import Trackers
 
 
 logger = getLogger(__name__)
-
-
-class Sink(Protocol):
-    """Destination of numbers beside metrics.jsonl."""
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the values of a step."""
-        ...
-
-    def close(self) -> None:
-        """Flush and release."""
-        ...
-
-
-class TensorBoardSink:
-    """Event files in `<run_dir>/tensorboard`, one per attempt, written by the tensorboard package alone (no torch).
-
-    A later attempt begins its file with the mark of a restart, at which TensorBoard forgets what it has read of steps
-    from there on: each step is shown once. The older file stays as it is.
-    """
-
-    def __init__(self, run_dir: Path, attempt: Attempt) -> None:
-        """Find the package. The file is begun by the first value, so that an attempt without any takes nothing back."""
-        self._files = importlib.import_module("tensorboard.summary.writer.event_file_writer")
-        self._events = importlib.import_module("tensorboard.compat.proto.event_pb2")
-        self._summaries = importlib.import_module("tensorboard.compat.proto.summary_pb2")
-        self._folder = run_dir / "tensorboard"
-        self._attempt = attempt
-        self._writer: Any = None
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write one scalar per metric."""
-        if self._writer is None:
-            self._writer = self._files.EventFileWriter(str(self._folder))
-            if self._attempt.number > 1:
-                restart = self._events.SessionLog(status=self._events.SessionLog.START)
-                self._add(step=self._attempt.first_step, session_log=restart)
-        values = [self._summaries.Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
-        self._add(step=step, summary=self._summaries.Summary(value=values))
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Close the event file."""
-        if self._writer is not None:
-            self._writer.close()
-
-    def _add(self, **content: Any) -> None:
-        self._writer.add_event(self._events.Event(wall_time=time.time(), **content))
-
-
-class WandbSink:
-    """A Weights & Biases run; where it logs to and whether it is online is wandb's own configuration."""
-
-    def __init__(self, run_dir: Path, project: str) -> None:
-        wandb: Any = importlib.import_module("wandb")
-        self._run = wandb.init(project=project, dir=str(run_dir), name=run_dir.name)
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log all values of the step in one call."""
-        self._run.log(dict(metrics), step=step)
-
-    def close(self) -> None:
-        """Finish the run."""
-        self._run.finish()
-
-
-class GuardedSink:
-    """A sink that is switched off, with one warning, as soon as it fails for any reason."""
-
-    def __init__(self, name: str, build: Callable[[], Sink]) -> None:
-        self._name = name
-        self._sink: Sink | None = None
-        self._attempt("start", lambda: setattr(self, "_sink", build()))
-
-    @property
-    def active(self) -> bool:
-        """Whether values still reach the sink."""
-        return self._sink is not None
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Pass the values on, if the sink still works."""
-        sink = self._sink
-        if sink is not None:
-            self._attempt("log", lambda: sink.log(step, metrics))
-
-    def close(self) -> None:
-        """Release the sink."""
-        sink, self._sink = self._sink, None
-        if sink is not None:
-            self._attempt("close", sink.close)
-
-    def _attempt(self, what: str, action: Callable[[], object]) -> None:
-        try:
-            action()
-        except Exception as error:  # noqa: BLE001 -- third-party backends raise anything; a run must outlive all of it
-            self._sink = None
-            logger.warning(
-                "%s failed to %s and is switched off for this run (%s: %s); metrics.jsonl is complete without it",
-                self._name,
-                what,
-                type(error).__name__,
-                error,
-            )
-
-
-def optional_sinks(run_dir: Path, config: MetricsConfig, attempt: Attempt) -> list[GuardedSink]:
-    """Return the sinks a configuration asks for, for the values of one attempt."""
-    sinks = []
-    if config.tensorboard:
-        sinks.append(GuardedSink("TensorBoard", lambda: TensorBoardSink(run_dir, attempt)))
-    if config.wandb_project:
-        sinks.append(GuardedSink("Weights & Biases", lambda: WandbSink(run_dir, config.wandb_project)))
-    return sinks
 
 
 METRICS_FILE: Final = "metrics.jsonl"
@@ -169,12 +55,13 @@ class MetricLogger:
         *,
         first_step: int = 0,
         decode: Callable[[Sequence[int]], str] | None = None,
+        trackers: Trackers | None = None,
     ) -> None:
         """Open the files for a new attempt at the run; a line that a killed run never finished is put aside.
 
         first_step: smallest step that this attempt may log. What the files have of it and of later steps stays there,
         superseded as soon as this attempt logs anything. decode: token ids to text (a tokenizer's `decode`), so that
-        the report can colour text token by token.
+        the report can colour text token by token. trackers: get a copy of everything; whoever opened them ends them.
         """
         self._config = config
         self.decode = decode
@@ -183,7 +70,7 @@ class MetricLogger:
         self._rollouts = JsonLines(run_dir / ROLLOUTS_FILE)
         self.attempt = next_attempt(self._metrics.path, first_step)
         """What this process logs belongs to."""
-        self._sinks = optional_sinks(run_dir, config, self.attempt)
+        self._trackers = trackers
         self._rollouts_begun = False
         self._rollouts_failed = False
         self._begun = False
@@ -211,8 +98,8 @@ class MetricLogger:
         numbers = {name: encode_number(value) for name, value in metrics.items()}
         self._waiting.append({"step": step, "time": round(time.time(), 3), **numbers})
         self._write_waiting()
-        for sink in self._sinks:
-            sink.log(step, metrics)
+        if self._trackers is not None:
+            self._trackers.log(step, metrics)
 
     def log_rollouts(self, step: int, groups: Sequence[PromptGroup]) -> None:
         """Append the first `rollouts_per_step` groups.
@@ -229,6 +116,8 @@ class MetricLogger:
             if not self._rollouts_failed:
                 logger.warning("%s cannot be written (%s); training goes on without it", self._rollouts.path, error)
             self._rollouts_failed = True
+        if self._trackers is not None:
+            self._trackers.log_samples(step, groups[: self._config.rollouts_per_step])
 
     def close(self) -> None:
         """Flush and close everything. Idempotent."""
@@ -238,8 +127,6 @@ class MetricLogger:
             self._waiting.clear()
         self._metrics.close()
         self._rollouts.close()
-        for sink in self._sinks:
-            sink.close()
 
     def _write_waiting(self) -> None:
         try:

@@ -56,6 +56,10 @@ MISMATCH_MEAN: Final = "mismatch/abs_mean"
 MISMATCH_MAX: Final = "mismatch/abs_max"
 TOKENS_PER_SECOND: Final = "throughput/tokens_per_second"
 """Tokens per second of wall time: generated ones in RL, trained ones in SFT."""
+FLOPS_PER_TOKEN: Final = "perf/flops_per_token"
+"""Operations of forward and backward pass per trained token, recomputation not counted."""
+MFU: Final = "perf/mfu"
+"""Model FLOPs utilisation while the model learns: operations that were needed, of those the accelerators could do."""
 TIME_PREFIX: Final = "time/"
 """Seconds of one step spent on something, e.g.
 

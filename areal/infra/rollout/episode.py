@@ -30,6 +30,7 @@ from areal.api import (
     Trajectory,
     UsageError,
 )
+from areal.utils import tracing
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ class EpisodeEngine:
 
     async def _generate_once(self, request: ModelRequest) -> ModelResponse:
         try:
-            return await self._engine.agenerate(request)
+            with tracing.async_span("generate", tokens=len(request.input_ids)):
+                return await self._engine.agenerate(request)
         except asyncio.CancelledError:
             # The episode is given up: its slot in the engine must not go on decoding for nobody.
             with contextlib.suppress(EngineError):  # closed meanwhile: then nothing decodes either
@@ -249,6 +251,11 @@ class EpisodeOutcome:
     """The workflow returned None, or no trajectory: on purpose, not a fault."""
 
 
+def sample_id(ordinal: int, sample_index: int) -> str:
+    """Return what names a sample of the run in traces."""
+    return f"{ordinal}/{sample_index}"
+
+
 class EpisodeRunner:
     """Runs episodes on one engine. Seeds depend on (stream, run seed, ordinal, sample, attempt, call) only."""
 
@@ -268,6 +275,16 @@ class EpisodeRunner:
 
     async def run(self, workflow: RolloutWorkflow, job: EpisodeJob) -> EpisodeOutcome:
         """Run to the end. Only cancellation and UsageError get out as exceptions."""
+        if not tracing.active():
+            return await self._run(workflow, job)
+        identity = sample_id(job.ordinal, job.sample_index)
+        with tracing.async_span("episode", track=f"{job.stream}/{identity}", row=job.row_index):
+            outcome = await self._run(workflow, job)
+            if outcome.trajectories and job.stream == "train":
+                tracing.flow_start("sample", identity)
+            return outcome
+
+    async def _run(self, workflow: RolloutWorkflow, job: EpisodeJob) -> EpisodeOutcome:
         faults: list[Fault] = []
         for attempt in range(self._max_retries + 1):
             try:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.algorithm.blocks import block_name
 from areal.api import ConfigError, RegistryError, unknown_name
 from areal.dataset.encoding import is_buildable
+from areal.infra.metrics.trackers.tracking import problems as tracker_problems
 from areal.trainer.config import DPOConfig, ModelConfig, PPOConfig, RowsConfig
 from areal.trainer.configuration.problems import DEFAULT, Problem, raise_all
 from areal.trainer.evaluation_config import RULES, metrics_of
@@ -157,6 +158,8 @@ def _common_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str 
             yield f"{key}.name", problem
         if dataset.max_length is not None and dataset.max_length < 1:
             yield f"{key}.max_length", f"expected null or at least 1, got {dataset.max_length}"
+    for name, problem in tracker_problems(config.metrics.trackers):
+        yield f"metrics.trackers.{name}", problem
     for key, low in (("total_train_epochs", 1), ("total_train_steps", 1), ("eval_every_steps", 0), ("eval_rows", 1)):
         value = getattr(config, key, None)
         if value is not None and value < low:

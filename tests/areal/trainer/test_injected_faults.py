@@ -506,14 +506,19 @@ def test_a_crash_in_the_evaluation_of_a_supervised_run_does_not_end_it(tmp_path)
 )
 def test_a_metrics_service_that_goes_away_is_only_a_warning(tmp_path, straight, monkeypatch, caplog):
     class Service:
-        def log(self, values, step):
+        def define_metric(self, *_, **__):
+            pass
+
+        def log(self, values):
             raise ConnectionError("service unavailable")
 
-        def finish(self):
-            raise ConnectionError("service unavailable")
+    def started(**_):
+        return Service()
 
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda **_: Service()))
-    summary, weights = runs.train(runs.tiny(tmp_path / "run", **SMALL, metrics__wandb_project="mine"))
+    client = types.SimpleNamespace(init=started, Settings=dict, __spec__=object())
+    monkeypatch.setitem(sys.modules, "wandb", client)
+    config = runs.tiny(tmp_path / "run", **SMALL, metrics__trackers__wandb__project="mine")
+    summary, weights = runs.train(config)
     assert summary["finished"]
     assert list(metrics_of(tmp_path / "run")) == [1, 2, 3, 4]
     assert_equal_bits(weights, straight)

@@ -101,18 +101,3 @@ def test_an_empty_file_and_a_torn_line_have_no_attempt(tmp_path, torn):
     assert read_attempts(file) == []
     assert list(current_lines(file)) == [torn][: len(torn)]
     assert read_metrics(file) == {}
-
-
-def test_tensorboard_shows_each_step_once_after_a_resume(tmp_path):
-    pytest.importorskip("tensorboard", reason="needs the tensorboard extra")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    for first, values in ((0, {step: step for step in range(6)}), (4, {4: 14, 5: 15, 6: 16}), (3, {3: 23, 4: 24})):
-        attempt(tmp_path, first, values, tensorboard=True)
-    MetricLogger(tmp_path, MetricsConfig(tensorboard=True), first_step=0).close()  # logs nothing: takes nothing back
-    files = sorted((tmp_path / "tensorboard").iterdir())
-    assert len(files) == 3
-    shown = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("reward")
-    assert [(event.step, event.value) for event in shown] == [(0, 0), (1, 1), (2, 2), (3, 23), (4, 24)]
-    older = EventAccumulator(str(files[1])).Reload().Scalars("reward")
-    assert [event.value for event in older] == [14, 15, 16]

@@ -1,4 +1,4 @@
-"""metrics.jsonl and rollouts.jsonl: whole lines, kills, resuming, and optional sinks that may fail."""
+"""metrics.jsonl and rollouts.jsonl: whole lines, kills, resuming."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from areal.api import ConfigError, Fault, FaultKind, PromptGroup, StopReason, Trajectory
 from areal.infra.metrics.config import MetricsConfig
 from areal.infra.metrics.jsonl import JsonLines, expand, read_rollouts, run_lengths, token_pieces
-from areal.infra.metrics.logger import GuardedSink, MetricLogger, read_metrics, series
+from areal.infra.metrics.logger import MetricLogger, read_metrics, series
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -192,61 +192,6 @@ def test_token_pieces_join_to_the_whole_text_even_when_tokens_cut_characters(tex
     pieces = token_pieces(tokens, lambda ids: bytes(ids).decode(errors="replace"))
     assert len(pieces) == len(tokens)
     assert "".join(pieces) == text
-
-
-def test_a_tensorboard_copy_is_written_without_torch(tmp_path):
-    pytest.importorskip("tensorboard", reason="needs the tensorboard extra")
-    code = (
-        "import sys; from pathlib import Path\n"
-        "from areal.infra.metrics.logger import MetricLogger; from areal.infra.metrics.config import MetricsConfig\n"
-        "with MetricLogger(Path(sys.argv[1]), MetricsConfig(tensorboard=True)) as m: m.log(3, {'reward/mean': 0.5})\n"
-        "print('torch' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True,
-    )  # fmt: skip
-    assert done.stdout.strip() == "False", done.stderr
-    (event_file,) = (tmp_path / "tensorboard").iterdir()
-    assert b"reward/mean" in event_file.read_bytes()
-
-
-class BreaksOnSecondCall:
-    def __init__(self):
-        self.calls = 0
-
-    def log(self, step, metrics):
-        self.calls += 1
-        if self.calls == 2:
-            raise ConnectionError("backend is down")
-
-    def close(self):
-        raise AssertionError("a sink that failed is not touched again")
-
-
-@pytest.mark.fault(
-    row=32,
-    injected="a further destination of metrics breaks",
-    seen="switched off with one warning",
-)
-def test_a_sink_that_breaks_is_announced_once_and_left_alone(caplog):
-    backend = BreaksOnSecondCall()
-    sink = GuardedSink("Tracker", lambda: backend)
-    for step in range(5):
-        sink.log(step, {"a": 1.0})
-    sink.close()
-    assert backend.calls == 2
-    assert not sink.active
-    assert caplog.text.count("switched off for this run (ConnectionError: backend is down)") == 1
-
-
-def test_a_sink_that_is_not_installed_does_not_stop_the_run(tmp_path, monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "wandb", None)  # what an absent package looks like to import
-    with MetricLogger(tmp_path, MetricsConfig(wandb_project="p")) as metrics:
-        metrics.log(0, {"a": 1.0})
-        metrics.log(1, {"a": 2.0})
-    assert series(read_metrics(tmp_path / "metrics.jsonl"), "a") == [(0, 1.0), (1, 2.0)]
-    assert caplog.text.count("Weights & Biases failed to start") == 1
 
 
 def test_a_negative_number_of_rollouts_to_keep_is_refused():
