@@ -11,6 +11,7 @@ from typing import Final
 DATASETS: Final[dict[str, str]] = {
     "arithmetic_rl": "areal.dataset.arithmetic:get_arithmetic_rl_dataset",
     "arithmetic_sft": "areal.dataset.arithmetic:get_arithmetic_sft_dataset",
+    "code_rl": "areal.dataset.code:get_code_rl_dataset",
     "gsm8k_rl": "areal.dataset.gsm8k:get_gsm8k_rl_dataset",
     "gsm8k_sft": "areal.dataset.gsm8k:get_gsm8k_sft_dataset",
     "hhrlhf_preference": "areal.dataset.hhrlhf:get_hhrlhf_preference_dataset",
