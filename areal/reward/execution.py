@@ -46,6 +46,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from areal.api import ArealError
 from areal.reward._sandbox import ProcessLimits
+from areal.reward.fences import last_block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +59,6 @@ _STARTUP_SECONDS: Final = 30.0
 """For Python to start and confine itself; a machine that needs longer is in trouble, and the model is not to blame."""
 _ENDING_SECONDS: Final = 5.0
 _CHUNK: Final = 1 << 16
-_FENCES: Final = ("```", "~~~")
 _PYTHON_LABELS: Final = frozenset({"py", "python", "python3"})
 
 
@@ -117,27 +117,8 @@ def last_code_block(text: str) -> str | None:
 
     None when there is neither, or when the last fence is never closed: the answer was cut off.
     """
-    blocks: list[tuple[str, str]] = []
-    fence, label = "", ""
-    body: list[str] = []
-    for line in text.splitlines():
-        mark = line.strip()
-        if not fence and mark.startswith(_FENCES):
-            label = mark.lstrip(mark[0]).strip().lower()
-            fence = mark[: len(mark) - len(mark.lstrip(mark[0]))]
-            body = []
-        elif fence and mark.startswith(fence) and not mark.strip(fence[0]):
-            blocks.append((label, "\n".join(body)))
-            fence = ""
-        elif fence:
-            body.append(line)
-    if fence:
-        return None
-    for labels in (_PYTHON_LABELS, {""}):
-        found = next((body for label, body in reversed(blocks) if label in labels), None)
-        if found is not None:
-            return found
-    return None
+    block = last_block(text, _PYTHON_LABELS)
+    return None if block is None else block[1]
 
 
 def checked_tests(tests: Any) -> list[str]:
