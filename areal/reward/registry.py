@@ -7,7 +7,12 @@ from __future__ import annotations
 from typing import Final
 
 REWARDS: Final[dict[str, str]] = {
+    "code": "areal.reward.code:CodeReward",
     "exact": "areal.reward.exact:exact_reward",
+    "format": "areal.reward.format:FormatReward",
     "gsm8k": "areal.reward.gsm8k:gsm8k_reward",
+    "ifeval": "areal.reward.ifeval:IFEvalReward",
+    "judge": "areal.reward.judge:JudgeReward",
+    "length": "areal.reward.length:LengthReward",
     "math_verify": "areal.reward.math_verify:math_verify_reward",
 }
