@@ -25,6 +25,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from areal.api import UsageError
 from areal.cli.output import Report, format_summary
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="check, show every value with its origin, estimate memory, stop"
+    )
+    parser.add_argument(
+        "--trace",
+        metavar="STEPS",
+        help="record what happens when in these steps, e.g. 10 or 10-12, for ui.perfetto.dev (metrics.trace.steps)",
     )
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
@@ -68,6 +74,8 @@ def run(arguments: argparse.Namespace) -> Report:
     overrides = list(arguments.overrides)
     if arguments.resume is not None:
         overrides.append(f"checkpoint.resume={str(arguments.resume).lower()}")
+    if arguments.trace is not None:
+        overrides.append(f"metrics.trace.steps={_steps(arguments.trace)}")
     resolved = source.load_config(arguments.config, overrides)
     validation.validate_run(resolved.config, resolved.provenance)
     if (num_processes := world_size()) is not None:
@@ -97,6 +105,14 @@ def run(arguments: argparse.Namespace) -> Report:
             f"`areal report {run_dir}` writes a page with curves and sampled rollouts.",
         ),
     )
+
+
+def _steps(text: str) -> list[int]:
+    """Return the first and the last step of "10" or "10-12"."""
+    first, _, last = text.partition("-")
+    if not first.isdecimal() or not (last or first).isdecimal():
+        raise UsageError(f"--trace is {text!r}, expected a step or a range of steps", fix="write --trace 10-12")
+    return [int(first), int(last or first)]
 
 
 def _to_continue(summary: Mapping[str, Any], config: RunConfig, arguments: argparse.Namespace) -> tuple[str, ...]:

@@ -215,6 +215,22 @@ def test_help_documents_all_exit_codes(capsys):
     assert cli.EXIT_CODES.strip() in capsys.readouterr().out
 
 
+def test_a_trace_is_asked_for_by_its_steps(good, capsys):
+    for steps, expected in (("10-12", [10, 12]), ("7", [7, 7])):
+        assert cli.main(["train", str(good), "--trace", steps, "--dry-run", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["config"]["metrics"]["trace"] == {"steps": expected}
+    assert cli.main(["train", str(good), "--trace", "soon", "--dry-run", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["fix"] == "write --trace 10-12"
+
+
+def test_a_tracker_that_is_not_installed_is_an_error_before_anything_is_loaded(good, capsys, monkeypatch):
+    monkeypatch.setattr("areal.infra.metrics.trackers.wandb.WandbTracker.package", "no_such_client")
+    assert cli.main(["train", str(good), "metrics.trackers.wandb={}", "--dry-run", "--json"]) == 2
+    said = capsys.readouterr().out
+    assert "metrics.trackers.wandb" in said
+    assert "pip install 'areal[wandb]'" in said
+
+
 def test_a_dry_run_reports_as_json_what_it_prints_as_text(good, capsys):
     assert cli.main(["train", str(good), "rollout.batch_size=4", "--dry-run", "--json", "seed=3"]) == 0
     report = json.loads(capsys.readouterr().out)
