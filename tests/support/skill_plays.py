@@ -96,7 +96,7 @@ NEEDED = {
     "add-unit-tests": "Put the file where the code is mirrored",
     "add-workflow": "areal-new workflow second-try --style multi_turn --max-turns 2 --no-test",
     "commit-conventions": "git commit -m",
-    "create-pr": "--draft --run-checks",
+    "create-pr": "--no-push    #",
     "debug-distributed": LEFT_EARLY,
     "review-pr": "`path:line`, what is wrong",
     "translate-doc-zh": 'areal-docs zh-mark docs/zh/concepts.md       # "this',
