@@ -108,6 +108,7 @@ def render_recovery(facts: Mapping[str, Any]) -> str:
         begin += "; its model is written, so without further steps nothing is trained (exit code 24)"
     if archive is not None:
         begin = f"starts at step 0; --restart moves {', '.join(archive['entries'])} into {archive['to']}"
+    begin = begin.replace("\n", "\n          ")
     size = facts["checkpoint_bytes"]
     keeps = f"the newest {facts['keeps']} checkpoints" + ("" if size is None else f", about {format_bytes(size)} each")
     return f"Recovery\n  begins  {begin}\n  saves   {facts['saves']}\n  keeps   {keeps}"

@@ -236,7 +236,7 @@ def test_the_dry_run_says_when_a_run_saves_and_how_it_begins(tmp_path, capsys):
         (["--restart"], f"into {config.directory / 'archived' / '0001'}"),
         (
             ["actor.lr=0.5"],
-            "refused: the configuration differs from the one the checkpoint was made with:\n  actor.lr:",
+            "refused: the configuration differs from the one the checkpoint was made with:\n            actor.lr:",
         ),
         (["actor.lr=0.5", "checkpoint.allow_config_change=true"], "continues from the checkpoint of step 2"),
     ):
