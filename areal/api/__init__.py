@@ -35,6 +35,7 @@ from areal.api.records import (
     PairedBatch,
     PromptGroup,
     Provenance,
+    RewardUse,
     StopReason,
     Trajectory,
 )
@@ -92,6 +93,7 @@ __all__ = [
     "PublishedWeights",
     "RegistryError",
     "RewardFunction",
+    "RewardUse",
     "RolloutError",
     "RolloutWorkflow",
     "ServerInstance",

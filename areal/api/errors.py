@@ -121,6 +121,8 @@ class FaultKind(StrEnum):
     """The row cannot be used (empty prompt, prompt longer than the context). Never retried."""
     GENERATION_FAILED = "generation_failed"
     """The inference engine failed or broke its contract (missing or non-finite log-probabilities). Retried."""
+    REWARD_DIED = "reward_died"
+    """The reward's process ended during the call (exit, signal, out of memory). Retried."""
     REWARD_INVALID = "reward_invalid"
     """The reward returned something that is not a finite number. Never retried."""
     REWARD_RAISED = "reward_raised"
@@ -136,7 +138,9 @@ class FaultKind(StrEnum):
         return self in _RETRYABLE
 
 
-_RETRYABLE = frozenset({FaultKind.GENERATION_FAILED, FaultKind.REWARD_RAISED, FaultKind.REWARD_TIMEOUT})
+_RETRYABLE = frozenset(
+    {FaultKind.GENERATION_FAILED, FaultKind.REWARD_DIED, FaultKind.REWARD_RAISED, FaultKind.REWARD_TIMEOUT}
+)
 
 
 class FaultError(ArealError, RuntimeError):

@@ -64,6 +64,25 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RewardUse:
+    """How much one reward component was used; failed attempts included."""
+
+    calls: int
+    failures: int
+    """Calls that gave no value."""
+    seconds: float
+    """Sum over the calls."""
+
+    def __add__(self, other: RewardUse) -> RewardUse:
+        """Return both together."""
+        return RewardUse(
+            calls=self.calls + other.calls,
+            failures=self.failures + other.failures,
+            seconds=self.seconds + other.seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """One episode as the trainer sees it. All per-token lists have the length of `tokens`.
 
@@ -90,7 +109,9 @@ class Trajectory:
     sample_index: int = 0
     """Index inside the group, from 0. Stamped by the executor."""
     reward_components: Mapping[str, float] = field(default_factory=dict)
-    """Named parts of the reward, for metrics only."""
+    """Named parts of the reward. Those of the configured rewards are stamped by the executor."""
+    stats: Mapping[str, float] = field(default_factory=dict)
+    """What was recorded while the sample was produced (`areal.utils.stats`). Stamped by the executor."""
     text: Mapping[str, str] = field(default_factory=dict)
     """Readable form for reports, e.g. {"prompt": "8*9=", "completion": "72"}; never used for training."""
     provenance: Provenance = field(default_factory=Provenance)
@@ -127,9 +148,24 @@ class Trajectory:
         """Number of tokens the policy sampled."""
         return sum(self.loss_mask)
 
-    def stamped(self, *, group_id: int, sample_index: int, provenance: Provenance) -> Trajectory:
-        """Copy with the identity that only the executor knows."""
-        return replace(self, group_id=group_id, sample_index=sample_index, provenance=provenance)
+    def stamped(
+        self,
+        *,
+        group_id: int,
+        sample_index: int,
+        provenance: Provenance,
+        reward_components: Mapping[str, float] | None = None,
+        stats: Mapping[str, float] | None = None,
+    ) -> Trajectory:
+        """Copy with what only the executor knows. Components that the workflow named itself stay as they are."""
+        return replace(
+            self,
+            group_id=group_id,
+            sample_index=sample_index,
+            provenance=provenance,
+            reward_components={**(reward_components or {}), **self.reward_components},
+            stats={**self.stats, **(stats or {})},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +179,8 @@ class PromptGroup:
     trajectories: tuple[Trajectory, ...]
     faults: tuple[Fault, ...] = ()
     """Faults of samples that were retried or lost."""
+    reward_uses: Mapping[str, RewardUse] = field(default_factory=dict)
+    """By reward component: its calls for all samples of the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,10 @@ pickle:
 
     in   first {"target" | "pickled", "options", "sys_path", "memory_limit_mb"}, then (args, data) per call
     out  first ("ready",) or ("failed", type, message), then one of these per call, in order:
-         ("value", seconds, float)    ("invalid", seconds, text)
-         ("raised", seconds, text)    ("fault", seconds, kind, text)
+         ("value", seconds, float, recorded)    ("invalid", seconds, text)
+         ("raised", seconds, text)              ("fault", seconds, kind, text)
+
+"recorded" is what the reward gave to `areal.utils.stats.record`: name to numbers.
 
 Two processes, in a session of their own: the first is a guard that runs no user code and can therefore always act.
 When the parent is gone, or asks by SIGTERM, it kills the group, that is the worker and everything the reward started,
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 HEADER = struct.Struct("<I")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _HUNT_SECONDS = 2.0
+_POSITIONAL = 4
+"""Parameters of every reward that are no options: prompt, completions, prompt_ids and completion_ids."""
 
 
 def main() -> None:
@@ -128,6 +132,7 @@ def _serve(channel: socket.socket) -> None:
         return
     try:
         function = _load(pickle.loads(setup))
+        from areal.utils import stats  # found on the path that the set-up brought
     except BaseException as error:  # noqa: BLE001 -- whatever importing user code raises is reported to the parent
         _send(channel, ("failed", type(error).__name__, str(error)))
         return
@@ -136,7 +141,10 @@ def _serve(channel: socket.socket) -> None:
         started = time.perf_counter()
         try:
             arguments, data = pickle.loads(frame)
-            outcome = _judge(function(*arguments, **data))
+            with stats.scope() as recorded:
+                outcome = _judge(function(*arguments, **data))
+            if outcome[0] == "value":
+                outcome = *outcome, recorded
         except BaseException as error:  # noqa: BLE001 -- SystemExit too: a reward's failure is an answer, not our end
             kind = getattr(error, "kind", None)
             if type(error).__name__ == "FaultError" and kind is not None:
@@ -179,10 +187,22 @@ def _load(setup: dict[str, Any]) -> Callable[..., Any]:
     if isinstance(function, type):
         function = function(**setup["options"])
     elif setup["options"]:
+        _check_options(function, setup["options"])
         function = functools.partial(function, **setup["options"])
     if not callable(function):
         raise TypeError(f"it is a {type(function).__name__}, expected a function")
     return function
+
+
+def _check_options(function: Callable[..., Any], options: dict[str, Any]) -> None:
+    """Raise TypeError for an option that the function has no parameter for: **data would take it for a column."""
+    import inspect
+
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    known = [parameter.name for parameter in parameters if parameter.kind not in several][_POSITIONAL:]
+    if unknown := sorted(options.keys() - set(known)):
+        raise TypeError(f"unknown option {', '.join(unknown)}; it takes {', '.join(known) or 'none'}")
 
 
 def _read(reader: BinaryIO) -> bytes | None:

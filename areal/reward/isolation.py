@@ -37,11 +37,11 @@ from typing import TYPE_CHECKING, Any
 
 from areal.api import ArealError, ConfigError, FaultError, FaultKind, RegistryError, load
 from areal.reward._worker import HEADER
-from areal.utils import tracing
+from areal.utils import stats, tracing
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
 class AsyncRewardWrapper:
@@ -51,6 +51,7 @@ class AsyncRewardWrapper:
         `functools.partial` of one). Lambdas, nested functions and functions of `__main__` are refused, since no other
         process can import them. A class is called once in each worker, and what it returns is the reward.
     options: keyword arguments of that class, or of every call of a function; a column of the row of the same name wins.
+    name: for messages; empty takes the reward's own.
     timeout_seconds: wall time of one call, from its start in the worker.
     max_workers: processes. memory_limit_mb: address space of each (RLIMIT_AS); None sets no limit.
 
@@ -62,6 +63,7 @@ class AsyncRewardWrapper:
         reward: str | Callable[..., Any],
         *,
         options: Mapping[str, Any] | None = None,
+        name: str = "",
         timeout_seconds: float = 15.0,
         max_workers: int = 1,
         memory_limit_mb: int | None = None,
@@ -71,7 +73,8 @@ class AsyncRewardWrapper:
                 f"reward worker: timeout_seconds {timeout_seconds}, max_workers {max_workers}, memory_limit_mb "
                 f"{memory_limit_mb}; expected > 0, at least 1, and None or at least 1"
             )
-        self.name, setup = _transport(reward)
+        own_name, setup = _transport(reward)
+        self.name = name or own_name
         setup |= {"sys_path": [entry or os.getcwd() for entry in sys.path], "memory_limit_mb": memory_limit_mb}
         setup |= {"options": dict(options or {})}
         self._pool = WorkerPool(self.name, frame(setup), timeout_seconds, max_workers)
@@ -83,19 +86,40 @@ class AsyncRewardWrapper:
     ) -> float:
         """Score one completion; arguments as in `areal.api.RewardFunction`.
 
-        Raises FaultError: REWARD_INVALID (not a finite number), REWARD_RAISED (an exception, or the process died),
+        Raises FaultError: REWARD_INVALID (not a finite number), REWARD_RAISED, REWARD_DIED (its process ended),
         REWARD_TIMEOUT, DATA_INVALID (a column cannot be pickled), or the kind of a FaultError that the reward raised.
         Raises ConfigError or RegistryError when the reward cannot be loaded.
         """
+        call = self.submit(prompt, completions, prompt_ids, completion_ids, data)
+        value = await self.answer(call)
+        stats.merge(call.recorded)
+        return value
+
+    def submit(
+        self,
+        prompt: str,
+        completions: str,
+        prompt_ids: list[int],
+        completion_ids: list[int],
+        data: Mapping[str, Any],
+    ) -> RewardCall:
+        """Queue a call and return it at once; its future gives what `__call__` returns or raises.
+
+        Raises FaultError(DATA_INVALID) when a column cannot be pickled.
+        """
         try:
-            payload = frame(((prompt, completions, prompt_ids, completion_ids), data))
+            payload = frame(((prompt, completions, prompt_ids, completion_ids), dict(data)))
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             message = f"the row cannot be sent to the process of reward {self.name!r}: {error}"
             raise FaultError(FaultKind.DATA_INVALID, message) from error
         loop = asyncio.get_running_loop()
         call = RewardCall(payload=payload, loop=loop, future=loop.create_future())
+        self._pool.submit(call)
+        return call
+
+    async def answer(self, call: RewardCall) -> float:
+        """Wait for a call of `submit`."""
         with tracing.async_span("reward", reward=self.name):
-            self._pool.submit(call)
             return await call.future
 
     def start(self) -> None:
@@ -167,9 +191,15 @@ def frame(message: Any) -> bytes:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RewardCall:
+    """One call, from the queue to its answer."""
+
     payload: bytes
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[float]
+    seconds: float = 0.0
+    """How long it ran, once it has ended in whatever way; waiting in the queue does not count."""
+    recorded: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """What the reward recorded (`areal.utils.stats`), once it has answered."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -355,6 +385,7 @@ class WorkerPool:
     def _answer(self, worker: _Worker, message: tuple[Any, ...]) -> None:
         """Act on a message; `_worker` lists what they are."""
         result: float | FaultError
+        recorded: Mapping[str, Sequence[float]] = {}
         match message:
             case ("ready",):
                 worker.ready, worker.deadline = True, float("inf")
@@ -367,7 +398,7 @@ class WorkerPool:
                 self._start_failed(error_class(f"reward {self._name!r} cannot be loaded: {text}"))
                 worker.start_failed = True
                 return
-            case ("value", seconds, value):
+            case ("value", seconds, value, recorded):
                 result = float(value)
             case ("fault", seconds, kind, text) if kind in _FAULT_KINDS:
                 result = FaultError(FaultKind(kind), text)
@@ -382,6 +413,7 @@ class WorkerPool:
             now = time.perf_counter_ns()
             begin, worker.traced_until = max(now - int(seconds * 1e9), worker.traced_until), now
             tracing.complete(message[0], begin, now, process=(worker.process.pid, f"reward {self._name}"))
+        call.seconds, call.recorded = seconds, recorded
         worker.deadline = time.monotonic() + self._timeout_seconds if worker.calls else float("inf")
         self._mean_seconds += 0.2 * (seconds - self._mean_seconds)
         self._settled.append((call, result))
@@ -398,7 +430,7 @@ class WorkerPool:
                 continue
             message = (
                 f"reward {self._name!r} did not finish within {self._timeout_seconds:g} s; its process was killed. "
-                f"Raise reward_timeout_seconds if it may take longer"
+                f"Raise rollout.reward_timeout_seconds if it may take longer"
             )
             self._bury(worker, FaultError(FaultKind.REWARD_TIMEOUT, message))
 
@@ -406,6 +438,7 @@ class WorkerPool:
         """Kill what is left of a worker, blame the call that was running, and put those behind it back in the queue."""
         self._workers.remove(worker)
         self._selector.unregister(worker.channel)
+        ended = time.monotonic()
         status = _kill(worker)
         if not worker.ready and not worker.start_failed:
             died = ConfigError(
@@ -413,8 +446,10 @@ class WorkerPool:
             )
             self._start_failed(cause or died)
         if worker.calls:
-            text = f"reward {self._name!r}: the worker process died ({_exit_text(status)})"
-            self._settled.append((worker.calls.popleft(), cause or FaultError(FaultKind.REWARD_RAISED, text)))
+            call = worker.calls.popleft()
+            call.seconds = max(0.0, self._timeout_seconds - (worker.deadline - ended))
+            text = f"reward {self._name!r}: its process died after {call.seconds:.1f} s ({_exit_text(status)})"
+            self._settled.append((call, cause or FaultError(FaultKind.REWARD_DIED, text)))
             self._queue.extendleft(reversed(worker.calls))
 
     def _start_failed(self, error: ArealError) -> None:

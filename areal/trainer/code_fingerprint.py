@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.dataset.registry import DATASETS
+from areal.reward.components import resolve_components
 from areal.reward.registry import REWARDS
 from areal.trainer.configuration.source import to_mapping
 from areal.workflow.registry import WORKFLOWS
@@ -39,7 +40,6 @@ _SECTIONS: Final[dict[str, Mapping[str, str]]] = {
     "objective": {},
     "preference": {},
     "reward": REWARDS,
-    "reward_options": REWARDS,
     "train_dataset": DATASETS,
     "workflow": WORKFLOWS,
     "workflow_options": {},
@@ -55,7 +55,7 @@ def fingerprint_code(config: RunConfig) -> Code:
     found: Code = {}
     mapping = to_mapping(config)
     for section, table in _SECTIONS.items():
-        for name in _strings(mapping.get(section)):
+        for name in _named(section, mapping.get(section)):
             target = table.get(f"{name}_{getattr(config, 'dataset_kind', '')}") or table.get(name) or name
             if modules := _modules_of(target):
                 found[f"{section} {name}"] = {module: _hash(file) for module, file in sorted(modules.items())}
@@ -76,6 +76,16 @@ def changed_code(before: Mapping[str, Mapping[str, str]], now: Code) -> list[str
 def _describe(module: str) -> str:
     file = _file_of(module)
     return module if file is None else f"{module} ({file})"
+
+
+def _named(section: str, value: Any) -> Iterator[str]:
+    """Yield what a section may name code by; of a map of rewards, keys too."""
+    if section == "reward" and value:
+        for component in resolve_components(value):
+            yield str(component.reward)
+            yield from _strings(dict(component.options))
+    else:
+        yield from _strings(value)
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -26,6 +26,7 @@ from areal.infra.metrics.config import MetricsConfig
 from areal.infra.rollout.config import RolloutConfig
 from areal.infra.supervisor.config import SupervisorConfig
 from areal.infra.weights.config import WeightTransferConfig
+from areal.reward.components import RewardChoice, resolve_components
 from areal.trainer.evaluation_config import EarlyStopConfig, EvalSetConfig, ExportConfig
 
 
@@ -177,11 +178,10 @@ class PPOConfig(RunConfig):
     """Rollout workflow: registry name or importable path."""
     workflow_options: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the workflow, e.g. {max_turns: 3}."""
-    reward: str = ""
-    """Reward function: registry name or importable path; a class is called once per process, and what it returns is the
-    reward. Required."""
-    reward_options: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments: of the class, or of each call of the function, e.g. {path: runs/hhrlhf/reward_model/final}."""
+    reward: RewardChoice = ""
+    """What scores: a registry name or importable path, a list of them, or a map from name to weight or to a section
+    with path, weight, options (keyword arguments of the function or class) and normalize (group, batch or none), e.g.
+    {gsm8k: 1.0, short: {path: my_module:short, weight: 0.2}}. Weighted values add up. Required."""
     gconfig: GenerationConfig = field(default_factory=GenerationConfig)
     """Sampling during training."""
     eval_sets: dict[str, EvalSetConfig] = field(default_factory=dict)
@@ -226,6 +226,8 @@ class PPOConfig(RunConfig):
                     f"'_', '-' and '.'",
                     fix="rename the set",
                 )
+        if self.reward != "":
+            resolve_components(self.reward)
         self._check_servers()
         self._check_ratios()
 

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 from areal.api import Config, ConfigError, GenerationConfig, number
 from areal.dataset.config import DatasetConfig
+from areal.reward.components import RewardChoice, resolve_components
 
 RULES: Final[dict[str, str]] = {
     "auto": "areal.trainer.evaluation.answers:auto",
@@ -29,10 +30,8 @@ class EvalSetConfig(Config):
     """Answers per row: the n of avg@n, and the largest k of pass@k and maj@k."""
     gconfig: GenerationConfig | None = None
     """Sampling; null takes the run's gconfig, greedy where there is one sample per row."""
-    reward: str = ""
-    """Reward: registry name or importable path; empty takes the run's reward with its options."""
-    reward_options: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments of this set's own reward."""
+    reward: RewardChoice = ""
+    """What scores, as `reward` of the run: a name or path, a list, or a map; empty takes the run's."""
     workflow: str = ""
     """Workflow: registry name or importable path; empty takes the run's workflow with its options."""
     workflow_options: dict[str, Any] = field(default_factory=dict)
@@ -46,12 +45,13 @@ class EvalSetConfig(Config):
     def __post_init__(self) -> None:
         """Check that options belong to something and that samples can differ."""
         super().__post_init__()
-        for name in ("reward", "workflow"):
-            if getattr(self, f"{name}_options") and not getattr(self, name):
-                raise ConfigError(
-                    f"{name}_options are set without {name}: an empty {name} takes the run's, with the run's options",
-                    fix=f"name the {name}, or remove {name}_options",
-                )
+        if self.reward != "":
+            resolve_components(self.reward)
+        if self.workflow_options and not self.workflow:
+            raise ConfigError(
+                "workflow_options are set without workflow: an empty workflow takes the run's, with the run's options",
+                fix="name the workflow, or remove workflow_options",
+            )
         if self.gconfig is not None and self.gconfig.greedy and self.samples > 1:
             raise ConfigError(
                 f"samples is {self.samples} and gconfig.greedy is true: all samples of a row would be the same",

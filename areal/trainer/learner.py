@@ -241,7 +241,7 @@ class PolicyLearner:
         for group, reward in zip(batch.groups.tolist(), batch.rewards.tolist(), strict=True):
             rewards.setdefault(group, []).append(reward)
         compared = [len(set(values)) == 1 for values in rewards.values() if len(values) > 1]
-        equal = {names.EQUAL_REWARDS: sum(compared) / len(compared)} if compared else {}
+        equal = {names.ZERO_VARIANCE_SHARE: sum(compared) / len(compared)} if compared else {}
         return {
             **equal,
             names.REWARD_MEAN: float(batch.rewards.mean()),

@@ -16,11 +16,14 @@ import gc
 import time
 from typing import TYPE_CHECKING, Any
 
-from areal.api import ConfigError, RolloutError, WeightUpdateMeta
+from areal.api import RolloutError, WeightUpdateMeta
 from areal.infra.metrics import names
+from areal.infra.metrics.samples import recorded_metrics, reward_metrics
+from areal.infra.metrics.variance import VarianceWatch
 from areal.infra.rollout.episode import sample_id
 from areal.infra.rollout.executor import RolloutExecutor
 from areal.infra.rollout.loop_thread import RolloutStoppedError
+from areal.reward.combining import with_normalised_rewards
 from areal.trainer.assembly import build_seeded, load_rows, load_states, steps_in_run, to_save, tokenizer_of
 from areal.trainer.configuration.lengths import length_limit
 from areal.trainer.evaluation.evaluator import Evaluation, Evaluator
@@ -29,7 +32,7 @@ from areal.trainer.inference import build_inference_engine
 from areal.trainer.learner import Policy, PolicyLearner, build_learner
 from areal.trainer.rank_group import RankGroup
 from areal.trainer.utilisation import Utilisation
-from areal.utils import tracing
+from areal.utils import stats, tracing
 from areal.utils.seeding import seed_everything, set_rng_state
 from areal.workflow.assembly import create_workflow
 
@@ -63,8 +66,6 @@ class PPOTrainer:
         """group: the ranks that the model is split over; None for this process alone. transform_rewards: changes a
         step's trajectories before advantages are computed, for control experiments.
         """
-        if not config.reward:
-            raise ConfigError("reward is required: a registry name or an importable path such as my_module:my_reward")
         seed_everything(config.seed)
         self.config = config
         self.session = session
@@ -72,7 +73,10 @@ class PPOTrainer:
         self.tokenizer = tokenizer_of(config.model)
         session.metrics.decode = self.tokenizer.decode
         limit = length_limit(config)
-        self.rows = load_rows(config.train_dataset, self.tokenizer, kind="rl", seed=config.seed, limit=limit)
+        with stats.scope() as recorded:
+            self.rows = load_rows(config.train_dataset, self.tokenizer, kind="rl", seed=config.seed, limit=limit)
+        if recorded:
+            session.metrics.log(session.first_step, recorded_metrics(recorded))
         session.check_rows(self.rows.fingerprint())
         self.total_steps = steps_in_run(config, num_rows=len(self.rows), batch_size=config.rollout.batch_size)
         session.check_unfinished(self.total_steps)
@@ -85,7 +89,7 @@ class PPOTrainer:
             self.learner.run(load_states, session.resumed.path)
             set_rng_state(session.resumed.load("rng"))
         # Now, so that a reward that cannot be imported is reported before anything is sampled.
-        self._reward = start_reward(config.reward, config.reward_options, config)
+        self._reward = start_reward(config.reward, config)
         self.evaluation_sets = EvaluationSets(config, self.tokenizer, reward=self._reward)
         self.engine = build_inference_engine(
             config,
@@ -95,6 +99,7 @@ class PPOTrainer:
             version=session.first_step,
         )
         self.executor = self._build_executor()
+        self._variance = VarianceWatch(compares_groups=config.objective.build().needs_group)
         self.evaluations: list[Evaluation] = []
         """Results of this process's evaluations, oldest first."""
         self._evaluator = Evaluator(self.evaluation_sets, self.executor, seed=config.seed)
@@ -140,9 +145,12 @@ class PPOTrainer:
                     tracing.flow_end("sample", sample_id(item.group_id, item.sample_index))
             if self._transform_rewards is not None:
                 trajectories = list(self._transform_rewards(step, trajectories))
-            batch = self.learner.run(PolicyLearner.prepare, trajectories)
+            scored = with_normalised_rewards(self._reward.components, trajectories)
+            batch = self.learner.run(PolicyLearner.prepare, scored)
             clock.lap("prepare")
             metrics = self.learner.run(PolicyLearner.update, batch)
+            if scored is not trajectories:
+                metrics |= reward_metrics(trajectories)  # normalised ones have mean 0 at every step
             clock.lap("update")
             version = step + 1
             weights = self.policy.publish(version)
@@ -186,6 +194,7 @@ class PPOTrainer:
             names.TOKENS_PER_SECOND: tokens / max(clock.total(), 1e-9),
             names.TIME_STEP: clock.total(),
         }
+        self._variance.note(step, found)
         self.session.metrics.log(step, found)
         self.session.metrics.log_rollouts(step, rollout.groups)
         return found

@@ -26,15 +26,9 @@ UNITS: dict[str, dict[str, Any]] = {
         "scale": 5,
     },
     "ours_open_judge": {"style": "llm_judge", "model": "org/judge", "answer_column": ""},
-    "ours_sum": {"style": "composite", "parts": "gsm8k=1.0,exact=0.2"},
-    "ours_mean": {
-        "style": "composite",
-        "parts": '{"gsm8k": 1, "areal.reward.exact:exact_reward": -0.25}',
-        "normalised": True,
-    },
 }
 
-SAMPLE = {"ours_exact", "ours_code", "ours_judge", "ours_mean", "solved"}
+SAMPLE = {"ours_exact", "ours_code", "ours_judge", "solved"}
 """Units of the styles that differ most, and one made from examples."""
 
 ODD = '\u2019\u202e\ud83d\ude00 \0 \x1b[31m \\ " \' """ {{ x }} {% y %} # not a comment \t end'
@@ -61,7 +55,7 @@ NUMBERED = {"style": "regex", "pattern": r"#### (.+)", "comparison": "number"}
 EXAMPLES: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "solved": (solutions(64), NUMBERED),
     "choices": (LABELLED, {"style": "choice"}),
-    "both": ([{"prompt": ODD, "completion": "72", "answer": "72"}], {"style": "composite", "parts": "exact=1.0"}),
+    "both": ([{"prompt": ODD, "completion": "72", "answer": "72"}], {"style": "exact"}),
     "programs": (
         [
             {"completion": f"```python\ndef f():\n    return {value}\n```", "tests": ["assert f() == 3"]}

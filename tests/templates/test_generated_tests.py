@@ -201,7 +201,6 @@ def test_no_reward_holds_anything_of_another_style(project):
         "choice": "_STATED",
         "code": "run_tests(",
         "llm_judge": "_JUDGE",
-        "composite": "weighted_sum(",
     }
     for name in made_rewards(project):
         source = project.read(f"areal/reward/{name}.py")

@@ -1,4 +1,4 @@
-"""What the reward generator refuses before anything is rendered: patterns, parts of composites, columns."""
+"""What the reward generator refuses before anything is rendered: patterns, columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tooling.kit.names import parse_name
 from tooling.new.change import Change, UnitRequest
 from tooling.new.generators.examples import WIDTH, from_source, source_lines, text_pieces
 from tooling.new.generators.patterns import checked_pattern, last_found, matches, worked_cases
-from tooling.new.generators.reward import checked_parts, prepare
+from tooling.new.generators.reward import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(sys.executable)
@@ -132,57 +132,6 @@ def test_any_pattern_becomes_a_literal_of_itself(pattern):
     assert from_source(["(", literal, ")"]) == pattern
 
 
-# ------------------------------------------------------------------------------------------------------------ parts
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("gsm8k=1.0,exact=0.2", {"gsm8k": 1.0, "exact": 0.2}),
-        (" gsm8k = 1 , exact=-.5 ", {"gsm8k": 1.0, "exact": -0.5}),
-        ('{"gsm8k": 1, "exact": 0.2}', {"gsm8k": 1.0, "exact": 0.2}),
-        ("areal.reward.gsm8k:gsm8k_reward=1", {"areal.reward.gsm8k:gsm8k_reward": 1.0}),
-    ],
-)
-def test_parts_are_read(text, parts):
-    assert checked_parts(text, ROOT, "digits") == (parts, [])
-
-
-@pytest.mark.parametrize(
-    ("text", "message", "fix"),
-    [
-        ("", "no parts", "gsm8k=1.0"),
-        ("gsm9k=1", "no reward 'gsm9k' is registered", "did you mean 'gsm8k'"),
-        ("gsm8k", "weight", "name=weight"),
-        ("gsm8k=", "weight ''", "name=weight"),
-        ("gsm8k=nan", "weight 'nan'", "name=weight"),
-        ("gsm8k=0", "weight '0'", "name=weight"),
-        ("gsm8k=1e999", "weight '1e999'", "name=weight"),
-        ("gsm8k=1,gsm8k=2", "comes twice", "add"),
-        ("digits=1", "is the reward itself", "leave it out"),
-        ("areal.reward.gsm8k:gsm8k=1", "defines no 'gsm8k'", "gsm8k_reward"),
-        ("areal.reward.nothing:f=1", "no module 'areal.reward.nothing'", "areal/reward/nothing.py"),
-        ("../x:f=1", "neither a name nor a path", "my_package"),
-        ('x"y=1', "neither a name nor a path", "my_package"),
-        ("{", "is not JSON", "gsm8k"),
-        ('{"gsm8k": true}', "weight True", "name=weight"),
-        ('{"gsm8k": 1, "gsm8k": 2}', "comes twice", "add"),
-        ('{"gsm8k": ' + "9" * 400 + "}", "weight", "name=weight"),
-    ],
-)
-def test_parts_that_cannot_be_added_are_refused(text, message, fix):
-    with pytest.raises(UsageError, match="--parts") as caught:
-        checked_parts(text, ROOT, "digits")
-    assert message in caught.value.message
-    assert fix in caught.value.fix
-
-
-def test_a_part_from_outside_the_repository_is_reported():
-    parts, warnings = checked_parts("elsewhere.rewards:mine=2", ROOT, "digits")
-    assert parts == {"elsewhere.rewards:mine": 2.0}
-    assert warnings == ["--parts: elsewhere.rewards:mine is not in this repository, so it was not checked"]
-
-
 # --------------------------------------------------------------------------------------------------------- literals
 
 VALUES = st.recursive(
@@ -215,15 +164,3 @@ def test_pieces_join_to_the_text_and_fit(text):
 def test_lone_surrogates_and_long_words_survive():
     text = "\ud800" + "x" * 1000 + "'\"\\\u202e\0"
     assert from_source(source_lines(text)) == text
-
-
-def test_another_project_adds_rewards_of_the_framework_by_name_and_its_own_by_path(tmp_path):
-    (tmp_path / "pyproject.toml").write_text('[tool.areal.new]\npackage = "shop"\n')
-    (tmp_path / "shop" / "reward").mkdir(parents=True)
-    (tmp_path / "shop" / "reward" / "short.py").write_text("def short_reward(): ...\n")
-    (tmp_path / "shop" / "reward" / "registry.py").write_text('REWARDS = {"short": "shop.reward.short:short_reward"}\n')
-    parts, warnings = checked_parts("gsm8k=1,short=0.5", tmp_path, "digits")
-    assert parts == {"gsm8k": 1.0, "shop.reward.short:short_reward": 0.5}
-    assert warnings == []
-    with pytest.raises(UsageError, match=r"'shop\.reward\.short:short_reward' comes twice"):
-        checked_parts("short=1,shop.reward.short:short_reward=1", tmp_path, "digits")

@@ -28,7 +28,7 @@ def test_long_names_still_fit_the_line(seed, name):
     if answers["style"] == "llm_judge":
         variable = "A_VARIABLE_OF_THE_GREATEST_LENGTH_ALLOWED"[:40]
         answers |= {"base_url_variable": variable, "api_key_variable": variable, "model": "m" * 80}
-    if answers.get("answer_column") != "" and answers["style"] not in {"code", "composite"}:
+    if answers.get("answer_column") != "" and answers["style"] != "code":
         answers["answer_column"] = COLUMN
     if answers["style"] == "code":
         answers["tests_column"] = COLUMN

@@ -52,7 +52,7 @@ objective: {preset: dapo}
 RUNS = {
     "sft": ("sft",),
     "grpo": ("grpo",),
-    "one_answer": ("grpo", "workflow=asking_once", "workflow_options={}", "reward=sum_of_two"),
+    "one_answer": ("grpo", "workflow=asking_once", "workflow_options={}", "reward={last_digit: 1.0, gsm8k: 0.5}"),
 }
 """Configuration and changes of each run."""
 
@@ -101,7 +101,6 @@ def test_generated_units_train_together_and_are_undone_without_a_trace(tmp_path)
     units = (
         ("dataset", "sums", "--from", str(source)),
         ("reward", "last-digit", "--style", "exact"),
-        ("reward", "sum-of-two", "--style", "composite", "--parts", "last_digit=1.0,gsm8k=0.5"),
         ("workflow", "asking-twice", "--style", "multi_turn", "--max-turns", "2"),
         ("workflow", "asking-once", "--style", "single_turn"),
     )

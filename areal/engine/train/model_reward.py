@@ -1,7 +1,7 @@
 """A trained reward model as a reward function: `areal.reward` runs it in a process of its own, like any other.
 
-    reward: areal.engine.train.model_reward:ModelReward
-    reward_options: {path: runs/hhrlhf/reward_model/final}
+    reward:
+      score: {path: areal.engine.train.model_reward:ModelReward, options: {path: runs/hhrlhf/reward_model/final}}
 
 The model is loaded once per worker process, before its first call.
 """
@@ -48,7 +48,7 @@ class ModelReward:
         Raises ConfigError for unusable settings, ModelError when the folder holds no reward model.
         """
         if not path or not Path(path).is_dir():
-            raise ConfigError(f"ModelReward: no folder {path!r}; give that of a reward model in reward_options.path")
+            raise ConfigError(f"ModelReward: no folder {path!r}; give that of a reward model in the option path")
         if dtype not in ("bfloat16", "float32", "float64"):
             raise ConfigError(f"ModelReward: dtype is {dtype!r}, expected bfloat16, float32 or float64")
         # Workers are many and cores are few.

@@ -51,8 +51,8 @@ def groups_all_wrong(record: RunRecord) -> Grounds | None:
 
 def _equal_share(record: RunRecord) -> float:
     """Late share of groups without differences; of a run that does not log it, 1 where no rewards differ at all."""
-    if record.values(names.EQUAL_REWARDS):
-        return record.late(names.EQUAL_REWARDS)
+    if record.values(names.ZERO_VARIANCE_SHARE):
+        return record.late(names.ZERO_VARIANCE_SHARE)
     return 1.0 if record.late(names.REWARD_STD) == 0 else 0.0
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.infra.diagnosis.learning import MIN_STEPS
 from areal.infra.diagnosis.record import Grounds
 from areal.infra.metrics import names
+from areal.reward.components import describe_reward
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +99,7 @@ def _fault_evidence(record: RunRecord, kinds: Sequence[str], *, share: float = F
     text = f"{spread}, of {asked} samples asked for" if asked else f"{spread}, before a step was done"
     numbers: dict[str, Any] = {**counts, "samples": asked, "examples": examples[:20]}
     if any(kind.startswith("reward_") for kind in counts):
-        numbers["reward"] = record.setting("reward", "")
+        numbers["reward"] = describe_reward(record.setting("reward", ""))
         text = f"reward {numbers['reward']}: {text}"
     return Grounds(text=f"{text}; {shown}" if shown else text, numbers=numbers)
 
@@ -120,8 +121,8 @@ def reward_timeouts(record: RunRecord) -> Grounds | None:
 
 
 def reward_errors(record: RunRecord) -> Grounds | None:
-    """Detect reward calls that raised, or returned something that is not a number."""
-    return _fault_evidence(record, ("reward_raised", "reward_invalid"))
+    """Detect reward calls that raised, ended their process, or returned something that is not a number."""
+    return _fault_evidence(record, ("reward_raised", "reward_invalid", "reward_died"))
 
 
 def generation_failures(record: RunRecord) -> Grounds | None:

@@ -382,7 +382,7 @@ RULES: Final[dict[str, Rule]] = {
     ),
     "reward_error": Rule(
         find=machinery.reward_errors,
-        sign="the reward raises or returns no number",
+        sign="the reward raises, crashes or returns no number",
         when=f">= {machinery.FAULT_SHARE:.0%} of the samples",
         cause="a bug in the reward, or a judge that fails",
         confidence="certain",

@@ -20,6 +20,7 @@ from areal.infra.diagnosis.record import first_quarter, last_quarter
 from areal.infra.metrics import names
 from areal.infra.metrics.logger import series
 from areal.infra.metrics.report import format_duration
+from areal.reward.components import describe_reward
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 METRICS: Final[dict[str, str]] = {
     names.REWARD_MEAN: "reward",
     names.REWARD_STD: "reward, deviation",
-    names.EQUAL_REWARDS: "groups of equal rewards",
+    names.ZERO_VARIANCE_SHARE: "groups of equal rewards",
     names.EVAL_LOSS: "evaluation loss",
     names.ACCURACY: "accuracy on pairs",
     names.EVAL_ACCURACY: "evaluation accuracy",
@@ -86,7 +87,7 @@ def describe_run(record: RunRecord) -> dict[str, Any]:
         "name": f"{record.setting('experiment_name', '')}/{record.setting('trial_name', '')}".strip("/"),
         "model": record.setting("model.path") or record.setting("model.init.model_type", ""),
         "train_dataset": record.setting("train_dataset.name", ""),
-        "reward": record.setting("reward", ""),
+        "reward": describe_reward(record.setting("reward", "")),
         "objective": record.setting("objective.preset", ""),
         "seed": record.setting("seed"),
         "state": record.state,

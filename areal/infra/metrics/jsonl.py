@@ -145,6 +145,9 @@ class Sample:
     index: int
     reward: float
     components: Mapping[str, float]
+    """Value of each reward component."""
+    stats: Mapping[str, float]
+    """What was recorded while the sample was produced (`areal.utils.stats`)."""
     stop: str
     text: Mapping[str, str]
     num_prompt_tokens: int
@@ -242,6 +245,7 @@ def _encode_trajectory(trajectory: Trajectory, decode: Callable[[Sequence[int]],
         "index": trajectory.sample_index,
         "reward": trajectory.reward,
         "components": {name: encode_number(value) for name, value in trajectory.reward_components.items()},
+        "stats": {name: encode_number(value) for name, value in trajectory.stats.items()},
         "stop": trajectory.stop_reason.value,
         "text": dict(trajectory.text),
         "num_prompt_tokens": first,
@@ -254,13 +258,16 @@ def _encode_trajectory(trajectory: Trajectory, decode: Callable[[Sequence[int]],
     return record
 
 
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {key: number for key, value in values.items() if (number := decode_number(value)) is not None}
+
+
 def _decode_sample(record: Mapping[str, Any]) -> Sample:
     return Sample(
         index=record["index"],
         reward=record["reward"],
-        components={
-            key: number for key, value in record["components"].items() if (number := decode_number(value)) is not None
-        },
+        components=_numbers(record["components"]),
+        stats=_numbers(record.get("stats", {})),
         stop=record["stop"],
         text=record["text"],
         num_prompt_tokens=record["num_prompt_tokens"],
@@ -333,6 +340,7 @@ def _shape_sample(sample: Sample) -> dict[str, Any]:
         "index": sample.index,
         "reward": sample.reward,
         "components": dict(sample.components),
+        "stats": dict(sample.stats),
         "stop": sample.stop,
         "text": dict(sample.text),
         "promptTokens": sample.num_prompt_tokens,

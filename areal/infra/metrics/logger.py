@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self
 from areal.infra.metrics import names
 from areal.infra.metrics.attempts import next_attempt
 from areal.infra.metrics.jsonl import JsonLines, decode_number, encode_group, encode_number, read_lines
+from areal.infra.metrics.samples import component_means
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -193,10 +194,14 @@ _SHOWN: Final[tuple[tuple[str, str, str], ...]] = (
 
 
 def _shown(metrics: Mapping[str, float]) -> list[tuple[str, str, str]]:
-    """Entries of `_SHOWN` and of evaluation sets that `metrics` has values for."""
+    """Entries of `_SHOWN`, of evaluation sets, and of reward components where there are several, that `metrics` has
+    values for.
+    """
     sets = names.eval_scores(metrics)
     scores = [(metric, f"eval {name}" if len(sets) > 1 else "eval", "{:.3f}") for metric, name in sets.items()]
-    return [entry for entry in (_SHOWN[0], *scores, *_SHOWN[1:]) if entry[0] in metrics]
+    components = [(f"{names.COMPONENT_PREFIX}{name}/mean", name, "{:.3f}") for name in component_means(metrics)]
+    parts = components if len(components) > 1 else []
+    return [entry for entry in (_SHOWN[0], *parts, *scores, *_SHOWN[1:]) if entry[0] in metrics]
 
 
 class LiveView:

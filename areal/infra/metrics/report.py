@@ -14,6 +14,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 import time
 from dataclasses import dataclass
 from html import escape
@@ -24,6 +25,7 @@ from areal.api import UsageError
 from areal.infra.metrics import names
 from areal.infra.metrics.jsonl import Rollouts, load_rollouts, strict
 from areal.infra.metrics.logger import METRICS_FILE, ROLLOUTS_FILE, read_metrics, series
+from areal.infra.metrics.samples import component_means
 from areal.utils.atomic import atomic_write
 
 if TYPE_CHECKING:
@@ -191,7 +193,8 @@ def _charts(steps: Steps) -> tuple[list[tuple[_Panel, Chart]], list[tuple[_Panel
     used = {"time", names.TIME_STEP, names.REWARD_STD}
     known: list[tuple[_Panel, Chart]] = []
     every = sorted({metric for values in steps.values() for metric in values})
-    for panel in _PANELS:
+    used |= {metric for metric in every if re.fullmatch(r"(eval/[^/]+/)?stats/.*/count", metric)}
+    for panel in (*_PANELS[:1], *_sample_panels(every), *_PANELS[1:]):
         wanted = dict(panel.lines)
         if names.REWARD_MEAN in wanted:
             wanted |= {metric: f"evaluation of {name}" for metric, name in names.eval_scores(every).items()}
@@ -223,6 +226,21 @@ def _charts(steps: Steps) -> tuple[list[tuple[_Panel, Chart]], list[tuple[_Panel
         if chart:
             other.append((_Panel(title=metric, lines={}, hint=""), chart))
     return known, other
+
+
+def _sample_panels(every: Sequence[str]) -> Iterator[_Panel]:
+    """Charts of reward components, where a run has several, and of what its code recorded."""
+    components = list(component_means(dict.fromkeys(every, 0.0)))
+    if len(components) > 1:
+        yield _Panel(
+            title="Reward components",
+            lines={f"{names.COMPONENT_PREFIX}{name}/mean": name for name in components},
+            hint="mean of each before weights and normalisation",
+        )
+    for metric in every:
+        if metric.startswith(names.STATS_PREFIX) and f"{metric}/count" in every:
+            lines = {metric: "mean", f"{metric}/min": "smallest", f"{metric}/max": "largest"}
+            yield _Panel(title=metric, lines=lines, hint="over the step's samples that recorded it")
 
 
 def _tiles(steps: Steps) -> Iterator[str]:

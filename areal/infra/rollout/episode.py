@@ -26,15 +26,17 @@ from areal.api import (
     FaultKind,
     ModelResponse,
     Provenance,
+    RewardUse,
     StopReason,
     Trajectory,
     UsageError,
 )
-from areal.utils import tracing
+from areal.reward.scoring import ScoreRecord, components_of, recorded_scores, uses_of
+from areal.utils import stats, tracing
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from areal.api import GenerationConfig, InferenceEngine, ModelRequest, RolloutWorkflow, WeightUpdateMeta
 
@@ -236,6 +238,8 @@ class EpisodeJob:
     data: Mapping[str, Any]
     admitted_version: int
     row_index: int = -1
+    recorded: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """What the dataset recorded (`areal.utils.stats`) while it made the row."""
     progress: EpisodeProgress = field(default_factory=EpisodeProgress)
 
 
@@ -249,6 +253,8 @@ class EpisodeOutcome:
     """One per failed attempt."""
     rejected: bool = False
     """The workflow returned None, or no trajectory: on purpose, not a fault."""
+    reward_uses: Mapping[str, RewardUse] = field(default_factory=dict)
+    """By reward component, all attempts together."""
 
 
 def sample_id(ordinal: int, sample_index: int) -> str:
@@ -268,13 +274,16 @@ class EpisodeRunner:
         dataset_name: str = "",
         workflow_name: str = "",
         engine_name: str = "",
+        on_attempt: Callable[[EpisodeJob, Fault | None], None] | None = None,
     ) -> None:
+        """on_attempt: called at once after every attempt, with its fault or None; what it raises ends the run."""
         self._engine, self._seed, self._max_retries = engine, seed, max_retries
+        self._on_attempt = on_attempt
         self._names = {"dataset": dataset_name, "workflow": workflow_name, "engine": engine_name}
         self._logged: set[str] = set()
 
     async def run(self, workflow: RolloutWorkflow, job: EpisodeJob) -> EpisodeOutcome:
-        """Run to the end. Only cancellation and UsageError get out as exceptions."""
+        """Run to the end. Only cancellation, UsageError and what `on_attempt` raises get out as exceptions."""
         if not tracing.active():
             return await self._run(workflow, job)
         identity = sample_id(job.ordinal, job.sample_index)
@@ -286,21 +295,47 @@ class EpisodeRunner:
 
     async def _run(self, workflow: RolloutWorkflow, job: EpisodeJob) -> EpisodeOutcome:
         faults: list[Fault] = []
+        scores: list[ScoreRecord] = []
         for attempt in range(self._max_retries + 1):
-            try:
-                trajectories = await self._attempt(workflow, job, attempt)
-            except FaultError as error:
-                faults.append(Fault(kind=error.kind, message=error.message, attempt=attempt))
-                if not error.kind.retryable:
-                    break
-                if attempt < self._max_retries:
-                    job.progress.note(f"pausing after {error.kind.value}")
-                    await asyncio.sleep(min(_FIRST_PAUSE_SECONDS * 4**attempt, _LONGEST_PAUSE_SECONDS))
-            else:
-                return EpisodeOutcome(trajectories=trajectories, faults=tuple(faults), rejected=not trajectories)
-        return EpisodeOutcome(faults=tuple(faults))
+            trajectories, fault = await self._attempt(workflow, job, attempt, scores)
+            if self._on_attempt is not None:
+                self._on_attempt(job, fault)
+            if fault is None:
+                return EpisodeOutcome(
+                    trajectories=trajectories,
+                    faults=tuple(faults),
+                    rejected=not trajectories,
+                    reward_uses=uses_of(scores),
+                )
+            faults.append(fault)
+            if not fault.kind.retryable:
+                break
+            if attempt < self._max_retries:
+                job.progress.note(f"pausing after {fault.kind.value}")
+                await asyncio.sleep(min(_FIRST_PAUSE_SECONDS * 4**attempt, _LONGEST_PAUSE_SECONDS))
+        return EpisodeOutcome(faults=tuple(faults), reward_uses=uses_of(scores))
 
-    async def _attempt(self, workflow: RolloutWorkflow, job: EpisodeJob, attempt: int) -> tuple[Trajectory, ...]:
+    async def _attempt(
+        self, workflow: RolloutWorkflow, job: EpisodeJob, attempt: int, scores: list[ScoreRecord]
+    ) -> tuple[tuple[Trajectory, ...], Fault | None]:
+        """Return the trajectories or the fault of one attempt; its calls of rewards are added to `scores`."""
+        with stats.scope() as recorded, recorded_scores() as own:
+            stats.merge(job.recorded)
+            try:
+                result = await self._call(workflow, job, attempt)
+                return self._stamp(result, job, attempt, own, stats.means(recorded)), None
+            except FaultError as error:
+                return (), Fault(kind=error.kind, message=error.message, attempt=attempt)
+            except UsageError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever user code raises is a bug: counted, shown, not retried
+                self._log_once(workflow, error)
+                message = f"{type(workflow).__name__} raised {type(error).__name__}: {error}"
+                return (), Fault(kind=FaultKind.WORKFLOW_RAISED, message=message, attempt=attempt)
+            finally:
+                scores.extend(own)
+
+    async def _call(self, workflow: RolloutWorkflow, job: EpisodeJob, attempt: int) -> object:
         engine = EpisodeEngine(
             self._engine,
             seed_parts=(job.stream, self._seed, job.ordinal, job.sample_index, attempt),
@@ -309,10 +344,7 @@ class EpisodeRunner:
         )
         job.progress.note(f"attempt {attempt}")
         try:
-            result = await workflow.arun_episode(engine, job.data)
-            return self._stamp(result, job, attempt)
-        except (FaultError, UsageError):
-            raise
+            return await workflow.arun_episode(engine, job.data)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -320,12 +352,15 @@ class EpisodeRunner:
             # Something inside the workflow was cancelled and nobody there took care of it.
             message = f"{type(workflow).__name__} let a CancelledError escape"
             raise FaultError(FaultKind.WORKFLOW_RAISED, message) from error
-        except Exception as error:  # an untyped exception is a bug of user code: counted, shown, not retried
-            self._log_once(workflow, error)
-            message = f"{type(workflow).__name__} raised {type(error).__name__}: {error}"
-            raise FaultError(FaultKind.WORKFLOW_RAISED, message) from error
 
-    def _stamp(self, result: object, job: EpisodeJob, attempt: int) -> tuple[Trajectory, ...]:
+    def _stamp(
+        self,
+        result: object,
+        job: EpisodeJob,
+        attempt: int,
+        scores: Sequence[ScoreRecord],
+        recorded: Mapping[str, float],
+    ) -> tuple[Trajectory, ...]:
         if result is None:
             return ()
         trajectories = tuple(result) if isinstance(result, Sequence) else (result,)
@@ -346,6 +381,8 @@ class EpisodeRunner:
                 provenance=Provenance(
                     **self._names, row=job.row_index, attempt=attempt, extra=trajectory.provenance.extra
                 ),
+                reward_components=components_of(scores, trajectory.reward),
+                stats=recorded,
             )
             for trajectory in trajectories
         )

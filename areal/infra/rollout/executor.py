@@ -25,9 +25,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from areal.api import CheckpointError, DataError, Fault, FaultKind, PromptGroup, RolloutError, UsageError
 from areal.infra.rollout.episode import EpisodeJob, EpisodeOutcome, EpisodeRunner
-from areal.infra.rollout.groups import STALE, FailureTally, GroupRun, RolloutBatch, evaluate_rows
+from areal.infra.rollout.groups import STALE, FailureTally, GroupRun, RolloutBatch, evaluate_rows, watch_of_evaluation
 from areal.infra.rollout.ledger import AdmissionPolicy, PromptLedger, PromptState
 from areal.infra.rollout.loop_thread import POLL_INTERVAL_SECONDS, LoopThread, RolloutStoppedError, StallWatchdog, never
+from areal.infra.rollout.lost_rewards import LostRewards, place_of
+from areal.utils import stats
 
 if TYPE_CHECKING:
     import asyncio
@@ -103,13 +105,15 @@ class RolloutExecutor:
             dataset_name=dataset_name,
             workflow_name=workflow_name or type(workflow).__name__,
             engine_name=engine_name or type(engine).__name__,
+            on_attempt=self._note_attempt,
         )
         # Asked once: testing an object against a protocol is slow.
         self._row_index = rows.row_index if isinstance(rows, IndexedPromptSource) else lambda ordinal: -1
         self._place = rows.place if isinstance(rows, PlacedPromptSource) else lambda ordinal: ""
         self._dataset_name = dataset_name
         self._policy = AdmissionPolicy(config)
-        self._tally = FailureTally(config)
+        self._tally = FailureTally(config, place=self._place_of)
+        self._lost = LostRewards(config, place=self._place_of)
         # Guards everything below. Held for bookkeeping only, never while an episode, a row or the engine is touched.
         self._changed = threading.Condition()
         self._ledger = PromptLedger()
@@ -159,7 +163,7 @@ class RolloutExecutor:
                 self._changed.wait(POLL_INTERVAL_SECONDS)
             self._ledger.take(selected)
             groups = tuple(self._finished.pop(ordinal) for ordinal in selected)
-            dropped, faults = self._tally.flush()
+            dropped, faults, reward_uses = self._tally.flush()
             interruptions, self._interruptions = self._interruptions, 0
             waited = monotonic() - started
             self._wait_seconds += waited
@@ -171,6 +175,7 @@ class RolloutExecutor:
             dropped=dropped,
             faults=faults,
             interruptions=interruptions,
+            reward_uses=reward_uses,
         )
 
     def advance(self, version: int) -> None:
@@ -220,6 +225,7 @@ class RolloutExecutor:
             max_retries=self._config.max_retries,
             workflow_name=type(workflow).__name__,
             engine_name=type(self._engine).__name__,
+            on_attempt=watch_of_evaluation(self._config),
         )
         evaluation = evaluate_rows(
             runner, workflow, rows, group_size=group_size, version=self._engine.version, stream=stream
@@ -314,21 +320,24 @@ class RolloutExecutor:
 
     def _launch(self, run: GroupRun) -> None:
         try:
-            data = self._rows.row(run.ordinal)
+            with stats.scope() as recorded:
+                data = self._rows.row(run.ordinal)
         except DataError as error:
-            run.jobs.append(self._job(run, 0, {}))
+            run.jobs.append(self._job(run, 0, {}, {}))
             fault = Fault(kind=FaultKind.DATA_INVALID, message=f"row of prompt {run.ordinal}: {error}")
             run.outcomes[0] = EpisodeOutcome(faults=(fault,))
             # Not directly: dropping admits a replacement, and a long run of bad rows must not grow the stack.
-            self._loop.call(partial(self._conclude, run))
+            self._loop.call(partial(self._conclude_unread, run, fault))
             return
-        run.jobs.extend(self._job(run, index, data) for index in range(self._config.group_size))
+        run.jobs.extend(self._job(run, index, data, recorded) for index in range(self._config.group_size))
         for job in run.jobs:
             task = self._loop.spawn(self._runner.run(self._workflow, job))
             run.tasks.add(task)
             task.add_done_callback(partial(self._sample_done, run, job))
 
-    def _job(self, run: GroupRun, sample_index: int, data: Mapping[str, Any]) -> EpisodeJob:
+    def _job(
+        self, run: GroupRun, sample_index: int, data: Mapping[str, Any], recorded: Mapping[str, Sequence[float]]
+    ) -> EpisodeJob:
         return EpisodeJob(
             stream="train",
             ordinal=run.ordinal,
@@ -336,7 +345,25 @@ class RolloutExecutor:
             data=data,
             admitted_version=run.admitted_version,
             row_index=self._row_index(run.ordinal),
+            recorded=recorded,
         )
+
+    def _place_of(self, job: EpisodeJob) -> str:
+        place = self._place(job.ordinal)
+        if not place:
+            return place_of(job, self._dataset_name)
+        of = f"dataset {self._dataset_name}, " if self._dataset_name else ""
+        return f"prompt {job.ordinal}, {of}{place}, sample {job.sample_index}"
+
+    def _conclude_unread(self, run: GroupRun, fault: Fault) -> None:
+        self._note_attempt(run.jobs[0], fault)
+        self._conclude(run)
+
+    def _note_attempt(self, job: EpisodeJob, fault: Fault | None) -> None:
+        if fault is not None:
+            with self._changed:
+                self._tally.record_fault(fault, job)
+        self._lost.note(job, fault)
 
     def _sample_done(self, run: GroupRun, job: EpisodeJob, task: asyncio.Task[EpisodeOutcome]) -> None:
         run.tasks.discard(task)
@@ -362,11 +389,7 @@ class RolloutExecutor:
             if self._runs.pop(run.ordinal, None) is None or run.ordinal not in self._ledger.live:
                 return  # dropped as stale meanwhile
             group, reason = run.group(), run.drop_reason(self._config)
-            if group.faults:
-                place = self._place(run.ordinal)
-                if place and self._dataset_name:
-                    place = f"dataset {self._dataset_name}, {place}"
-                self._tally.record_faults(group.faults, prompt=run.ordinal, row=run.jobs[0].row_index, place=place)
+            self._tally.record_uses(group.reward_uses)
             if reason is None:
                 self._ledger.finish(run.ordinal)
                 self._finished[run.ordinal] = group

@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from areal.api import FaultKind, PromptGroup, RolloutError
+from areal.api import FaultKind, PromptGroup, RewardUse, RolloutError
 from areal.infra.metrics import names
+from areal.infra.metrics.samples import sample_metrics, use_metrics
 from areal.infra.rollout.episode import EpisodeJob, EpisodeOutcome, EpisodeRunner
+from areal.infra.rollout.lost_rewards import LostRewards, place_of
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -37,10 +40,21 @@ _NOTED_PER_KIND = 5
 _ON_PURPOSE = frozenset({ZERO_VARIANCE, REJECTED})
 
 
-class FailureTally:
-    """Counts of one run. `dropped` and `faults` hold what is new since the last `flush`."""
+def added_uses(parts: Iterable[Mapping[str, RewardUse]]) -> dict[str, RewardUse]:
+    """Return the calls of each reward component, all parts together."""
+    found: dict[str, RewardUse] = {}
+    for uses in parts:
+        for name, use in uses.items():
+            found[name] = found[name] + use if name in found else use
+    return found
 
-    def __init__(self, config: RolloutConfig) -> None:
+
+class FailureTally:
+    """Counts of one run. `dropped`, `faults` and `reward_uses` hold what is new since the last `flush`."""
+
+    def __init__(self, config: RolloutConfig, *, place: Callable[[EpisodeJob], str] = place_of) -> None:
+        """place: a sample in words, with its row."""
+        self._place = place
         self._max_failures = config.max_consecutive_failures
         self._max_filtered = config.max_filtered_batches * config.batch_size
         self._failures_in_row = 0
@@ -49,31 +63,34 @@ class FailureTally:
         self._total_faults: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
+        self.reward_uses: dict[str, RewardUse] = {}
 
     @property
     def total_faults(self) -> Mapping[str, int]:
         """Failed attempts of the whole run, by kind."""
         return self._total_faults
 
-    def record_faults(self, faults: Iterable[Fault], *, prompt: int, row: int, place: str = "") -> None:
-        """Count failed attempts at a prompt. The first of each kind is shown, since a run may lose samples to its end
-        unnoticed, and a few more are noted. row: index into the dataset, negative when unknown. place: the row in
-        words, with its dataset and its line.
+    def record_fault(self, fault: Fault, job: EpisodeJob) -> None:
+        """Count a failed attempt. The first of each kind is shown at once, since a run may lose samples to its end
+        unnoticed, and a few more are noted.
         """
-        for fault in faults:
-            kind, seen = fault.kind.value, self._total_faults[fault.kind.value]
-            known = place or (f"row {row}" if row >= 0 else "")
-            where = f"prompt {prompt}, {known}" if known else f"prompt {prompt}"
-            fields = {"fault": kind, "prompt": prompt, "row": None if row < 0 else row, "detail": fault.message}
-            # A workflow that raised has been logged with its traceback already.
-            if not seen and fault.kind is not FaultKind.WORKFLOW_RAISED:
-                message = "first fault of kind %s, at %s: %s (further ones are counted)"
-                logger.warning(message, kind, where, fault.message, extra=fields)
-            elif seen < _NOTED_PER_KIND:
-                logger.info("fault of kind %s at %s: %s", kind, where, fault.message, extra=fields)
-            self.faults[fault.kind.value] += 1
-            self._total_faults[fault.kind.value] += 1
-            self._last_message[fault.kind.value] = f"{fault.message} (at {where})" if place else fault.message
+        kind, seen = fault.kind.value, self._total_faults[fault.kind.value]
+        where = self._place(job)
+        row = None if job.row_index < 0 else job.row_index
+        fields = {"fault": kind, "prompt": job.ordinal, "row": row, "detail": fault.message}
+        # A workflow that raised has been logged with its traceback already.
+        if not seen and fault.kind is not FaultKind.WORKFLOW_RAISED:
+            message = "first fault of kind %s, at %s: %s (further ones are counted)"
+            logger.warning(message, kind, where, fault.message, extra=fields)
+        elif seen < _NOTED_PER_KIND:
+            logger.info("fault of kind %s at %s: %s", kind, where, fault.message, extra=fields)
+        self.faults[kind] += 1
+        self._total_faults[kind] += 1
+        self._last_message[kind] = f"{fault.message} (at {where})"
+
+    def record_uses(self, uses: Mapping[str, RewardUse]) -> None:
+        """Add the calls that the samples of a prompt made, by reward component."""
+        self.reward_uses = added_uses([self.reward_uses, uses])
 
     def record_success(self) -> None:
         """Note that a prompt survived: nothing is "in a row" any more."""
@@ -105,11 +122,12 @@ class FailureTally:
         lines = [f"  {kind:<18} {n:>7}  {self._last_message[kind]}" for kind, n in self._total_faults.most_common()]
         return "\n".join(lines) or "  (no faults)"
 
-    def flush(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return (dropped, faults) since the last call."""
-        window = dict(self.dropped), dict(self.faults)
+    def flush(self) -> tuple[dict[str, int], dict[str, int], dict[str, RewardUse]]:
+        """Return (dropped, faults, uses of rewards) since the last call."""
+        window = dict(self.dropped), dict(self.faults), dict(self.reward_uses)
         self.dropped.clear()
         self.faults.clear()
+        self.reward_uses.clear()
         return window
 
     def state_dict(self) -> dict[str, Any]:
@@ -127,6 +145,21 @@ class FailureTally:
         self._last_message = {str(kind): str(message) for kind, message in state["last_message"].items()}
         self._failures_in_row = int(state["failures_in_row"])
         self._filtered_in_row = int(state["filtered_in_row"])
+
+
+def watch_of_evaluation(config: RolloutConfig, *, dataset: str = "") -> Callable[[EpisodeJob, Fault | None], None]:
+    """Return what looks at every attempt of one evaluation: shows the first faults, raises RolloutError when the reward
+    gives nothing. dataset: name of the rows, for messages.
+    """
+    place = partial(place_of, dataset=dataset)
+    tally, lost = FailureTally(config, place=place), LostRewards(config, place=place)
+
+    def note(job: EpisodeJob, fault: Fault | None) -> None:
+        if fault is not None:
+            tally.record_fault(fault, job)
+        lost.note(job, fault)
+
+    return note
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -154,6 +187,7 @@ class GroupRun:
             admitted_version=self.admitted_version,
             trajectories=tuple(trajectory for outcome in outcomes for trajectory in outcome.trajectories),
             faults=tuple(fault for outcome in outcomes for fault in outcome.faults),
+            reward_uses=added_uses(outcome.reward_uses for outcome in outcomes),
         )
 
     def drop_reason(self, config: RolloutConfig) -> str | None:
@@ -228,7 +262,13 @@ async def run_jobs(
         for job in waiting:
             finished(job, await runner.run(workflow, job))
 
-    await asyncio.gather(*(work() for _ in range(min(len(queue), at_once or len(queue)))))
+    tasks = [asyncio.ensure_future(work()) for _ in range(min(len(queue), at_once or len(queue)))]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:  # nothing goes on after an error
+            task.cancel()
+        raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +286,8 @@ class RolloutBatch:
     """Failed attempts at episodes since the last batch, by kind, successful retries included."""
     interruptions: int
     """Generations that were cut and continued since the last batch."""
+    reward_uses: Mapping[str, RewardUse] = field(default_factory=dict)
+    """Calls of each reward component for the prompts that ended since the last batch, dropped ones included."""
 
     @property
     def trajectories(self) -> tuple[Trajectory, ...]:
@@ -276,4 +318,6 @@ class RolloutBatch:
             "rollout/interruptions": float(self.interruptions),
             **{f"{names.DROPPED_PREFIX}{reason}": float(number) for reason, number in self.dropped.items()},
             **{f"{names.FAULT_PREFIX}{kind}": float(number) for kind, number in self.faults.items()},
+            **sample_metrics(self.trajectories),
+            **use_metrics(self.reward_uses),
         }

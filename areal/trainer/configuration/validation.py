@@ -19,6 +19,7 @@ from areal.algorithm.blocks import block_name
 from areal.api import ConfigError, RegistryError, unknown_name
 from areal.dataset.encoding import is_buildable
 from areal.infra.metrics.trackers.tracking import problems as tracker_problems
+from areal.reward.components import RewardChoice, resolve_components
 from areal.trainer.config import DPOConfig, ModelConfig, PPOConfig, RowsConfig
 from areal.trainer.configuration.problems import DEFAULT, Problem, raise_all
 from areal.trainer.evaluation_config import RULES, metrics_of
@@ -74,8 +75,8 @@ def validate_evaluation(
             found.append((f"eval_sets.{name}.dataset.name", problem))
         if not chosen.reward and not config.reward:
             found.append((f"eval_sets.{name}.reward", "required: the configuration has no reward to take instead"))
-        elif not chosen.reward and (problem := check_name("reward", config.reward)):
-            found.append(("reward", problem))
+        elif not chosen.reward:
+            found += [("reward", problem) for problem in reward_problems(config.reward)]
         found += eval_set_problems(config, name)
     found += _server_problems(config)
     if found:
@@ -232,8 +233,8 @@ def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str | RegistryError]]
             "reward",
             f'required; known rewards are {known}, or give an importable path such as "package.module:function"',
         )
-    elif problem := check_name("reward", config.reward):
-        yield "reward", problem
+    else:
+        yield from (("reward", problem) for problem in reward_problems(config.reward))
     if problem := check_name("workflow", config.workflow):
         yield "workflow", problem
     if config.model.implementation != "native" and config.rollout.engine == "embedded":
@@ -249,12 +250,20 @@ def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str | RegistryError]]
     yield from _server_problems(config)
 
 
+def reward_problems(reward: RewardChoice) -> Iterator[RegistryError]:
+    """Yield what is wrong with the names of the components; imports nothing."""
+    for component in resolve_components(reward):
+        if isinstance(component.reward, str) and (problem := check_name("reward", component.reward)):
+            yield problem
+
+
 def eval_set_problems(config: PPOConfig, name: str) -> Iterator[tuple[str, str | RegistryError]]:
     """Yield what keeps one set from being evaluated; its dataset's name apart."""
     key, chosen = f"eval_sets.{name}", config.eval_sets[name]
-    for kind, value in (("reward", chosen.reward), ("workflow", chosen.workflow)):
-        if value and (problem := check_name(kind, value)):
-            yield f"{key}.{kind}", problem
+    if chosen.reward:
+        yield from ((f"{key}.reward", problem) for problem in reward_problems(chosen.reward))
+    if chosen.workflow and (problem := check_name("workflow", chosen.workflow)):
+        yield f"{key}.workflow", problem
     if chosen.answer not in RULES and (unknown := check_path("answer rule", chosen.answer, RULES)):
         yield f"{key}.answer", unknown
     if chosen.gconfig is None and chosen.samples > 1 and config.gconfig.greedy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from areal.infra.rollout.groups import added_uses
 from areal.infra.rollout.loop_thread import never
 from areal.trainer.evaluation.samples import EvalSample, SetResult
 from areal.utils.logging import getLogger
@@ -59,6 +60,7 @@ class Evaluator:
                 k=chosen.config.samples,
                 pass_reward=chosen.config.pass_reward,
                 rows=tuple(self._samples(chosen, group) for group in groups),
+                reward_uses=added_uses(group.reward_uses for group in groups),
             )
             _report(step, result)
             results[chosen.name] = result

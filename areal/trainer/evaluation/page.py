@@ -8,6 +8,8 @@ import math
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
+from areal.reward.components import describe_reward
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -54,7 +56,8 @@ def render_page(report: Mapping[str, Any], results: Sequence[SetResult]) -> str:
 def _scores(name: str, entry: Mapping[str, Any]) -> Iterator[str]:
     yield f"<h2>{escape(name)}</h2>"
     lost = f", {entry['lost']} samples lost, the first: {entry['first_fault']}" if entry["lost"] else ""
-    facts = f"{entry['rows']} rows, {entry['samples']} samples each{lost}; reward {entry['reward']}; mean length "
+    reward = describe_reward(entry["reward"])
+    facts = f"{entry['rows']} rows, {entry['samples']} samples each{lost}; reward {reward}; mean length "
     facts += f"{entry['length']:.1f} tokens, {entry['truncated_fraction']:.1%} truncated"
     yield f'<p class="note">{escape(facts)}</p>'
     rows = [(metric, found["mean"], _interval(found), found["rows"]) for metric, found in entry["metrics"].items()]

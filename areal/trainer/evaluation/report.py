@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 REPORT: Final = "report.json"
 PAGE: Final = "report.html"
-_SAME: Final = ("row_fingerprint", "reward", "reward_options")
+_SAME: Final = ("row_fingerprint", "reward")
 """Settings that two evaluations must share for their rewards to be comparable."""
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from areal.infra.metrics import names
+from areal.infra.metrics.samples import component_metrics, stats_metrics, use_metrics
 from areal.infra.rollout.episode import derive_seed
 from areal.trainer.evaluation.statistics import majority_at_k, pass_at_k
 from areal.trainer.evaluation_config import sizes
@@ -15,7 +16,7 @@ from areal.trainer.evaluation_config import sizes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from areal.api import Fault, Trajectory
+    from areal.api import Fault, RewardUse, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,9 @@ class EvalSample:
     prompt: str = ""
     completion: str = ""
     components: Mapping[str, float] | None = None
-    """Parts of the reward, where it has some."""
+    """Value of each reward component."""
+    stats: Mapping[str, float] | None = None
+    """What was recorded while it was produced (`areal.utils.stats`)."""
     fault: str | None = None
     """Why it was lost: kind of the fault and message, or "rejected" by the workflow."""
 
@@ -59,6 +62,7 @@ class EvalSample:
             prompt=str(trajectory.text.get("prompt", "")),
             completion=completion,
             components=dict(trajectory.reward_components) or None,
+            stats=dict(trajectory.stats) or None,
         )
 
     @staticmethod
@@ -85,6 +89,8 @@ class SetResult:
     """A sample passes with at least this reward."""
     rows: tuple[tuple[EvalSample, ...], ...]
     """Samples of each row, in order, lost ones included."""
+    reward_uses: Mapping[str, RewardUse] = field(default_factory=dict)
+    """Calls of each reward component, where they were counted."""
 
     @cached_property
     def values(self) -> dict[str, list[float]]:
@@ -129,6 +135,9 @@ class SetResult:
             found |= {"truncated_fraction": _mean([float(item.truncated) for item in scored])}
         means = {name: _mean([value for value in row if not math.isnan(value)]) for name, row in self.values.items()}
         found |= {name: value for name, value in means.items() if not math.isnan(value)}
+        found |= component_metrics([item.components or {} for item in scored])
+        found |= stats_metrics([item.stats or {} for item in scored])
+        found |= use_metrics(self.reward_uses)
         return {f"{names.EVAL_PREFIX}{self.name}/{name}": value for name, value in found.items()}
 
     def _passes(self, row: Sequence[EvalSample], k: int) -> float:

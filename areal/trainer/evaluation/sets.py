@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from areal.api import ConfigError
-from areal.reward.isolation import AsyncRewardWrapper
+from areal.reward.components import resolve_components
+from areal.reward.scoring import RewardSet
 from areal.trainer.assembly import load_rows
 from areal.trainer.configuration.lengths import length_limit
 from areal.trainer.evaluation.answers import answer_rule
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from areal.api import GenerationConfig, RolloutWorkflow
+    from areal.reward.components import RewardChoice
     from areal.trainer.config import PPOConfig
     from areal.trainer.evaluation_config import EvalSetConfig
 
@@ -50,7 +52,7 @@ class EvaluationSets:
         config: PPOConfig,
         tokenizer: Any,
         *,
-        reward: AsyncRewardWrapper | None = None,
+        reward: RewardSet | None = None,
         only: Collection[str] | None = None,
     ) -> None:
         """reward: that of the run, for sets without their own; None starts one when a set needs it. only: names of the
@@ -59,7 +61,7 @@ class EvaluationSets:
         Raises ConfigError for a set that has no reward, and what datasets, rewards and workflows raise.
         """
         self._config, self._tokenizer, self._shared = config, tokenizer, reward
-        self._owned: list[AsyncRewardWrapper] = []
+        self._owned: list[RewardSet] = []
         try:
             self.sets = tuple(
                 self._build(name, settings)
@@ -102,9 +104,9 @@ class EvaluationSets:
             answer=answer_rule(settings.answer),
         )
 
-    def _reward(self, name: str, settings: EvalSetConfig) -> AsyncRewardWrapper:
+    def _reward(self, name: str, settings: EvalSetConfig) -> RewardSet:
         if settings.reward:
-            return self._start(settings.reward, settings.reward_options)
+            return self._start(settings.reward)
         if self._shared is None:
             if not self._config.reward:
                 raise ConfigError(
@@ -112,20 +114,19 @@ class EvaluationSets:
                     where=f"eval_sets.{name}.reward",
                     fix=f"set eval_sets.{name}.reward to a registry name or an importable path",
                 )
-            self._shared = self._start(self._config.reward, self._config.reward_options)
+            self._shared = self._start(self._config.reward)
         return self._shared
 
-    def _start(self, reward: str, options: Mapping[str, Any]) -> AsyncRewardWrapper:
-        started = start_reward(reward, options, self._config)
+    def _start(self, reward: RewardChoice) -> RewardSet:
+        started = start_reward(reward, self._config)
         self._owned.append(started)
         return started
 
 
-def start_reward(reward: str, options: Mapping[str, Any], config: PPOConfig) -> AsyncRewardWrapper:
+def start_reward(reward: RewardChoice, config: PPOConfig) -> RewardSet:
     """Start the processes of a reward, with the limits of `config.rollout`; it is imported when this returns."""
-    started = AsyncRewardWrapper(
-        reward,
-        options=options,
+    started = RewardSet(
+        resolve_components(reward),
         timeout_seconds=config.rollout.reward_timeout_seconds,
         max_workers=config.rollout.reward_workers,
         memory_limit_mb=config.rollout.reward_memory_mb or None,

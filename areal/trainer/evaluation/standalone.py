@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.api import RolloutError
 from areal.infra.checkpoint.run_control import StopRequest
 from areal.infra.rollout.episode import EpisodeRunner
-from areal.infra.rollout.groups import evaluation_job, run_jobs
+from areal.infra.rollout.groups import evaluation_job, run_jobs, watch_of_evaluation
 from areal.infra.rollout.loop_thread import LoopThread, RolloutStoppedError
 from areal.trainer.assembly import load_reference, load_rows, tokenizer_of
 from areal.trainer.configuration.source import to_mapping
@@ -175,7 +175,12 @@ class _Sampler:
             for sample in range(chosen.config.samples)
             if (row, sample) not in known
         ]
-        runner = EpisodeRunner(self._engine, seed=seed, max_retries=self._config.rollout.max_retries)
+        runner = EpisodeRunner(
+            self._engine,
+            seed=seed,
+            max_retries=self._config.rollout.max_retries,
+            on_attempt=watch_of_evaluation(self._config.rollout, dataset=chosen.name),
+        )
 
         def finished(job: EpisodeJob, outcome: EpisodeOutcome) -> None:
             if outcome.trajectories:
@@ -248,7 +253,6 @@ def _manifest(plan: EvalTarget, config: PPOConfig, sets: EvaluationSets) -> dict
             "samples": settings.samples,
             "row_fingerprint": chosen.fingerprint,
             "reward": settings.reward or described["reward"],
-            "reward_options": settings.reward_options if settings.reward else described["reward_options"],
             "workflow": settings.workflow or described["workflow"],
             "workflow_options": settings.workflow_options if settings.workflow else described["workflow_options"],
             # As JSON makes of it, to be compared with what was stored.

@@ -285,7 +285,7 @@ async def test_children_in_sessions_of_their_own_die_too(rewards, wrap, tmp_path
     reward.start()
     note = tmp_path / "pid"
     fault = await fault_of(reward(str(note), how, [], []))
-    assert fault.kind is (FaultKind.REWARD_TIMEOUT if how == "session" else FaultKind.REWARD_RAISED)
+    assert fault.kind is (FaultKind.REWARD_TIMEOUT if how == "session" else FaultKind.REWARD_DIED)
     pids = pids_in(note)
     assert len(pids) == 3
     assert eventually(lambda: not any(alive(pid) for pid in pids))
@@ -328,7 +328,7 @@ async def test_the_limit_is_per_call_even_when_calls_queue(rewards, wrap):
 async def test_a_crash_is_a_fault_with_the_way_it_ended_and_the_next_call_works(rewards, wrap, how, shown):
     reward = wrap(f"{rewards}:crash")
     fault = await fault_of(reward("", how, [], []))
-    assert fault.kind is FaultKind.REWARD_RAISED
+    assert fault.kind is FaultKind.REWARD_DIED
     assert shown in fault.message
     assert await reward("", "fine", [], []) == 1.0
 

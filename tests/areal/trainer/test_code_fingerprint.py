@@ -96,6 +96,16 @@ def test_names_of_registries_tools_and_own_datasets_are_code_too(tmp_path, monke
     assert {name.partition(" ")[0] for name in found} == {"reward", "workflow", "train_dataset", "workflow_options"}
 
 
+def test_every_component_of_several_rewards_is_code(tmp_path, monkeypatch):
+    (tmp_path / "own_scores_1.py").write_text("def score(*a, **d): ...\n")
+    (tmp_path / "own_scores_2.py").write_text("def score(*a, **d): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    reward = {"own_scores_1:score": 1.0, "second": {"path": "own_scores_2:score", "weight": 0.1}, "exact": 1.0}
+    found = fingerprint_code(runs.tiny(tmp_path / "run", reward=reward))
+    names = {"reward own_scores_1:score", "reward own_scores_2:score", "reward exact"}
+    assert {name for name in found if name.startswith("reward ")} == names
+
+
 def test_code_that_one_side_does_not_know_is_no_change():
     assert changed_code({}, {"reward exact": {"areal.reward.exact": "1"}}) == []
     assert changed_code({"reward exact": {"areal.reward.exact": "1"}}, {}) == []

@@ -77,8 +77,7 @@ def test_rl_runs_on_the_scores_of_a_reward_model(tmp_path, reward_model):
     path, _ = reward_model
     config = runs.tiny(
         tmp_path / "run",
-        reward=TARGET,
-        reward_options={"path": path},
+        reward={"score": {"path": TARGET, "options": {"path": path}}},
         total_train_steps=2,
         rollout__reward_timeout_seconds=60,
     )

@@ -191,7 +191,8 @@
     head.append(make("span", "", `sample ${sample.index}`), make("span", "", `ended by ${sample.stop}`));
     const sampled = sample.versions.reduce((sum, [version, count]) => sum + (version >= 0 ? count : 0), 0);
     head.append(make("span", "", `${sampled} tokens`));
-    for (const [name, value] of Object.entries(sample.components)) head.append(make("span", "", `${name} ${short(value)}`));
+    const named = [...Object.entries(sample.components), ...Object.entries(sample.stats)];
+    for (const [name, value] of named) head.append(make("span", "", `${name} ${short(value)}`));
     for (const version of versions.slice(0, 8)) {
       const key = make("span", "key");
       const swatch = make("i", `swatch c${version % 8}`);

@@ -40,7 +40,7 @@ class Scene:
                 "reward/std": 0.45 - 0.05 * done,
                 "reward/min": 0.0,
                 "reward/max": 1.0,
-                "reward/equal_fraction": 0.2 + 0.1 * done,
+                "reward/zero_variance_share": 0.2 + 0.1 * done,
                 "length/mean": 40 + 4 * done,
                 "length/max": 64.0,
                 "length/truncated_fraction": 0.05,

@@ -97,16 +97,16 @@ def engines_differ(scene):
 def groups_all_right(scene):
     scene.course("reward/mean", 0.6, 1.0)
     scene.course("reward/std", 0.4, 0.0)
-    scene.course("reward/equal_fraction", 0.5, 1.0)
+    scene.course("reward/zero_variance_share", 0.5, 1.0)
     for step in range(25, STEPS + 1):
-        scene.metrics[step] |= {"reward/equal_fraction": 0.97}
+        scene.metrics[step] |= {"reward/zero_variance_share": 0.97}
 
 
 def groups_all_wrong(scene):
     scene.course("reward/mean", 0.0, 0.0)
     scene.course("reward/std", 0.0, 0.0)
     for values in scene.metrics.values():
-        values.pop("reward/equal_fraction", None)  # of a run that did not log it
+        values.pop("reward/zero_variance_share", None)  # of a run that did not log it
 
 
 def flat_masked(scene):
@@ -300,7 +300,7 @@ def test_one_right_answer_among_hundreds_is_no_solved_task(tmp_path):
     scene = Scene(tmp_path)
     scene.course("reward/mean", 0.004, 0.004)
     scene.course("reward/std", 0.062, 0.062)
-    scene.course("reward/equal_fraction", 0.97, 0.97)
+    scene.course("reward/zero_variance_share", 0.97, 0.97)
     seen = found(scene)
     assert "groups_all_wrong" in seen
     assert "groups_all_right" not in seen

@@ -383,7 +383,7 @@ def test_the_first_fault_of_each_kind_is_shown_although_the_run_goes_on(world, b
         rollout.start()
         assert rollout.next_batch().faults == {"reward_invalid": 9}
     assert [record.message for record in caplog.records] == [
-        "first fault of kind reward_invalid, at prompt 0: judge said nan about 0 (further ones are counted)"
+        "first fault of kind reward_invalid, at prompt 0, sample 0: judge said nan about 0 (further ones are counted)"
     ]
 
 
@@ -398,7 +398,7 @@ def test_some_faults_of_each_kind_are_noted_with_prompt_and_row(world, build, ca
         rollout.next_batch()
     noted = [record for record in caplog.records if hasattr(record, "fault")]
     assert [(record.prompt, record.row) for record in noted] == [(0, None)] * 3 + [(1, None)] * 2
-    assert noted[-1].getMessage() == "fault of kind reward_invalid at prompt 1: judge said nan about 1"
+    assert noted[-1].getMessage() == "fault of kind reward_invalid at prompt 1, sample 1: judge said nan about 1"
 
 
 def test_constant_rewards_are_filtered_within_a_bound(world, build):

@@ -1,0 +1,81 @@
+"""Metrics of samples: what each reward component gave them, and what was recorded while they were produced.
+
+Denominators are samples: a component is averaged over the samples that have it, a recorded name over those that
+recorded it, and a sample that became several trajectories counts what it recorded once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from areal.infra.metrics import names
+from areal.utils import stats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from areal.api import RewardUse, Trajectory
+
+
+def sample_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Return `reward/<component>/mean` and `/std`, and `stats/<name>` with `/count`, `/min` and `/max`."""
+    samples = {(item.group_id, item.sample_index): item.stats for item in trajectories}
+    return component_metrics([item.reward_components for item in trajectories]) | stats_metrics(samples.values())
+
+
+def component_metrics(samples: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return `reward/<component>/mean` and `/std` over the samples that have the component."""
+    columns: dict[str, list[float]] = {}
+    for components in samples:
+        for name, value in components.items():
+            columns.setdefault(name, []).append(value)
+    found: dict[str, float] = {}
+    for name in sorted(columns):
+        values = columns[name]
+        mean = math.fsum(values) / len(values)
+        deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+        found[f"{names.COMPONENT_PREFIX}{name}/mean"] = mean
+        found[f"{names.COMPONENT_PREFIX}{name}/std"] = deviation
+    return found
+
+
+def stats_metrics(samples: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return `stats/<name>` with `/count`, `/min` and `/max` over the samples that recorded the name."""
+    return {f"{names.STATS_PREFIX}{name}": value for name, value in stats.reduce(samples).items()}
+
+
+def use_metrics(uses: Mapping[str, RewardUse]) -> dict[str, float]:
+    """Return `reward/<component>/failures`, and `/seconds` per call."""
+    found: dict[str, float] = {}
+    for name, use in sorted(uses.items()):
+        found[f"{names.COMPONENT_PREFIX}{name}/failures"] = float(use.failures)
+        found[f"{names.COMPONENT_PREFIX}{name}/seconds"] = use.seconds / use.calls
+    return found
+
+
+def reward_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Return mean, deviation, minimum and maximum of the rewards of a step."""
+    rewards = [item.reward for item in trajectories]
+    mean = math.fsum(rewards) / len(rewards)
+    return {
+        names.REWARD_MEAN: mean,
+        names.REWARD_STD: math.sqrt(math.fsum((value - mean) ** 2 for value in rewards) / len(rewards)),
+        names.REWARD_MIN: min(rewards),
+        names.REWARD_MAX: max(rewards),
+    }
+
+
+def recorded_metrics(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return the metrics of what was recorded outside of samples, as by a loader of rows: one value each."""
+    return stats_metrics({name: value} for name, numbers in values.items() for value in numbers)
+
+
+def component_means(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the mean of each component by its name, from the metrics of a step."""
+    start, end = names.COMPONENT_PREFIX, "/mean"
+    return {
+        name[len(start) : -len(end)]: value
+        for name, value in metrics.items()
+        if name.startswith(start) and name.endswith(end) and len(name) > len(start) + len(end)
+    }
