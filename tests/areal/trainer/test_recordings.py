@@ -29,7 +29,8 @@ SMALL = {"total_train_steps": 3, "rollout__batch_size": 2, "rollout__group_size"
 def recorded(tmp_path_factory):
     """A run of three steps; the second and third are traced, the second is profiled."""
     folder = tmp_path_factory.mktemp("recorded") / "run"
-    changes = {"metrics__trace__steps": [2, 3], "metrics__profile__start_step": 2}
+    changes = {"metrics__trace__steps": [2, 3], "metrics__profile__start_step": 2, "metrics__trackers__tensorboard": {}}
+    changes |= {"metrics__trackers__samples_every_steps": 2}
     config = runs.tiny(folder, **SMALL, **changes)
     runs.train(config)
     return config, folder
@@ -57,6 +58,19 @@ def test_every_sample_leads_to_the_step_that_trained_on_it(recorded):
     assert len(trained) == len(set(trained)) == 8  # two steps of two prompts with two samples
     finished = {event["id"] for event in events if event["ph"] == "s"}
     assert set(trained[4:]) <= finished  # those of the first of the two steps may be older than the recording
+
+
+def test_a_tracker_gets_the_configuration_the_steps_the_samples_and_the_end(recorded):
+    module = pytest.importorskip("tensorboard.backend.event_processing.plugin_event_accumulator")
+    _, folder = recorded
+    events = module.EventAccumulator(str(folder / "tensorboard")).Reload()
+    text = {tag: events.Tensors(tag) for tag in ("config", "samples", "summary")}
+    assert json.loads(text["config"][0].tensor_proto.string_val[0].decode()[7:-3])["seed"] == 3
+    assert [item.step for item in events.Tensors(names.REWARD_MEAN)] == [1, 2, 3]
+    assert [item.step for item in text["samples"]] == [2]
+    summary = json.loads(text["summary"][0].tensor_proto.string_val[0].decode()[7:-3])
+    assert (summary["state"], summary["exit_code"], summary["steps"]) == ("finished", 0, 3)
+    assert json.loads((folder / "trackers.json").read_text())["sent"]["step"] == 3
 
 
 def test_a_profile_names_operations_of_the_trainer(recorded):
