@@ -16,6 +16,7 @@ from areal.api import CheckpointError, UsageError
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.trainer.config import PPOConfig, RewardModelConfig
 from areal.trainer.configuration.source import config_from_mapping
+from areal.trainer.milestones import export_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from areal.infra.checkpoint.store import Checkpoint
     from areal.trainer.config import RowsConfig
 
-EXPORTS: Final = "exports"
 CHECKPOINTS: Final = "checkpoints"
 _NEEDED: Final = ("kind", "seed", "model", "actor")
 """What decides which model a checkpoint holds; other keys may be of another version of this program."""
@@ -56,11 +56,6 @@ def find_step(run: Path, step: int | None = None) -> int:
             fix=f"use one of the steps {listed}" if known else "train with checkpoint.every_steps set",
         )
     return step
-
-
-def export_folder(run: Path, step: int) -> Path:
-    """Return where the model of a step is written unless another folder is asked for."""
-    return run / EXPORTS / f"step-{step:08d}"
 
 
 def export_checkpoint(run: Path, *, step: int | None = None, output: Path | None = None) -> Exported:

@@ -125,10 +125,12 @@ class PPOTrainer:
         session = self.session
         first = session.first_step
         before = self._evaluate(first) if first == 0 else None
+        if before is not None:
+            session.measured(before.metrics(), self._export)
         # After the evaluation, so that a synchronous run samples its first batch with nothing else in flight.
-        if first < self.total_steps:
+        if not session.is_finished(self.total_steps):
             self.executor.start()
-        for step in session.steps(self.total_steps, self._states):
+        for step in session.steps(self.total_steps, self._states, self._export):
             clock = _Clock()
             try:
                 rollout = self.executor.next_batch(self._should_stop)
@@ -167,8 +169,10 @@ class PPOTrainer:
         self.executor.pause()
         after = self.evaluations[-1] if self.evaluations else None
         finished = session.finished_steps
-        if finished >= self.total_steps and (after is None or after.step != finished):
+        if session.is_finished(self.total_steps) and (after is None or after.step != finished):
             after = self._evaluate(finished)
+            if after is not None:
+                session.measured(after.metrics(), self._export)
         summary = session.summary(total_steps=self.total_steps, export=self._export)
         return summary | {
             "reward": session.last_metrics.get(names.REWARD_MEAN),

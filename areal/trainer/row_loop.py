@@ -129,7 +129,9 @@ class RowTrainer(ABC, Generic[_Config, _Learner]):
         self.prepare()
         first, every = session.first_step, config.eval_every_steps
         before = evaluate(first) if first == 0 and not session.stop.requested else {}
-        for step in session.steps(total, states):
+        if before:
+            session.measured(before, export)
+        for step in session.steps(total, states, export):
             started = time.perf_counter()
             with tracing.span("learn"):
                 stats, tokens = self.learn(range(step * config.batch_size, (step + 1) * config.batch_size))
@@ -149,7 +151,9 @@ class RowTrainer(ABC, Generic[_Config, _Learner]):
             if every and (step + 1) % every == 0 and step + 1 < total:
                 metrics |= evaluate(step + 1)
             session.finish_step(metrics)
-        after = evaluate(session.finished_steps) if session.finished_steps >= total else {}
+        after = evaluate(session.finished_steps) if session.is_finished(total) else {}
+        if after:
+            session.measured(after, export)
         summary = session.summary(total_steps=total, export=export)
         return summary | {
             "loss": session.last_metrics.get(names.LOSS),

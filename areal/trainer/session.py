@@ -25,6 +25,7 @@ from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.infra.supervisor.process import INCARNATION_VARIABLE
 from areal.trainer.code_fingerprint import fingerprint_code
 from areal.trainer.configuration.source import dump_yaml, to_mapping
+from areal.trainer.milestones import EarlyStop, RunExports
 from areal.trainer.recovery import FINISHED_FILE, WAYS_OUT, exported_step, refusal
 from areal.trainer.threads import THREADS, current_threads
 from areal.utils.atomic import atomic_write
@@ -54,6 +55,9 @@ class RunSession:
         self._code = fingerprint_code(config)
         self.resumed: Checkpoint | None = self._find_checkpoint()
         self._rows: str | None = None
+        self.exports = RunExports(directory, config.export, first_step=self.first_step)
+        watched = None if self.resumed is None else self.resumed.meta.get("early_stop")
+        self.early_stop = EarlyStop(config.early_stop, watched)
         self.trackers = open_trackers(self._tracked(), config.metrics.trackers)
         # Metrics of step k stand for k finished steps; later ones are about to be done again.
         first_logged = self.first_step + 1 if self.resumed is not None else 0
@@ -78,18 +82,24 @@ class RunSession:
         """Index of the first step this process runs: 0, or the number of steps the checkpoint has seen."""
         return 0 if self.resumed is None else self.resumed.step
 
-    def steps(self, total_steps: int, states: Callable[[], States]) -> Iterator[int]:
-        """Yield the index of each step to do, until `total_steps` are finished or a stop is requested.
+    def is_finished(self, total_steps: int) -> bool:
+        """Whether the run is done: all its steps, or those before an early stop."""
+        return self.finished_steps >= total_steps or self.early_stop.stopped
 
-            for step in session.steps(total_steps, states):
+    def steps(self, total_steps: int, states: Callable[[], States], export: Callable[[Path], None]) -> Iterator[int]:
+        """Yield the index of each step to do, until the run is finished or a stop is requested.
+
+            for step in session.steps(total_steps, states, export):
                 metrics = ...  # the work of the step
                 session.finish_step(metrics)
 
-        After each finished step, progress is shown and the state saved when it is due; after the last one it is always
-        saved. A body that was asked to stop before it did anything leaves by `continue`. When the body raises, nothing
-        is saved unless it calls `save_last`, since the state may be one in the middle of a step.
+        After each finished step, progress is shown, and the model exported and the state saved when that is due; after
+        the last one it is always saved. A body that was asked to stop before it did anything leaves by `continue`. When
+        the body raises, nothing is saved unless it calls `save_last`, since the state may be one in the middle of a
+        step.
 
-        states: what a checkpoint holds (see `CheckpointStore.save`), asked for between two steps.
+        states: what a checkpoint holds (see `CheckpointStore.save`), asked for between two steps. export: writes the
+        model into a folder.
         """
         self.total_steps = total_steps
         title = f"{self.config.experiment_name}/{self.config.trial_name}"
@@ -97,7 +107,7 @@ class RunSession:
         windows = StepWindows(self.config.metrics, self.directory)
         enabled = self.config.metrics.progress
         with LiveView(total_steps, title=title, enabled=enabled) as view, contextlib.closing(windows):
-            while self.finished_steps < total_steps and not self.stop.requested:
+            while not self.is_finished(total_steps) and not self.stop.requested:
                 step = self.finished_steps
                 windows.begin(step + 1)
                 yield step
@@ -106,6 +116,8 @@ class RunSession:
                     continue
                 step = self.finished_steps
                 view.update(step, self.last_metrics)
+                self.early_stop.after_step(step, self.last_metrics)
+                self.exports.after_step(step, self.last_metrics, export)
                 if self._schedule.is_due(step) or step == self._retry_step:
                     self.save(step, states)
         self.save_last(states)
@@ -114,6 +126,14 @@ class RunSession:
         """Count the step that `steps` yielded last as done."""
         self.finished_steps += 1
         self.last_metrics = metrics
+
+    def measured(self, metrics: Mapping[str, float], export: Callable[[Path], None]) -> None:
+        """Take note of an evaluation outside of steps: before the first, or after the last."""
+        if self.finished_steps:
+            self.exports.after_step(self.finished_steps, metrics, export)
+        else:
+            # Training has to improve on where it starts; a model that was not trained is not exported.
+            self.early_stop.after_step(0, metrics)
 
     def save_last(self, states: Callable[[], States]) -> None:
         """Save the state of the finished steps, if that was not done yet; a failure is an error at once."""
@@ -129,7 +149,7 @@ class RunSession:
         """Return what all kinds of run report. `export` writes the trained model into the folder it is given, if
         finished.
         """
-        finished = self.finished_steps >= total_steps
+        finished = self.is_finished(total_steps)
         final = self.directory / "final"
         if finished:
             export(final)
@@ -142,6 +162,8 @@ class RunSession:
             "saved": self.saved,
             "steps": self.finished_steps,
             "total_steps": total_steps,
+            "stopped_early": self.early_stop.stopped and self.finished_steps < total_steps,
+            "exports": self.exports.summary(),
             "seconds": round(time.monotonic() - self._started, 2),
             "exit_code": self.stop.exit_code,
         }
@@ -155,6 +177,7 @@ class RunSession:
         step: number of finished training steps. last: nothing comes after it, so a failure is an error at once.
         """
         meta = {"config": to_mapping(self.config), "rows": self._rows, "code": self._code, THREADS: current_threads()}
+        meta["early_stop"] = self.early_stop.state_dict()
         try:
             with self._schedule.measured():
                 folder = self.store.save(step, states(), meta=meta)
@@ -210,11 +233,10 @@ class RunSession:
     def check_unfinished(self, total_steps: int) -> None:
         """Raise FinishedError when all steps are done and the model is written: the same run has nothing left to do."""
         self.total_steps = total_steps
-        is_done = self.resumed is not None and self.first_step >= total_steps
+        is_done = self.resumed is not None and self.is_finished(total_steps)
         if is_done and exported_step(self.directory) == self.first_step:
             raise FinishedError(
-                f"already finished: nothing trained. All {self.first_step} steps of the run in {self.directory} are "
-                f"done, and its model is in {self.directory / 'final'}",
+                f"already finished: nothing trained. {self._done}, and its model is in {self.directory / 'final'}",
                 where=str(self.directory),
                 fix="train longer with a larger total_train_steps (or total_train_epochs), start over with --restart "
                 "(the old run is archived), or use another output_dir",
@@ -222,7 +244,7 @@ class RunSession:
 
     def end_trackers(self, exit_code: int) -> None:
         """Tell the trackers how the run ends, with the newest numbers of it."""
-        finished = self.total_steps is not None and self.finished_steps >= self.total_steps
+        finished = self.total_steps is not None and self.is_finished(self.total_steps)
         summary = {"steps": self.finished_steps, "seconds": round(time.monotonic() - self._started, 2)}
         ending = Ending(state="finished" if finished else "interrupted", exit_code=exit_code, summary=summary)
         asked = exit_code in (0, self.stop.exit_code, 130)
@@ -243,6 +265,12 @@ class RunSession:
     def _is_regular(self, step: int) -> bool:
         every = self.config.checkpoint.every_steps
         return bool(every) and step % every == 0
+
+    @property
+    def _done(self) -> str:
+        if self.early_stop.stopped:
+            return f"early_stop has ended the run in {self.directory} after step {self.first_step}"
+        return f"All {self.first_step} steps of the run in {self.directory} are done"
 
     def _find_checkpoint(self) -> Checkpoint | None:
         if not self.config.checkpoint.resume:

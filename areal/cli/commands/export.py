@@ -30,7 +30,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Report:
     """Write the folder, or say which."""
-    from areal.trainer.export import export_checkpoint, export_folder, find_step
+    from areal.trainer.export import export_checkpoint, find_step
+    from areal.trainer.milestones import export_folder
 
     step = find_step(arguments.run_dir, arguments.step)
     folder = arguments.output or export_folder(arguments.run_dir, step)

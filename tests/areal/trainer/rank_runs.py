@@ -7,6 +7,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,6 +125,7 @@ def compare(kind, folder, group, ways):
             parts = [(group, SHARDED), (RankGroup(), None)]
             first, second = parts if way == "ranks to one" else reversed(parts)
             run(kind, target, *first, total_train_steps=2)
+            shutil.copytree(target / "final", folder / f"{kind} {way} after two steps")
             run(kind, target, *second)
         found[way] = difference(kind, straight, target)
     return found

@@ -21,6 +21,7 @@ from areal.infra.checkpoint.store import CheckpointStore
 from areal.infra.metrics.logger import read_metrics
 from areal.models import from_pretrained
 from areal.trainer.configuration.source import dump_yaml
+from areal.trainer.export import export_checkpoint
 from areal.trainer.rank_group import RankGroup
 from areal.trainer.run import lead, run_on_rank_zero
 
@@ -43,14 +44,28 @@ def assert_equal_runs(found, kinds, ways):
 
 
 @pytest.fixture(scope="module")
-def rl(tmp_path_factory, fork_server):
+def folder(tmp_path_factory):
+    """Of `rl`."""
+    return tmp_path_factory.mktemp("rl")
+
+
+@pytest.fixture(scope="module")
+def rl(folder, fork_server):
     """An RL run that two ranks begin and one process ends; one start for the tests that look at it."""
-    folder = tmp_path_factory.mktemp("rl")
     return fork_server.run_ranks(PROGRAM, 2, [f"--folder={folder}", "--ways=ranks to one", "rl"])[0]
 
 
 def test_rl_begins_over_ranks_and_ends_in_one_process_with_the_numbers_of_one(rl):
     assert_equal_runs(rl, ["rl"], ["ranks to one"])
+
+
+def test_shards_of_two_ranks_are_exported_by_one_process_as_the_ranks_had_exported_them(rl, folder, tmp_path):
+    del rl
+    run = folder / "rl ranks to one"
+    assert (CheckpointStore(run / "checkpoints", keep=2).load(2).path / "actor" / "shards").is_dir()
+    for step, final in ((2, folder / "rl ranks to one after two steps"), (4, run / "final")):
+        exported = export_checkpoint(run, step=step, output=tmp_path / str(step)).folder
+        assert (exported / "model.safetensors").read_bytes() == (final / "model.safetensors").read_bytes()
 
 
 @pytest.mark.fault(

@@ -91,7 +91,7 @@ def test_saves_by_time_that_fail_end_no_run_and_the_disk_is_used_when_it_has_roo
     config = runs.tiny(tmp_path / "run", checkpoint__every_seconds=1e-9, checkpoint__max_overhead=1)
     folder = config.directory / "checkpoints"
     with open_session(config) as session:
-        for step in session.steps(12, lambda: {"state": {}}):
+        for step in session.steps(12, lambda: {"state": {}}, lambda folder: None):
             if step == 1:
                 folder.rename(tmp_path / "aside")
                 folder.write_text("not a folder")

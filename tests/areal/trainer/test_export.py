@@ -1,0 +1,87 @@
+"""`areal export`: any recovery checkpoint becomes the folder that the run itself would have written."""
+
+from __future__ import annotations
+
+import json
+
+import pair_runs
+import pytest
+import runs
+import torch
+from safetensors.torch import load_file
+
+from areal.api import CheckpointError, UsageError
+from areal.cli.main import main
+from areal.trainer.export import export_checkpoint, find_step
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    return pair_runs.write_pairs(tmp_path_factory.mktemp("pairs"), train=16, test=8)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """An RL run in bfloat16, with a critic and a checkpoint of every step."""
+    folder = tmp_path_factory.mktemp("exported") / "run"
+    critic = {"dtype": "bfloat16", "device": "cpu"}
+    settings = {"objective__preset": "ppo", "critic": critic, "actor__dtype": "bfloat16", "actor__device": "cpu"}
+    small = {"total_train_steps": 2, "rollout__batch_size": 2, "rollout__group_size": 2}
+    saved = {"checkpoint__every_steps": 1, "actor__lr_schedule": "cosine"}
+    runs.train(runs.tiny(folder, **settings, **small, **saved))
+    return folder
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_last_checkpoint_is_the_final_model_bit_by_bit(run, tmp_path):
+    exported = export_checkpoint(run, output=tmp_path / "model")
+    assert (exported.step, exported.adapter) == (2, None)
+    assert files_of(exported.folder) == files_of(run / "final")
+
+
+def test_an_earlier_one_is_another_model_and_the_command_says_where_it_is(run, capsys):
+    assert main(["export", str(run), "--step", "1", "--dry-run", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert not (run / "exports").exists()
+    assert main(["export", str(run), "--step", "1", "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written["folder"] == planned["folder"] == str(run / "exports" / "step-00000001")
+    first, last = (load_file(folder / "model.safetensors") for folder in (run / "exports/step-00000001", run / "final"))
+    assert first.keys() == last.keys()
+    assert any(not torch.equal(first[name], last[name]) for name in first)
+    assert main(["export", str(run), "--step", "1", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["replaces"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("dpo", {"actor__lora": {"rank": 4, "alpha": 8}}),
+        ("reward_model", {}),
+        pytest.param("dpo", {}, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_every_kind_of_run_is_exported_as_it_ends(tmp_path, pairs, kind, changes):
+    changes = {**changes, "total_train_steps": 1, "valid_dataset": None, "actor__device": "cpu"}
+    pair_runs.train(pair_runs.tiny(kind, tmp_path / "run", pairs, **changes))
+    exported = export_checkpoint(tmp_path / "run")
+    assert files_of(exported.folder) == files_of(tmp_path / "run" / "final")
+    if "actor__lora" in changes:
+        assert exported.adapter == tmp_path / "run" / "exports" / "step-00000001-adapter"
+        assert files_of(exported.adapter) == files_of(tmp_path / "run" / "adapter")
+
+
+def test_what_cannot_be_exported_is_refused_with_the_way_out(run, tmp_path, capsys):
+    with pytest.raises(UsageError, match=r"no recovery checkpoint of step 7; there are 1, 2"):
+        find_step(run, 7)
+    with pytest.raises(UsageError, match="holds no checkpoints/"):
+        export_checkpoint(tmp_path)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "notes.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match="is not a checkpoint folder"):
+        export_checkpoint(run, output=tmp_path / "taken")
+    assert main(["export", str(tmp_path), "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["fix"]
