@@ -114,7 +114,10 @@ def _config_of(checkpoint: Checkpoint) -> PPOConfig | RowsConfig:
     config = config_from_mapping(needed, source=f"{checkpoint.path.name}/manifest.json")
     # Adapters are merged where they were trained, so that rounding is the same; a whole model is only copied.
     device = config.actor.device if config.actor.lora is not None else "cpu"
-    return replace(config, actor=replace(config.actor, device=device, lr_schedule="constant", offload_optimizer=False))
+    # What "auto" was where it was trained.
+    dtype = checkpoint.meta.get("dtype", config.actor.dtype)
+    actor = replace(config.actor, device=device, dtype=dtype, lr_schedule="constant", offload_optimizer=False)
+    return replace(config, actor=actor)
 
 
 def _store(run: Path) -> CheckpointStore:

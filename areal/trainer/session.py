@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import areal
 from areal.api import ArealError, CheckpointError, ConfigError, FinishedError
+from areal.engine.precision import concrete_dtype
 from areal.infra.checkpoint.archive import archive_run, complete_archive
 from areal.infra.checkpoint.run_control import RunLock, StopRequest
 from areal.infra.checkpoint.schedule import SaveSchedule
@@ -177,7 +178,7 @@ class RunSession:
         step: number of finished training steps. last: nothing comes after it, so a failure is an error at once.
         """
         meta = {"config": to_mapping(self.config), "rows": self._rows, "code": self._code, THREADS: current_threads()}
-        meta["early_stop"] = self.early_stop.state_dict()
+        meta |= {"early_stop": self.early_stop.state_dict(), "dtype": concrete_dtype(self.config.actor)}
         try:
             with self._schedule.measured():
                 folder = self.store.save(step, states(), meta=meta)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import RolloutError
+from areal.engine.precision import concrete_dtype
 from areal.infra.checkpoint.run_control import StopRequest
 from areal.infra.rollout.episode import EpisodeRunner
 from areal.infra.rollout.groups import evaluation_job, run_jobs, watch_of_evaluation
@@ -266,6 +267,6 @@ def _manifest(plan: EvalTarget, config: PPOConfig, sets: EvaluationSets) -> dict
         "fingerprint": fingerprint(Path(config.model.path)),
         "seed": config.seed,
         "engine": config.rollout.engine,
-        "dtype": config.actor.dtype,
+        "dtype": concrete_dtype(config.actor),
         "sets": entries,
     }

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from areal.api import CheckpointError, UsageError
 from areal.cli.main import main
+from areal.engine import precision
 from areal.trainer.export import export_checkpoint, find_step
 
 
@@ -22,13 +23,14 @@ def pairs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """An RL run in bfloat16, with a critic and a checkpoint of every step."""
+    """An RL run with a critic and a checkpoint of every step, on a machine where dtype auto is bfloat16."""
     folder = tmp_path_factory.mktemp("exported") / "run"
-    critic = {"dtype": "bfloat16", "device": "cpu"}
-    settings = {"objective__preset": "ppo", "critic": critic, "actor__dtype": "bfloat16", "actor__device": "cpu"}
+    settings = {"objective__preset": "ppo", "critic": {"device": "cpu"}, "actor__device": "cpu"}
     small = {"total_train_steps": 2, "rollout__batch_size": 2, "rollout__group_size": 2}
     saved = {"checkpoint__every_steps": 1, "actor__lr_schedule": "cosine"}
-    runs.train(runs.tiny(folder, **settings, **small, **saved))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(precision, "_computes_in_bfloat16", lambda device: True)
+        runs.train(runs.tiny(folder, **settings, **small, **saved))
     return folder
 
 
@@ -40,6 +42,7 @@ def test_the_last_checkpoint_is_the_final_model_bit_by_bit(run, tmp_path):
     exported = export_checkpoint(run, output=tmp_path / "model")
     assert (exported.step, exported.adapter) == (2, None)
     assert files_of(exported.folder) == files_of(run / "final")
+    assert {tensor.dtype for tensor in load_file(exported.folder / "model.safetensors").values()} == {torch.bfloat16}
 
 
 def test_an_earlier_one_is_another_model_and_the_command_says_where_it_is(run, capsys):
