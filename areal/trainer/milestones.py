@@ -157,7 +157,7 @@ class EarlyStop:
         return self._config is not None and self._waited >= self._config.patience
 
     def after_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Look at the metrics of a step; without the watched one, nothing happens. NaN is no improvement."""
+        """Compare the watched metric of a step, if it has it, with the best one. NaN counts as worse."""
         config = self._config
         if config is None or config.metric not in metrics:
             return
