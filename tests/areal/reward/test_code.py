@@ -123,6 +123,7 @@ def test_a_total_that_is_too_short_is_a_fault_and_no_score():
     assert caught.value.kind is FaultKind.REWARD_TIMEOUT
 
 
+@pytest.mark.exhaustive
 def test_a_rows_time_limit_goes_before_the_option(code):
     asleep = "```python\nwhile True:\n    pass\n```"
     score = code.score(asleep, cases=SUM[:1], time_limit=0.5)
