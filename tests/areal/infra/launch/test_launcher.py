@@ -132,7 +132,7 @@ def test_restarts_are_bounded(launch):
     assert result.exit_code == 1
 
 
-@pytest.mark.parametrize("status", [2, 23, 75, 143])
+@pytest.mark.parametrize("status", [2, 23, 24, 75, 143])
 def test_what_another_start_would_only_repeat_is_not_tried_again(launch, status):
     result = launch(f"sys.exit({status} if rank == 0 else 0)")
     assert [start.status for start in result.starts] == [status]
