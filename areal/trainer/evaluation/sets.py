@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from areal.api import GenerationConfig, RolloutWorkflow
+    from areal.dataset.loading import ShuffledRows
     from areal.reward.components import RewardChoice
     from areal.trainer.config import PPOConfig
     from areal.trainer.evaluation_config import EvalSetConfig
@@ -84,9 +85,7 @@ class EvaluationSets:
     def _build(self, name: str, settings: EvalSetConfig) -> EvaluationSet:
         config, tokenizer = self._config, self._tokenizer
         gconfig = sampling_of(settings, config)
-        unshuffled, limit = replace(settings.dataset, shuffle=False), length_limit(config, gconfig)
-        source = load_rows(unshuffled, tokenizer, kind="rl", seed=config.seed, limit=limit)
-        count = len(source) if settings.rows is None else min(settings.rows, len(source))
+        source, count = rows_of(settings, config, tokenizer)
         own = bool(settings.workflow)
         return EvaluationSet(
             name=name,
@@ -137,6 +136,13 @@ def start_reward(reward: RewardChoice, config: PPOConfig) -> RewardSet:
         started.close()
         raise
     return started
+
+
+def rows_of(settings: EvalSetConfig, config: PPOConfig, tokenizer: Any) -> tuple[ShuffledRows, int]:
+    """Return the rows of a set in file order, and how many of them are evaluated."""
+    unshuffled, limit = replace(settings.dataset, shuffle=False), length_limit(config, sampling_of(settings, config))
+    source = load_rows(unshuffled, tokenizer, kind="rl", seed=config.seed, limit=limit)
+    return source, len(source) if settings.rows is None else min(settings.rows, len(source))
 
 
 def sampling_of(settings: EvalSetConfig, config: PPOConfig) -> GenerationConfig:

@@ -19,12 +19,12 @@ from areal.infra.checkpoint.run_control import StopRequest
 from areal.infra.rollout.episode import EpisodeRunner
 from areal.infra.rollout.groups import evaluation_job, run_jobs, watch_of_evaluation
 from areal.infra.rollout.loop_thread import LoopThread, RolloutStoppedError
-from areal.trainer.assembly import load_reference, load_rows, tokenizer_of
+from areal.trainer.assembly import load_reference, tokenizer_of
 from areal.trainer.configuration.source import to_mapping
 from areal.trainer.evaluation.progress import SampleProgress
 from areal.trainer.evaluation.report import build_report, write_reports
 from areal.trainer.evaluation.samples import EvalSample
-from areal.trainer.evaluation.sets import EvaluationSets, sampling_of
+from areal.trainer.evaluation.sets import EvaluationSets, rows_of, sampling_of
 from areal.trainer.evaluation.store import SampleStore, collect, read_samples
 from areal.trainer.evaluation.targets import fingerprint
 from areal.trainer.inference import build_inference_engine
@@ -80,8 +80,7 @@ def plan_evaluation(plan: EvalTarget) -> dict[str, Any]:
         count: int | None = None
         kept = 0
         if tokenizer is not None:
-            found = load_rows(replace(settings.dataset, shuffle=False), tokenizer, kind="rl", seed=config.seed)
-            count = len(found) if settings.rows is None else min(settings.rows, len(found))
+            _, count = rows_of(settings, config, tokenizer)
             kept = len(read_samples(plan.output, name, rows=count, samples=settings.samples))
         sets[name] = {
             "rows": count,
