@@ -201,11 +201,11 @@ def test_a_fault_names_dataset_row_and_line(tmp_path, caplog):
             runs.train(runs.replace(config, output_dir=str(tmp_path / "second"), total_train_steps=2))
     finally:
         sys.path.remove(str(tmp_path))
-    place = f"prompt 2, dataset jsonl, row 2 ({path}, line 5)"
-    assert (
-        f"first fault of kind reward_raised, at {place}: reward 'refusing:reward' raised AssertionError" in caplog.text
-    )
-    assert "(at prompt 3, dataset jsonl, row 3" in str(caught.value)
+    # Faults are named when they happen, whichever of the two bad rows is scored first.
+    places = [f"prompt {row}, dataset jsonl, row {row} ({path}, line {2 * row + 1}), sample" for row in (2, 3)]
+    assert any(f"first fault of kind reward_raised, at {place}" in caplog.text for place in places)
+    assert "reward 'reward (refusing:reward)' raised AssertionError" in caplog.text
+    assert any(f"(at {place}" in str(caught.value) for place in places)
 
 
 @pytest.mark.fault(

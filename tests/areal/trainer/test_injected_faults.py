@@ -265,7 +265,7 @@ def test_lost_and_reordered_answers_lose_and_repeat_no_sample(tmp_path, user_cod
     summary, _ = runs.train(config, transform_rewards=note)
     assert summary["finished"]
     assert len(list(deaths.iterdir())) == 3
-    assert sum(row.get("rollout/faults/reward_raised", 0) for row in metrics_of(tmp_path / "run").values()) == 3
+    assert sum(row.get("rollout/faults/reward_died", 0) for row in metrics_of(tmp_path / "run").values()) == 3
     assert [len(samples) for samples in trained] == [8] * 4
     assert len(set().union(*trained)) == 8 * 4
 
