@@ -20,6 +20,7 @@ import runs
 import torch
 
 from areal import models
+from areal.dataset.encoding import load_tokenizer
 from areal.engine.config import TrainEngineConfig
 from areal.engine.hf import loading as hf_loading
 from areal.engine.server.adapters import AdaptedWeights
@@ -28,6 +29,9 @@ from areal.infra.metrics.logger import read_metrics
 from areal.infra.supervisor.process import free_port
 from areal.models.registry import get_spec
 from areal.trainer import inference
+from areal.trainer.configuration.source import dump_yaml
+from areal.trainer.evaluation.standalone import evaluate
+from areal.trainer.evaluation.targets import resolve_target
 from areal.trainer.ppo import PPOTrainer
 from areal.trainer.server_weights import served_model, served_weights
 from areal.trainer.session import open_session
@@ -149,6 +153,30 @@ def _gone(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_checkpoint_is_evaluated_over_servers_as_in_this_process(tmp_path, with_double):
+    model = models.from_config(MODEL, seed=1, dtype=torch.float32, device="cpu")
+    model.save_pretrained(tmp_path / "model")
+    load_tokenizer(runs.BASE["model.tokenizer_path"]).save_pretrained(tmp_path / "model")
+    sets = {"held": {"dataset": {"name": "jsonl", "path": str(runs.ROWS)}, "rows": 16}}
+    (tmp_path / "sets.yaml").write_text(dump_yaml(runs.tiny(tmp_path / "unused", **with_double, eval_sets=sets)))
+    found = {}
+    for engine in ("vllm", "embedded"):
+        plan = resolve_target(
+            str(tmp_path / "model"),
+            config_file=tmp_path / "sets.yaml",
+            overrides=(f"rollout.engine={engine}",),
+            output=tmp_path / engine,
+        )
+        evaluate(plan)
+        found[engine] = [json.loads(line) for line in (tmp_path / engine / "samples.jsonl").read_text().splitlines()]
+        found[engine].sort(key=lambda line: line["row"])
+    assert len(found["vllm"]) == 16
+    assert found["vllm"] == found["embedded"]
 
 
 @pytest.mark.exhaustive
