@@ -53,7 +53,7 @@ PLACES = {
     "before the older checkpoint is removed": (CheckpointStore, "_prune", 2, "before"),
     "after the last step, before the final checkpoint": (CheckpointStore, "save", 3, "before"),
 }
-RUN_DEPENDENT = ("time", "tokens_per_second", "wait")
+RUN_DEPENDENT = ("time", "tokens_per_second", "wait", "seconds", "perf/")
 """Parts of names of metrics that measure this run's speed."""
 
 
