@@ -31,7 +31,7 @@ PLAYS = {
         "add-model/1",
         {"granite": "llama", "my-llm": None, "families.json": None},
     ),
-    "add-reward": SkillTask("add-reward/1", {"mixed": "blend"}),
+    "add-reward": SkillTask("add-reward/1"),
     "add-unit-tests": SkillTask(
         "add-unit-tests/1",
         {"tests/areal/algorithm": "tests/areal/utils", "gae": "backoff"},
