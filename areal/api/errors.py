@@ -25,6 +25,10 @@ above.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 class ArealError(Exception):
@@ -34,9 +38,14 @@ class ArealError(Exception):
     code: str = "failed"
     """Names the kind of error in the JSON object of a command."""
 
-    def __init__(self, *arguments: object, where: str = "", fix: str = "") -> None:
-        """where: file, file:line or key the message is about; fix: what to do, as an instruction. "" when unknown."""
+    def __init__(
+        self, *arguments: object, where: str = "", fix: str = "", problems: Sequence[Mapping[str, str]] = ()
+    ) -> None:
+        """where: file, file:line or key the message is about; fix: what to do, as an instruction. "" when unknown.
+        problems: each by itself (key, where, message, fix), for an error that lists them.
+        """
         super().__init__(*arguments)
+        self.problems = tuple(problems)
         self.where = where
         self.fix = fix
 

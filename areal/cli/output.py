@@ -70,6 +70,8 @@ def print_error(command: str, error: BaseException, exit_code: int, stream: IO[s
         }
         if isinstance(error, ArealError):
             document |= {"code": error.code, "where": error.where, "fix": error.fix}
+            if error.problems:
+                document["problems"] = error.problems
         _print_json(document, stream)
 
 

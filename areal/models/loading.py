@@ -54,7 +54,7 @@ def from_tensors(
 ) -> DecoderModel:
     """`from_pretrained` of a checkpoint that is not a folder: the content of its config.json, and tensors by their
     names on disk."""
-    spec, args = _resolve(config)
+    spec, args = resolve(config)
     model = _blank(spec, args)
     loaded = spec.state_dict_adapter(args).from_hf(tensors)
     kept = {name: buffer.dtype for name, buffer in model.named_buffers()}
@@ -81,7 +81,7 @@ def from_config(
     The weights depend on config and seed alone: not on the global random state, the device or, up to rounding, the
     dtype. Raises ModelError as `from_pretrained` does.
     """
-    spec, args = _resolve(config)
+    spec, args = resolve(config)
     model = _blank(spec, args).to_empty(device=device)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype or torch.float32)
@@ -91,7 +91,7 @@ def from_config(
 
 def blank_model(config: Mapping[str, Any]) -> DecoderModel:
     """Return the model that the content of a config.json describes, without memory: parameters have shapes only."""
-    return _blank(*_resolve(config))
+    return _blank(*resolve(config))
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class SafetensorsFolder(Mapping[str, Tensor]):
     """All tensors of a checkpoint folder by their name on disk, each read when it is asked for."""
 
     def __init__(self, folder: Path) -> None:
-        self._files = {file: _open(file) for file in _weight_files(folder)}
+        self._files = {file: _open(file) for file in weight_files(folder)}
         self._owner = {name: file for file, handle in self._files.items() for name in handle.keys()}  # noqa: SIM118 - a safetensors handle is not iterable
 
     def __getitem__(self, name: str) -> Tensor:
@@ -152,7 +152,7 @@ class SlicedFolder(Mapping[str, StoredTensor]):
     """As `SafetensorsFolder`, for readers of parts."""
 
     def __init__(self, folder: Path) -> None:
-        self._handles = {name: handle for file in _weight_files(folder) for name, handle in _named(_open(file))}
+        self._handles = {name: handle for file in weight_files(folder) for name, handle in _named(_open(file))}
         self.bytes_read = 0
         """By all tensors of this folder, so far."""
 
@@ -173,7 +173,8 @@ def _named(handle: Any) -> Iterator[tuple[str, Any]]:
     return ((name, handle) for name in handle.keys())  # noqa: SIM118 - a safetensors handle is not iterable
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files of a folder. Raises ModelError when there are none, or not all of them."""
     if (folder / WEIGHTS_FILE).is_file():
         return [folder / WEIGHTS_FILE]
     if (folder / INDEX_FILE).is_file():
@@ -206,7 +207,8 @@ def _open(file: Path) -> Any:
         ) from error
 
 
-def _resolve(config: Mapping[str, Any]) -> tuple[ModelSpec, BaseModelArgs]:
+def resolve(config: Mapping[str, Any]) -> tuple[ModelSpec, BaseModelArgs]:
+    """Return the family and the arguments that the content of a config.json names. Raises ModelError."""
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
         raise ModelError(f"config has model_type {model_type!r}, expected a name such as 'qwen3'")

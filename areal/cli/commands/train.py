@@ -8,7 +8,8 @@ examples:
   areal launch --ranks 4 -- areal train gsm8k.yaml archon.parallel.dp_shard=4
 
 Values are YAML: null, true, 1e-5, [1, 2], {clip_high: 0.28}. Every key is described in docs/reference/config.md and
-printed with its value and origin by --dry-run, which checks the configuration, estimates memory and starts nothing.
+printed with its value and origin by --dry-run, which trains nothing: it reads rows and headers of weights, renders a
+prompt, calls the reward once, estimates memory, and lists all problems at once (exit code 2).
 The same command continues a run that was stopped or has crashed, from its newest checkpoint; of one that is finished it
 says so and trains nothing (exit code 24). --restart moves what the run left into archived/ in its directory first.
 
@@ -41,7 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "overrides", metavar="key=value", nargs="*", help="change one value, e.g. actor.lr=1e-5; the last one wins"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="check, show every value with its origin, estimate memory, stop"
+        "--dry-run",
+        action="store_true",
+        help="try out rows, prompt, reward and weights; show every value with its origin; train nothing",
     )
     parser.add_argument(
         "--trace",
@@ -77,17 +80,23 @@ def run(arguments: argparse.Namespace) -> Report:
     if arguments.trace is not None:
         overrides.append(f"metrics.trace.steps={_steps(arguments.trace)}")
     resolved = source.load_config(arguments.config, overrides)
-    validation.validate_run(resolved.config, resolved.provenance)
     if (num_processes := world_size()) is not None:
         check_processes(resolved.config, num_processes)
     if arguments.dry_run:
+        from areal.trainer.configuration.problems import raise_all
+        from areal.trainer.configuration.rehearsal import rehearse
         from areal.trainer.configuration.report import build_report, render_report
         from areal.trainer.recovery import recovery_facts, render_recovery
 
-        facts = build_report(resolved)
+        problems = validation.find_problems(resolved.config, resolved.provenance)
+        rehearsal = rehearse(resolved.config, resolved.provenance, problems)
+        if problems := [*problems, *rehearsal.problems]:
+            raise_all(problems)
+        facts = build_report(resolved, rehearsal)
         recovery = facts["recovery"] = recovery_facts(resolved.config, facts["memory"], restart=arguments.restart)
         warnings = (f"the run would be refused: {recovery['because']}",) if recovery["because"] else ()
         return Report(text=f"{render_report(facts)}\n\n{render_recovery(recovery)}", data=facts, warnings=warnings)
+    validation.validate_run(resolved.config, resolved.provenance)
     from areal.trainer.run import run as run_training
 
     summary = dict(run_training(resolved.config, restart=arguments.restart))

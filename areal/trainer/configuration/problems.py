@@ -5,7 +5,7 @@ meant.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from areal.api import Config, ConfigError, UsageError
@@ -37,6 +37,10 @@ class Problem:
         where = f" ({self.where})" if self.where else ""
         return f"{self.key}{where}: {self.message}" if self.key else f"{self.message}{where}"
 
+    def with_fix(self) -> str:
+        """Return the problem in words, with the fix where the message does not end in it."""
+        return str(self) if not self.fix or self.fix in self.message else f"{self}. To mend it: {self.fix}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
@@ -48,12 +52,15 @@ class Schema:
 
 def raise_all(problems: Sequence[Problem]) -> NoReturn:
     """Raise one ConfigError that lists all problems."""
+    details = tuple(asdict(problem) for problem in problems)
     if len(problems) == 1:
-        raise ConfigError(str(problems[0]), where=problems[0].where or problems[0].key, fix=problems[0].fix)
-    listing = "\n".join(f"  - {problem}" for problem in problems)
+        where = problems[0].where or problems[0].key
+        raise ConfigError(problems[0].with_fix(), where=where, fix=problems[0].fix, problems=details)
+    listing = "\n".join(f"  - {problem.with_fix()}" for problem in problems)
     places = ", ".join(dict.fromkeys(problem.where or problem.key for problem in problems))
     fixes = "; ".join(problem.fix for problem in problems if problem.fix)
-    raise ConfigError(f"{len(problems)} problems in the configuration:\n{listing}", where=places, fix=fixes)
+    message = f"{len(problems)} problems in the configuration:\n{listing}"
+    raise ConfigError(message, where=places, fix=fixes, problems=details)
 
 
 def explain(detail: Mapping[str, Any], schema: Schema, origins: Mapping[KeyPath, str]) -> Problem:

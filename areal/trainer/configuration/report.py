@@ -1,7 +1,7 @@
 """Report what a run would do: its configuration with origins, sizes, memory and notes (`areal train --dry-run`).
 
-From the configuration and local files alone; no torch. One unit throughout: *prompts*; a prompt has `group_size`
-samples.
+From the configuration, local files and what a `rehearsal` found. One unit throughout: *prompts*; a prompt has
+`group_size` samples.
 """
 
 from __future__ import annotations
@@ -14,21 +14,28 @@ from typing import TYPE_CHECKING, Any
 from areal.models.parallel.dims import REST
 from areal.trainer.config import DPOConfig, PPOConfig, RowsConfig
 from areal.trainer.configuration import source
+from areal.trainer.configuration.effective import RESOLVED, effective_settings, without_effect
 from areal.trainer.configuration.memory import estimate, model_shape
 from areal.trainer.configuration.problems import DEFAULT
-from areal.trainer.configuration.source import flatten
+from areal.trainer.configuration.rehearsal import shown
 from areal.trainer.configuration.validation import read_model_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from areal.dataset.config import DatasetConfig
+    from areal.trainer.configuration.rehearsal import Rehearsal
     from areal.trainer.configuration.source import Resolved
 
 
-def build_report(resolved: Resolved) -> dict[str, Any]:
-    """Content of the dry run as plain data: config, provenance, derived sizes, memory (bytes) and notes."""
+def build_report(resolved: Resolved, rehearsal: Rehearsal | None = None) -> dict[str, Any]:
+    """Content of the dry run as plain data: config, provenance, what of it has effect, derived sizes, memory (bytes),
+    what was tried, and notes. rehearsal: has the rows that are counted; None counts lines.
+    """
     config = resolved.config
+    settings, hidden = effective_settings(config, resolved.provenance)
+    tried = {} if rehearsal is None else rehearsal.facts
+    rows = tried.get("rows", {}).get("train_dataset", {}).get("used")
     shape = model_shape(read_model_config(config.model))
     memory: dict[str, Any]
     if isinstance(shape, str):
@@ -43,20 +50,24 @@ def build_report(resolved: Resolved) -> dict[str, Any]:
         "run_dir": str(config.directory),
         "config": source.to_mapping(config),
         "provenance": dict(resolved.provenance),
-        "derived": derive(config),
+        "effective": {key: {"value": value, "origin": origin} for key, (value, origin) in settings.items()},
+        "hidden": hidden,
+        "derived": derive(config, rows),
         "memory": memory,
-        "notes": list(_notes(config)),
+        "tried": tried,
+        "notes": [*_notes(config), *_useless(config, hidden), *(rehearsal.notes if rehearsal is not None else ())],
     }
 
 
-def derive(config: PPOConfig | RowsConfig) -> dict[str, int | None]:
-    """Sizes that follow from the configuration; None where they depend on rows that were not counted."""
-    rows = count_rows(config.train_dataset)
+def derive(config: PPOConfig | RowsConfig, rows: int | None = None) -> dict[str, int | None]:
+    """Sizes that follow from the configuration; None where they depend on rows that were not counted. rows: those of
+    training, as loaded."""
+    rows = count_rows(config.train_dataset) if rows is None else rows
     batch = config.rollout.batch_size if isinstance(config, PPOConfig) else config.batch_size
     per_epoch = None if rows is None else rows // batch
     steps = config.total_train_steps
     if steps is None and rows is not None:
-        steps = rows * config.total_train_epochs // batch
+        steps = max(1, rows * config.total_train_epochs // batch)
     updates = config.objective.num_minibatches if isinstance(config, PPOConfig) else 1
     sizes: dict[str, int | None] = {}
     if isinstance(config, PPOConfig):
@@ -194,14 +205,19 @@ _LABELS: dict[str, str] = {
 def render_report(report: Mapping[str, Any]) -> str:
     """Return resolved values with their origin, derived sizes, the memory estimate and notes."""
     lines = [f"{report['kind']} run in {report['run_dir']}", "", "Configuration (value, then where it comes from)"]
-    lines += _configuration(report["config"], report["provenance"])
+    lines += _configuration(report["effective"])
+    if report["hidden"]:
+        sections: dict[str, list[str]] = {}
+        for section, reason in report["hidden"].items():
+            sections.setdefault(reason, []).append(section)
+        lines += [f"  not shown, since {reason}: {', '.join(names)}" for reason, names in sections.items()]
     lines += ["", "Derived sizes"]
     width = max(len(label) for label in _LABELS.values())
     for key, value in report["derived"].items():
         unknown = "as many as are started" if key == "processes" else "known when the rows are loaded"
         shown = unknown if value is None else f"{value:,}"
         lines.append(f"  {_LABELS[key]:<{width}}  {shown}")
-    lines += ["", *_memory(report["memory"])]
+    lines += ["", *_memory(report["memory"]), *_tried(report["tried"])]
     if report["notes"]:
         lines += ["", "Notes", *(f"  - {note}" for note in report["notes"])]
     return "\n".join(lines)
@@ -217,13 +233,46 @@ def format_bytes(count: int) -> str:
     return f"{size:.1f} TiB"
 
 
-def _configuration(config: Mapping[str, Any], provenance: Mapping[str, str]) -> Iterator[str]:
-    values = {key: json.dumps(value, ensure_ascii=False) for key, value in flatten(config).items()}
+def _tried(tried: Mapping[str, Any]) -> Iterator[str]:
+    """Lines about what a rehearsal did; none without one."""
+    if rows := tried.get("rows"):
+        yield from ("", "Rows")
+        for name, facts in rows.items():
+            too_long = ""
+            if facts.get("limit") is not None:
+                cut = f", {facts['truncated']:,} of them shortened" if facts["truncated"] else ""
+                too_long = f"; {facts['too_long']:,} too long{cut} (limit {facts['limit']:,}: {facts['limit_from']})"
+            yield f"  {name}: {facts['used']:,} of {facts.get('read', facts['used']):,} used{too_long}"
+    if example := tried.get("example"):
+        yield from ("", f"First training row, {example['tokens']:,} tokens", *_indented(example["text"]))
+        if "learned" in example:
+            yield from ("  learned of it:", *_indented(example["learned"]))
+    if reward := tried.get("reward"):
+        called = f"for completion {shown(reward['completion'])!r} of this row"
+        yield from ("", f"Reward {called}: {reward['value']:g} ({reward['seconds']:.3f} s)")
+        if len(reward["components"]) > 1:
+            yield from (f"  {name}: {value:g}" for name, value in reward["components"].items())
+
+
+def _indented(text: str) -> Iterator[str]:
+    return (f"  | {line}" for line in shown(text).split("\n"))
+
+
+def _useless(config: PPOConfig | RowsConfig, hidden: Mapping[str, str]) -> Iterator[str]:
+    """Yield what was written although it has no effect."""
+    for section, reason in without_effect(config).items():
+        if section not in hidden:
+            yield f"what is set in {section} has no effect: {reason}"
+
+
+def _configuration(settings: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    values = {key: json.dumps(entry["value"], ensure_ascii=False) for key, entry in settings.items()}
     key_width = max(len(key) for key in values)
     value_width = min(48, max(len(value) for value in values.values()))
     for key, value in values.items():
-        origin = provenance[key]
-        yield f"{' ' if origin == DEFAULT else '*'} {key:<{key_width}}  {value:<{value_width}}  {origin}"
+        origin = settings[key]["origin"]
+        is_written = not (origin == DEFAULT or origin.startswith(RESOLVED))
+        yield f"{'*' if is_written else ' '} {key:<{key_width}}  {value:<{value_width}}  {origin}"
 
 
 def _memory(memory: Mapping[str, Any]) -> Iterator[str]:

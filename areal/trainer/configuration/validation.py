@@ -50,13 +50,18 @@ _DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-
 
 def validate_run(config: PPOConfig | RowsConfig, provenance: Mapping[str, str] | None = None) -> None:
     """Check everything about a run that needs neither data nor torch. Raises ConfigError with all problems."""
+    if found := find_problems(config, provenance):
+        raise_all(found)
+
+
+def find_problems(config: PPOConfig | RowsConfig, provenance: Mapping[str, str] | None = None) -> list[Problem]:
+    """Return everything that `validate_run` raises."""
     found = list(_common_problems(config))
     if isinstance(config, PPOConfig):
         found += _rl_problems(config)
     if isinstance(config, DPOConfig):
         found += _reference_problems(config)
-    if found:
-        raise_all([_problem(key, message, provenance) for key, message in found])
+    return [_problem(key, message, provenance) for key, message in found]
 
 
 def validate_evaluation(
@@ -99,7 +104,7 @@ def table(kind: str) -> dict[str, str]:
 
 def _problem(key: str, message: str | RegistryError, provenance: Mapping[str, str] | None) -> Problem:
     fix = message.fix if isinstance(message, RegistryError) else ""
-    return Problem(key=key, where=_where(key, provenance), message=str(message), fix=fix)
+    return Problem(key=key, where=where_written(key, provenance), message=str(message), fix=fix)
 
 
 def check_name(kind: str, name: str) -> RegistryError | None:
@@ -161,6 +166,8 @@ def _common_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str 
             yield f"{key}.max_length", f"expected null or at least 1, got {dataset.max_length}"
     for name, problem in tracker_problems(config.metrics.trackers):
         yield f"metrics.trackers.{name}", problem
+    if config.actor.lora is not None and importlib.util.find_spec("peft") is None:
+        yield "actor.lora", "needs the package peft, which is not installed: pip install 'areal[lora]'"
     for key, low in (("total_train_epochs", 1), ("total_train_steps", 1), ("eval_every_steps", 0), ("eval_rows", 1)):
         value = getattr(config, key, None)
         if value is not None and value < low:
@@ -347,7 +354,7 @@ def _objective_problems(config: PPOConfig) -> Iterator[tuple[str, str | Registry
         )
 
 
-def _where(key: str, provenance: Mapping[str, str] | None) -> str:
+def where_written(key: str, provenance: Mapping[str, str] | None) -> str:
     """Return where a key, or else the first key of its section, was written; empty for defaults."""
     known = provenance or {}
     places = [known.get(key, ""), *(origin for name, origin in known.items() if name.startswith(f"{key}."))]

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from areal.api import ConfigError
+from areal.trainer.configuration import validation
 from areal.trainer.configuration.memory import MemoryItem, estimate, model_shape
 from areal.trainer.configuration.report import build_report, count_rows, derive, format_bytes, render_report
 from areal.trainer.configuration.source import load_config
@@ -98,6 +99,12 @@ def test_a_group_of_one_is_for_advantages_without_groups(good):
     validate_run(load_config(None, [*alone, "objective.advantage=reinforce_pp"]).config)
     for preset in ("rloo", "dapo", "drgrpo"):
         assert "nothing is learned" in refusal([*alone, f"objective.preset={preset}"])
+
+
+def test_adapters_without_their_package_are_refused(good, monkeypatch):
+    real = validation.importlib.util.find_spec
+    monkeypatch.setattr(validation.importlib.util, "find_spec", lambda name: None if name == "peft" else real(name))
+    assert "actor.lora (command line): needs the package peft" in refusal([*good, "actor.lora.rank=4"])
 
 
 def test_an_importable_path_is_accepted_without_importing_it(good, tmp_path, monkeypatch):

@@ -1,0 +1,292 @@
+"""Try out what a run begins with, without training: tokenizer, rows, one prompt, one call of the reward, headers of the
+weights, memory. Whatever fails is a problem with its key; the others are still tried.
+
+    found = rehearse(resolved.config, resolved.provenance)
+    found.problems, found.facts["example"]["text"]
+
+Loads the libraries that read rows and tokenizers, but no weights. Code of users is called: loaders and workflows in
+this process, the reward in its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import traceback
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.api import ArealError, ConfigError, DataError
+from areal.dataset.encoding import check_tokenizer, encode_prompt, encode_text, load_tokenizer
+from areal.dataset.loading import dataset_loader, load_dataset
+from areal.dataset.origins import origins_of, place_of
+from areal.engine.precision import accelerator
+from areal.trainer.config import DPOConfig, PPOConfig
+from areal.trainer.configuration.lengths import length_limit, max_positions
+from areal.trainer.configuration.memory import estimate, model_shape
+from areal.trainer.configuration.problems import Problem
+from areal.trainer.configuration.validation import read_model_config, where_written
+from areal.utils.machine_memory import host_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from areal.api import GenerationConfig
+    from areal.dataset.config import DatasetConfig
+    from areal.trainer.config import RowsConfig
+
+_SHOWN_CHARACTERS: Final = 600
+_GIB: Final = 1 << 30
+_UNCERTAIN: Final = frozenset({"activations", "engine KV cache", "logits"})
+"""Consumers whose estimate is a rule of thumb, or which rarely reach what they may take."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Rehearsal:
+    """What was found."""
+
+    provenance: Mapping[str, str] | None
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    """JSON values: rows of each dataset ("rows"), an "example" of them, the call of the "reward"."""
+
+    def add(self, key: str, message: str, fix: str = "") -> None:
+        """Note a problem of a key."""
+        self.problems.append(Problem(key=key, where=where_written(key, self.provenance), message=message, fix=fix))
+
+    @contextlib.contextmanager
+    def about(self, key: str) -> Iterator[None]:
+        """Turn what the body raises into a problem of `key`."""
+        try:
+            yield
+        except ArealError as error:
+            self.add(key, str(error), error.fix)
+        except Exception as error:  # noqa: BLE001 - code of users may raise anything, and the others are still tried
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            self.add(key, f"{type(error).__name__}: {error} (at {frame.filename}:{frame.lineno})")
+
+
+def rehearse(
+    config: PPOConfig | RowsConfig, provenance: Mapping[str, str] | None = None, known: Sequence[Problem] = ()
+) -> Rehearsal:
+    """Try everything. known: problems that were found before; what depends on them is left out."""
+    found = Rehearsal(provenance=provenance)
+    broken = {problem.key for problem in known}
+    if not any(key.startswith("model") for key in broken):
+        _check_model(config, found)
+    tokenizer = None
+    key = "model.tokenizer_path" if config.model.tokenizer_path else "model.path"
+    if not broken & {"model.tokenizer_path", "model.path"}:
+        with found.about(key):
+            tokenizer = load_tokenizer(config.model.tokenizer_path or config.model.path)
+    if tokenizer is not None:
+        with found.about(key):
+            vocabulary = read_model_config(config.model).get("vocab_size")
+            if isinstance(vocabulary, int):
+                check_tokenizer(tokenizer, vocabulary)
+    row = None
+    for name, dataset, sampling in _datasets(config):
+        if f"{name}.name" in broken:
+            continue
+        # Options are checked also where rows cannot be read.
+        with found.about(f"{name}.options"):
+            dataset_loader(dataset, config.dataset_kind)
+            if tokenizer is not None:
+                with found.about(name):
+                    first = _read_rows(config, name, dataset, sampling, tokenizer, found)
+                    row = first if name == "train_dataset" else row
+    if row is not None:
+        found.facts["example"] = _example(row, tokenizer)
+    if isinstance(config, PPOConfig):
+        _try_reward(config, row, tokenizer, found, broken)
+    _check_memory(config, found)
+    return found
+
+
+def _datasets(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, DatasetConfig, GenerationConfig | None]]:
+    yield "train_dataset", config.train_dataset, None
+    if isinstance(config, PPOConfig):
+        for name, chosen in config.eval_sets.items():
+            yield f"eval_sets.{name}.dataset", chosen.dataset, chosen.gconfig
+    elif config.valid_dataset is not None:
+        yield "valid_dataset", config.valid_dataset, None
+
+
+def _check_model(config: PPOConfig | RowsConfig, found: Rehearsal) -> None:
+    folders = {"model.path": config.model.path}
+    if isinstance(config, DPOConfig):
+        folders["reference_path"] = config.reference_path
+    for key, folder in folders.items():
+        if not folder:
+            continue
+        with found.about(key):
+            from areal.trainer.configuration.weights import check_weights
+
+            content = read_model_config(replace(config.model, path=folder))
+            check_weights(Path(folder), content, native=config.model.implementation == "native")
+    positions = max_positions(config)
+    if isinstance(config, PPOConfig) and positions is not None and positions <= config.gconfig.max_new_tokens:
+        found.add(
+            "gconfig.max_new_tokens",
+            f"{config.gconfig.max_new_tokens} leaves no room for a prompt in the model's max_position_embeddings "
+            f"{positions}",
+            "lower gconfig.max_new_tokens, or take a model with more positions",
+        )
+
+
+def _read_rows(
+    config: PPOConfig | RowsConfig,
+    name: str,
+    dataset: DatasetConfig,
+    sampling: GenerationConfig | None,
+    tokenizer: Any,
+    found: Rehearsal,
+) -> Mapping[str, Any]:
+    """Load a dataset, note how many rows it has, and return the first."""
+    rows = load_dataset(dataset, tokenizer, kind=config.dataset_kind, limit=length_limit(config, sampling))
+    origins = origins_of(rows)
+    fitting = None if origins is None else origins.fitting
+    facts: dict[str, Any] = {"used": len(rows), "first": place_of(rows, 0)}
+    if fitting is not None:
+        facts |= {
+            "read": fitting.num_read, "too_long": fitting.num_overlong, "truncated": fitting.num_truncated,
+            "longest": fitting.longest, "limit": fitting.limit, "limit_from": fitting.reason,
+        }  # fmt: skip
+    found.facts.setdefault("rows", {})[name] = facts
+    batch, batch_key = _batch_size(config)
+    if name == "train_dataset" and len(rows) < batch:
+        found.add(
+            batch_key,
+            f"{batch} is more than the {len(rows)} training rows, so every step would hold rows more than once",
+            f"set {batch_key} to at most {len(rows)}, or train on more rows",
+        )
+    positions = max_positions(config)
+    if fitting is not None and positions is not None and not isinstance(config, PPOConfig):
+        longest = fitting.longest if fitting.limit is None else min(fitting.longest, fitting.limit)
+        if longest > positions:
+            found.notes.append(f"{name}: the longest row has {longest} tokens, the model {positions} positions")
+    first: Mapping[str, Any] = rows[0]
+    return first
+
+
+def _batch_size(config: PPOConfig | RowsConfig) -> tuple[int, str]:
+    if isinstance(config, PPOConfig):
+        return config.rollout.batch_size, "rollout.batch_size"
+    return config.batch_size, "batch_size"
+
+
+def _example(row: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
+    """Return the first row as the model will read it: a prompt, or tokens and what of them is learned."""
+    if "messages" in row:
+        ids = encode_prompt(row["messages"], tokenizer)
+        return {"tokens": len(ids), "text": tokenizer.decode(ids)}
+    ids, mask = (
+        (row["input_ids"], row["loss_mask"]) if "input_ids" in row else (row["chosen_ids"], row["chosen_loss_mask"])
+    )
+    learned = [token for token, value in zip(ids, mask, strict=True) if value]
+    return {"tokens": len(ids), "text": tokenizer.decode(ids), "learned": tokenizer.decode(learned)}
+
+
+def _try_reward(
+    config: PPOConfig, row: Mapping[str, Any] | None, tokenizer: Any, found: Rehearsal, broken: set[str]
+) -> None:
+    """Build the workflow, and call the reward for the first prompt, with its answer as the completion if it has one."""
+    from areal.reward.components import resolve_components
+    from areal.reward.scoring import RewardSet, recorded_scores
+    from areal.workflow.assembly import create_workflow, reward_columns
+
+    if not config.reward or "reward" in broken:
+        return
+    with (
+        found.about("reward"),
+        contextlib.closing(
+            RewardSet(
+                resolve_components(config.reward),
+                timeout_seconds=config.rollout.reward_timeout_seconds,
+                memory_limit_mb=config.rollout.reward_memory_mb or None,
+            )
+        ) as reward,
+    ):
+        if "workflow" not in broken:
+            with found.about("workflow"):
+                create_workflow(
+                    config.workflow, reward=reward, gconfig=config.gconfig, tokenizer=tokenizer,
+                    options=config.workflow_options,
+                )  # fmt: skip
+        reward.start()
+        if row is None or tokenizer is None:
+            return
+        prompt_ids = encode_prompt(row["messages"], tokenizer)
+        answer = row.get("answer")
+        completion = answer if isinstance(answer, str) else ""
+        ids: list[int] = []
+        with contextlib.suppress(DataError):  # the vocabulary of a tiny model need not have it
+            ids = encode_text(completion, tokenizer)
+        started = time.perf_counter()
+        prompt: str = tokenizer.decode(prompt_ids)
+
+        async def score() -> tuple[float, dict[str, float]]:
+            with recorded_scores() as records:
+                value = await reward(prompt, completion, prompt_ids, ids, **reward_columns(row))
+            return value, dict(records[0].values) if records else {}
+
+        try:
+            value, parts = asyncio.run(score())
+        except ArealError as error:
+            raise ConfigError(
+                f"called with completion {completion[:60]!r} for the first training row: {error}",
+                fix=error.fix or "mend the reward, or rollout.reward_timeout_seconds if it needs longer",
+            ) from error
+        seconds = round(time.perf_counter() - started, 3)
+        found.facts["reward"] = {"completion": completion, "value": value, "components": parts, "seconds": seconds}
+
+
+def _check_memory(config: PPOConfig | RowsConfig, found: Rehearsal) -> None:
+    """Compare the estimate with the machine's memory; that of servers and of other ranks is not this one's."""
+    if config.archon is not None and not config.archon.parallel.is_single:
+        return
+    try:
+        shape = model_shape(read_model_config(config.model))
+    except ConfigError:
+        return
+    if isinstance(shape, str):
+        return
+    items = estimate(config, shape)
+    device = accelerator() if config.actor.device == "auto" else config.actor.device.partition(":")[0]
+    host = [item for item in items if device in ("", "cpu") or "host memory" in item.formula]
+    places = [("this machine's memory", host_memory(), host)]
+    if device == "cuda":
+        import torch
+
+        if torch.cuda.is_available():
+            on_device = [item for item in items if item not in host]
+            places.append(("the GPU's memory", torch.cuda.get_device_properties(0).total_memory, on_device))
+    for what, size, consumers in places:
+        total = sum(item.num_bytes for item in consumers)
+        certain = [item for item in consumers if item.name not in _UNCERTAIN]
+        needed = sum(item.num_bytes for item in certain)
+        if size is None or total <= size:
+            continue
+        if needed > size:
+            parts = ", ".join(f"{item.name} {item.num_bytes / _GIB:.1f}" for item in certain)
+            found.add(
+                "model",
+                f"needs {needed / _GIB:.1f} GiB and {what} has {size / _GIB:.1f} GiB ({parts} GiB), before activations",
+                "use actor.lora, actor.dtype=bfloat16, a smaller model, or several processes (archon, `areal plan`)",
+            )
+        else:
+            found.notes.append(
+                f"up to {total / _GIB:.1f} GiB are needed and {what} has {size / _GIB:.1f} GiB: full micro-batches may "
+                f"not fit; lower actor.max_tokens_per_micro_batch or engine.max_batch_size"
+            )
+
+
+def shown(text: str) -> str:
+    """Return a text for people, cut in the middle when it is long."""
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    half = _SHOWN_CHARACTERS // 2
+    return f"{text[:half]} [... {len(text) - 2 * half} characters ...] {text[-half:]}"
