@@ -24,11 +24,11 @@ from areal.engine.config import EmbeddedEngineConfig, TrainEngineConfig
 from areal.infra.metrics.config import MetricsConfig
 from areal.infra.rollout.config import RolloutConfig
 from areal.trainer.config import ModelConfig, ObjectiveConfig, PPOConfig, SFTConfig
+from areal.trainer.configuration.threads import configure_threads
 from areal.trainer.evaluation_config import EvalSetConfig
 from areal.trainer.ppo import PPOTrainer
 from areal.trainer.run import run
 from areal.trainer.session import open_session
-from areal.trainer.threads import configure_threads
 from areal.utils.atomic import atomic_write
 from areal.utils.logging import getLogger
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ArealError, ConfigError, EngineError, load
 from areal.trainer.config import PPOConfig
+from areal.trainer.configuration.threads import keep_threads, start_threads
 from areal.trainer.rank_group import RankGroup, serve
 from areal.trainer.session import open_session
-from areal.trainer.threads import keep_threads, start_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

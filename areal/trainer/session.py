@@ -26,9 +26,9 @@ from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.infra.supervisor.process import INCARNATION_VARIABLE
 from areal.trainer.code_fingerprint import fingerprint_code
 from areal.trainer.configuration.source import dump_yaml, to_mapping
+from areal.trainer.configuration.threads import THREADS, current_threads
 from areal.trainer.milestones import EarlyStop, RunExports
 from areal.trainer.recovery import FINISHED_FILE, WAYS_OUT, exported_step, refusal
-from areal.trainer.threads import THREADS, current_threads
 from areal.utils.atomic import atomic_write
 from areal.utils.logging import getLogger, recorded
 

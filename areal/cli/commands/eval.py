@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> Report:
         if other is not None:
             facts["compare"] = {"output": str(other)} if isinstance(other, Path) else plan_evaluation(other)
         return Report(text=_plan_text(facts), data=facts)
-    from areal.trainer.threads import start_threads
+    from areal.trainer.configuration.threads import start_threads
 
     start_threads(plan.config)
     how = {"restart": arguments.restart, "retry_faults": arguments.retry_faults}

@@ -11,7 +11,7 @@ from areal.engine.precision import concrete_dtype
 from areal.trainer.config import PPOConfig
 from areal.trainer.configuration.problems import DEFAULT
 from areal.trainer.configuration.source import flatten, to_mapping
-from areal.trainer.threads import threads_of
+from areal.trainer.configuration.threads import threads_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -28,7 +28,7 @@ from areal.trainer.configuration.lengths import length_limit, max_positions
 from areal.trainer.configuration.memory import estimate, model_shape
 from areal.trainer.configuration.problems import Problem
 from areal.trainer.configuration.validation import read_model_config, where_written
-from areal.utils.machine_memory import host_memory
+from areal.utils.machine import host_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -158,11 +158,11 @@ def _read_rows(
     found.facts.setdefault("rows", {})[name] = facts
     batch, batch_key = _batch_size(config)
     if name == "train_dataset" and len(rows) < batch:
-        found.add(
-            batch_key,
-            f"{batch} is more than the {len(rows)} training rows, so every step would hold rows more than once",
-            f"set {batch_key} to at most {len(rows)}, or train on more rows",
-        )
+        message = f"{batch} is more than the {len(rows)} training rows, so every step holds rows more than once"
+        if config.total_train_steps is not None:  # somebody counted steps and not passes over the rows
+            found.notes.append(f"{batch_key} {message}")
+        else:
+            found.add(batch_key, message, f"set {batch_key} to at most {len(rows)}, or give total_train_steps")
     positions = max_positions(config)
     if fitting is not None and positions is not None and not isinstance(config, PPOConfig):
         longest = fitting.longest if fitting.limit is None else min(fitting.longest, fitting.limit)

@@ -81,7 +81,7 @@ def read_header(file: Path) -> tuple[dict[str, StoredShape], int]:
             raise ModelError(f"{file} is cut: {size} bytes are no safetensors file")
         length: int = _LENGTH.unpack(start)[0]
         if length > _MOST_HEADER:
-            raise ModelError(f"{file} is no safetensors file: its header would have {length} bytes")
+            raise ModelError(f"{file} is not a safetensors file: its header would have {length} bytes")
         if _LENGTH.size + length > size:
             raise ModelError(f"{file} is cut inside its header: {size} bytes, the header alone has {length}")
         try:

@@ -84,7 +84,11 @@ def test_all_problems_are_listed_at_once_with_place_and_fix(tmp_path, capsys):
         ({"workflow_options": {"enable_thinkin": True}}, "workflow", "did you mean 'enable_thinking'"),
         ({"reward": "json:no_such_function"}, "reward", "no_such_function"),
         ({"model.tokenizer_path": "characters:0123456789+-*/=abc"}, "model.tokenizer_path", "20 tokens but the model"),
-        ({"rollout.batch_size": 65}, "rollout.batch_size", "65 is more than the 64 training rows"),
+        (
+            {"rollout.batch_size": 65, "total_train_steps": None},
+            "rollout.batch_size",
+            "65 is more than the 64 training rows",
+        ),
         (
             {"gconfig.max_new_tokens": 64, "engine.max_seq_len": 128, "objective.overlong_buffer": 0},
             "gconfig.max_new_tokens",

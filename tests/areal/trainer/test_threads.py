@@ -7,9 +7,9 @@ import runs
 import torch
 
 from areal.engine import precision
-from areal.trainer import threads
-from areal.trainer.threads import THREADS, choose_threads, keep_threads, start_threads, threads_of
-from areal.utils.cpus import CpuShare
+from areal.trainer.configuration import threads
+from areal.trainer.configuration.threads import THREADS, choose_threads, keep_threads, start_threads, threads_of
+from areal.utils.machine import CpuShare
 
 IDLE = CpuShare(total=16, allowed=16, quota=None, load=0.2)
 BUSY = CpuShare(total=16, allowed=16, quota=None, load=13.0)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from areal.utils.cpus import CpuShare, cpu_share
+from areal.utils.machine import CpuShare, cpu_share, host_memory
 
 
 def system(folder, groups, **files):
@@ -66,3 +66,10 @@ def test_two_cpus_of_one_core_count_once(tmp_path):
 def test_what_is_usable_and_what_is_free(share, usable, free):
     found = CpuShare(**share)
     assert (found.usable, found.free) == (usable, free)
+
+
+def test_memory_is_no_more_than_the_control_group_grants(tmp_path):
+    whole = host_memory(tmp_path)
+    assert whole is None or whole > 1 << 26
+    assert host_memory(system(tmp_path, "0::/", **{"memory.max": "1000000\n"})) == 1_000_000
+    assert host_memory(system(tmp_path / "free", "0::/", **{"memory.max": "max\n"})) == whole

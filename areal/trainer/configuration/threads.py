@@ -18,8 +18,8 @@ from areal.api import ConfigError
 from areal.engine.precision import accelerator
 from areal.trainer.configuration.memory import model_shape
 from areal.trainer.configuration.validation import read_model_config
-from areal.utils.cpus import CpuShare, cpu_share
 from areal.utils.logging import getLogger
+from areal.utils.machine import CpuShare, cpu_share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Measure the share of the CPUs that this process may use: affinity, quotas of control groups, load."""
+"""Measure the share of the machine that this process may use: cores (affinity, quotas, load), and memory."""
 
 from __future__ import annotations
 
@@ -96,3 +96,14 @@ def _groups(root: Path) -> list[Path]:
         # In a container the path may be that outside; then only the mount itself is there.
         found += [folder for folder in (own, *own.parents) if folder.is_relative_to(mount) and folder.is_dir()]
     return found
+
+
+def host_memory(root: Path = Path("/")) -> int | None:
+    """Return bytes of memory; None where the system does not tell. root: where /sys is, for tests."""
+    found: list[int] = []
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            found.append(int((root / "sys/fs/cgroup" / name).read_text(encoding="ascii")))
+    return min(found, default=None)
