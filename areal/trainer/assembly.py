@@ -21,6 +21,7 @@ from areal.engine.precision import accelerator, concrete_dtype
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.runner import FrozenModel
 from areal.infra.checkpoint.store import load_state, save_state
+from areal.trainer.milestones import adapter_folder
 from areal.utils.atomic import atomic_write
 from areal.utils.seeding import rng_state, seed_everything, set_rng_state
 
@@ -102,8 +103,6 @@ def steps_in_run(config: RunConfig, *, num_rows: int, batch_size: int) -> int:
 
 
 GENERATION_FILE: Final = "generation_config.json"
-FINAL: Final = "final"
-"""Folder of a run with its trained model."""
 
 _Config = TypeVar("_Config", bound="RunConfig")
 _Learner = TypeVar("_Learner")
@@ -183,11 +182,6 @@ def export_model(engine: TrainingEngine, config: RunConfig, folder: Path) -> Non
         atomic_write(folder / GENERATION_FILE, defaults.read_bytes())
     if config.actor.lora is not None:
         engine.save_adapter(adapter_folder(folder), base=config.model.path)
-
-
-def adapter_folder(folder: Path) -> Path:
-    """Return where adapters alone are written: beside the merged model; of final/ it is adapter/."""
-    return folder.with_name("adapter" if folder.name == FINAL else f"{folder.name}-adapter")
 
 
 _RNG_OF_RANK: Final = "rng_rank_"

@@ -16,7 +16,7 @@ from areal.api import CheckpointError, UsageError
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.trainer.config import PPOConfig, RewardModelConfig
 from areal.trainer.configuration.source import config_from_mapping
-from areal.trainer.milestones import export_folder
+from areal.trainer.milestones import adapter_folder, export_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,8 +77,6 @@ def export_checkpoint(run: Path, *, step: int | None = None, output: Path | None
     _write(checkpoint, config, folder)
     adapter = None
     if config.actor.lora is not None and not isinstance(config, RewardModelConfig):
-        from areal.trainer.assembly import adapter_folder
-
         adapter = adapter_folder(folder)
     return Exported(folder=folder, step=chosen, adapter=adapter)
 

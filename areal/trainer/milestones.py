@@ -15,7 +15,6 @@ import math
 import shutil
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.trainer.assembly import adapter_folder
 from areal.utils.atomic import atomic_write, remove_leftovers
 from areal.utils.logging import getLogger
 
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from areal.trainer.evaluation_config import EarlyStopConfig, ExportConfig
 
 _logger = getLogger(__name__)
+FINAL: Final = "final"
+"""Folder of a run with its trained model."""
 EXPORTS: Final = "exports"
 INDEX: Final = "exports.json"
 
@@ -33,6 +34,11 @@ INDEX: Final = "exports.json"
 def export_folder(run: Path, step: int) -> Path:
     """Return the folder of the model of a step."""
     return run / EXPORTS / f"step-{step:08d}"
+
+
+def adapter_folder(folder: Path) -> Path:
+    """Return where adapters alone are written: beside the merged model; of final/ it is adapter/."""
+    return folder.with_name("adapter" if folder.name == FINAL else f"{folder.name}-adapter")
 
 
 def is_better(value: float, best: float, *, mode: str, by: float = 0.0) -> bool:
