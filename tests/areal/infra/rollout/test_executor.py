@@ -15,6 +15,7 @@ from areal.api import CheckpointError, ConfigError, DataError, RolloutError, Rol
 from areal.dataset.loading import ShuffledRows
 from areal.infra.rollout.config import RolloutConfig
 from areal.infra.rollout.executor import RolloutExecutor
+from areal.utils import stats
 
 
 @pytest.fixture
@@ -611,3 +612,24 @@ def test_memory_stays_flat_over_many_steps(world, build):
     engine.requests.clear()
     gc.collect()
     assert len(gc.get_objects()) - before < 300
+
+
+def test_what_a_dataset_and_a_workflow_record_belongs_to_each_sample(world, build):
+    class RecordingRows(world.Rows):
+        def row(self, ordinal, /):
+            stats.record("row_number", ordinal)
+            return super().row(ordinal)
+
+    def scored(data, tokens):
+        stats.record("double", 2 * data["id"])
+        return 1.0
+
+    rollout = build(rows=RecordingRows(), workflow=world.OneCall(reward=scored))
+    rollout.start()
+    batch = rollout.next_batch()
+    for item in batch.trajectories:
+        assert dict(item.stats) == {"row_number": item.group_id, "double": 2 * item.group_id}
+    number = sum(item.group_id for item in batch.trajectories) / len(batch.trajectories)
+    metrics = batch.metrics()
+    assert (metrics["stats/row_number"], metrics["stats/double"]) == (number, 2 * number)
+    assert metrics["stats/row_number/count"] == len(batch.trajectories)
