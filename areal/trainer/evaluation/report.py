@@ -60,7 +60,7 @@ def compare_with(folder: Path, other: Path) -> dict[str, Any]:
                     where=str(other),
                     fix="evaluate both with the same configuration",
                 )
-        sets[name] = _compared(name, _stored(folder, name, second), _stored(other, name, first), int(mine["seed"]))
+        sets[name] = _compared(_stored(folder, name, second), _stored(other, name, first), int(mine["seed"]))
     return {"with": theirs["target"], "folder": str(other), "sets": sets}
 
 
@@ -131,11 +131,12 @@ def _stored(folder: Path, name: str, settings: Mapping[str, Any]) -> SetResult:
     return collect(name, found, rows=rows, samples=samples, pass_reward=float(settings["pass_reward"]))
 
 
-def _compared(name: str, mine: SetResult, theirs: SetResult, seed: int) -> dict[str, Any]:
-    del name
-    second, first = dict(mine.values), dict(theirs.values)
-    second = {"avg" if metric.startswith("avg@") else metric: values for metric, values in second.items()}
-    first = {"avg" if metric.startswith("avg@") else metric: values for metric, values in first.items()}
+def _compared(mine: SetResult, theirs: SetResult, seed: int) -> dict[str, Any]:
+    # Means over other numbers of samples are comparable.
+    second, first = (
+        {"avg" if metric.startswith("avg@") else metric: values for metric, values in result.values.items()}
+        for result in (mine, theirs)
+    )
     found = {}
     for metric in second:
         if metric in first:
