@@ -22,11 +22,15 @@ if TYPE_CHECKING:
 _PER_TOKEN = frozenset(
     {
         "advantages",
+        "candidate_logp",
+        "candidate_teacher_logp",
+        "candidates",
         "logp_behave",
         "logp_prox",
         "logp_ref",
         "loss_mask",
         "returns",
+        "teacher_logp",
         "tokens",
         "turn_ids",
         "values",

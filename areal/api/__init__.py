@@ -29,6 +29,7 @@ from areal.api.generation import GenerationConfig, ModelRequest, ModelResponse
 from areal.api.model import AttentionBackend, BaseModelArgs, CausalModel, ModelSpec, StateDictAdapter
 from areal.api.records import (
     NO_VERSION,
+    DistilledBatch,
     Fault,
     PackedTokens,
     PaddedBatch,
@@ -37,6 +38,7 @@ from areal.api.records import (
     Provenance,
     RewardUse,
     StopReason,
+    TeacherScores,
     Trajectory,
 )
 from areal.api.registry import load, unknown_name
@@ -70,6 +72,7 @@ __all__ = [
     "DataError",
     "DatasetKind",
     "DatasetLoader",
+    "DistilledBatch",
     "EngineError",
     "Fault",
     "FaultError",
@@ -101,6 +104,7 @@ __all__ = [
     "ServerPool",
     "StateDictAdapter",
     "StopReason",
+    "TeacherScores",
     "TensorEntry",
     "TrainEngine",
     "TrainStats",

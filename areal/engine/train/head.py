@@ -17,11 +17,15 @@ import torch
 import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
+from areal.engine.train.candidates import candidate_logp, score_dtype, top_candidates
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
     from torch.distributed import ProcessGroup
+
+    from areal.engine.train.candidates import Top
 
     Measure = Callable[[Tensor, Tensor, float, bool], tuple[Tensor, ...]]
 
@@ -36,6 +40,10 @@ class TokenScores:
     """-sum_v p(v) log p(v) over the whole vocabulary, in nats; None when not asked for."""
     mean_logp: Tensor | None
     """(1/V) sum_v log p(v): the log-likelihood of the uniform target of label smoothing; None when not asked for."""
+    candidate_logp: Tensor | None = None
+    """[N, K], log p of other tokens in place of this one; None without candidates."""
+    top: tuple[Tensor, Tensor] | None = None
+    """Likeliest tokens in place of this one and their log p, [N, K] each; None when not asked for."""
 
 
 def score_tokens(
@@ -47,28 +55,44 @@ def score_tokens(
     chunk: int,
     with_distribution: bool,
     measure: Measure | None = None,
+    candidates_NK: Tensor | None = None,
+    top: Top | None = None,
 ) -> TokenScores:
     """Score targets_N (int64) under softmax(project(hidden_NH) / temperature).
 
     with_distribution: also entropy and mean_logp, which costs about three more passes over the logits.
+    candidates_NK: also score these tokens. top: also list the likeliest tokens, without gradient.
     measure: takes the place of `measure_tokens` where `project` gives other logits than those of the whole vocabulary.
 
     Peak memory of logits: chunk * V in the forward pass, about 2 * chunk * V in the backward pass, for any N. The
     result at a token does not depend on `chunk` beyond rounding in the projection. Differentiable in all outputs.
     """
 
-    def score(hidden: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-        return (measure or measure_tokens)(project(hidden), targets, temperature, with_distribution)
+    group = measure.group if isinstance(measure, VocabularyShares) else None
 
-    pieces = list(zip(hidden_NH.split(chunk), targets_N.split(chunk), strict=True))
+    def score(hidden: Tensor, targets: Tensor, *candidates: Tensor) -> tuple[Tensor, ...]:
+        logits = project(hidden)
+        found = (measure or measure_tokens)(logits, targets, temperature, with_distribution)
+        if candidates:
+            found += (candidate_logp(logits, candidates[0], temperature, group),)
+        return found if top is None else (*found, *top_candidates(logits, top, temperature, group))
+
+    given = (hidden_NH, targets_N) if candidates_NK is None else (hidden_NH, targets_N, candidates_NK)
+    pieces = list(zip(*(tensor.split(chunk) for tensor in given), strict=True))
     # A single slice may keep its logits: that is the same peak, without the second projection.
     if len(pieces) == 1 or not torch.is_grad_enabled():
         scored = [score(*piece) for piece in pieces]
     else:
         scored = [checkpoint(score, *piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
     columns = [torch.cat(column) for column in zip(*scored, strict=True)]
-    logp, entropy, mean_logp = columns if with_distribution else (columns[0], None, None)
-    return TokenScores(logp=logp, entropy=entropy, mean_logp=mean_logp)
+    logp, entropy, mean_logp = columns[:3] if with_distribution else (columns[0], None, None)
+    return TokenScores(
+        logp=logp,
+        entropy=entropy,
+        mean_logp=mean_logp,
+        candidate_logp=None if candidates_NK is None else columns[3 if with_distribution else 1],
+        top=None if top is None else (columns[-2], columns[-1]),
+    )
 
 
 def measure_tokens(
@@ -79,11 +103,6 @@ def measure_tokens(
         statistics: tuple[Tensor, ...] = _Statistics.apply(logits_NV, targets_N, temperature)
         return statistics
     return (_LogProbability.apply(logits_NV, targets_N, temperature),)
-
-
-def score_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Dtype of scores of a model of `dtype`."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 class _LogProbability(torch.autograd.Function):

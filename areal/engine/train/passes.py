@@ -18,8 +18,9 @@ import torch
 from torch.nn import functional
 
 from areal.algorithm.packing import select
-from areal.api import EngineError
-from areal.engine.train.head import TokenScores, VocabularyShares, score_dtype, score_tokens
+from areal.api import DistilledBatch, EngineError
+from areal.engine.train.candidates import score_dtype
+from areal.engine.train.head import TokenScores, VocabularyShares, score_tokens
 from areal.engine.train.packing import TokenLayout, lay_out
 from areal.models.blocks.attention import PackedAttention
 from areal.models.parallel.apply import Sharding
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from areal.api import AttentionBackend, LossFunction, LossOutput, PaddedBatch
+    from areal.engine.train.candidates import Top
     from areal.engine.train.ranks import Ranks
     from areal.models.parallel.plan import ParallelPlan
 
@@ -54,6 +56,8 @@ class Scoring:
     """Spare tokens with loss_mask 0."""
     with_entropy: bool = False
     smoothing: float = 0.0
+    top: Top | None = None
+    """Likeliest tokens to list."""
 
     @property
     def with_distribution(self) -> bool:
@@ -71,6 +75,8 @@ class Layout:
     predicted: Tensor | None
     """bool [S, L]: which tokens those are; None for a blank micro-batch."""
     num_model_tokens: int
+    candidates: Tensor | None = None
+    """int64 [N, K]: other tokens that are scored in the place of each target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +129,7 @@ class Scorer:
 
     def lay_out(self, part: PaddedBatch | None, *, only_masked: bool) -> Layout:
         """Lay out a micro-batch; None gives a blank one: one token that predicts nothing."""
-        found, predicted = None, None
+        found, predicted, candidates = None, None, None
         targets = torch.zeros(0, dtype=torch.int64, device=self._ranks.device)
         if part is not None:
             limit, longest = self._model.length_limit, int(part.lengths.max())
@@ -135,11 +141,14 @@ class Scorer:
             predicted = predicted_tokens(part, only_masked=only_masked)
             found = lay_out(part, predicted, length_limit=limit)
             targets = part.tokens[predicted]
+            if isinstance(part, DistilledBatch) and part.candidates is not None:
+                candidates = part.candidates[predicted]
         return Layout(
             tokens=found or _blank(self._ranks.device),
             targets=targets,
             predicted=predicted,
             num_model_tokens=found.tokens.shape[0] if found is not None else 0,
+            candidates=candidates,
         )
 
     def prepare(self, layout: Layout, *, length: int = 1) -> Prepared:
@@ -185,11 +194,13 @@ class Scorer:
             join = enter_gathered if split else join_pieces
             states = join(states, self._ranks.group("tp"))
         rows, targets, here = prepared.source, prepared.layout.targets, None
+        candidates = prepared.layout.candidates
         if self._cp > 1:
             # Predicting states that are in this rank's piece.
             rows = rows - self._ranks.place("cp") * states.shape[0]
             here = (rows >= 0) & (rows < states.shape[0])
             rows, targets = rows[here], targets[here]
+            candidates = None if candidates is None else candidates[here]
         is_blank = not prepared.layout.targets.numel()
         if self._is_critic:
             if is_blank:
@@ -199,6 +210,7 @@ class Scorer:
         if not num_here:
             # At least one row, so that every rank projects; what it scores reaches nobody.
             rows, targets = rows.new_zeros(1), targets.new_zeros(1)
+            candidates = None if candidates is None else candidates.new_zeros(1, candidates.shape[1])
         # Sequences share states. Of the ways to gather, this one adds their gradients in a fixed order on the CPU.
         chosen = states.index_select(0, rows)
         if split and not self._in_pieces:
@@ -211,21 +223,27 @@ class Scorer:
             chunk=self._chunk,
             with_distribution=scoring.with_distribution,
             measure=VocabularyShares(self._ranks.group("tp")) if split else None,
+            candidates_NK=candidates,
+            top=scoring.top,
         )
         if is_blank:
             return Scored(anchor=found.logp)
-        columns = (found.logp, found.entropy, found.mean_logp)
-        logp, entropy, mean_logp = (
+        top_ids, top_logp = (None, None) if found.top is None else found.top
+        columns = (found.logp, found.entropy, found.mean_logp, found.candidate_logp, top_ids, top_logp)
+        logp, entropy, mean_logp, candidate_logp, top_ids, top_logp = (
             None if column is None else self._joined(column[:num_here], here) for column in columns
         )
         assert logp is not None, "every token has a log-probability"
-        return Scored(scores=TokenScores(logp=logp, entropy=entropy, mean_logp=mean_logp))
+        top = None if top_ids is None or top_logp is None else (top_ids, top_logp)
+        return Scored(
+            scores=TokenScores(logp=logp, entropy=entropy, mean_logp=mean_logp, candidate_logp=candidate_logp, top=top)
+        )
 
     def _joined(self, found: Tensor, here: Tensor | None) -> Tensor:
-        """[N] from each rank's own ones; their loss is the same everywhere, so each rank's gradient is its own."""
+        """[N, ...] from each rank's own ones; their loss is the same everywhere, so each rank's gradient is its own."""
         if here is None:
             return found
-        everywhere = found.new_zeros(here.shape).index_add(0, here.nonzero()[:, 0], found)
+        everywhere = found.new_zeros(*here.shape, *found.shape[1:]).index_add(0, here.nonzero()[:, 0], found)
         return leave(everywhere, self._ranks.group("cp"))
 
 
@@ -356,6 +374,10 @@ def loss_of(
         values_N, entropy_N = scored.scores.logp, scored.scores.entropy
         if scoring.smoothing > 0 and scored.scores.mean_logp is not None:
             values_N = (1 - scoring.smoothing) * values_N + scoring.smoothing * scored.scores.mean_logp
+    if isinstance(part, DistilledBatch) and part.candidates is not None:
+        listed_NK = None if scored.scores is None else scored.scores.candidate_logp
+        sizes = part.candidates.shape[2:]
+        part = replace(part, candidate_logp=place(listed_NK, layout.predicted, dtype=dtype, sizes=sizes))
     scores_SL = place(values_N, layout.predicted, dtype=dtype)
     entropy_SL = place(entropy_N, layout.predicted, dtype=dtype) if scoring.with_entropy else None
     return loss_fn(scores_SL, entropy_SL, part)
@@ -373,13 +395,14 @@ def predicted_tokens(batch: PaddedBatch, *, only_masked: bool) -> Tensor:
     return predicted_SL & (batch.loss_mask > 0) if only_masked else predicted_SL
 
 
-def place(values_N: Tensor | None, predicted_SL: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """[S, L] with values_N at the marked tokens and 0 elsewhere. None gives zeros that accept a gradient and drop
-    it."""
-    zeros_SL = torch.zeros(predicted_SL.shape, dtype=dtype, device=predicted_SL.device)
+def place(values_N: Tensor | None, predicted_SL: Tensor, *, dtype: torch.dtype, sizes: tuple[int, ...] = ()) -> Tensor:
+    """[S, L, *sizes] with values_N [N, *sizes] at the marked tokens and 0 elsewhere. None gives zeros that accept a
+    gradient and drop it."""
+    zeros_SL = torch.zeros((*predicted_SL.shape, *sizes), dtype=dtype, device=predicted_SL.device)
     if values_N is None:
         return zeros_SL.requires_grad_(torch.is_grad_enabled())
-    return zeros_SL.masked_scatter(predicted_SL, values_N.to(dtype))
+    marked = predicted_SL[(..., *(None for _ in sizes))] if sizes else predicted_SL
+    return zeros_SL.masked_scatter(marked, values_N.to(dtype))
 
 
 def to_device(batch: PaddedBatch, device: torch.device) -> PaddedBatch:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import torch
 import torch.distributed as dist
 
-from areal.api import ConfigError, EngineError
+from areal.api import ConfigError, EngineError, TeacherScores
 from areal.engine.config import TrainEngineConfig
 from areal.engine.precision import with_concrete_dtype
 from areal.engine.train.packing import cuts_of, divide_rows, tokens_of
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from areal.api import LossFunction, PaddedBatch
     from areal.engine.config import ArchonConfig
+    from areal.engine.train.candidates import Top
     from areal.engine.train.loading import ShardSource
     from areal.engine.train.passes import BatchTotals, Scored
     from areal.engine.train.pipeline import PipelinePasses
@@ -126,14 +127,41 @@ class ModelRunner:
             )
         return self._forward(batch, Scoring(), lambda scored: scored.values)
 
-    def _forward(self, batch: PaddedBatch, scoring: Scoring, read: Callable[[Scored], Tensor | None]) -> Tensor:
-        """[S, L] of what `read` takes from the scores of all rows, on every rank, on the device of `batch`."""
+    @torch.no_grad()
+    def forward_top(self, batch: PaddedBatch, top: Top, *, temperature: float) -> TeacherScores:
+        """See `FrozenModel.forward_top`."""
+        dtype = score_dtype_of(self.model)
+
+        def read(scored: Scored) -> Tensor | None:
+            if scored.scores is None or scored.scores.top is None:
+                return None
+            ids_NK, logp_NK = scored.scores.top
+            # Ids as numbers beside the others, so that all goes through one pass: float32 holds them up to 2^24.
+            return torch.cat([scored.scores.logp[:, None], logp_NK, ids_NK.to(dtype)], dim=1)
+
+        scoring = Scoring(temperature=temperature, only_masked=True, top=top)
+        found = self._forward(batch, scoring, read, sizes=(1 + 2 * top.k,))
+        return TeacherScores(
+            logp=found[..., 0],
+            candidate_logp=found[..., 1 : 1 + top.k].contiguous(),
+            candidates=found[..., 1 + top.k :].to(torch.int64),
+        )
+
+    def _forward(
+        self,
+        batch: PaddedBatch,
+        scoring: Scoring,
+        read: Callable[[Scored], Tensor | None],
+        *,
+        sizes: tuple[int, ...] = (),
+    ) -> Tensor:
+        """[S, L, *sizes] of what `read` takes from the scores of all rows, on every rank, on the device of `batch`."""
         moved = to_device(batch, self.ranks.device)
         dtype = score_dtype_of(self.model)
-        result_SL = torch.zeros(batch.tokens.shape, dtype=dtype, device=self.ranks.device)
+        result_SL = torch.zeros((*batch.tokens.shape, *sizes), dtype=dtype, device=self.ranks.device)
 
         def keep(rows: list[int], predicted_SL: Tensor, scored: Scored) -> None:
-            values_SL = place(read(scored), predicted_SL, dtype=dtype)
+            values_SL = place(read(scored), predicted_SL, dtype=dtype, sizes=sizes)
             result_SL[torch.tensor(rows, device=self.ranks.device), : values_SL.shape[1]] = values_SL
 
         self._micro_batches.run(
@@ -204,6 +232,10 @@ class FrozenModel:
     def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0, only_masked: bool = False) -> Tensor:
         """See `TrainingEngine.forward_logp`."""
         return self._runner.forward_logp(batch, temperature=temperature, only_masked=only_masked)
+
+    def forward_top(self, batch: PaddedBatch, top: Top, *, temperature: float = 1.0) -> TeacherScores:
+        """Log-probability of each token with loss_mask 1 given its prefix, and of the likeliest tokens in its place."""
+        return self._runner.forward_top(batch, top, temperature=temperature)
 
 
 def _plan_of(
