@@ -108,6 +108,9 @@ class Trajectory:
     """Prompt ordinal; all samples of one prompt share it. Stamped by the executor."""
     sample_index: int = 0
     """Index inside the group, from 0. Stamped by the executor."""
+    source: str = ""
+    """Name of the source that the prompt is from, where a run has several; "" for a single one. Stamped by the
+    executor."""
     reward_components: Mapping[str, float] = field(default_factory=dict)
     """Named parts of the reward. Those of the configured rewards are stamped by the executor."""
     stats: Mapping[str, float] = field(default_factory=dict)
@@ -154,6 +157,7 @@ class Trajectory:
         group_id: int,
         sample_index: int,
         provenance: Provenance,
+        source: str = "",
         reward_components: Mapping[str, float] | None = None,
         stats: Mapping[str, float] | None = None,
     ) -> Trajectory:
@@ -162,6 +166,7 @@ class Trajectory:
             self,
             group_id=group_id,
             sample_index=sample_index,
+            source=source,
             provenance=provenance,
             reward_components={**(reward_components or {}), **self.reward_components},
             stats={**self.stats, **(stats or {})},
@@ -177,6 +182,8 @@ class PromptGroup:
     admitted_version: int
     """Policy version at which the prompt was admitted; no token of the group is older."""
     trajectories: tuple[Trajectory, ...]
+    source: str = ""
+    """Name of the source that the prompt is from; "" where a run has a single one."""
     faults: tuple[Fault, ...] = ()
     """Faults of samples that were retried or lost."""
     reward_uses: Mapping[str, RewardUse] = field(default_factory=dict)

@@ -238,6 +238,8 @@ class EpisodeJob:
     data: Mapping[str, Any]
     admitted_version: int
     row_index: int = -1
+    source: str = ""
+    """Name of the source that the row is from; "" for a single one."""
     recorded: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """What the dataset recorded (`areal.utils.stats`) while it made the row."""
     progress: EpisodeProgress = field(default_factory=EpisodeProgress)
@@ -378,6 +380,7 @@ class EpisodeRunner:
             trajectory.stamped(
                 group_id=job.ordinal,
                 sample_index=job.sample_index,
+                source=job.source,
                 provenance=Provenance(
                     **self._names, row=job.row_index, attempt=attempt, extra=trajectory.provenance.extra
                 ),

@@ -345,6 +345,7 @@ class RolloutExecutor:
             data=data,
             admitted_version=run.admitted_version,
             row_index=self._row_index(run.ordinal),
+            source=run.source,
             recorded=recorded,
         )
 

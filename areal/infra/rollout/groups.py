@@ -168,6 +168,7 @@ class GroupRun:
 
     ordinal: int
     admitted_version: int
+    source: str = ""
     jobs: list[EpisodeJob] = field(default_factory=list)
     outcomes: dict[int, EpisodeOutcome] = field(default_factory=dict)
     """By sample index."""
@@ -185,6 +186,7 @@ class GroupRun:
         return PromptGroup(
             ordinal=self.ordinal,
             admitted_version=self.admitted_version,
+            source=self.source,
             trajectories=tuple(trajectory for outcome in outcomes for trajectory in outcome.trajectories),
             faults=tuple(fault for outcome in outcomes for fault in outcome.faults),
             reward_uses=added_uses(outcome.reward_uses for outcome in outcomes),
