@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from areal.trainer.evaluation.samples import EvalSample
 
 _logger = getLogger(__name__)
-_LINES: Final = 10
-"""About so many log lines per evaluation, however long it takes."""
+_PAUSE_SECONDS: Final = 5.0
+"""Between two log lines at first; later a tenth of the time that has passed, so that long evaluations stay readable."""
 
 
 class SampleProgress:
@@ -24,7 +24,7 @@ class SampleProgress:
         """total: samples of the whole evaluation; done: those that were there before."""
         self._total, self._done, self._first = total, done, done
         self._rewards: dict[str, tuple[float, int]] = {}
-        self._started = time.monotonic()
+        self._started = self._logged = time.monotonic()
         self._bar: Any = None
         self._task: Any = None
 
@@ -55,8 +55,10 @@ class SampleProgress:
         score = f", mean reward {total / number:.3f}" if number else ""
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, description=f"{name}{score}")
-        elif self._done == self._total or self._done % max(1, self._total // _LINES) == 0:
-            seconds = time.monotonic() - self._started
+            return
+        seconds = (now := time.monotonic()) - self._started
+        if self._done == self._total or now - self._logged >= max(_PAUSE_SECONDS, seconds / 10):
+            self._logged = now
             left = seconds * (self._total - self._done) / max(1, self._done - self._first)
             message = "evaluation of %s: %d of %d samples%s, %s left"
             _logger.info(message, name, self._done, self._total, score, format_duration(left))
