@@ -131,7 +131,7 @@ class _Cycle:
         return len(self._rows)
 
     def row(self, ordinal: int, /) -> Row:
-        """See `areal.infra.rollout.executor.PromptSource`."""
+        """See `areal.infra.rollout.schedule.PromptSource`."""
         return self._rows[ordinal % len(self._rows)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from areal.api import Config, ConfigError, number
@@ -57,3 +57,53 @@ class RolloutConfig(Config):
             raise ConfigError(f"min_group_size {self.min_group_size} exceeds group_size {self.group_size}")
         if self.filter_zero_variance and self.group_size == 1:
             raise ConfigError("filter_zero_variance would drop every prompt when group_size is 1; set group_size >= 2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolConfig(Config):
+    """Rows of one difficulty."""
+
+    up_to: float = number(1.0, at_least=0, at_most=1)
+    """Highest running pass rate of its rows; the lowest follows from the pool below."""
+    weight: float = number(1.0, at_least=0)
+    """How often its rows are drawn, relative to the other pools that have rows; 0: only when no other pool has any."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurriculumConfig(Config):
+    """Which rows of a source come when: by how often they were solved."""
+
+    pools: dict[str, PoolConfig] = field(default_factory=dict)
+    """Pools by name, e.g. {hard: {up_to: 0.25}, medium: {up_to: 0.75, weight: 3}, easy: {weight: 0.2}}; one must reach
+    up to 1. Empty: all rows alike."""
+    unseen: float = number(1.0, above=0)
+    """Weight of the pool of rows without a known outcome; without pools, such rows always come first."""
+    replay: float = number(0.0, at_least=0, below=1)
+    """Share of the prompts that repeat a hard row, as long as there is one; it is taken off the turns of the pools."""
+    replay_up_to: float = number(0.5, at_least=0, at_most=1)
+    """Rows are hard, for replay, up to this running pass rate."""
+    max_reuse: int = number(0, at_least=0)
+    """Most visits of a row, replays included; when a source has no row left the run stops. 0 sets no limit."""
+    memory: float = number(0.5, at_least=0, at_most=1)
+    """What an older outcome of a row counts at its next visit; 0 knows the last visit only, 1 never forgets."""
+
+    def __post_init__(self) -> None:
+        """Check that the pools hold every row."""
+        super().__post_init__()
+        tops = [pool.up_to for pool in self.pools.values()]
+        if len(set(tops)) < len(tops):
+            raise ConfigError("curriculum.pools: two pools have the same up_to, so one would be empty; remove it")
+        if tops and max(tops) != 1.0:
+            raise ConfigError(
+                f"curriculum.pools end at a pass rate of {max(tops):g}, so rows above have no pool",
+                fix="give the easiest pool up_to: 1.0",
+            )
+        if tops and not any(pool.weight for pool in self.pools.values()):
+            raise ConfigError("curriculum.pools: every weight is 0", fix="give a pool a weight above 0")
+        if reserved := {"unseen", "seen"} & set(self.pools):
+            raise ConfigError(f"curriculum.pools: {min(reserved)!r} is the name of a pool that is always there; rename")
+
+    @property
+    def orders_rows(self) -> bool:
+        """Whether rows come in another order than that of passes over the source."""
+        return bool(self.pools or self.replay)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from areal.api import GenerationConfig, InferenceEngine, ModelRequest, RolloutWorkflow, WeightUpdateMeta
+    from areal.infra.rollout.schedule import Visit
 
 
 _MASK = (1 << 63) - 1
@@ -240,6 +241,8 @@ class EpisodeJob:
     row_index: int = -1
     source: str = ""
     """Name of the source that the row is from; "" for a single one."""
+    visit: Visit | None = None
+    """The row in the schedule of the run; None in an evaluation."""
     recorded: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """What the dataset recorded (`areal.utils.stats`) while it made the row."""
     progress: EpisodeProgress = field(default_factory=EpisodeProgress)

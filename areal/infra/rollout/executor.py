@@ -21,14 +21,23 @@ import threading
 from collections import Counter
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from areal.api import CheckpointError, DataError, Fault, FaultKind, PromptGroup, RolloutError, UsageError
 from areal.infra.rollout.episode import EpisodeJob, EpisodeOutcome, EpisodeRunner
-from areal.infra.rollout.groups import STALE, FailureTally, GroupRun, RolloutBatch, evaluate_rows, watch_of_evaluation
+from areal.infra.rollout.groups import (
+    STALE,
+    ZERO_VARIANCE,
+    FailureTally,
+    GroupRun,
+    RolloutBatch,
+    evaluate_rows,
+    watch_of_evaluation,
+)
 from areal.infra.rollout.ledger import AdmissionPolicy, PromptLedger, PromptState
 from areal.infra.rollout.loop_thread import POLL_INTERVAL_SECONDS, LoopThread, RolloutStoppedError, StallWatchdog, never
 from areal.infra.rollout.lost_rewards import LostRewards, place_of
+from areal.infra.rollout.schedule import PromptSchedule, RolloutSource, SourceExhaustedError
 from areal.utils import stats
 
 if TYPE_CHECKING:
@@ -39,45 +48,17 @@ if TYPE_CHECKING:
     from areal.api import InferenceEngine, RolloutWorkflow
     from areal.infra.rollout.config import RolloutConfig
     from areal.infra.rollout.loop_thread import ShouldStop
+    from areal.infra.rollout.schedule import PromptSource
 
 
-class PromptSource(Protocol):
-    """Rows of a run in training order. `row` must be pure: a resumed run asks for the same ordinals again."""
-
-    def __len__(self) -> int:
-        """Rows per epoch."""
-        ...
-
-    def row(self, ordinal: int, /) -> Mapping[str, Any]:
-        """Row number `ordinal` of the run, from 0 without end: epochs follow each other. DataError for a bad row."""
-        ...
-
-
-@runtime_checkable
-class IndexedPromptSource(PromptSource, Protocol):
-    """A source that also knows where in the dataset a prompt came from; recorded in each trajectory's provenance."""
-
-    def row_index(self, ordinal: int, /) -> int:
-        """Index into the dataset."""
-        ...
-
-
-@runtime_checkable
-class PlacedPromptSource(PromptSource, Protocol):
-    """A source that can say where a prompt stands, for messages about it."""
-
-    def place(self, ordinal: int, /) -> str:
-        """Return e.g. "row 6 (data/train.jsonl, line 7)"."""
-        ...
-
-
-_STATE_FORMAT = 1
+_STATE_FORMAT = 2
 
 
 class RolloutExecutor:
     """Keeps `(max_head_offpolicyness + 1) * batch_size` prompts live and hands out batches within the staleness bound.
 
-    rows: prompts by ordinal. seed: of all sampling. The names are recorded in each trajectory's provenance.
+    rows: prompts by ordinal, or a schedule of several sources. seed: of all sampling. The names are recorded in each
+    trajectory's provenance.
 
     Raises DataError when `rows` is empty. Any error on the loop (a prompt source that breaks, limits on failures) is
     raised by the next call of the trainer's thread.
@@ -88,7 +69,7 @@ class RolloutExecutor:
         *,
         engine: InferenceEngine,
         workflow: RolloutWorkflow,
-        rows: PromptSource,
+        rows: PromptSource | PromptSchedule,
         config: RolloutConfig,
         seed: int,
         dataset_name: str = "",
@@ -97,7 +78,8 @@ class RolloutExecutor:
     ) -> None:
         if len(rows) == 0:
             raise DataError("the prompt source has no rows; check the dataset path, split and filters")
-        self._engine, self._workflow, self._rows, self._config, self._seed = engine, workflow, rows, config, seed
+        self._engine, self._workflow, self._config, self._seed = engine, workflow, config, seed
+        self._schedule = rows if isinstance(rows, PromptSchedule) else PromptSchedule([RolloutSource(rows=rows)])
         self._runner = EpisodeRunner(
             engine,
             seed=seed,
@@ -107,9 +89,6 @@ class RolloutExecutor:
             engine_name=engine_name or type(engine).__name__,
             on_attempt=self._note_attempt,
         )
-        # Asked once: testing an object against a protocol is slow.
-        self._row_index = rows.row_index if isinstance(rows, IndexedPromptSource) else lambda ordinal: -1
-        self._place = rows.place if isinstance(rows, PlacedPromptSource) else lambda ordinal: ""
         self._dataset_name = dataset_name
         self._policy = AdmissionPolicy(config)
         self._tally = FailureTally(config, place=self._place_of)
@@ -119,6 +98,9 @@ class RolloutExecutor:
         self._ledger = PromptLedger()
         self._version: int | None = None
         self._finished: dict[int, PromptGroup] = {}
+        self._taken: tuple[PromptGroup, ...] = ()
+        """The batch that is being trained."""
+        self._exhausted: SourceExhaustedError | None = None
         self._runs: dict[int, GroupRun] = {}
         self._admitting = False
         self._interruptions = 0
@@ -158,11 +140,14 @@ class RolloutExecutor:
                 selected = self._policy.select(self._ledger, version)
                 if selected is not None:
                     break
+                if self._exhausted is not None and len(self._ledger.live) < self._config.batch_size:
+                    raise self._exhausted
                 if should_stop():
                     raise RolloutStoppedError("asked to stop while waiting for a batch")
                 self._changed.wait(POLL_INTERVAL_SECONDS)
             self._ledger.take(selected)
-            groups = tuple(self._finished.pop(ordinal) for ordinal in selected)
+            groups = self._taken = tuple(self._finished.pop(ordinal) for ordinal in selected)
+            by_source = self._schedule.metrics(groups)
             dropped, faults, reward_uses = self._tally.flush()
             interruptions, self._interruptions = self._interruptions, 0
             waited = monotonic() - started
@@ -176,6 +161,7 @@ class RolloutExecutor:
             faults=faults,
             interruptions=interruptions,
             reward_uses=reward_uses,
+            by_source=by_source,
         )
 
     def advance(self, version: int) -> None:
@@ -191,12 +177,17 @@ class RolloutExecutor:
             if not self._ledger.count(PromptState.IN_TRAINING):
                 raise UsageError("advance() without a batch from next_batch(): nothing was trained")
             self._ledger.train()
+            for group in self._taken:
+                self._schedule.end(group.ordinal, group)
+            self._taken = ()
             self._version = version
             stale = self._policy.expired(self._ledger, version)
             for ordinal in stale:
                 self._ledger.drop(ordinal, STALE)
+                self._schedule.end(ordinal, None)
                 self._tally.record_drop(STALE)
                 self._finished.pop(ordinal, None)
+            self._schedule.advance()
         self._loop.raise_failure()
         self._loop.call(partial(self._discard_runs, stale))
         self._loop.call(self._pump)
@@ -262,9 +253,10 @@ class RolloutExecutor:
             return {
                 "format": _STATE_FORMAT,
                 "seed": self._seed,
-                "rows_per_epoch": len(self._rows),
+                "rows_per_epoch": len(self._schedule),
                 "version": self._version if self._version is not None else self._engine.version,
                 "ledger": self._ledger.state_dict(),
+                "schedule": self._schedule.state_dict(),
                 "tally": self._tally.state_dict(),
                 "totals": dict(self._totals),
                 "wait_seconds": self._wait_seconds,
@@ -272,7 +264,7 @@ class RolloutExecutor:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue a saved run; before `start`. Raises CheckpointError when its rows or its seed were others."""
-        mine = {"format": _STATE_FORMAT, "seed": self._seed, "rows_per_epoch": len(self._rows)}
+        mine = {"format": _STATE_FORMAT, "seed": self._seed, "rows_per_epoch": len(self._schedule)}
         for name, value in mine.items():
             if state.get(name) != value:
                 raise CheckpointError(
@@ -283,6 +275,7 @@ class RolloutExecutor:
             if self._admitting or self._ledger.next_ordinal:
                 raise UsageError("load_state_dict() after start(): load first")
             self._version = int(state["version"])
+            self._schedule.load_state_dict(state["schedule"])
             self._ledger = PromptLedger.restored(state["ledger"])
             self._tally.load_state_dict(state["tally"])
             self._totals.update({str(name): int(number) for name, number in state["totals"].items()})
@@ -312,16 +305,25 @@ class RolloutExecutor:
             if not self._ledger.count(PromptState.IN_FLIGHT):
                 self._watchdog.beat()
             for _ in range(self._policy.room(self._ledger)):
-                run = GroupRun(ordinal=self._ledger.admit(self._version), admitted_version=self._version)
-                self._runs[run.ordinal] = run
+                try:
+                    visit = self._schedule.draw(self._ledger.next_to_admit)
+                except SourceExhaustedError as error:
+                    # What is in flight may still fill a batch, and the run may end before it needs more.
+                    self._exhausted = error
+                    break
+                ordinal = self._ledger.admit(self._version)
+                source = self._schedule.name(visit)
+                run = GroupRun(ordinal=ordinal, admitted_version=self._version, source=source, visit=visit)
+                self._runs[ordinal] = run
                 admitted.append(run)
         for run in admitted:
             self._launch(run)
 
     def _launch(self, run: GroupRun) -> None:
+        assert run.visit is not None, "drawn at admission"
         try:
             with stats.scope() as recorded:
-                data = self._rows.row(run.ordinal)
+                data = self._schedule.row(run.visit)
         except DataError as error:
             run.jobs.append(self._job(run, 0, {}, {}))
             fault = Fault(kind=FaultKind.DATA_INVALID, message=f"row of prompt {run.ordinal}: {error}")
@@ -330,8 +332,9 @@ class RolloutExecutor:
             self._loop.call(partial(self._conclude_unread, run, fault))
             return
         run.jobs.extend(self._job(run, index, data, recorded) for index in range(self._config.group_size))
+        workflow = self._schedule.workflow(run.visit) or self._workflow
         for job in run.jobs:
-            task = self._loop.spawn(self._runner.run(self._workflow, job))
+            task = self._loop.spawn(self._runner.run(workflow, job))
             run.tasks.add(task)
             task.add_done_callback(partial(self._sample_done, run, job))
 
@@ -344,16 +347,18 @@ class RolloutExecutor:
             sample_index=sample_index,
             data=data,
             admitted_version=run.admitted_version,
-            row_index=self._row_index(run.ordinal),
+            row_index=-1 if run.visit is None else self._schedule.row_index(run.visit),
             source=run.source,
+            visit=run.visit,
             recorded=recorded,
         )
 
     def _place_of(self, job: EpisodeJob) -> str:
-        place = self._place(job.ordinal)
+        place = "" if job.visit is None else self._schedule.place(job.visit)
         if not place:
-            return place_of(job, self._dataset_name)
+            return place_of(job, job.source or self._dataset_name)
         of = f"dataset {self._dataset_name}, " if self._dataset_name else ""
+        of = f"source {job.source}, " if job.source else of
         return f"prompt {job.ordinal}, {of}{place}, sample {job.sample_index}"
 
     def _conclude_unread(self, run: GroupRun, fault: Fault) -> None:
@@ -397,6 +402,8 @@ class RolloutExecutor:
                 self._tally.record_success()
             else:
                 self._ledger.drop(run.ordinal, reason)
+                # Equal rewards say how hard the row is; a group that lost samples does not.
+                self._schedule.end(run.ordinal, group if reason == ZERO_VARIANCE else None)
                 try:
                     self._tally.record_drop(reason)
                 except RolloutError as error:

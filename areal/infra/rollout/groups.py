@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from areal.api import Fault, RolloutWorkflow, Trajectory
     from areal.infra.rollout.config import RolloutConfig
+    from areal.infra.rollout.schedule import Visit
 
 
 logger = getLogger(__name__)
@@ -169,6 +170,8 @@ class GroupRun:
     ordinal: int
     admitted_version: int
     source: str = ""
+    visit: Visit | None = None
+    """The row in the schedule of the run; None in an evaluation."""
     jobs: list[EpisodeJob] = field(default_factory=list)
     outcomes: dict[int, EpisodeOutcome] = field(default_factory=dict)
     """By sample index."""
@@ -290,6 +293,8 @@ class RolloutBatch:
     """Generations that were cut and continued since the last batch."""
     reward_uses: Mapping[str, RewardUse] = field(default_factory=dict)
     """Calls of each reward component for the prompts that ended since the last batch, dropped ones included."""
+    by_source: Mapping[str, float] = field(default_factory=dict)
+    """Metrics of each source (`PromptSchedule.metrics`)."""
 
     @property
     def trajectories(self) -> tuple[Trajectory, ...]:
@@ -322,4 +327,5 @@ class RolloutBatch:
             **{f"{names.FAULT_PREFIX}{kind}": float(number) for kind, number in self.faults.items()},
             **sample_metrics(self.trajectories),
             **use_metrics(self.reward_uses),
+            **self.by_source,
         }

@@ -95,12 +95,17 @@ class PromptLedger:
         """Prompts that were live when the state was saved and have not been admitted again yet."""
         return len(self._waiting)
 
+    @property
+    def next_to_admit(self) -> int:
+        """The ordinal that `admit` gives a slot next."""
+        return self._waiting[0] if self._waiting else self.next_ordinal
+
     def admit(self, version: int) -> int:
         """Give the next ordinal a slot: first those that a resumed run still owes, then new ones."""
+        ordinal = self.next_to_admit
         if self._waiting:
-            ordinal = self._waiting.popleft()
+            self._waiting.popleft()
         else:
-            ordinal = self.next_ordinal
             self.next_ordinal += 1
         self.live[ordinal] = LivePrompt(ordinal=ordinal, admitted_version=version)
         self._states[PromptState.IN_FLIGHT] += 1
