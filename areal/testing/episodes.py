@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from areal.api import Trajectory
+from areal.utils import stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 def run_episodes(workflow: RolloutWorkflow, engine: InferenceEngine, rows: Sequence[Row]) -> list[Trajectory]:
     """One episode per row, all at once on one event loop; their trajectories in the order of the rows.
 
-    An episode may give several trajectories or none. The first exception of an episode is raised.
+    An episode may give several trajectories or none; their `stats` has what it recorded (`areal.utils.stats`), as in a
+    run. The first exception of an episode is raised.
     """
     return asyncio.run(_gather(workflow, engine, rows))
 
@@ -136,14 +139,15 @@ class _Cycle:
 
 
 async def _gather(workflow: RolloutWorkflow, engine: InferenceEngine, rows: Sequence[Row]) -> list[Trajectory]:
-    results = await asyncio.gather(*(workflow.arun_episode(engine, row) for row in rows))
-    trajectories: list[Trajectory] = []
-    for result in results:
-        if isinstance(result, Trajectory):
-            trajectories.append(result)
-        elif result is not None:
-            trajectories.extend(result)
-    return trajectories
+    episodes = await asyncio.gather(*(_episode(workflow, engine, row) for row in rows))
+    return [trajectory for trajectories in episodes for trajectory in trajectories]
+
+
+async def _episode(workflow: RolloutWorkflow, engine: InferenceEngine, row: Row) -> list[Trajectory]:
+    with stats.scope() as recorded:
+        result = await workflow.arun_episode(engine, row)
+    found = [] if result is None else [result] if isinstance(result, Trajectory) else list(result)
+    return [replace(trajectory, stats=stats.means(recorded)) for trajectory in found]
 
 
 async def _longest_gap() -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from areal.api import ConfigError, FaultError, FaultKind, ModelRequest, RolloutWorkflow, StopReason
+from areal.utils import stats
 from areal.workflow.assembly import (
     PromptReader,
     TrajectoryBuilder,
@@ -72,8 +73,8 @@ class MultiTurnWorkflow(RolloutWorkflow):
         )
 
     async def arun_episode(self, engine: InferenceEngine, data: Mapping[str, Any]) -> Trajectory:
-        """One trajectory of up to `max_turns` answers; `reward_components` has the undiscounted `outcome` and
-        `num_turns`.
+        """One trajectory of up to `max_turns` answers; `reward_components` has the undiscounted `outcome`;
+        `num_turns` is recorded (`areal.utils.stats`).
 
         The reward sees the original prompt and the answer of its turn alone. An episode that ends because the context
         is full or an answer was cut off has stop reason LENGTH and the reward of its last answer.
@@ -99,11 +100,12 @@ class MultiTurnWorkflow(RolloutWorkflow):
             if outcome >= self.success_reward or stop_reason is StopReason.LENGTH:
                 break
             observation = after_answer(self._feedback_ids, response.output_tokens)
+        stats.record("num_turns", len(completions))
         return builder.build(
             reward=outcome * self.turn_discount ** (len(completions) - 1),
             stop_reason=stop_reason,
             text={"prompt": prompt, "completion": decode(builder.tokens[len(prompt_ids) :], self.tokenizer)},
-            reward_components={"outcome": outcome, "num_turns": float(len(completions))},
+            reward_components={"outcome": outcome},
         )
 
     async def _generate(self, engine: InferenceEngine, input_ids: list[int], *, first: bool) -> ModelResponse | None:

@@ -8,6 +8,7 @@ import pytest
 from scripted import Judge, ScriptedEngine
 
 from areal.api import NO_VERSION, ConfigError, FaultError, FaultKind, GenerationConfig, StopReason
+from areal.testing.episodes import run_episodes
 from areal.workflow.multi_turn import MultiTurnWorkflow
 
 GCONFIG = GenerationConfig(max_new_tokens=8)
@@ -17,7 +18,8 @@ CHAT_ROW = {"messages": [{"role": "user", "content": "8*9?"}], "answer": "72"}
 
 def run(tokenizer, engine, row=ROW, judge=None, **options):
     workflow = MultiTurnWorkflow(judge or Judge(_72=1.0), GCONFIG, tokenizer, **options)
-    return asyncio.run(workflow.arun_episode(engine, row))
+    (trajectory,) = run_episodes(workflow, engine, [row])
+    return trajectory
 
 
 def answers(tokenizer, *texts):
@@ -34,13 +36,13 @@ def test_a_later_success_is_discounted_and_ends_the_episode(digits):
     assert trajectory.turn_ids == [NO_VERSION] * 4 + [0, 0, 0, NO_VERSION, 1, 1, 1, NO_VERSION, 2, 2, 2]
     assert trajectory.versions == [NO_VERSION] * 4 + [4, 4, 5, NO_VERSION] * 2 + [4, 4, 5]
     assert trajectory.reward == 0.25
-    assert trajectory.reward_components == {"outcome": 1.0, "num_turns": 3.0}
+    assert (trajectory.reward_components, trajectory.stats) == ({"outcome": 1.0}, {"num_turns": 3.0})
     assert trajectory.text["completion"] == "71<eos>?70<eos>?72<eos>"
 
 
 def test_a_first_success_is_worth_everything(digits):
     trajectory = run(digits, ScriptedEngine(*answers(digits, "72"), stop_token=1), turn_discount=0.5, feedback="?")
-    assert (trajectory.reward, trajectory.reward_components["num_turns"]) == (1.0, 1.0)
+    assert (trajectory.reward, trajectory.stats["num_turns"]) == (1.0, 1.0)
 
 
 def test_failure_in_all_turns_keeps_the_last_score(digits):
@@ -87,7 +89,7 @@ def test_a_cut_off_answer_ends_the_episode_as_truncated(digits):
     engine = ScriptedEngine(answers(digits, "71")[0], digits.encode("7"), stop_token=1)
     trajectory = run(digits, engine, max_turns=5, feedback="?")
     assert trajectory.truncated
-    assert trajectory.reward_components["num_turns"] == 2.0
+    assert trajectory.stats["num_turns"] == 2.0
 
 
 def test_a_full_context_ends_the_episode_before_the_feedback(digits):

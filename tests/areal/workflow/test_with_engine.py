@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 import torch
 
@@ -14,6 +12,7 @@ from areal.engine.config import EmbeddedEngineConfig
 from areal.engine.embedded.engine import EmbeddedEngine
 from areal.models import from_config
 from areal.reward.exact import exact_reward
+from areal.testing.episodes import run_episodes
 from areal.workflow.multi_turn import MultiTurnWorkflow
 from areal.workflow.rlvr import RLVRWorkflow
 
@@ -56,11 +55,8 @@ def episodes(model, tokenizer, workflow, max_seq_len=64):
         model, config=EmbeddedEngineConfig(max_seq_len=max_seq_len), eos_token_id=tokenizer.eos_token_id, version=4
     )
 
-    async def run():
-        return await asyncio.gather(*(workflow.arun_episode(engine, row) for row in ROWS))
-
     try:
-        return asyncio.run(run())
+        return run_episodes(workflow, engine, ROWS)
     finally:
         engine.close()
 
@@ -107,4 +103,4 @@ def test_multi_turn_continues_on_its_own_tokens_until_the_context_is_full(model,
         assert len(trajectory.tokens) <= 24
         turns = [turn for turn in trajectory.turn_ids if turn >= 0]
         assert turns == sorted(turns)
-        assert max(turns) + 1 == trajectory.reward_components["num_turns"] > 1
+        assert max(turns) + 1 == trajectory.stats["num_turns"] > 1
