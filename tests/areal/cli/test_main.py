@@ -281,13 +281,14 @@ def test_version_lists_packages_without_importing_them(capsys):
     assert set(json.loads(capsys.readouterr().out)["versions"]) >= {"areal", "python", "torch"}
 
 
-def test_a_reward_module_in_the_current_folder_is_found(tmp_path):
-    (tmp_path / "mine.py").write_text("def reward(*args, **data):\n    return 1.0\n")
+def test_a_reward_module_in_the_current_folder_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
+    (tmp_path / "mine_here.py").write_text("def reward(*args, **data):\n    return 1.0\n")
     config = tmp_path / "run.yaml"
     config.write_text(
         "kind: rl\nmodel: {init: {model_type: qwen3, vocab_size: 17}, tokenizer_path: 'characters:0123456789+-*/='}\n"
-        "train_dataset: {name: arithmetic}\nreward: mine:reward\n"
+        "train_dataset: {name: arithmetic}\nreward: mine_here:reward\n"
     )
-    command = [sys.executable, "-m", "areal", "train", "run.yaml", "--dry-run", "--json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert cli.main(["train", "run.yaml", "--dry-run", "--json"]) == 0
+    assert sys.path[-1] == str(tmp_path)

@@ -30,7 +30,7 @@ NUMBERS = {"num_threads": 1, "actor__dtype": "float64", "actor__adam_eps": 1e-3,
 SHARDED = ArchonConfig(parallel=ParallelDims(dp_shard=2))
 SPLIT = ArchonConfig(parallel=ParallelDims(tp=2), sequence_parallel=True)
 WAYS = ("ranks", "ranks to one", "one to ranks")
-DIFFERENT = ("micro_batches", "model_tokens", "tokens_per_second", "time", "rollout/")
+DIFFERENT = ("micro_batches", "model_tokens", "tokens_per_second", "time", "rollout/", "seconds", "perf/")
 """Metrics that are about the work and not about its results."""
 
 

@@ -89,7 +89,8 @@ def test_own_blocks_train_and_take_their_fields_from_the_configuration(train, tm
 
     assert code == 0, answer
     rows = [json.loads(line) for line in (tmp_path / "own" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows if "train/policy_loss" in row] == [1, 2]
+    rows = [row for row in rows if "train/policy_loss" in row]
+    assert [row["step"] for row in rows] == [1, 2]
     for row in rows:
         # With one minibatch the ratio is 1, and the loss is -factor times the mean of R - baseline over the tokens.
         assert row["train/policy_loss"] == pytest.approx(-2 * row["train/advantage"], abs=1e-5)
