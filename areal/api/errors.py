@@ -11,6 +11,7 @@
     +-- RolloutError                22  rollouts cannot make progress
     +-- NumericsError               23  too many non-finite steps
     +-- FinishedError               24  the run was finished before: nothing trained
+    +-- HubError                    25  the Hugging Face hub lacks or refuses something, or is out of reach
     +-- EngineError                 1   an engine was misused or broke
     +-- BusyError                   75  another process owns the resource
 
@@ -114,6 +115,13 @@ class EngineError(ArealError, RuntimeError):
     """An engine was used against its contract, or its backend failed."""
 
     code = "engine"
+
+
+class HubError(ArealError, OSError):
+    """The Hugging Face hub has no such repository, refuses access, or cannot be reached."""
+
+    exit_code = 25
+    code = "hub"
 
 
 class BusyError(ArealError, RuntimeError):

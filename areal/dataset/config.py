@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from areal.api import Config
+from areal.hub.names import RepoKind
 
 Overlong = Literal["error", "filter", "truncate"]
 """What is done about rows that are too long; see `areal.dataset.limits`."""
@@ -18,7 +19,8 @@ class DatasetConfig(Config):
     name: str = ""
     """Registry name (`areal/dataset/registry.py`) or an importable path "package.module:loader". Required."""
     path: str = ""
-    """Folder, file or hub id; empty uses the rows packaged with the loader, where it has some."""
+    """Folder, file, or org/name@revision of the hub (docs/hub.md); empty uses the rows packaged with the loader, where
+    it has some."""
     split: str = "train"
     """Split to read."""
     max_length: int | None = None
@@ -31,3 +33,6 @@ class DatasetConfig(Config):
     """Visit rows in a new seeded order each epoch."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further keyword arguments of the loader."""
+
+    hub_fields: ClassVar[dict[str, RepoKind]] = {"path": "dataset"}
+    """Fields that take names of the hub."""

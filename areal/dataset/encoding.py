@@ -1,6 +1,7 @@
 """Load tokenizers, and turn text into token ids the same way in loaders and workflows.
 
 load_tokenizer("models/Qwen2.5-0.5B-Instruct")      # a folder
+load_tokenizer("Qwen/Qwen2.5-0.5B@main")               # of the hub
 load_tokenizer("characters:0123456789+-*/=")        # one token per character, for tiny models
 load_tokenizer("bytes:")                            # one token per UTF-8 byte: any text, 258 tokens
 
@@ -11,12 +12,12 @@ them. What SFT learns is therefore what RL continues.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError, DataError
 from areal.dataset.origins import RowOrigins, remember
 from areal.dataset.schema import messages_problem
+from areal.hub.download import METADATA, local_folder
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -39,7 +40,10 @@ def is_buildable(path: str) -> bool:
 
 
 def load_tokenizer(path: str) -> Any:
-    """Return the tokenizer in a local folder, or one of the built ones above. Raises ConfigError when there is none."""
+    """Return the tokenizer in a folder or of the hub ("org/name@revision"), or one of the built ones above.
+
+    Raises ConfigError when there is none, HubError when it cannot be fetched.
+    """
     from transformers import AutoTokenizer
 
     if path.startswith(_CHARACTERS):
@@ -48,10 +52,11 @@ def load_tokenizer(path: str) -> Any:
         return byte_tokenizer()
     if not path:
         raise ConfigError("no tokenizer: set model.tokenizer_path to a folder, or model.path to a checkpoint folder")
+    folder = local_folder(path, METADATA)
     try:
-        return AutoTokenizer.from_pretrained(path)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
-        kind = "cannot be read" if Path(path).is_dir() else "is neither a folder nor a reachable hub id"
+        kind = "cannot be read" if folder.is_dir() else "is neither a folder nor org/name@revision of the hub"
         raise ConfigError(f"tokenizer {path!r} {kind}: {error}") from error
 
 

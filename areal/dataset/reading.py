@@ -5,12 +5,18 @@ Knows nothing about what rows mean. Every row keeps its place in the source, so 
 
 from __future__ import annotations
 
+import fnmatch
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import DataError
 from areal.dataset.files import SUFFIXES, SplitFiles, find_files, read_records
+from areal.hub.download import fetch, file_names
+from areal.hub.names import explained, find_name, pinned
+
+if TYPE_CHECKING:
+    from areal.hub.names import HubName
 
 FIXTURES: Final = Path(__file__).parent / "fixtures"
 """Rows packaged with the loaders."""
@@ -41,17 +47,20 @@ def read_rows(path: str, split: str, *, hub_config: str | None = None) -> RawRow
 
     path: a file; a folder with `<split>.jsonl`, `<split>.jsonl.gz`, `<split>.parquet`, `<split>-*.parquet`,
     `<split>.json`, `<split>.csv` or `<split>.tsv`, also below `data/`; a folder written by `Dataset.save_to_disk` or
-    `DatasetDict.save_to_disk`; else a hub id such as "openai/gsm8k". hub_config: configuration name on the hub. Raises
-    DataError when nothing readable is there or lines are broken. CSV and TSV fields are texts.
+    `DatasetDict.save_to_disk`; else a dataset of the hub, "openai/gsm8k@main". hub_config: configuration name on the
+    hub. Raises DataError when nothing readable is there or lines are broken, HubError when the hub does not have it.
+    CSV and TSV fields are texts.
     """
     location = Path(path).expanduser()
     if location.exists():
         return _read_files(find_files(location, split))
-    if path.startswith((".", "/", "~")) or path.endswith(tuple(SUFFIXES)):
+    name = find_name(path)
+    if name is None:
         raise DataError(
-            f"no dataset at {path!r}: expected a file, a folder with {split}.jsonl or {split}.parquet, or a hub id"
+            f"no dataset at {path!r}: expected a file, a folder with {split}.jsonl or {split}.parquet, "
+            "or org/name@revision of the hub"
         )
-    return _read_hub(path, split, hub_config)
+    return _read_hub(name, split, hub_config)
 
 
 def _read_files(files: SplitFiles) -> RawRows:
@@ -77,13 +86,21 @@ def _read_files(files: SplitFiles) -> RawRows:
     return RawRows(source=files.source, unit=files.unit, numbers=numbers, rows=rows)
 
 
-def _read_hub(name: str, split: str, config: str | None) -> RawRows:
+def _read_hub(name: HubName, split: str, config: str | None) -> RawRows:
+    """Read the files that a local folder would be searched for; what is laid out otherwise, `datasets` finds."""
+    commit = pinned(name, "dataset")
+    names = file_names(commit, kind="dataset")
+    for folder in ([f"{config}/"] if config else []) + ["", "data/"]:
+        wanted = [f"{folder}{split}{suffix}" for suffix in SUFFIXES]
+        patterns = next(([file] for file in wanted if file in names), [f"{folder}{split}-*.parquet"])
+        if fnmatch.filter(names, patterns[0]):
+            return _read_files(find_files(fetch(commit, patterns, kind="dataset") / folder, split))
     import datasets
 
     try:
-        rows = datasets.load_dataset(name, config, split=split).to_list()
-    except (FileNotFoundError, ConnectionError, ValueError, OSError) as error:
-        raise DataError(
-            f"cannot load split {split!r} of {name!r}: it is neither a local path nor a reachable hub dataset ({error})"
-        ) from error
-    return RawRows(source=name, unit="row", numbers=list(range(len(rows))), rows=rows)
+        with explained(name, "dataset"):
+            loaded = datasets.load_dataset(commit.repo, config, split=split, revision=commit.revision)
+    except ValueError as error:
+        raise DataError(f"dataset {name} has no split {split!r} that can be read: {error}") from error
+    rows = loaded.to_list()
+    return RawRows(source=str(commit), unit="row", numbers=list(range(len(rows))), rows=rows)

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from areal.api import ModelError
+from areal.hub.download import local_folder
 from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.decoder import VocabularyHead
 from areal.models.blocks.mlp import XIELU
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
 def from_pretrained(
     path: str | Path, *, dtype: torch.dtype | None = None, device: str | torch.device = "cpu"
 ) -> DecoderModel:
-    """Load a checkpoint folder; parameters are converted to `dtype` (default float32) on `device`, buffers keep theirs.
+    """Load a checkpoint folder or a model of the hub ("org/name@revision").
+
+    Parameters are converted to `dtype` (default float32) on `device`, buffers keep theirs.
 
     Raises ModelError when the folder is not a checkpoint, its model_type or a config field is not implemented, a file
     is damaged, or names and shapes in it do not fit the config.
     """
-    folder = Path(path)
+    folder = local_folder(path)
     config = read_config(folder)
     try:
         return from_tensors(config, SafetensorsFolder(folder), dtype=dtype, device=device)
@@ -98,8 +101,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the content of a folder's config.json; ModelError when there is none."""
     if not folder.is_dir():
         raise ModelError(
-            f"no checkpoint folder at {str(folder)!r}; give a local folder with {CONFIG_FILE} and safetensors files "
-            "(download a hub model first: hf download OWNER/NAME --local-dir FOLDER)"
+            f"no checkpoint folder at {str(folder)!r}; give a local folder with {CONFIG_FILE} and safetensors files, "
+            "or a model of the hub as OWNER/NAME@REVISION"
         )
     try:
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from areal.api import CheckpointError, ModelError
+from areal.hub.download import local_folder
 from areal.models.loading import SafetensorsFolder, from_tensors, read_config
 from areal.models.saving import CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE, check_replaceable
 from areal.models.value_head import ValueModel
@@ -63,7 +64,7 @@ def load_reward_model(
 
     Raises ModelError when the folder is not such a checkpoint or of a family that is not implemented.
     """
-    folder = Path(path)
+    folder = local_folder(path)
     config = read_config(folder)
     architectures = config.get("architectures") or []
     tensors = SafetensorsFolder(folder)

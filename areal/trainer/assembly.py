@@ -9,7 +9,6 @@ shards also by a run that splits nothing any more.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import torch
@@ -20,6 +19,7 @@ from areal.dataset.loading import ShuffledRows, load_dataset
 from areal.engine.precision import accelerator, concrete_dtype
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.runner import FrozenModel
+from areal.hub.download import METADATA, local_folder
 from areal.infra.checkpoint.store import load_state, save_state
 from areal.trainer.milestones import adapter_folder
 from areal.utils.atomic import atomic_write
@@ -27,6 +27,7 @@ from areal.utils.seeding import rng_state, seed_everything, set_rng_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from torch import Tensor, nn
 
@@ -164,7 +165,7 @@ def _load(config: RunConfig, tokenizer: Any, load: Callable[[RunConfig, Any], An
 
     # With its index: of several devices, this process's own.
     device = torch.empty(0, device=resolve_device(config.actor.device)).device
-    source = ShardSource(Path(config.model.path), device)
+    source = ShardSource(local_folder(config.model.path), device)
     model = source.blank()
     check_tokenizer(tokenizer, model.args.vocab_size)
     return model, source
@@ -177,9 +178,10 @@ def export_model(engine: TrainingEngine, config: RunConfig, folder: Path) -> Non
     that the model was trained with.
     """
     engine.save_pretrained(folder)
-    defaults = Path(config.model.path, GENERATION_FILE)
-    if config.model.path and engine.ranks.rank == 0 and defaults.is_file():
-        atomic_write(folder / GENERATION_FILE, defaults.read_bytes())
+    if config.model.path and engine.ranks.rank == 0:
+        defaults = local_folder(config.model.path, METADATA) / GENERATION_FILE
+        if defaults.is_file():
+            atomic_write(folder / GENERATION_FILE, defaults.read_bytes())
     if config.actor.lora is not None:
         engine.save_adapter(adapter_folder(folder), base=config.model.path)
 

@@ -21,6 +21,7 @@ from areal.engine.config import (
     TrainEngineConfig,
     VLLMConfig,
 )
+from areal.hub.names import RepoKind
 from areal.infra.checkpoint.config import CheckpointConfig
 from areal.infra.metrics.config import MetricsConfig
 from areal.infra.rollout.config import RolloutConfig
@@ -35,14 +36,19 @@ class ModelConfig(Config):
     """Which model is trained."""
 
     path: str = ""
-    """Hugging Face checkpoint folder to start from. Required unless `init` is given."""
+    """Hugging Face checkpoint folder to start from, or org/name@revision of the hub (docs/hub.md). Required unless
+    `init` is given."""
     init: dict[str, Any] = field(default_factory=dict)
     """Content of a config.json (model_type, hidden_size, ...) for random weights; ignored when `path` is set."""
     implementation: Literal["native", "transformers"] = "native"
     """Whose code computes the model: a family of ours, or any AutoModelForCausalLM of transformers (in RL only with
     rollout.engine vllm or sglang, if that program knows the architecture too; the embedded engine needs ours)."""
     tokenizer_path: str = ""
-    """Folder of the tokenizer, or one built on the spot: "characters:<each once>", "bytes:"; empty means `path`."""
+    """Folder of the tokenizer, org/name@revision of the hub, or one built on the spot: "characters:<each once>",
+    "bytes:"; empty means `path`."""
+
+    hub_fields: ClassVar[dict[str, RepoKind]] = {"path": "model", "tokenizer_path": "model"}
+    """Fields that take names of the hub."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,8 +304,12 @@ class DPOConfig(RunConfig):
     preference: PreferenceConfig = field(default_factory=PreferenceConfig)
     """The loss."""
     reference_path: str = ""
-    """Checkpoint folder of the reference model; empty means the trained model before its first step. It is only needed
-    before the run, which keeps two numbers per row, and takes no memory while the run trains."""
+    """Checkpoint folder of the reference model, or org/name@revision of the hub; empty means the trained model before
+    its first step. It is only needed before the run, which keeps two numbers per row, and takes no memory while the run
+    trains."""
+
+    hub_fields: ClassVar[dict[str, RepoKind]] = {"reference_path": "model"}
+    """Fields that take names of the hub."""
 
     dataset_kind: ClassVar[DatasetKind] = "preference"
     """What the rows must be made for."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.api import ArealError, ConfigError, EngineError, load
 from areal.trainer.config import PPOConfig
 from areal.trainer.configuration.threads import keep_threads, start_threads
+from areal.trainer.hub_sources import pin_sources, recorded_pins, write_pins
 from areal.trainer.rank_group import RankGroup, serve
 from areal.trainer.session import open_session
 
@@ -227,7 +228,10 @@ def lead(config: PPOConfig | RowsConfig, group: RankGroup, *, restart: bool = Fa
     """Run everything, from rank 0; group: all ranks, which do what they are asked for. restart: as in `run`."""
     from areal.infra.metrics.report import write_report
 
+    sources = pin_sources(config, {} if restart else recorded_pins(config.directory))
+    config = sources.config
     with open_session(config, restart=restart) as session:
+        write_pins(session.directory, sources.pins)
         if session.resumed is not None and group.num_ranks == 1:
             keep_threads(config, session.resumed.meta)
         if isinstance(config, PPOConfig):

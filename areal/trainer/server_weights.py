@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from areal.api import EngineError, ModelError
+from areal.hub.download import METADATA, local_folder
 from areal.trainer.configuration.validation import read_model_config
 from areal.utils.logging import getLogger
 
@@ -135,7 +136,9 @@ def _foreign(config: ModelConfig, content: Mapping[str, Any], *, dtype: str, max
     fields = dict(content)
     try:
         loaded: Any = (
-            AutoConfig.from_pretrained(config.path, trust_remote_code=False, local_files_only=True)
+            AutoConfig.from_pretrained(
+                local_folder(config.path, METADATA), trust_remote_code=False, local_files_only=True
+            )
             if config.path
             else AutoConfig.for_model(fields.pop("model_type", ""), **fields)
         )

@@ -4,13 +4,15 @@ examples:
   areal eval runs/demo/none-1/grpo
   areal eval runs/demo/none-1/grpo --step 100 eval_sets.test.samples=8
   areal eval models/Qwen2.5-0.5B-Instruct --config examples/math/gsm8k_rl.yaml --sets test
+  areal eval Qwen/Qwen2.5-0.5B-Instruct@main --config examples/math/gsm8k_rl.yaml
   areal eval examples/math/gsm8k_rl.yaml model.path=models/Qwen2.5-0.5B-Instruct
   areal eval runs/demo/none-1/grpo --compare runs/demo/none-1/warm-start/final
 
 TARGET is a folder with config.json (a checkpoint), a folder with config.yaml (a run: its final model, or with --step a
-recovery checkpoint), or a configuration that names a model. The sets are `eval_sets` of a configuration of kind rl; see
-docs/evaluation.md. Killed or interrupted, the same command goes on: nothing is sampled twice. --compare evaluates
-another target on the same sets, or takes the folder of an evaluation, and says how sure the difference is.
+recovery checkpoint), org/name@revision of the hub, or a configuration that names a model. The sets are `eval_sets` of a
+configuration of kind rl; see docs/evaluation.md. Killed or interrupted, the same command goes on: nothing is sampled
+twice. --compare evaluates another target on the same sets, or takes the folder of an evaluation, and says how sure the
+difference is.
 """
 
 from __future__ import annotations
@@ -30,7 +32,11 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `areal eval`."""
-    parser.add_argument("target", metavar="TARGET", help="checkpoint folder, run directory, or configuration file")
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="checkpoint folder, run directory, org/name@revision of the hub, or configuration file",
+    )
     parser.add_argument(
         "overrides", metavar="key=value", nargs="*", help="change one value, e.g. eval_sets.test.samples=16"
     )

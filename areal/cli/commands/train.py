@@ -23,6 +23,7 @@ import argparse
 import os
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from areal.trainer.config import RunConfig
+    from areal.trainer.configuration.source import Resolved
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -80,6 +82,8 @@ def run(arguments: argparse.Namespace) -> Report:
     if arguments.trace is not None:
         overrides.append(f"metrics.trace.steps={_steps(arguments.trace)}")
     resolved = source.load_config(arguments.config, overrides)
+    config = resolved.config
+    resolved = _pinned(resolved, restart=arguments.restart)
     if (num_processes := world_size()) is not None:
         check_processes(resolved.config, num_processes)
     if arguments.dry_run:
@@ -99,7 +103,7 @@ def run(arguments: argparse.Namespace) -> Report:
     validation.validate_run(resolved.config, resolved.provenance)
     from areal.trainer.run import run as run_training
 
-    summary = dict(run_training(resolved.config, restart=arguments.restart))
+    summary = dict(run_training(config, restart=arguments.restart))
     code = int(summary.get("exit_code", 0))
     if "rank" in summary:
         return Report(text="", exit_code=code, silent=True)
@@ -114,6 +118,23 @@ def run(arguments: argparse.Namespace) -> Report:
             f"`areal report {run_dir}` writes a page with curves and sampled rollouts.",
         ),
     )
+
+
+def _pinned(resolved: Resolved, *, restart: bool) -> Resolved:
+    """Return the configuration with commits for hub names, as the run will begin with it.
+
+    What the hub refuses is reported with the key it belongs to, and with all other problems, where checks read it.
+    """
+    from areal.api import HubError
+    from areal.trainer.configuration.validation import validate_run
+    from areal.trainer.hub_sources import pin_sources, recorded_pins
+
+    recorded = {} if restart else recorded_pins(resolved.config.directory)
+    try:
+        return replace(resolved, config=pin_sources(resolved.config, recorded).config)
+    except HubError:
+        validate_run(resolved.config, resolved.provenance)
+        raise
 
 
 def _steps(text: str) -> list[int]:

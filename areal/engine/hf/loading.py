@@ -1,31 +1,40 @@
-"""Loads models of `transformers` for training. Local folders and safetensors only; nothing from a checkpoint is run."""
+"""Loads models of `transformers` for training. Safetensors only; nothing from a checkpoint is run."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from areal.api import ModelError
 from areal.engine.hf.model import HuggingFaceModel
+from areal.hub.download import local_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 
 def from_pretrained(
     path: str | Path, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
 ) -> HuggingFaceModel:
-    """Load the model of a checkpoint folder. Raises ModelError when that needs to run code from it."""
+    """Load the model of a checkpoint folder, or of the hub ("org/name@revision").
+
+    Raises ModelError when that needs to run code from it.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    if not Path(path).is_dir():
-        raise ModelError(f"no checkpoint folder at {str(path)!r}; download the model first")
+    folder = local_folder(path)
+    if not folder.is_dir():
+        raise ModelError(
+            f"no checkpoint folder at {str(path)!r}; give a folder, or a model of the hub as OWNER/NAME@REVISION"
+        )
     options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
     try:
-        config = _prepared(AutoConfig.from_pretrained(path, **options), dtype)
-        inner = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=dtype, use_safetensors=True, **options)
+        config = _prepared(AutoConfig.from_pretrained(folder, **options), dtype)
+        inner = AutoModelForCausalLM.from_pretrained(
+            folder, config=config, dtype=dtype, use_safetensors=True, **options
+        )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(f"transformers cannot load {path}: {error}") from error
     return HuggingFaceModel(inner.to(device))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from areal.api import EngineError, LowRankChange
+from areal.hub.names import find_name
 from areal.models.registry import get_spec
 
 if TYPE_CHECKING:
@@ -162,12 +163,14 @@ def write_adapter(
         layer, part = _part_of(name)
         side = part.partition(".")[0]
         stored[f"base_model.model.{names[layer]}.{side}.weight"] = tensor.detach().cpu().contiguous()
+    hub = find_name(base)
     settings = Settings(
         r=config.rank,
         lora_alpha=config.alpha,
         target_modules=sorted({name.rpartition(".")[2] for name in names.values()}),
         use_rslora=config.rank_stabilized,
-        base_model_name_or_path=base or None,
+        base_model_name_or_path=(base if hub is None else hub.repo) or None,
+        revision=None if hub is None else hub.revision,
         task_type="CAUSAL_LM",
         inference_mode=True,
     )

@@ -8,13 +8,13 @@ The model is loaded once per worker process, before its first call.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from areal.algorithm.preference import final_scores
 from areal.api import ConfigError, DataError
+from areal.hub.download import local_folder
 from areal.models.reward_model import load_reward_model
 
 if TYPE_CHECKING:
@@ -47,8 +47,11 @@ class ModelReward:
 
         Raises ConfigError for unusable settings, ModelError when the folder holds no reward model.
         """
-        if not path or not Path(path).is_dir():
-            raise ConfigError(f"ModelReward: no folder {path!r}; give that of a reward model in the option path")
+        if not path or not local_folder(path).is_dir():
+            raise ConfigError(
+                f"ModelReward: no folder {path!r}; give that of a reward model, or org/name@revision of the hub, "
+                f"in the option path"
+            )
         if dtype not in ("bfloat16", "float32", "float64"):
             raise ConfigError(f"ModelReward: dtype is {dtype!r}, expected bfloat16, float32 or float64")
         # Workers are many and cores are few.

@@ -15,7 +15,6 @@ import contextlib
 import time
 import traceback
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ArealError, ConfigError, DataError
@@ -23,6 +22,8 @@ from areal.dataset.encoding import check_tokenizer, encode_prompt, encode_text, 
 from areal.dataset.loading import dataset_loader, load_dataset
 from areal.dataset.origins import origins_of, place_of
 from areal.engine.precision import accelerator
+from areal.hub.download import local_folder, to_fetch
+from areal.hub.names import find_name
 from areal.trainer.config import DPOConfig, PPOConfig
 from areal.trainer.configuration.lengths import length_limit, max_positions
 from areal.trainer.configuration.memory import estimate, model_shape
@@ -126,7 +127,13 @@ def _check_model(config: PPOConfig | RowsConfig, found: Rehearsal) -> None:
             from areal.trainer.configuration.weights import check_weights
 
             content = read_model_config(replace(config.model, path=folder))
-            check_weights(Path(folder), content, native=config.model.implementation == "native")
+            if (name := find_name(folder)) is not None:
+                missing, num_bytes = to_fetch(name)
+                if missing:
+                    fetched = found.facts.setdefault("downloads", {})
+                    fetched[key] = {"name": str(name), "files": missing, "bytes": num_bytes}
+                    continue
+            check_weights(local_folder(folder), content, native=config.model.implementation == "native")
     positions = max_positions(config)
     if isinstance(config, PPOConfig) and positions is not None and positions <= config.gconfig.max_new_tokens:
         found.add(

@@ -235,6 +235,10 @@ def format_bytes(count: int) -> str:
 
 def _tried(tried: Mapping[str, Any]) -> Iterator[str]:
     """Lines about what a rehearsal did; none without one."""
+    if downloads := tried.get("downloads"):
+        yield from ("", "To be fetched when the run starts")
+        for key, facts in downloads.items():
+            yield f"  {key}: {facts['files']} files, {format_bytes(facts['bytes'])}, of {facts['name']}"
     if rows := tried.get("rows"):
         yield from ("", "Rows")
         for name, facts in rows.items():

@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError
 from areal.engine.precision import accelerator
+from areal.hub.download import METADATA, local_folder
 from areal.trainer.configuration.memory import model_shape
 from areal.trainer.configuration.validation import read_model_config
 from areal.utils.logging import getLogger
@@ -91,7 +91,7 @@ def num_parameters(model: ModelConfig) -> int | None:
         return None  # whatever is wrong is said where the model is loaded
     if not isinstance(shape, str):
         return shape.num_parameters
-    files = Path(model.path).glob("*.safetensors") if model.path else ()
+    files = local_folder(model.path, METADATA).glob("*.safetensors") if model.path else ()
     # Stored in two bytes each, mostly; a factor of two does not matter here.
     return sum(file.stat().st_size for file in files) // 2 or None
 

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.algorithm.blocks import block_name
-from areal.api import ConfigError, RegistryError, unknown_name
+from areal.api import ConfigError, HubError, RegistryError, unknown_name
 from areal.dataset.encoding import is_buildable
+from areal.hub.download import METADATA, local_folder
+from areal.hub.names import find_name
 from areal.infra.metrics.trackers.tracking import problems as tracker_problems
 from areal.reward.components import RewardChoice, resolve_components
 from areal.trainer.config import DPOConfig, ModelConfig, PPOConfig, RowsConfig
@@ -134,7 +136,10 @@ def read_model_config(model: ModelConfig) -> dict[str, Any]:
     """
     if not model.path:
         return dict(model.init)
-    file = Path(model.path) / "config.json"
+    try:
+        file = local_folder(model.path, METADATA) / "config.json"
+    except HubError as error:
+        raise ConfigError(f"model.path: {error}", where=error.where, fix=error.fix) from error
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -193,15 +198,24 @@ def _wrong_rows(name: str, kind: str) -> str | None:
 def _model_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str | RegistryError]]:
     model = config.model
     if not model.path and not model.init:
-        yield "model.path", "required: a Hugging Face checkpoint folder (or describe a new model in model.init)"
+        yield (
+            "model.path",
+            "required: a checkpoint folder, or org/name@revision of the hub (or describe a new model in model.init)",
+        )
         return
     if not model.path and not model.tokenizer_path:
         yield "model.tokenizer_path", "required with model.init: a new model has no tokenizer of its own"
-    if model.path and not Path(model.path).is_dir():
-        yield "model.path", f"no such folder {model.path!r}; download the checkpoint first and give its folder"
+    if model.path and not _may_exist(model.path):
+        yield (
+            "model.path",
+            f"no such folder {model.path!r}; expected a checkpoint folder, or org/name@revision of the hub",
+        )
         return
-    if model.tokenizer_path and not is_buildable(model.tokenizer_path) and not Path(model.tokenizer_path).is_dir():
-        yield "model.tokenizer_path", f"no such folder {model.tokenizer_path!r}"
+    if model.tokenizer_path and not is_buildable(model.tokenizer_path) and not _may_exist(model.tokenizer_path):
+        yield (
+            "model.tokenizer_path",
+            f"no such folder {model.tokenizer_path!r}; expected a folder, or org/name@revision of the hub",
+        )
     try:
         content = read_model_config(model)
     except ConfigError as error:
@@ -215,6 +229,11 @@ def _model_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str |
         if isinstance(config, PPOConfig) and config.rollout.engine == "embedded":
             other += " and rollout.engine=vllm or sglang (`areal-new model` makes one that the embedded engine knows)"
         yield where, f"model_type is {content.get('model_type')!r}; {supported}{other}"
+
+
+def _may_exist(path: str) -> bool:
+    """Return whether `path` is a folder or a name of the hub; whether the hub has it is found when it is read."""
+    return Path(path).is_dir() or find_name(path) is not None
 
 
 def _reference_problems(config: DPOConfig) -> Iterator[tuple[str, str | RegistryError]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import RolloutError
 from areal.engine.precision import concrete_dtype
+from areal.hub.download import local_folder
 from areal.infra.checkpoint.run_control import StopRequest
 from areal.infra.rollout.episode import EpisodeRunner
 from areal.infra.rollout.groups import evaluation_job, run_jobs, watch_of_evaluation
@@ -263,7 +264,7 @@ def _manifest(plan: EvalTarget, config: PPOConfig, sets: EvaluationSets) -> dict
     return {
         "schema": SCHEMA,
         "target": plan.name,
-        "fingerprint": fingerprint(Path(config.model.path)),
+        "fingerprint": fingerprint(local_folder(config.model.path)),
         "seed": config.seed,
         "engine": config.rollout.engine,
         "dtype": concrete_dtype(config.actor),

@@ -1,4 +1,5 @@
-"""Find out what `areal eval` is asked to evaluate: a checkpoint folder, a run, or what a configuration names."""
+"""Find out what `areal eval` is asked to evaluate: a checkpoint folder, a run, a model of the hub, or what a
+configuration names."""
 
 from __future__ import annotations
 
@@ -9,9 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from areal.api import UsageError
+from areal.hub.download import METADATA, fetch
+from areal.hub.names import find_name, pinned
 from areal.trainer.config import PPOConfig
 from areal.trainer.configuration.source import load_config
 from areal.trainer.configuration.validation import validate_evaluation
+from areal.trainer.hub_sources import pin_sources
 from areal.utils.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -61,16 +65,27 @@ def resolve_target(
             raise UsageError(f"{target} is a configuration; --config and --step belong to a checkpoint or a run")
         resolved = load_config(path, overrides)
         config = _rl(resolved.config, str(path))
-        given = Path(config.model.path)
+        config = pin_sources(config, {}).config
+        name = find_name(config.model.path)
+        given = Path(config.model.path) if name is None else fetch(name, METADATA)
         if not (given / _MODEL).is_file():
             raise UsageError(
                 f"{path}: model.path is {config.model.path!r}, expected a checkpoint folder with {_MODEL}",
                 where=f"{path}: model.path",
                 fix=f"give one: areal eval {path} model.path=FOLDER",
             )
-        found = EvalTarget(name=str(given), config=config, sets=(), output=_output(given))
+        shown = config.model.path
+        found = EvalTarget(name=shown, config=config, sets=(), output=_output(given if name is None else Path(shown)))
         return _finish(found, sets, output, resolved.provenance)
-    run, model = _locate(path, step)
+    hub = find_name(target)
+    if hub is not None and step is None:
+        hub = pinned(hub, "model")
+        found_at: tuple[Path | None, Path | None] = None, Path(str(hub))
+        files: Path | None = fetch(hub, METADATA)
+    else:
+        found_at = _locate(path, step)
+        files = found_at[1]
+    run, model = found_at
     file = config_file or _config_of(path)
     if file is None:
         raise UsageError(
@@ -81,7 +96,7 @@ def resolve_target(
     origin = [] if model is None else [f"model.path={json.dumps(str(model))}"]
     resolved = load_config(file, [*origin, *overrides])
     config = _rl(resolved.config, str(file))
-    if model is not None and _has_tokenizer(model) and not any(text.startswith("model.") for text in overrides):
+    if files is not None and _has_tokenizer(files) and not any(text.startswith("model.") for text in overrides):
         config = replace(config, model=replace(config.model, tokenizer_path=""))
     if run is None:
         assert model is not None, "_locate returns a run or a model"
@@ -130,7 +145,7 @@ def _locate(path: Path, step: int | None) -> tuple[Path | None, Path | None]:
         f"{path} is neither a checkpoint folder (with {_MODEL}), nor a run (with {_CONFIG}), nor a YAML file"
         + ("" if path.exists() else "; there is no such file or folder"),
         where=str(path),
-        fix="name the folder of a checkpoint or of a run; download a model of a hub first",
+        fix="name the folder of a checkpoint or of a run, or a model of the hub as org/name@revision",
     )
 
 
@@ -142,7 +157,9 @@ def _config_of(path: Path) -> Path | None:
 
 def _output(model: Path) -> Path:
     file = _config_of(model)
-    return (file.parent / "eval" if file is not None else Path("runs", "eval")) / model.resolve().name
+    return (file.parent / "eval" if file is not None else Path("runs", "eval")) / (
+        str(model).replace("/", "--") if "@" in model.name else model.resolve().name
+    )
 
 
 def _has_tokenizer(folder: Path) -> bool:
