@@ -29,7 +29,7 @@ def local_folder(path: str | Path, files: Sequence[str] = CHECKPOINT, *, kind: R
     """Return the folder that `path` names: itself, or the snapshot of a hub name with at least `files` in it.
 
     files: patterns of names, as in a shell. A path that is neither is returned as it is: who reads it says what is
-    missing. Raises HubError when the files cannot be had.
+    missing. Raises HubError when they cannot be fetched.
     """
     name = find_name(path)
     return Path(path) if name is None else fetch(name, files, kind=kind)

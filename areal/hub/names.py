@@ -101,7 +101,7 @@ def pinned(name: HubName, kind: RepoKind) -> HubName:
 
 
 _commits: dict[tuple[str, str, str], str] = {}
-"""Commits that this process was told: all it does is of the same one."""
+"""Commits of revisions that this process has asked for: all it reads of a name is of the same commit."""
 
 
 def explained(name: HubName, kind: RepoKind) -> AbstractContextManager[None]:

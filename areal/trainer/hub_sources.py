@@ -5,7 +5,7 @@
     pinned.pins                  # {"model Qwen/Qwen2.5-0.5B@main": "7ae5..."}
 
 A run works with the pinned configuration, so config.yaml and every checkpoint name the commits. A run that is continued
-is told the same ones by hub.json in its directory, whatever its branches point at by then. A class of configuration
+takes the same ones from hub.json in its directory, though branches have moved since. A class of configuration
 says in `hub_fields` which of its fields take such names.
 """
 

@@ -54,7 +54,7 @@ class HubServer:
         self.requests: list[str] = []
         self.faults: Counter[str] = Counter()
         """What fails so many times: "upload" and "commit" (503), "download" (cut in the middle)."""
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (HubAnswers,), {"hub": self}))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self.store_url = f"http://localhost:{self._server.server_port}"
@@ -112,186 +112,186 @@ _ROUTES = [
 ]
 
 
-def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - one table of answers
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class HubAnswers(BaseHTTPRequestHandler):
+    """Answers of one self.hub."""
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
+    hub: HubServer
+    protocol_version = "HTTP/1.1"
 
-        def _serve(self) -> None:
-            path = unquote(urlsplit(self.path).path)
-            hub.requests.append(f"{self.command} {path}")
-            length = int(self.headers.get("Content-Length") or 0)
-            self.body = self.rfile.read(length)
-            for method, pattern, action in _ROUTES:
-                if method == self.command and (match := re.fullmatch(pattern, path)):
-                    getattr(self, action)(**match.groupdict())
-                    return
-            self._error(404, None, f"no route for {self.command} {path}")
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
-        do_GET = do_HEAD = do_POST = do_PUT = _serve
-
-        @property
-        def _knows(self) -> bool:
-            return self.headers.get("Authorization") == f"Bearer {hub.token}"
-
-        def _send(self, status: int, content: object = b"", **headers: str) -> None:
-            body = content if isinstance(content, bytes) else json.dumps(content).encode()
-            self.send_response(status)
-            for key, value in headers.items():
-                self.send_header(key.replace("_", "-"), value)
-            if "Content_Length" not in headers:
-                self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        def _error(self, status: int, code: str | None, message: str) -> None:
-            headers = {"X_Error_Message": message} | ({"X_Error_Code": code} if code else {})
-            self._send(status, {"error": message}, **headers)
-
-        def _find(self, kind: str, name: str, ref: str | None) -> tuple[Repository, str] | None:
-            repository = hub.repositories.get((kind, name))
-            if repository is None or (repository.private and not self._knows):
-                # As the hub does: who is not logged in is not told whether there is one.
-                self._error(404 if self._knows else 401, "RepoNotFound", "Repository not found")
-                return None
-            if repository.gated and not self._knows:
-                self._error(403, "GatedRepo", "Access to this repository is restricted")
-                return None
-            sha = repository.refs.get(ref or "main", ref if ref in repository.commits else None)
-            if sha is None:
-                self._error(404, "RevisionNotFound", f"Invalid rev id: {ref}")
-                return None
-            return repository, sha
-
-        def whoami(self) -> None:
-            if not self._knows:
-                return self._error(401, None, "Invalid user token.")
-            return self._send(200, {"name": "tester", "type": "user", "orgs": [{"name": "org"}]})
-
-        def validate(self) -> None:
-            self._send(200, {"errors": [], "warnings": []})
-
-        def create(self) -> None:
-            if not self._knows:
-                return self._error(401, None, "Invalid user token.")
-            asked = json.loads(self.body)
-            name = f"{asked.get('organization') or 'tester'}/{asked['name']}"
-            if (asked.get("type", "model"), name) in hub.repositories:
-                return self._send(409, {"error": "You already created this model repo", "url": f"{hub.url}/{name}"})
-            private = asked.get("private") or asked.get("visibility") == "private"
-            hub.add(name, {".gitattributes": b""}, private=bool(private))
-            return self._send(200, {"url": f"{hub.url}/{name}", "name": name, "id": "1"})
-
-        def branch(self, kind: str, name: str, ref: str) -> None:
-            if not self._knows:
-                return self._error(401, None, "Invalid user token.")
-            repository = hub.repositories[kind, name]
-            if ref in repository.refs:
-                return self._error(409, None, "Reference already exists")
-            repository.refs[ref] = repository.refs["main"]
-            return self._send(201, {})
-
-        def info(self, kind: str, name: str, ref: str | None) -> None:
-            if found := self._find(kind, name, ref):
-                repository, sha = found
-                siblings = [{"rfilename": file} for file in sorted(repository.commits[sha])]
-                self._send(200, {"id": name, "sha": sha, "private": repository.private, "siblings": siblings})
-
-        def tree(self, kind: str, name: str, ref: str) -> None:
-            if found := self._find(kind, name, ref):
-                repository, sha = found
-                listed = []
-                for path, content in sorted(repository.commits[sha].items()):
-                    entry = {"type": "file", "path": path, "size": len(content), "oid": _blob(content)}
-                    if path.endswith(LARGE):
-                        digest = hashlib.sha256(content).hexdigest()
-                        entry["lfs"] = {"oid": digest, "size": len(content), "pointerSize": 130}
-                    listed.append(entry)
-                self._send(200, listed)
-
-        def resolve(self, kind: str, name: str, ref: str, file: str) -> None:
-            if not (found := self._find("dataset" if kind else "model", name, ref)):
-                return None
-            repository, sha = found
-            if file not in repository.commits[sha]:
-                return self._send(404, b"", X_Error_Code="EntryNotFound", X_Repo_Commit=sha)
-            content = repository.commits[sha][file]
-            if file.endswith(LARGE):
-                digest = hashlib.sha256(content).hexdigest()
-                hub.stored[digest] = content
-                linked = {"X_Linked_Etag": f'"{digest}"', "X_Linked_Size": str(len(content))}
-                return self._send(302, b"", X_Repo_Commit=sha, Location=f"{hub.store_url}/store/{digest}", **linked)
-            size = {"Content_Length": str(len(content))}
-            return self._send(200, content, X_Repo_Commit=sha, ETag=f'"{_blob(content)}"', **size)
-
-        def stored(self, oid: str) -> None:
-            content = hub.stored[oid]
-            begin = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-            part = content[int(begin[1]) : int(begin[2]) + 1 if begin[2] else None] if begin else content
-            headers = {"ETag": f'"{oid}"', "Content_Length": str(len(part))}
-            if begin:
-                headers["Content_Range"] = f"bytes {begin[1]}-{int(begin[1]) + len(part) - 1}/{len(content)}"
-            if self.command == "GET" and hub.fault("download"):
-                self._send(206 if begin else 200, part[: len(part) // 2], **headers)
-                self.wfile.flush()
-                self.close_connection = True
+    def _serve(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.hub.requests.append(f"{self.command} {path}")
+        length = int(self.headers.get("Content-Length") or 0)
+        self.body = self.rfile.read(length)
+        for method, pattern, action in _ROUTES:
+            if method == self.command and (match := re.fullmatch(pattern, path)):
+                getattr(self, action)(**match.groupdict())
                 return
-            self._send(206 if begin else 200, part, **headers)
+        self._error(404, None, f"no route for {self.command} {path}")
 
-        def preupload(self, kind: str, name: str, ref: str) -> None:
-            if self._find(kind, name, ref):
-                files = [
-                    {
-                        "path": item["path"],
-                        "uploadMode": "lfs" if item["path"].endswith(LARGE) else "regular",
-                        "shouldIgnore": False,
-                    }
-                    for item in json.loads(self.body)["files"]
-                ]
-                self._send(200, {"files": files})
+    do_GET = do_HEAD = do_POST = do_PUT = _serve
 
-        def batch(self, name: str) -> None:
-            del name
-            objects = []
-            for item in json.loads(self.body)["objects"]:
-                href = {"href": f"{hub.url}/store/{item['oid']}"}
-                new = {} if item["oid"] in hub.stored else {"actions": {"upload": href}}
-                objects.append({"oid": item["oid"], "size": item["size"], **new})
-            self._send(200, {"transfer": "basic", "objects": objects})
+    @property
+    def _knows(self) -> bool:
+        return self.headers.get("Authorization") == f"Bearer {self.hub.token}"
 
-        def upload(self, oid: str) -> None:
-            if hub.fault("upload"):
-                return self._error(503, None, "Service Unavailable")
-            assert hashlib.sha256(self.body).hexdigest() == oid
-            hub.stored[oid] = self.body
-            return self._send(200)
+    def _send(self, status: int, content: object = b"", **headers: str) -> None:
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        for key, value in headers.items():
+            self.send_header(key.replace("_", "-"), value)
+        if "Content_Length" not in headers:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
-        def commit(self, kind: str, name: str, ref: str) -> None:
-            if not self._knows:
-                return self._error(401, None, "Invalid user token.")
-            if hub.fault("commit"):
-                return self._error(503, None, "Service Unavailable")
-            if not (found := self._find(kind, name, ref)):
-                return None
+    def _error(self, status: int, code: str | None, message: str) -> None:
+        headers = {"X_Error_Message": message} | ({"X_Error_Code": code} if code else {})
+        self._send(status, {"error": message}, **headers)
+
+    def _find(self, kind: str, name: str, ref: str | None) -> tuple[Repository, str] | None:
+        repository = self.hub.repositories.get((kind, name))
+        if repository is None or (repository.private and not self._knows):
+            # As the hub does: who is not logged in is not told whether there is one.
+            self._error(404 if self._knows else 401, "RepoNotFound", "Repository not found")
+            return None
+        if repository.gated and not self._knows:
+            self._error(403, "GatedRepo", "Access to this repository is restricted")
+            return None
+        sha = repository.refs.get(ref or "main", ref if ref in repository.commits else None)
+        if sha is None:
+            self._error(404, "RevisionNotFound", f"Invalid rev id: {ref}")
+            return None
+        return repository, sha
+
+    def whoami(self) -> None:
+        if not self._knows:
+            return self._error(401, None, "Invalid user token.")
+        return self._send(200, {"name": "tester", "type": "user", "orgs": [{"name": "org"}]})
+
+    def validate(self) -> None:
+        self._send(200, {"errors": [], "warnings": []})
+
+    def create(self) -> None:
+        if not self._knows:
+            return self._error(401, None, "Invalid user token.")
+        asked = json.loads(self.body)
+        name = f"{asked.get('organization') or 'tester'}/{asked['name']}"
+        if (asked.get("type", "model"), name) in self.hub.repositories:
+            return self._send(409, {"error": "You already created this model repo", "url": f"{self.hub.url}/{name}"})
+        private = asked.get("private") or asked.get("visibility") == "private"
+        self.hub.add(name, {".gitattributes": b""}, private=bool(private))
+        return self._send(200, {"url": f"{self.hub.url}/{name}", "name": name, "id": "1"})
+
+    def branch(self, kind: str, name: str, ref: str) -> None:
+        if not self._knows:
+            return self._error(401, None, "Invalid user token.")
+        repository = self.hub.repositories[kind, name]
+        if ref in repository.refs:
+            return self._error(409, None, "Reference already exists")
+        repository.refs[ref] = repository.refs["main"]
+        return self._send(201, {})
+
+    def info(self, kind: str, name: str, ref: str | None) -> None:
+        if found := self._find(kind, name, ref):
             repository, sha = found
-            files = dict(repository.commits[sha])
-            for line in self.body.splitlines():
-                entry = json.loads(line)
-                value = entry["value"]
-                if entry["key"] == "file":
-                    files[value["path"]] = base64.b64decode(value["content"])
-                elif entry["key"] == "lfsFile":
-                    files[value["path"]] = hub.stored[value["oid"]]
-                elif entry["key"] == "deletedFile":
-                    files.pop(value["path"])
-            new = repository.commit(files, ref)
-            url = f"{hub.url}/{name}/commit/{new}"
-            return self._send(200, {"success": True, "commitOid": new, "commitUrl": url})
+            siblings = [{"rfilename": file} for file in sorted(repository.commits[sha])]
+            self._send(200, {"id": name, "sha": sha, "private": repository.private, "siblings": siblings})
 
-    return Handler
+    def tree(self, kind: str, name: str, ref: str) -> None:
+        if found := self._find(kind, name, ref):
+            repository, sha = found
+            listed = []
+            for path, content in sorted(repository.commits[sha].items()):
+                entry = {"type": "file", "path": path, "size": len(content), "oid": _blob(content)}
+                if path.endswith(LARGE):
+                    digest = hashlib.sha256(content).hexdigest()
+                    entry["lfs"] = {"oid": digest, "size": len(content), "pointerSize": 130}
+                listed.append(entry)
+            self._send(200, listed)
+
+    def resolve(self, kind: str, name: str, ref: str, file: str) -> None:
+        if not (found := self._find("dataset" if kind else "model", name, ref)):
+            return None
+        repository, sha = found
+        if file not in repository.commits[sha]:
+            return self._send(404, b"", X_Error_Code="EntryNotFound", X_Repo_Commit=sha)
+        content = repository.commits[sha][file]
+        if file.endswith(LARGE):
+            digest = hashlib.sha256(content).hexdigest()
+            self.hub.stored[digest] = content
+            linked = {"X_Linked_Etag": f'"{digest}"', "X_Linked_Size": str(len(content))}
+            return self._send(302, b"", X_Repo_Commit=sha, Location=f"{self.hub.store_url}/store/{digest}", **linked)
+        size = {"Content_Length": str(len(content))}
+        return self._send(200, content, X_Repo_Commit=sha, ETag=f'"{_blob(content)}"', **size)
+
+    def stored(self, oid: str) -> None:
+        content = self.hub.stored[oid]
+        begin = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        part = content[int(begin[1]) : int(begin[2]) + 1 if begin[2] else None] if begin else content
+        headers = {"ETag": f'"{oid}"', "Content_Length": str(len(part))}
+        if begin:
+            headers["Content_Range"] = f"bytes {begin[1]}-{int(begin[1]) + len(part) - 1}/{len(content)}"
+        if self.command == "GET" and self.hub.fault("download"):
+            self._send(206 if begin else 200, part[: len(part) // 2], **headers)
+            self.wfile.flush()
+            self.close_connection = True
+            return
+        self._send(206 if begin else 200, part, **headers)
+
+    def preupload(self, kind: str, name: str, ref: str) -> None:
+        if self._find(kind, name, ref):
+            files = [
+                {
+                    "path": item["path"],
+                    "uploadMode": "lfs" if item["path"].endswith(LARGE) else "regular",
+                    "shouldIgnore": False,
+                }
+                for item in json.loads(self.body)["files"]
+            ]
+            self._send(200, {"files": files})
+
+    def batch(self, name: str) -> None:
+        del name
+        objects = []
+        for item in json.loads(self.body)["objects"]:
+            href = {"href": f"{self.hub.url}/store/{item['oid']}"}
+            new = {} if item["oid"] in self.hub.stored else {"actions": {"upload": href}}
+            objects.append({"oid": item["oid"], "size": item["size"], **new})
+        self._send(200, {"transfer": "basic", "objects": objects})
+
+    def upload(self, oid: str) -> None:
+        if self.hub.fault("upload"):
+            return self._error(503, None, "Service Unavailable")
+        assert hashlib.sha256(self.body).hexdigest() == oid
+        self.hub.stored[oid] = self.body
+        return self._send(200)
+
+    def commit(self, kind: str, name: str, ref: str) -> None:
+        if not self._knows:
+            return self._error(401, None, "Invalid user token.")
+        if self.hub.fault("commit"):
+            return self._error(503, None, "Service Unavailable")
+        if not (found := self._find(kind, name, ref)):
+            return None
+        repository, sha = found
+        files = dict(repository.commits[sha])
+        for line in self.body.splitlines():
+            entry = json.loads(line)
+            value = entry["value"]
+            if entry["key"] == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif entry["key"] == "lfsFile":
+                files[value["path"]] = self.hub.stored[value["oid"]]
+            elif entry["key"] == "deletedFile":
+                files.pop(value["path"])
+        new = repository.commit(files, ref)
+        url = f"{self.hub.url}/{name}/commit/{new}"
+        return self._send(200, {"success": True, "commitOid": new, "commitUrl": url})
 
 
 def _blob(content: bytes) -> str:
