@@ -273,6 +273,8 @@ class TeacherScores:
 class DistilledBatch(PaddedBatch):
     """Sequences that teachers have scored. A training engine that is given one also computes `candidate_logp`."""
 
+    teachers: Tensor
+    """int64 [S], number of each row's teacher, in the order of the configuration."""
     teacher_logp: Tensor
     """float32 [S, L], of each sampled token under the teacher of its row."""
     candidates: Tensor | None = None

@@ -28,6 +28,7 @@ from areal.infra.rollout.config import RolloutConfig
 from areal.infra.supervisor.config import SupervisorConfig
 from areal.infra.weights.config import WeightTransferConfig
 from areal.reward.components import RewardChoice, resolve_components
+from areal.trainer.distillation_config import DistillationConfig
 from areal.trainer.evaluation_config import EarlyStopConfig, EvalSetConfig, ExportConfig
 
 
@@ -187,7 +188,8 @@ class PPOConfig(RunConfig):
     reward: RewardChoice = ""
     """What scores: a registry name or importable path, a list of them, or a map from name to weight or to a section
     with path, weight, options (keyword arguments of the function or class) and normalize (group, batch or none), e.g.
-    {gsm8k: 1.0, short: {path: my_module:short, weight: 0.2}}. Weighted values add up. Required."""
+    {gsm8k: 1.0, short: {path: my_module:short, weight: 0.2}}. Weighted values add up. Required unless distillation is
+    set, which then is all there is to learn from."""
     gconfig: GenerationConfig = field(default_factory=GenerationConfig)
     """Sampling during training."""
     eval_sets: dict[str, EvalSetConfig] = field(default_factory=dict)
@@ -209,6 +211,8 @@ class PPOConfig(RunConfig):
     """Start of SGLang servers."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     """The algorithm."""
+    distillation: DistillationConfig | None = None
+    """Teachers whose distributions the policy is moved towards on what it samples; null has none."""
     critic: TrainEngineConfig | None = None
     """Optimizer of the value model; required by objectives that use GAE, refused by the others."""
 
@@ -234,8 +238,15 @@ class PPOConfig(RunConfig):
                 )
         if self.reward != "":
             resolve_components(self.reward)
+        if self.distillation is not None:
+            self.distillation.check_sampling(self.gconfig)
         self._check_servers()
         self._check_ratios()
+
+    @property
+    def learns_from_reward(self) -> bool:
+        """Whether there is a reward; a run that only distils has none."""
+        return self.reward != "" or self.distillation is None
 
     @property
     def engine_section(self) -> Literal["engine", "servers"]:

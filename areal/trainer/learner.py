@@ -17,12 +17,13 @@ from areal.algorithm.blocks import block_name
 from areal.algorithm.packing import collate, select, split_groups
 from areal.algorithm.supervised import value_loss
 from areal.algorithm.tokens import SAMPLER_PREFIX, mismatch_summary, sampler_mismatch
-from areal.api import ConfigError, EngineError, PaddedBatch, TrainStats
+from areal.api import ConfigError, DistilledBatch, EngineError, LossOutput, PaddedBatch, TrainStats
 from areal.engine.precision import concrete_dtype
 from areal.engine.train.runner import FrozenModel
 from areal.infra.metrics import names
 from areal.models.value_head import ValueModel
 from areal.trainer.assembly import EngineStates, build_engine, build_scorer, export_model, load_model
+from areal.trainer.teachers import build_local_teachers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,12 +31,14 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from areal.algorithm.aggregations import Denominators
     from areal.algorithm.objective import Objective
-    from areal.api import LossOutput, PaddedBatch, Trajectory
+    from areal.api import TeacherScores, Trajectory
     from areal.engine.train.engine import TrainingEngine
     from areal.trainer.assembly import LogpScorer
     from areal.trainer.config import PPOConfig
     from areal.trainer.rank_group import Distributed
+    from areal.trainer.teachers import LocalTeachers
 
 
 class PolicyLearner:
@@ -49,6 +52,7 @@ class PolicyLearner:
         actor: TrainingEngine,
         critic: TrainingEngine | None = None,
         reference: LogpScorer | None = None,
+        teachers: LocalTeachers | None = None,
     ) -> None:
         """Raise ConfigError when critic or reference do not fit what the objective needs."""
         if objective.needs_critic != (critic is not None):
@@ -62,12 +66,21 @@ class PolicyLearner:
         self.actor = actor
         self.critic = critic
         self.reference = reference
+        self.teachers = teachers
         engines = {"actor": actor} if critic is None else {"actor": actor, "critic": critic}
         # Of the trained models; the reference is rebuilt from the run's start.
         self.states = EngineStates(engines, together="learner")
 
-    def prepare(self, trajectories: Sequence[Trajectory]) -> PaddedBatch:
-        """Compute what the update needs of the weights *before* it. Tensors stay on the CPU."""
+    def prepare(
+        self,
+        trajectories: Sequence[Trajectory],
+        teachers: Sequence[int] = (),
+        served: TeacherScores | None = None,
+    ) -> PaddedBatch:
+        """Compute what the update needs of the weights *before* it. Tensors stay on the CPU.
+
+        teachers: number of each trajectory's teacher; served: what teachers on servers say. Both for distillation only.
+        """
         batch = self._shape(collate(trajectories))
         if self._recomputes_prox():
             logp_prox = self.actor.forward_logp(batch, temperature=self._temperature, only_masked=True)
@@ -78,6 +91,8 @@ class PolicyLearner:
             batch = replace(
                 batch, logp_ref=self.reference.forward_logp(batch, temperature=self._temperature, only_masked=True)
             )
+        if self.teachers is not None:
+            batch = self.teachers.score(batch, teachers, served=served, temperature=self._temperature)
         if self.critic is not None:
             batch = replace(batch, values=self.critic.forward_values(batch))
         return self._with_advantages(batch)
@@ -185,6 +200,7 @@ class PolicyLearner:
             logp_prox=minibatch.logp_prox,
             logp_behave=minibatch.logp_behave,
         )
+        counted = count(minibatch.loss_mask, minibatch.groups) if isinstance(minibatch, DistilledBatch) else None
         version = self.actor.version
         num_fresh = float((minibatch.loss_mask * (minibatch.versions == version)).sum())
 
@@ -202,6 +218,9 @@ class PolicyLearner:
                 denominators=denominators,
                 entropy=entropy,
             )
+            if isinstance(micro, DistilledBatch) and counted is not None:
+                distilled = self._distil(logp, micro, counted)
+                output = LossOutput(loss=output.loss + distilled.loss, metrics={**output.metrics, **distilled.metrics})
             if not compare:
                 return output
             sums = sampler_mismatch(
@@ -215,6 +234,23 @@ class PolicyLearner:
             return replace(output, metrics={**output.metrics, **sums})
 
         return self.actor.train_batch(minibatch, loss_fn, temperature=self._temperature, with_entropy=True)
+
+    def _distil(self, logp: Tensor, micro: DistilledBatch, denominators: Denominators) -> LossOutput:
+        """Loss towards the teachers. denominators: of the minibatch."""
+        assert self.config.distillation is not None, "only teachers make such a batch"
+        assert self.teachers is not None
+        return self.config.distillation.loss.loss(
+            logp,
+            teacher_logp=micro.teacher_logp,
+            logp_anchor=micro.logp_behave,
+            mask=micro.loss_mask,
+            denominators=denominators,
+            groups=micro.groups,
+            aggregation=self.objective.aggregation,
+            candidate_logp=micro.candidate_logp,
+            teacher_candidate_logp=micro.candidate_teacher_logp,
+            complete=self.teachers.complete,
+        )
 
     def _update_critic(self, critic: TrainingEngine, minibatch: PaddedBatch) -> TrainStats:
         denominators = count(minibatch.loss_mask)
@@ -244,6 +280,7 @@ class PolicyLearner:
         equal = {names.ZERO_VARIANCE_SHARE: sum(compared) / len(compared)} if compared else {}
         return {
             **equal,
+            **self._describe_teachers(batch),
             names.REWARD_MEAN: float(batch.rewards.mean()),
             names.REWARD_STD: float(batch.rewards.std(correction=0)),
             names.REWARD_MIN: float(batch.rewards.min()),
@@ -256,6 +293,21 @@ class PolicyLearner:
             "tokens/sampled": float(lengths.sum()),
             "tokens/total": float(batch.lengths.sum()),
         }
+
+    def _describe_teachers(self, batch: PaddedBatch) -> dict[str, float]:
+        """Return how far the policy is from each teacher, before the update: KL(student, teacher) per token, in
+        nats."""
+        if not isinstance(batch, DistilledBatch) or batch.logp_prox is None or self.config.distillation is None:
+            return {}
+        found: dict[str, float] = {}
+        valid = (batch.loss_mask > 0) & batch.teacher_logp.isfinite()
+        difference = batch.logp_prox - batch.teacher_logp
+        for number, name in enumerate(self.config.distillation.names):
+            chosen = valid & (batch.teachers == number)[:, None]
+            if bool(chosen.any()):
+                found[f"{names.DISTILLATION_PREFIX}{name}/reverse_kl"] = float(difference[chosen].mean())
+                found[f"{names.DISTILLATION_PREFIX}{name}/tokens"] = float(chosen.sum())
+        return found
 
 
 def _merge(stats: Sequence[TrainStats], prefix: str) -> dict[str, float]:
@@ -296,7 +348,14 @@ def build_learner(config: PPOConfig, tokenizer: Any, total_steps: int) -> Policy
         reference = FrozenModel.copy_of(actor.model, config=config.actor)
     elif objective.needs_reference:
         reference = build_scorer(config, tokenizer)
-    return PolicyLearner(config=config, objective=objective, actor=actor, critic=critic, reference=reference)
+    return PolicyLearner(
+        config=config,
+        objective=objective,
+        actor=actor,
+        critic=critic,
+        reference=reference,
+        teachers=build_local_teachers(config, tokenizer, student=actor.model),
+    )
 
 
 class Policy:

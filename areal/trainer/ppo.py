@@ -31,6 +31,7 @@ from areal.trainer.evaluation.sets import EvaluationSets, start_reward
 from areal.trainer.inference import build_inference_engine
 from areal.trainer.learner import Policy, PolicyLearner, build_learner
 from areal.trainer.rank_group import RankGroup
+from areal.trainer.teachers import TeacherChoice
 from areal.trainer.utilisation import Utilisation
 from areal.utils import stats, tracing
 from areal.utils.seeding import seed_everything, set_rng_state
@@ -90,7 +91,8 @@ class PPOTrainer:
             set_rng_state(session.resumed.load("rng"))
         # Now, so that a reward that cannot be imported is reported before anything is sampled.
         self._reward = start_reward(config.reward, config)
-        self.evaluation_sets = EvaluationSets(config, self.tokenizer, reward=self._reward)
+        shared = self._reward if config.learns_from_reward else None
+        self.evaluation_sets = EvaluationSets(config, self.tokenizer, reward=shared)
         self.engine = build_inference_engine(
             config,
             actor=self.policy,
@@ -99,6 +101,7 @@ class PPOTrainer:
             version=session.first_step,
         )
         self.executor = self._build_executor()
+        self._teachers = None if config.distillation is None else TeacherChoice(config.distillation, self.rows)
         self._variance = VarianceWatch(compares_groups=config.objective.build().needs_group)
         self.evaluations: list[Evaluation] = []
         """Results of this process's evaluations, oldest first."""
@@ -148,7 +151,12 @@ class PPOTrainer:
             if self._transform_rewards is not None:
                 trajectories = list(self._transform_rewards(step, trajectories))
             scored = with_normalised_rewards(self._reward.components, trajectories)
-            batch = self.learner.run(PolicyLearner.prepare, scored)
+            if self._teachers is None:
+                batch = self.learner.run(PolicyLearner.prepare, scored)
+            else:
+                teachers = self._teachers.of(scored)
+                served = self._teachers.served(scored, teachers)
+                batch = self.learner.run(PolicyLearner.prepare, scored, teachers, served)
             clock.lap("prepare")
             metrics = self.learner.run(PolicyLearner.update, batch)
             if scored is not trajectories:
@@ -198,7 +206,8 @@ class PPOTrainer:
             names.TOKENS_PER_SECOND: tokens / max(clock.total(), 1e-9),
             names.TIME_STEP: clock.total(),
         }
-        self._variance.note(step, found)
+        if self.config.learns_from_reward:
+            self._variance.note(step, found)
         self.session.metrics.log(step, found)
         self.session.metrics.log_rollouts(step, rollout.groups)
         return found

@@ -222,6 +222,9 @@ class FrozenModel:
         None. archon, source: as of a `TrainingEngine`, on every rank."""
         settings = with_concrete_dtype(config or TrainEngineConfig())
         settings = replace(settings, lora=None, gradient_checkpointing=False)
+        holder: Any = model
+        self.vocab_size = int(holder.args.vocab_size)
+        """Embeddings of the whole model."""
         self._runner = ModelRunner(model.requires_grad_(False), settings, archon, source=source)
 
     @classmethod

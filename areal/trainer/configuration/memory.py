@@ -8,11 +8,13 @@ rule of thumb (activations). Sizes are bytes; parameter counts follow from the f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from areal.api import ConfigError
 from areal.engine.precision import concrete_dtype
 from areal.trainer.config import PPOConfig
+from areal.trainer.configuration.validation import read_model_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -201,6 +203,18 @@ def _travelling(config: PPOConfig, shape: ModelShape) -> Iterator[MemoryItem]:
     )
 
 
+def _teachers(config: PPOConfig) -> Iterator[MemoryItem]:
+    """Yield the weights of teachers that are loaded here."""
+    teachers = {} if config.distillation is None else config.distillation.teachers
+    for name, teacher in teachers.items():
+        try:
+            shape = model_shape(read_model_config(replace(config.model, path=teacher.path))) if teacher.path else ""
+        except ConfigError:
+            continue  # reported where it is checked
+        if not isinstance(shape, str):
+            yield _weights(f"weights of teacher {name}", shape, concrete_dtype(config.actor))
+
+
 def _rollout_items(config: PPOConfig, shape: ModelShape) -> list[MemoryItem]:
     """Yield what only RL holds: critic, reference, and the engine's weights and cache."""
     items: list[MemoryItem] = []
@@ -208,6 +222,7 @@ def _rollout_items(config: PPOConfig, shape: ModelShape) -> list[MemoryItem]:
         items += _trained("critic", config.critic, shape)
     if config.objective.build().needs_reference:
         items.append(_weights("reference weights", shape, concrete_dtype(config.actor)))
+    items += _teachers(config)
     if config.rollout.engine != "embedded":
         # Weights and cache of servers are in processes and on devices of their own.
         return [*items, *_travelling(config, shape)]

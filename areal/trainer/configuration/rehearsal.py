@@ -21,6 +21,7 @@ from areal.api import ArealError, ConfigError, DataError
 from areal.dataset.encoding import check_tokenizer, encode_prompt, encode_text, load_tokenizer
 from areal.dataset.loading import dataset_loader, load_dataset
 from areal.dataset.origins import origins_of, place_of
+from areal.dataset.tokenizer_identity import check_same_tokenizer
 from areal.engine.precision import accelerator
 from areal.hub.download import local_folder, to_fetch
 from areal.hub.names import find_name
@@ -88,6 +89,11 @@ def rehearse(
             vocabulary = read_model_config(config.model).get("vocab_size")
             if isinstance(vocabulary, int):
                 check_tokenizer(tokenizer, vocabulary)
+        if isinstance(config, PPOConfig) and config.distillation is not None:
+            for name, teacher in config.distillation.teachers.items():
+                with found.about(f"distillation.teachers.{name}"):
+                    theirs = load_tokenizer(teacher.tokenizer_path or teacher.path)
+                    check_same_tokenizer(tokenizer, theirs, where=f"distillation.teachers.{name}")
     row = None
     for name, dataset, sampling in _datasets(config):
         if f"{name}.name" in broken:
@@ -120,6 +126,10 @@ def _check_model(config: PPOConfig | RowsConfig, found: Rehearsal) -> None:
     folders = {"model.path": config.model.path}
     if isinstance(config, DPOConfig):
         folders["reference_path"] = config.reference_path
+    if isinstance(config, PPOConfig) and config.distillation is not None:
+        folders |= {
+            f"distillation.teachers.{name}.path": item.path for name, item in config.distillation.teachers.items()
+        }
     for key, folder in folders.items():
         if not folder:
             continue

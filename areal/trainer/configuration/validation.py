@@ -253,7 +253,10 @@ def _reference_problems(config: DPOConfig) -> Iterator[tuple[str, str | Registry
 
 
 def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str | RegistryError]]:
-    if not config.reward:
+    if not config.reward and config.distillation is not None:
+        if config.rollout.filter_zero_variance:
+            yield "rollout.filter_zero_variance", "without a reward all samples score 0: every prompt would be filtered"
+    elif not config.reward:
         known = ", ".join(table("reward")) or "(none)"
         yield (
             "reward",
@@ -273,6 +276,7 @@ def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str | RegistryError]]
     for name in config.eval_sets:
         yield from eval_set_problems(config, name)
     yield from _objective_problems(config)
+    yield from _teacher_problems(config)
     yield from _server_problems(config)
 
 
@@ -364,13 +368,23 @@ def _objective_problems(config: PPOConfig) -> Iterator[tuple[str, str | Registry
         yield "critic", f"required: {advantage} needs values; write `critic: {{}}`"
     elif not objective.needs_critic and config.critic is not None:
         yield "critic", f"{advantage} uses no values; remove the section"
-    if objective.needs_group and config.rollout.group_size == 1:
+    if objective.needs_group and config.rollout.group_size == 1 and config.learns_from_reward:
         yield (
             "rollout.group_size",
             f"1 leaves nothing to compare: {advantage} is a reward relative to the other samples of the same prompt, "
             f"so it is 0 for all of them and nothing is learned; set rollout.group_size to at least 2, or choose an "
             f"advantage without groups (objective.advantage: reinforce_pp, or gae with a critic)",
         )
+
+
+def _teacher_problems(config: PPOConfig) -> Iterator[tuple[str, str | RegistryError]]:
+    teachers = {} if config.distillation is None else config.distillation.teachers
+    for name, teacher in teachers.items():
+        if teacher.path and not Path(teacher.path).is_dir():
+            yield (
+                f"distillation.teachers.{name}.path",
+                f"no folder {teacher.path!r}: train or download the teacher first",
+            )
 
 
 def where_written(key: str, provenance: Mapping[str, str] | None) -> str:

@@ -123,9 +123,12 @@ class EvaluationSets:
 
 
 def start_reward(reward: RewardChoice, config: PPOConfig) -> RewardSet:
-    """Start the processes of a reward, with the limits of `config.rollout`; it is imported when this returns."""
+    """Start the processes of a reward, with the limits of `config.rollout`; it is imported when this returns.
+
+    The reward of a run that only distils has no components: every sample scores 0.
+    """
     started = RewardSet(
-        resolve_components(reward),
+        () if reward == "" and not config.learns_from_reward else resolve_components(reward),
         timeout_seconds=config.rollout.reward_timeout_seconds,
         max_workers=config.rollout.reward_workers,
         memory_limit_mb=config.rollout.reward_memory_mb or None,

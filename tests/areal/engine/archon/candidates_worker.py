@@ -51,6 +51,7 @@ def learn(engine, batch, scores):
     values = {name: getattr(batch, name) for name in PaddedBatch.__dataclass_fields__ if name != "rows_per_unit"}
     distilled = DistilledBatch(
         **values,
+        teachers=torch.zeros(6, dtype=torch.int64),
         teacher_logp=scores.logp,
         candidates=scores.candidates,
         candidate_teacher_logp=scores.candidate_logp,

@@ -49,7 +49,8 @@ def test_candidates_have_the_value_and_gradient_of_the_plain_computation(chunk, 
 
 def _distilled(batch, candidates):
     values = {item.name: getattr(batch, item.name) for item in fields(batch)}
-    return DistilledBatch(**values, teacher_logp=torch.zeros_like(batch.logp_behave), candidates=candidates)
+    teachers, logp = torch.zeros_like(batch.lengths), torch.zeros_like(batch.logp_behave)
+    return DistilledBatch(**values, teachers=teachers, teacher_logp=logp, candidates=candidates)
 
 
 def test_a_frozen_model_lists_the_likeliest_tokens_of_every_sampled_one(make_model, make_batch):
