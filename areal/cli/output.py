@@ -50,11 +50,12 @@ def print_error(command: str, error: BaseException, exit_code: int, stream: IO[s
     """Report an error: `error: ...` and, where the message does not say it, `fix: ...` on stderr; with `as_json` a JSON
     object on `stream` as well.
     """
-    from areal.api.errors import ArealError
+    from areal.api.errors import ArealError, ConfigError
 
     message = str(error) or type(error).__name__
     print(f"error: {message}", file=sys.stderr)
-    if isinstance(error, ArealError) and error.fix and error.fix not in message:
+    said = isinstance(error, ConfigError) and bool(error.problems)  # each problem with its own fix
+    if isinstance(error, ArealError) and error.fix and error.fix not in message and not said:
         print(f"fix: {error.fix}", file=sys.stderr)
     if as_json:
         document: dict[str, Any] = {

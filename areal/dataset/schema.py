@@ -83,7 +83,7 @@ def complain(source: str, problems: Iterable[tuple[str, str]], *, fix: str = "")
     if found:
         more = f"; and {len(found) - MAX_EXAMPLES} more" if len(found) > MAX_EXAMPLES else ""
         rows = "1 bad row" if len(found) == 1 else f"{len(found)} bad rows"
-        advice = f". To mend it: {fix}" if fix else ""
+        advice = f"; {fix}" if fix else ""
         raise DataError(f"{source}: {rows}: {'; '.join(found[:MAX_EXAMPLES])}{more}{advice}", where=source, fix=fix)
 
 

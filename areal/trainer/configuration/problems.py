@@ -37,9 +37,9 @@ class Problem:
         where = f" ({self.where})" if self.where else ""
         return f"{self.key}{where}: {self.message}" if self.key else f"{self.message}{where}"
 
-    def with_fix(self) -> str:
-        """Return the problem in words, with the fix where the message does not end in it."""
-        return str(self) if not self.fix or self.fix in self.message else f"{self}. To mend it: {self.fix}"
+    def with_fix(self, indent: str = "") -> str:
+        """Return the problem in words, with a line about the fix where the message does not contain it."""
+        return str(self) if not self.fix or self.fix in self.message else f"{self}\n{indent}fix: {self.fix}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ def raise_all(problems: Sequence[Problem]) -> NoReturn:
     if len(problems) == 1:
         where = problems[0].where or problems[0].key
         raise ConfigError(problems[0].with_fix(), where=where, fix=problems[0].fix, problems=details)
-    listing = "\n".join(f"  - {problem.with_fix()}" for problem in problems)
+    listing = "\n".join(f"  - {problem.with_fix('    ')}" for problem in problems)
     places = ", ".join(dict.fromkeys(problem.where or problem.key for problem in problems))
     fixes = "; ".join(problem.fix for problem in problems if problem.fix)
     message = f"{len(problems)} problems in the configuration:\n{listing}"
@@ -73,7 +73,7 @@ def explain(detail: Mapping[str, Any], schema: Schema, origins: Mapping[KeyPath,
     key, where = ".".join(path), _origin(path, origins)
     if detail["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         meant = _meant(path, schema)
-        return Problem(key=key, where=where, message=f"unknown key; {meant}", fix=f"rename or remove {key}: {meant}")
+        return Problem(key=key, where=where, message=f"unknown key; {meant}", fix=meant)
     if detail["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
         return Problem(key=key, where=where, message="required key is missing", fix=f"set {key}")
     expected, message = _mismatch(path, detail, schema)

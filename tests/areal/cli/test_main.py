@@ -159,7 +159,7 @@ def test_wrong_arguments_are_reported_as_json_too(capsys):
     [
         ("actor.lr=-1", "command line", "set lr to a value >= 0"),
         ("actor.lr=x", "command line", "set actor.lr to a number"),
-        ("actor.lrr=1", "command line", "rename or remove actor.lrr: did you mean actor.lr?"),
+        ("actor.lrr=1", "command line", "did you mean actor.lr?"),
         ("reward=gsm9k", "command line", "write 'gsm8k'"),
         ("reward=nowhere:f", "command line", "install it or run where it can be imported"),
     ],
