@@ -110,7 +110,7 @@ def affected(changed: list[str], files: list[str]) -> tuple[list[str], str]:
     hit: set[str] = set()
     products = []
     for name in changed:
-        if name.startswith(("areal/", "tooling/")):
+        if name.startswith(("areal/", "areal_harness/", "tooling/")):
             products.append(name)
         elif (found := folders_of_file(name, folders)) is not None:
             hit.update(found)

@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, str]] = {
     "doctor": "name causes of what went wrong in a run, with evidence",
     "eval": "evaluate a checkpoint or a run on named sets of rows",
     "export": "write a recovery checkpoint of a run as a Hugging Face folder",
+    "init": "write a project of your own: configuration, reward, data, registries",
     "launch": "run a program as several ranks, with restarts and no orphans",
     "list": "list the datasets, rewards, workflows, models, objectives and preference losses a configuration can name",
     "plan": "say what training over many processes costs each of them",
@@ -161,9 +162,11 @@ def _run(argv: list[str], stream: IO[str], *, as_json: bool) -> int:
     except KeyboardInterrupt:
         print_error(command, KeyboardInterrupt("interrupted"), _INTERRUPTED, stream, as_json=as_json)
         return _INTERRUPTED
-    except Exception as error:  # noqa: BLE001 -- the outermost frame: report it instead of dying silently
+    except Exception as caught:  # noqa: BLE001 -- the outermost frame: report it instead of dying silently
         from areal.api.errors import ArealError
+        from areal.cli.extras import missing_package
 
+        error = missing_package(caught)
         code = error.exit_code if isinstance(error, ArealError) else _UNEXPECTED
         if not isinstance(error, ArealError):
             import traceback

@@ -1,6 +1,6 @@
 """Runs one command in a child process, for as long as whoever started it lives.
 
-    python -P -m tooling.mcp.child < pipe
+    python -P -m areal_harness tooling.mcp.child < pipe
 
 The pipe's first line says what to run; after that it is a lifeline. When its other end closes, because the call was
 cancelled or because the server died in whatever way, the command gets what Ctrl-C sends, time to roll back, and is

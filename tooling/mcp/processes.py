@@ -136,7 +136,7 @@ async def run(
     kept = {name: value for name, value in os.environ.items() if name not in _REDIRECTING}
     said = {"program": order.program, "main": order.main, "words": order.words, "input": order.input}
     process = await anyio.open_process(
-        [sys.executable, "-P", "-m", MODULE],
+        [sys.executable, "-P", "-m", "areal_harness", MODULE],
         cwd=order.folder,
         env=kept | _SETTINGS,
         start_new_session=True,

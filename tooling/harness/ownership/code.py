@@ -68,7 +68,7 @@ def programs(root: Path, files: Sequence[str]) -> list[Runnable]:
     except (OSError, *TOMLError):
         manifest = {}
     found, scripts = [], manifest.get("project", {}).get("scripts", {})
-    entries = {name: f"{target.partition(':')[0].replace('.', '/')}.py" for name, target in scripts.items()}
+    entries = {name: _entry(root, target) for name, target in scripts.items()}
     for name, path in sorted(entries.items()):
         folder = path.rpartition("/")[0]
         found.append(Runnable(name, path, _about(name, root, path, f"{folder}/__init__.py")))
@@ -80,6 +80,16 @@ def programs(root: Path, files: Sequence[str]) -> list[Runnable]:
             line = f"python -m {package.replace('/', '.')}"
             found.append(Runnable(line, path, _about(line, root, path, f"{package}/__init__.py")))
     return found
+
+
+def _entry(root: Path, target: str) -> str:
+    """Return the file of a "module:function"; a package whose tables say what its attribute runs is looked through."""
+    module, _, attribute = target.partition(":")
+    path = module.replace(".", "/")
+    for table in _tables(_tree(root, f"{path}/__init__.py")).values():
+        if _TARGET.fullmatch(table.get(attribute, "")):
+            return _entry(root, table[attribute])
+    return f"{path}.py"
 
 
 def _about(line: str, root: Path, *paths: str) -> str:

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> Report:
     # The script beside this interpreter: clients start servers without the environment of a shell
     folder, suffix = Path(sys.executable).parent, ".exe" if sys.platform == "win32" else ""
     script = folder / f"areal-mcp{suffix}"
-    start = [os.fspath(script)] if script.is_file() else [sys.executable, "-P", "-m", "tooling.mcp"]
+    start = [os.fspath(script)] if script.is_file() else [sys.executable, "-P", "-m", "areal_harness", "tooling.mcp"]
     options = ["--allow-writes"] if arguments.allow_writes else []
     options += [f"--only={','.join(arguments.only)}"] if arguments.only else []
     options += [f"--timeout={arguments.timeout:g}"] if arguments.timeout is not None else []

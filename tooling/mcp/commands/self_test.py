@@ -51,7 +51,7 @@ async def _ask(root: Path, writes: bool, only: tuple[str, ...]) -> list[dict[str
     """Call every tool that only reads, needs no network, and has an example or no arguments that must be given."""
     options = [*(["--allow-writes"] if writes else []), *([f"--only={','.join(only)}"] if only else [])]
     server = StdioServerParameters(
-        command=sys.executable, args=["-P", "-m", "tooling.mcp", f"--repo={root}", *options], cwd=root
+        command=sys.executable, args=["-P", "-m", "areal_harness", "tooling.mcp", f"--repo={root}", *options], cwd=root
     )
     offer, rows = offered(writes=writes, only=only), list[dict[str, Any]]()
     async with Client(server) as client:

@@ -191,7 +191,16 @@ class _Matrix:
 
     def _tool(self, *arguments: str) -> dict[str, Any]:
         """`areal-new ARGUMENTS --json` of this installation, in the scratch repository."""
-        command = [sys.executable, "-m", "tooling.new", *arguments, "--json", "--repo", str(self._scratch)]
+        command = [
+            sys.executable,
+            "-m",
+            "areal_harness",
+            "tooling.new",
+            *arguments,
+            "--json",
+            "--repo",
+            str(self._scratch),
+        ]
         done = self._children.run(command, cwd=Path.cwd(), timeout=TIMEOUT_SECONDS)
         answer = json.loads(done.stdout)
         return answer if isinstance(answer, dict) else {}
