@@ -58,12 +58,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Report:
     """Evaluate, or say what would be done."""
+    from areal.trainer.configuration.project import use_project
     from areal.trainer.evaluation.standalone import evaluate, plan_evaluation
     from areal.trainer.evaluation.targets import resolve_target
 
     # `reward=my_module:my_reward` finds my_module.py in the current folder; last, so that it shadows nothing.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+    use_project(Path.cwd())
     sets = tuple(name for name in arguments.sets.split(",") if name)
     plan = resolve_target(
         arguments.target,

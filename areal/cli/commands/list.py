@@ -1,6 +1,6 @@
 """List what a configuration can name: datasets, rewards, workflows, models, objectives and losses over pairs.
 
-Imports none of them.
+Those of the project around the current folder (`areal init`) are among them. Imports none of them.
 
 examples:
   areal list
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal.cli.output import Report
@@ -30,8 +31,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Report:
     """Read the tables."""
+    from areal.trainer.configuration.project import use_project
     from areal.trainer.configuration.validation import table
 
+    use_project(Path.cwd())
     kinds = [arguments.kind] if arguments.kind else list(KINDS)
     described = {"objectives": _objectives, "preferences": _preferences}
     data: dict[str, Any] = {

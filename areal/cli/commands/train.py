@@ -71,11 +71,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Report:
     """Load, check, then train or report."""
     from areal.trainer.configuration import source, validation
+    from areal.trainer.configuration.project import use_project
     from areal.trainer.run import check_processes, world_size
 
     # `reward=my_module:my_reward` finds my_module.py in the current folder; last, so that it shadows nothing.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+    use_project(Path.cwd())
     overrides = list(arguments.overrides)
     if arguments.resume is not None:
         overrides.append(f"checkpoint.resume={str(arguments.resume).lower()}")
