@@ -35,7 +35,8 @@ class RolloutConfig(Config):
     """Prompts that may be dropped in a row for faults before the run stops with the tally of reasons."""
     max_lost_rewards: int = number(16, at_least=1)
     """Samples in a row whose reward timed out or lost its process, none scored in between, before the run stops. While
-    no sample at all has been scored, 4 samples of 2 prompts are enough."""
+    no sample has been scored, 4 samples are enough, unless they are of one prompt and the reward has answered for
+    another."""
     filter_zero_variance: bool = False
     """Drop prompts whose samples all have the same reward (dynamic sampling); they are replaced by further ones."""
     max_filtered_batches: int = number(10, at_least=1)

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from areal.infra.rollout.episode import EpisodeJob
 
 _LOST: Final = (FaultKind.REWARD_TIMEOUT, FaultKind.REWARD_DIED)
+_ANSWERED: Final = (FaultKind.REWARD_RAISED, FaultKind.REWARD_INVALID)
 _FIRST_SAMPLES: Final = 4
-_FIRST_PROMPTS: Final = 2
-"""Before anything was scored, this many samples of this many prompts are enough: not just one odd row."""
+"""Before anything was scored, this many samples are enough, unless they are of one odd row and the reward answered
+for another one."""
 
 
 class LostRewards:
@@ -33,6 +34,8 @@ class LostRewards:
         self._limit = config.max_lost_rewards
         self._place = place or place_of
         self._scored = False
+        self._answered: set[int] = set()
+        """Prompts for which the reward returned something else than a score, or raised."""
         self._lost: dict[tuple[int, int], tuple[EpisodeJob, Fault]] = {}
 
     def note(self, job: EpisodeJob, fault: Fault | None) -> None:
@@ -43,12 +46,17 @@ class LostRewards:
         if fault is None:
             self._scored = True
             self._lost.clear()
+        elif fault.kind in _ANSWERED:
+            self._answered.add(job.ordinal)
         elif fault.kind in _LOST:
             self._lost[job.ordinal, job.sample_index] = (job, fault)
-            prompts = len({ordinal for ordinal, _ in self._lost})
-            at_first = not self._scored and len(self._lost) >= _FIRST_SAMPLES and prompts >= _FIRST_PROMPTS
-            if at_first or len(self._lost) >= self._limit:
+            if len(self._lost) >= self._limit or (len(self._lost) >= _FIRST_SAMPLES and self._hopeless()):
                 raise self._error()
+
+    def _hopeless(self) -> bool:
+        """Whether nothing was ever scored, and it is not just one row that the reward cannot take."""
+        prompts = {ordinal for ordinal, _ in self._lost}
+        return not self._scored and (len(prompts) > 1 or self._answered <= prompts)
 
     def _error(self) -> RolloutError:
         lost = list(self._lost.values())

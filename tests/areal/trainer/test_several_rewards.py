@@ -150,21 +150,22 @@ def test_constant_rewards_are_reported_after_the_first_step(tmp_path, code, capl
 
 
 @pytest.mark.parametrize(
-    ("function", "facts", "timeout"),
+    ("function", "facts", "timeout", "group_size"),
     [
-        ("exits", ["lost the process", "its process died after", "exit status 3"], 30.0),
-        pytest.param("hangs", ["4 timed out", "did not finish within 1 s"], 1.0, marks=pytest.mark.exhaustive),
+        # The queue holds the samples of one prompt first.
+        ("exits", ["lost the process", "its process died after", "exit status 3"], 30.0, 64),
+        pytest.param("hangs", ["4 timed out", "did not finish within 1 s"], 1.0, 2, marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_reward_that_hangs_or_exits_ends_a_run_of_256_samples_at_once(
-    tmp_path, code, caplog, function, facts, timeout
+    tmp_path, code, caplog, function, facts, timeout, group_size
 ):
     caplog.set_level(logging.WARNING)
     config = runs.tiny(
         tmp_path / "run",
         reward=f"{code}:{function}",
-        rollout__batch_size=128,
-        rollout__group_size=2,
+        rollout__batch_size=256 // group_size,
+        rollout__group_size=group_size,
         rollout__reward_workers=1,
         rollout__reward_timeout_seconds=timeout,
     )
@@ -216,9 +217,17 @@ def test_before_anything_was_scored_four_samples_of_two_prompts_are_enough():
     assert "prompt 3, row 13 of dataset sums, sample 0: reward_timeout of 3.0" in str(error)
 
 
-def test_one_odd_row_at_the_start_does_not_end_the_run_before_the_limit():
-    assert Counted(max_lost_rewards=16).feed((0, sample, SLOW) for sample in range(15)) is None
-    assert Counted(max_lost_rewards=16).feed((0, sample, SLOW) for sample in range(16))[0] == 16
+def test_four_samples_of_one_prompt_are_enough_when_the_reward_answered_for_no_other():
+    assert Counted().feed((0, sample, SLOW) for sample in range(16))[0] == 4
+    own_faults = [(0, 0, RAISED), (9, 0, FaultKind.GENERATION_FAILED)]
+    assert Counted().feed([*own_faults, *((0, sample, SLOW) for sample in range(16))])[0] == 6
+
+
+@pytest.mark.parametrize("answer", [None, RAISED, FaultKind.REWARD_INVALID])
+def test_one_odd_row_does_not_end_the_run_before_the_limit_when_another_was_answered(answer):
+    attempts = [(1, 0, answer), *((0, sample, SLOW) for sample in range(16))]
+    assert Counted(max_lost_rewards=16).feed(attempts[:16]) is None
+    assert Counted(max_lost_rewards=16).feed(attempts)[0] == 17
 
 
 def test_attempts_at_one_sample_count_once_and_a_score_starts_anew():
