@@ -64,6 +64,9 @@ def _scores(name: str, entry: Mapping[str, Any]) -> Iterator[str]:
     yield _table(("metric", "mean", "95 % interval", "rows"), rows)
     if entry["components"]:
         yield _table(("part of the reward", "mean"), list(entry["components"].items()))
+    if entry["component_uses"]:
+        uses = [(part, *use.values()) for part, use in entry["component_uses"].items()]
+        yield _table(("part of the reward", "calls", "failed", "seconds per call"), uses)
 
 
 def _comparison(comparison: Mapping[str, Any]) -> Iterator[str]:

@@ -88,6 +88,9 @@ def render_text(report: Mapping[str, Any]) -> str:
             rows = f"  ({found['rows']} rows)" if found["rows"] != entry["rows"] else ""
             lines.append(f"  {metric:<10} {found['mean']:.4f}  95 % {_range(found)}{rows}")
         lines.append(f"  {'length':<10} {entry['length']:.1f} tokens, {entry['truncated_fraction']:.1%} truncated")
+        for part, use in entry["component_uses"].items():
+            calls = f"{use['calls']} calls, {use['failures']} failed, {use['seconds_per_call']:.3g} s each"
+            lines.append(f"  reward {part}: {calls}")
     if "comparison" in report:
         lines += ["", f"compared with {report['comparison']['with']}, on the same rows"]
         for name, metrics in report["comparison"]["sets"].items():
@@ -115,6 +118,10 @@ def _describe(result: SetResult, settings: Mapping[str, Any], seed: int) -> dict
         "components": {
             part: _mean([(item.components or {})[part] for item in scored if part in (item.components or {})])
             for part in parts
+        },
+        "component_uses": {
+            part: {"calls": use.calls, "failures": use.failures, "seconds_per_call": use.seconds / use.calls}
+            for part, use in sorted(result.reward_uses.items())
         },
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,8 @@ class EvalSample:
     """What was recorded while it was produced (`areal.utils.stats`)."""
     fault: str | None = None
     """Why it was lost: kind of the fault and message, or "rejected" by the workflow."""
+    uses: Mapping[str, Mapping[str, float]] | None = None
+    """Fields of `areal.api.RewardUse` of each reward component, all attempts at the sample together."""
 
     @staticmethod
     def scored(trajectory: Trajectory, *, stream: str, seed: int, answer: Callable[[str], str | None]) -> EvalSample:
@@ -71,6 +73,10 @@ class EvalSample:
         reason = f"{faults[-1].kind.value}: {faults[-1].message}" if faults else "rejected"
         first = derive_seed(stream, seed, row, sample, 0, 0)
         return EvalSample(row=row, sample=sample, seed=first, reward=None, fault=reason)
+
+    def with_uses(self, uses: Mapping[str, RewardUse]) -> EvalSample:
+        """Return it with the calls of each reward component."""
+        return replace(self, uses={name: asdict(use) for name, use in uses.items()} or None)
 
     def to_mapping(self, name: str) -> dict[str, Any]:
         """Return one line of samples.jsonl. name: of the set."""

@@ -191,6 +191,7 @@ class _Sampler:
             else:
                 place = job.ordinal, job.sample_index
                 found = EvalSample.lost(*place, outcome.faults, stream=chosen.stream, seed=seed)
+            found = found.with_uses(outcome.reward_uses)
             self._store.add(chosen.name, found)
             known[job.ordinal, job.sample_index] = found
             self._progress.advance(chosen.name, found)

@@ -14,9 +14,10 @@ import json
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from areal.api import CheckpointError, ConfigError
+from areal.api import CheckpointError, ConfigError, RewardUse
 from areal.infra.checkpoint.run_control import RunLock
 from areal.infra.metrics.jsonl import JsonLines
+from areal.infra.rollout.groups import added_uses
 from areal.trainer.evaluation.samples import EvalSample, SetResult
 from areal.utils.atomic import atomic_write
 
@@ -150,7 +151,15 @@ def collect(
 ) -> SetResult:
     """Return the results of a set, of which every sample is there."""
     chosen = tuple(tuple(found[row, sample] for sample in range(samples)) for row in range(rows))
-    return SetResult(name=name, k=samples, pass_reward=pass_reward, rows=chosen)
+    uses = added_uses(_uses_of(sample) for row in chosen for sample in row)
+    return SetResult(name=name, k=samples, pass_reward=pass_reward, rows=chosen, reward_uses=uses)
+
+
+def _uses_of(sample: EvalSample) -> dict[str, RewardUse]:
+    return {
+        name: RewardUse(calls=int(use["calls"]), failures=int(use["failures"]), seconds=use["seconds"])
+        for name, use in (sample.uses or {}).items()
+    }
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

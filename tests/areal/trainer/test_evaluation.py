@@ -63,6 +63,8 @@ def plan_of(place, name, *overrides, output=None, **options):
 
 def samples_of(folder):
     lines = [json.loads(line) for line in (Path(folder) / "samples.jsonl").read_text().splitlines()]
+    for use in (use for line in lines for use in line["uses"].values()):
+        assert use.pop("seconds") > 0
     return {(line["set"], line["row"], line["sample"]): line for line in lines}
 
 
@@ -153,6 +155,9 @@ def test_lost_samples_are_no_score_of_zero_and_can_be_tried_again(place, tmp_pat
     report = evaluate(plan)
     found, kept = report["sets"]["sampled"], samples_of(tmp_path)
     assert found["lost"] > 0
+    (use,) = found["component_uses"].values()
+    assert (use["calls"], use["failures"]) == (24, found["lost"])
+    assert use["seconds_per_call"] > 0
     assert "no opinion on 4" in found["first_fault"]
     assert found["metrics"]["avg@4"]["rows"] == 6 - found["lost"] / 4
     scored = [line["reward"] for line in kept.values() if "reward" in line]
