@@ -19,7 +19,8 @@ from areal.infra.checkpoint.schedule import SaveSchedule
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.infra.launch.launcher import LOG_FOLDER_VARIABLE, START_VARIABLE
 from areal.infra.metrics import names
-from areal.infra.metrics.logger import LOG_FILE, LiveView, MetricLogger
+from areal.infra.metrics.attempts import run_id_of
+from areal.infra.metrics.logger import LOG_FILE, METRICS_FILE, LiveView, MetricLogger
 from areal.infra.metrics.trackers.tracking import Ending, TrackedRun, open_trackers
 from areal.infra.metrics.windows import StepWindows
 from areal.infra.rollout.loop_thread import RolloutStoppedError
@@ -59,10 +60,13 @@ class RunSession:
         self.exports = RunExports(directory, config.export, first_step=self.first_step)
         watched = None if self.resumed is None else self.resumed.meta.get("early_stop")
         self.early_stop = EarlyStop(config.early_stop, watched)
-        self.trackers = open_trackers(self._tracked(), config.metrics.trackers)
+        run_id = run_id_of(directory / METRICS_FILE, continues=self.resumed is not None)
+        self.trackers = open_trackers(self._tracked(run_id), config.metrics.trackers)
         # Metrics of step k stand for k finished steps; later ones are about to be done again.
         first_logged = self.first_step + 1 if self.resumed is not None else 0
-        self.metrics = MetricLogger(directory, config.metrics, first_step=first_logged, trackers=self.trackers)
+        self.metrics = MetricLogger(
+            directory, config.metrics, first_step=first_logged, run_id=run_id, trackers=self.trackers
+        )
         self.finished_steps = self.first_step
         """Training steps of the run that are done, those before a resume included."""
         self.total_steps: int | None = None
@@ -251,7 +255,7 @@ class RunSession:
         asked = exit_code in (0, self.stop.exit_code, 130)
         self.trackers.finish(ending if asked else replace(ending, state="failed"))
 
-    def _tracked(self) -> TrackedRun:
+    def _tracked(self, run_id: str) -> TrackedRun:
         """Describe this run for the trackers."""
         config = self.config
         return TrackedRun(
@@ -259,6 +263,7 @@ class RunSession:
             experiment=config.experiment_name,
             trial=config.trial_name,
             config=to_mapping(config),
+            id=run_id,
             first_step=self.first_step,
             continues=self.resumed is not None,
         )

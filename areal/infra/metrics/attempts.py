@@ -35,7 +35,7 @@ class Attempt:
     first_step: int
     """Smallest step it logs: 0, or the step after that of the checkpoint it continued from."""
     run_id: str
-    """The same in all attempts of a run, another one in every run; empty where an old file says none."""
+    """The same in all attempts that continue one another, also for trackers; empty where an old file says none."""
     time: float = 0.0
     """When it began, in seconds since 1970; 0 when unknown."""
 
@@ -44,12 +44,21 @@ class Attempt:
         return {"attempt": self.number, "first_step": self.first_step, "run": self.run_id, "time": self.time}
 
 
-def next_attempt(path: Path, first_step: int) -> Attempt:
-    """Return the attempt that is about to append to the file at `path`."""
+def next_attempt(path: Path, first_step: int, *, run_id: str = "") -> Attempt:
+    """Return the attempt that is about to append to the file at `path`. run_id: "" takes that of `run_id_of`."""
     before = read_attempts(path)
-    run_id = next((one.run_id for one in reversed(before) if one.run_id), "") or secrets.token_hex(8)
     number = before[-1].number + 1 if before else 1
-    return Attempt(number=number, first_step=first_step, run_id=run_id, time=round(time.time(), 3))
+    chosen = run_id or run_id_of(path)
+    return Attempt(number=number, first_step=first_step, run_id=chosen, time=round(time.time(), 3))
+
+
+def run_id_of(path: Path, *, continues: bool = True) -> str:
+    """Return the identity of the run that the newest attempt in a file belongs to, in lower-case hexadecimal.
+
+    continues: whether it goes on from a checkpoint; else it begins anew and gets another identity.
+    """
+    before = read_attempts(path) if continues else []
+    return next((one.run_id for one in reversed(before) if one.run_id), "") or secrets.token_hex(8)
 
 
 def read_attempts(path: Path) -> list[Attempt]:

@@ -55,21 +55,23 @@ class MetricLogger:
         config: MetricsConfig,
         *,
         first_step: int = 0,
+        run_id: str = "",
         decode: Callable[[Sequence[int]], str] | None = None,
         trackers: Trackers | None = None,
     ) -> None:
         """Open the files for a new attempt at the run; a line that a killed run never finished is put aside.
 
         first_step: smallest step that this attempt may log. What the files have of it and of later steps stays there,
-        superseded as soon as this attempt logs anything. decode: token ids to text (a tokenizer's `decode`), so that
-        the report can colour text token by token. trackers: get a copy of everything; whoever opened them ends them.
+        superseded as soon as this attempt logs anything. run_id: "" keeps that of earlier attempts. decode: token ids
+        to text (a tokenizer's `decode`), so that the report can colour text token by token. trackers: get a copy of
+        everything; whoever opened them ends them.
         """
         self._config = config
         self.decode = decode
         """Token ids to text; may be set later, when the tokenizer is known."""
         self._metrics = JsonLines(run_dir / METRICS_FILE)
         self._rollouts = JsonLines(run_dir / ROLLOUTS_FILE)
-        self.attempt = next_attempt(self._metrics.path, first_step)
+        self.attempt = next_attempt(self._metrics.path, first_step, run_id=run_id)
         """What this process logs belongs to."""
         self._trackers = trackers
         self._rollouts_begun = False

@@ -142,6 +142,20 @@ def saving(config, step):
         session.save_last(lambda: {"state": {"step": step}})
 
 
+def test_trackers_and_attempts_share_one_id_which_a_run_that_begins_anew_does_not_keep(tmp_path, monkeypatch):
+    config, tracked = runs.tiny(tmp_path / "run"), []
+    real = session_module.open_trackers
+    monkeypatch.setattr(session_module, "open_trackers", lambda run, *more: tracked.append(run.id) or real(run, *more))
+    for saves in (False, True, True):
+        with open_session(config) as session:
+            session.finished_steps += 1
+            session.metrics.log(session.finished_steps, {"a": 1.0})
+            if saves:
+                session.save_last(lambda: {"state": {}})
+    assert [one.run_id for one in read_attempts(config.directory / "metrics.jsonl")] == tracked
+    assert [tracked.index(one) for one in tracked] == [0, 1, 1]
+
+
 def test_a_run_whose_model_was_not_written_is_not_finished(tmp_path):
     config = runs.tiny(tmp_path / "run")
     saving(config, 4)

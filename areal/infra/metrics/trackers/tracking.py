@@ -7,8 +7,8 @@
 metrics.jsonl is the truth, trackers get copies. What would keep one from starting is found before the run (`problems`);
 one that fails later is switched off with one warning, and the run goes on.
 
-trackers.json in the run directory keeps the identity of the run, so that a resumed process continues the same one, and
-the last step that was sent, so that steps that are done again are not sent twice.
+trackers.json in the run directory keeps what services call the run, so that a resumed process continues the same one,
+and the last step that was sent, so that steps that are done again are not sent twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import secrets
 import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -62,12 +61,12 @@ class TrackedRun:
     trial: str
     config: Mapping[str, Any]
     """Nested plain values, as in config.yaml."""
+    id: str
+    """Stable over all processes of the run, lower-case hexadecimal; the `run` of its attempts in metrics.jsonl."""
     first_step: int = 0
     """Finished steps that the process continues from."""
     continues: bool = False
     """Whether an earlier process of this run is continued, from a checkpoint."""
-    id: str = ""
-    """Stable over all processes of the run, lower-case hexadecimal. Filled in by `open_trackers`."""
     memory: dict[str, str] = field(default_factory=dict)
     """Kept in the run directory from one process to the next, for names that a service gives."""
 
@@ -201,7 +200,7 @@ def open_trackers(run: TrackedRun, config: TrackersConfig) -> Trackers:
 
     def starter(name: str, settings: Any) -> Callable[[], Tracker]:
         memory = state.memory.setdefault(name, {})
-        known = replace(run, id=state.id, memory=memory)
+        known = replace(run, memory=memory)
         return lambda: load("tracker", name, TRACKERS)(known, settings)
 
     build = {name: starter(name, settings) for name, settings in wanted.items()}
@@ -229,7 +228,6 @@ class TrackerState:
     def __init__(self, path: Path) -> None:
         """Begin a new run."""
         self._path = path
-        self.id = secrets.token_hex(8)
         self.memory: dict[str, dict[str, str]] = {}
         self.sent = Sent()
 
@@ -239,13 +237,13 @@ class TrackerState:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             state = cls(path)
-            state.id, state.memory = str(content["id"]), dict(content["memory"])
+            state.memory = dict(content["memory"])
             sent = content["sent"]
             state.sent = Sent(step=sent["step"], names=frozenset(sent["names"]), samples=sent["samples"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            logger.warning("%s cannot be read (%s); the trackers begin a new run", path, error)
+            logger.warning("%s cannot be read (%s); the trackers begin a new run or get steps again", path, error)
             return None
         return state
 
@@ -266,7 +264,7 @@ class TrackerState:
         """Write the file; a disk that refuses costs at most a step that is sent twice."""
         sent = {"step": self.sent.step, "names": sorted(self.sent.names), "samples": self.sent.samples}
         with contextlib.suppress(OSError):
-            atomic_write(self._path, json.dumps({"id": self.id, "memory": self.memory, "sent": sent}))
+            atomic_write(self._path, json.dumps({"memory": self.memory, "sent": sent}))
 
 
 def sample_rows(step: int, groups: Sequence[PromptGroup]) -> list[list[Any]]:

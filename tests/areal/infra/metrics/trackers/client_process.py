@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal.api import PromptGroup, StopReason, Trajectory
+from areal.infra.metrics.attempts import run_id_of
 from areal.infra.metrics.config import MetricsConfig
-from areal.infra.metrics.logger import MetricLogger
+from areal.infra.metrics.logger import METRICS_FILE, MetricLogger
 from areal.infra.metrics.trackers import config as sections
 from areal.infra.metrics.trackers.tracking import Ending, TrackedRun, open_trackers, problems
 
@@ -59,13 +60,16 @@ def group(step: int) -> PromptGroup:
 def run(name: str, folder: Path, first: int, settings: dict) -> None:
     config = sections.TrackersConfig(**{name: SECTIONS[name](**settings)}, samples_every_steps=2)
     found = list(problems(config))
+    run_id = run_id_of(folder / METRICS_FILE, continues=first > 0)
     tracked = TrackedRun(
-        directory=folder, experiment="arithmetic", trial="tiny", config=RUN_CONFIG, first_step=first,
+        directory=folder, experiment="arithmetic", trial="tiny", config=RUN_CONFIG, id=run_id, first_step=first,
         continues=first > 0,
     )  # fmt: skip
     trackers = open_trackers(tracked, config)
     first_logged = first + 1 if first else 0
-    metrics = MetricLogger(folder, MetricsConfig(trackers=config), first_step=first_logged, trackers=trackers)
+    metrics = MetricLogger(
+        folder, MetricsConfig(trackers=config), first_step=first_logged, run_id=run_id, trackers=trackers
+    )
     if first == 0:
         metrics.log(0, {"eval/reward": 0.0})
     for step in range(first + 1, first + 5):

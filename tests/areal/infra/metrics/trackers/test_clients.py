@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from areal.infra.metrics.attempts import read_attempts
+
 ROOT = Path(__file__).resolve().parents[5]
 PYTHON = ROOT / ".venv-trackers" / "bin" / "python"
 PROGRAM = Path(__file__).with_name("client_process.py")
@@ -60,7 +62,7 @@ def test_mlflow_has_one_run_with_each_step_once(tmp_path):
 
 def test_wandb_continues_one_run_and_sends_each_step_once(tmp_path):
     first, second = twice(tmp_path, "wandb", mode="offline", tags=["red"])["processes"]
-    identity = json.loads((tmp_path / "trackers.json").read_text())["id"]
+    identity = read_attempts(tmp_path / "metrics.jsonl")[0].run_id
     for part in (first, second):
         assert part["run"] == {
             "id": identity, "project": "arithmetic", "group": "arithmetic", "name": "tiny", "tags": ["red"],
@@ -101,7 +103,7 @@ def test_swanlab_keeps_an_experiment_per_process_with_each_step_once(tmp_path):
     ends = [record["finish"]["state"] for part in found["processes"] for record in part if "finish" in record]
     assert ends == ["RUN_STATE_ABORTED", "RUN_STATE_FINISHED"]
     assert [int(name.split("-")[0]) for name in found["tables"]] == [2, 4, 6]
-    identity = json.loads((tmp_path / "trackers.json").read_text())["id"]
+    identity = read_attempts(tmp_path / "metrics.jsonl")[0].run_id
     assert identity in found["config"]
 
 
