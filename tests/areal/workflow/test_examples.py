@@ -37,7 +37,8 @@ def test_an_example_names_only_what_exists(path):
     if config.model.init:
         check_tokenizer(tokenizer, config.model.init["vocab_size"])
     if isinstance(config, PPOConfig):
-        reward = load("reward", config.reward, REWARDS)
+        # A run that only distils has no reward.
+        reward = load("reward", config.reward, REWARDS) if config.learns_from_reward else None
         create_workflow(
             config.workflow, reward=reward, gconfig=config.gconfig, tokenizer=tokenizer, options=config.workflow_options
         )

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
 
 import pytest
 import torch
 
 from areal.api import EngineError, PaddedBatch
+from areal.dataset.encoding import character_tokenizer
+from areal.engine.server.client import is_healthy
 from areal.engine.train.candidates import Top
 from areal.engine.train.runner import FrozenModel
 from areal.engine.vllm.teacher import ServedTeacher
-from areal.models import from_config
+from areal.models import from_config, save_pretrained
 from tests.support.teacher_double import TeacherServer
 
+VLLM_PYTHON = Path(__file__).resolve().parents[4] / ".venv-vllm/bin/python"
 CONFIG = {
     "model_type": "qwen3",
     "vocab_size": 29,
@@ -109,3 +118,37 @@ def test_wrong_models_and_dead_servers_are_named(server):
         ServedTeacher(server.url, model="other")
     with pytest.raises(EngineError, match="does not answer"):
         ServedTeacher("http://127.0.0.1:9")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not VLLM_PYTHON.is_file(), reason="no vLLM here: bash scripts/setup_vllm.sh")
+def test_real_vllm_says_what_the_model_says_here(tmp_path, batch, monkeypatch):
+    monkeypatch.undo()
+    model = from_config(CONFIG | {"hidden_size": 64, "head_dim": 32, "eos_token_id": 1}, seed=3)
+    save_pretrained(model, tmp_path)
+    character_tokenizer("0123456789+-*/=abcdefghijkl").save_pretrained(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [VLLM_PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", tmp_path, "--port", str(port),
+               "--dtype", "float32", "--enforce-eager", "--max-logprobs", "5", "--max-model-len", "64"]  # fmt: skip
+    with (tmp_path / "vllm.log").open("w") as log:
+        server = subprocess.Popen(
+            [str(part) for part in command], stdout=log, stderr=log, env=dict(os.environ), start_new_session=True
+        )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + 300
+        while not is_healthy(url, 2.0):
+            assert server.poll() is None, (tmp_path / "vllm.log").read_text()[-2000:]
+            assert time.monotonic() < deadline
+            time.sleep(1)
+        found = ServedTeacher(url, k=5).score(batch, [0, 1, 2, 3])
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            server.terminate()
+        server.wait(60)
+    expected = FrozenModel(model).forward_top(batch, Top(k=5, below=29))
+    torch.testing.assert_close(found.logp, expected.logp, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(found.candidate_logp, expected.candidate_logp, rtol=1e-3, atol=1e-3)
