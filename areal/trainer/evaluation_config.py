@@ -84,6 +84,11 @@ class ExportConfig(Config):
     """
     mode: Literal["max", "min"] = "max"
     """Whether more (max) or less (min) of best_metric is better."""
+    push_to_hub: str = ""
+    """Publish final/ as this model repository of the hub, org/name or org/name@branch, when the run has finished; empty
+    does not. The token comes from HF_TOKEN or `hf auth login`."""
+    push_private: bool = True
+    """Make a new repository private."""
 
 
 @dataclass(frozen=True, kw_only=True)

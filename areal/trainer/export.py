@@ -13,14 +13,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import CheckpointError, UsageError
+from areal.hub.publishing import publish
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.trainer.config import PPOConfig, RewardModelConfig
 from areal.trainer.configuration.source import config_from_mapping
 from areal.trainer.milestones import adapter_folder, export_folder
+from areal.trainer.model_card import build_card
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from areal.hub.names import HubName
+    from areal.hub.publishing import Publication
     from areal.infra.checkpoint.store import Checkpoint
     from areal.trainer.config import RowsConfig
 
@@ -79,6 +83,16 @@ def export_checkpoint(run: Path, *, step: int | None = None, output: Path | None
     if config.actor.lora is not None and not isinstance(config, RewardModelConfig):
         adapter = adapter_folder(folder)
     return Exported(folder=folder, step=chosen, adapter=adapter)
+
+
+def push_model(run: Path, folder: Path, name: HubName, *, step: int, private: bool) -> Publication:
+    """Publish a model of a run, which is in `folder`, with a card from the run.
+
+    Raises UsageError when the run has no configuration, HubError when the hub refuses or stays out of reach.
+    """
+    card = build_card(run, name, step=step)
+    message = f"Model after step {step} of {run.resolve().name}"
+    return publish(folder, name, card=card, private=private, message=message)
 
 
 def _write(checkpoint: Checkpoint, config: PPOConfig | RowsConfig, folder: Path) -> None:

@@ -22,15 +22,19 @@ from areal.api import ArealError, ConfigError, EngineError, load
 from areal.trainer.config import PPOConfig
 from areal.trainer.configuration.threads import keep_threads, start_threads
 from areal.trainer.hub_sources import pin_sources, recorded_pins, write_pins
+from areal.trainer.milestones import FINAL
 from areal.trainer.rank_group import RankGroup, serve
 from areal.trainer.session import open_session
+from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from areal.trainer.config import RowsConfig, RunConfig
 
 
+_logger = getLogger(__name__)
 _CONNECT_SECONDS: Final = 600.0
 """Loading torch on a busy machine is slow; a rank that fails at its start ends the launch before."""
 _AUTHENTICATE_SECONDS: Final = 30.0
@@ -203,6 +207,22 @@ def _set_timeout(connection: Connection[Any, Any], seconds: float) -> None:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), 0))
 
 
+def _publish(config: RunConfig, directory: Path, step: int) -> dict[str, Any]:
+    """Publish final/ and return where. A failure is reported and loses nothing: training is done and saved."""
+    from areal.hub.publishing import repository_name
+    from areal.trainer.export import push_model
+
+    name = repository_name(config.export.push_to_hub)
+    try:
+        done = push_model(directory, directory / FINAL, name, step=step, private=config.export.push_private)
+    except ArealError as error:
+        command = f"areal export {directory} --push-to-hub {name}"
+        _logger.error("the model was not published: %s; `%s` tries again", error, command)  # noqa: TRY400 - the message says it all
+        return {"repo": name.repo, "error": str(error), "again": command}
+    _logger.info("published %s at commit %s", done.url, done.commit)
+    return {"repo": done.repo, "revision": done.revision, "commit": done.commit, "url": done.url}
+
+
 ROW_TRAINERS: Final[dict[str, str]] = {
     "dpo": "areal.trainer.dpo:DPOTrainer",
     "reward_model": "areal.trainer.reward_model:RewardModelTrainer",
@@ -241,5 +261,7 @@ def lead(config: PPOConfig | RowsConfig, group: RankGroup, *, restart: bool = Fa
                 summary = trainer.train()
         else:
             summary = load("trainer", config.kind, ROW_TRAINERS)(config, session, group).train()
+    if config.export.push_to_hub and summary["finished"]:
+        summary["hub"] = _publish(config, session.directory, int(summary["steps"]))
     summary["report"] = str(write_report(session.directory, session.directory / "report.html"))
     return summary

@@ -153,6 +153,7 @@ def read_model_config(model: ModelConfig) -> dict[str, Any]:
 
 def _common_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str | RegistryError]]:
     yield from _model_problems(config)
+    yield from _push_problems(config)
     yield from _watched_problems(config)
     datasets: dict[str, DatasetConfig | None] = {"train_dataset": config.train_dataset}
     if isinstance(config, PPOConfig):
@@ -229,6 +230,17 @@ def _model_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str |
         if isinstance(config, PPOConfig) and config.rollout.engine == "embedded":
             other += " and rollout.engine=vllm or sglang (`areal-new model` makes one that the embedded engine knows)"
         yield where, f"model_type is {content.get('model_type')!r}; {supported}{other}"
+
+
+def _push_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str | RegistryError]]:
+    """Yield what would only be found when the run has finished."""
+    if config.export.push_to_hub:
+        from areal.hub.publishing import check_token, repository_name
+
+        try:
+            check_token(repository_name(config.export.push_to_hub))
+        except HubError as error:
+            yield "export.push_to_hub", f"{error}; {error.fix}"
 
 
 def _may_exist(path: str) -> bool:

@@ -19,6 +19,8 @@ def hub(monkeypatch, tmp_path):
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        # With xet the client uploads to its chunk store, never over LFS, and does not fall back where there is none.
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
         monkeypatch.setattr(names, "_commits", {})
         monkeypatch.delenv("HF_TOKEN", raising=False)
