@@ -246,7 +246,7 @@ async def test_an_error_that_only_looks_like_a_typed_fault_is_an_exception_and_d
     injected="a reward loops in Python, or hangs in C",
     seen="killed at the limit; the next call works",
 )
-@pytest.mark.parametrize("how", ["python", "c"])
+@pytest.mark.parametrize("how", [pytest.param("python", marks=EXHAUSTIVE), "c"])
 async def test_a_hang_is_killed_at_the_limit_and_the_next_call_works(rewards, wrap, how):
     reward = wrap(f"{rewards}:hang", timeout_seconds=0.5)
     reward.start()

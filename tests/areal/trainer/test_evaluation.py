@@ -111,6 +111,16 @@ def test_more_samples_keep_those_that_are_there(place, first, tmp_path):
     assert plan.config.eval_sets["sampled"].samples == 4
 
 
+def test_an_evaluation_that_broke_off_goes_on_after_a_torn_line(place, first, tmp_path):
+    (tmp_path / "evaluation.json").write_bytes((place / "eval" / "first" / "evaluation.json").read_bytes())
+    lines = (place / "eval" / "first" / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "samples.jsonl").write_bytes(b"".join(lines[:9]) + lines[9][:40])
+    evaluate(plan_of(place, "first", output=tmp_path))
+    assert (tmp_path / "samples.jsonl").read_bytes().startswith(b"".join(lines[:9]))
+    assert samples_of(tmp_path) == samples_of(place / "eval" / "first")
+
+
+@pytest.mark.exhaustive
 def test_a_killed_evaluation_goes_on_to_the_samples_of_one_that_was_left_alone(place, first, tmp_path, fork_server):
     config = place / "sets.yaml"
     target = tmp_path / "target.yaml"

@@ -236,7 +236,7 @@ def test_a_stopped_run_says_what_is_saved_and_the_command_that_continues_it(tmp_
 
 def test_the_dry_run_says_when_a_run_saves_and_how_it_begins(tmp_path, capsys):
     path = tmp_path / "config.yaml"
-    config = runs.tiny(tmp_path / "run")
+    config = supervised(tmp_path / "run")
     path.write_text(dump_yaml(config))
     assert main(["train", str(path), "--dry-run"]) == 0
     text = capsys.readouterr().out
