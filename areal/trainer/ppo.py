@@ -74,6 +74,7 @@ class PPOTrainer:
         self.tokenizer = tokenizer_of(config.model)
         session.metrics.decode = self.tokenizer.decode
         limit = length_limit(config)
+        session.view.begin("loading rows")
         with stats.scope() as recorded:
             self.rows = load_rows(config.train_dataset, self.tokenizer, kind="rl", seed=config.seed, limit=limit)
         if recorded:
@@ -82,6 +83,7 @@ class PPOTrainer:
         self.total_steps = steps_in_run(config, num_rows=len(self.rows), batch_size=config.rollout.batch_size)
         session.check_unfinished(self.total_steps)
         group = group or RankGroup()
+        session.view.begin("loading the model")
         self.learner = group.create(build_seeded, build_learner, config, self.tokenizer, self.total_steps)
         self.actor = self.learner.local.actor
         self._utilisation = Utilisation(config, self.learner.local.states.ranks)
@@ -90,6 +92,7 @@ class PPOTrainer:
             self.learner.run(load_states, session.resumed.path)
             set_rng_state(session.resumed.load("rng"))
         # Now, so that a reward that cannot be imported is reported before anything is sampled.
+        session.view.begin("starting rewards and the engine")
         self._reward = start_reward(config.reward, config)
         shared = self._reward if config.learns_from_reward else None
         self.evaluation_sets = EvaluationSets(config, self.tokenizer, reward=shared)
@@ -133,7 +136,8 @@ class PPOTrainer:
         # After the evaluation, so that a synchronous run samples its first batch with nothing else in flight.
         if not session.is_finished(self.total_steps):
             self.executor.start()
-        for step in session.steps(self.total_steps, self._states, self._export):
+        progress = self.executor.batch_progress
+        for step in session.steps(self.total_steps, self._states, self._export, progress=progress):
             clock = _Clock()
             try:
                 rollout = self.executor.next_batch(self._should_stop)

@@ -55,6 +55,7 @@ class RowTrainer(ABC, Generic[_Config, _Learner]):
         seed_everything(config.seed)
         self.tokenizer = tokenizer_of(config.model)
         kind, seed = config.dataset_kind, config.seed
+        session.view.begin("loading rows")
         self.rows = load_rows(config.train_dataset, self.tokenizer, kind=kind, seed=seed)
         self.valid = None
         if config.valid_dataset is not None:
@@ -64,6 +65,7 @@ class RowTrainer(ABC, Generic[_Config, _Learner]):
         session.check_rows(self.rows.fingerprint())
         self.total_steps = steps_in_run(config, num_rows=len(self.rows), batch_size=config.batch_size)
         session.check_unfinished(self.total_steps)
+        session.view.begin("loading the model")
         self.learner = self.group.create(build_seeded, build, config, self.tokenizer, self.total_steps)
         if session.resumed is not None:
             self.learner.run(load_states, session.resumed.path)

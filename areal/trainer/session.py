@@ -20,7 +20,8 @@ from areal.infra.checkpoint.store import CheckpointStore
 from areal.infra.launch.launcher import LOG_FOLDER_VARIABLE, START_VARIABLE
 from areal.infra.metrics import names
 from areal.infra.metrics.attempts import run_id_of
-from areal.infra.metrics.logger import LOG_FILE, METRICS_FILE, LiveView, MetricLogger
+from areal.infra.metrics.live_view import LiveView
+from areal.infra.metrics.logger import LOG_FILE, METRICS_FILE, MetricLogger
 from areal.infra.metrics.trackers.tracking import Ending, TrackedRun, open_trackers
 from areal.infra.metrics.windows import StepWindows
 from areal.infra.rollout.loop_thread import RolloutStoppedError
@@ -49,8 +50,9 @@ _T = TypeVar("_T")
 class RunSession:
     """Hold of this process on its run directory. Use `open_session`."""
 
-    def __init__(self, config: RunConfig, directory: Path, stop: StopRequest) -> None:
+    def __init__(self, config: RunConfig, directory: Path, stop: StopRequest, view: LiveView) -> None:
         self.config = config
+        self.view = view
         self.directory = directory
         self.stop = stop
         self.store = CheckpointStore(directory / "checkpoints", keep=config.checkpoint.keep)
@@ -91,7 +93,14 @@ class RunSession:
         """Whether the run is done: all its steps, or those before an early stop."""
         return self.finished_steps >= total_steps or self.early_stop.stopped
 
-    def steps(self, total_steps: int, states: Callable[[], States], export: Callable[[Path], None]) -> Iterator[int]:
+    def steps(
+        self,
+        total_steps: int,
+        states: Callable[[], States],
+        export: Callable[[Path], None],
+        *,
+        progress: Callable[[], tuple[int, int]] | None = None,
+    ) -> Iterator[int]:
         """Yield the index of each step to do, until the run is finished or a stop is requested.
 
             for step in session.steps(total_steps, states, export):
@@ -104,14 +113,13 @@ class RunSession:
         step.
 
         states: what a checkpoint holds (see `CheckpointStore.save`), asked for between two steps. export: writes the
-        model into a folder.
+        model into a folder. progress: returns how many samples of the coming step are there and how many it needs.
         """
         self.total_steps = total_steps
-        title = f"{self.config.experiment_name}/{self.config.trial_name}"
         self._schedule.start()
         windows = StepWindows(self.config.metrics, self.directory)
-        enabled = self.config.metrics.progress
-        with LiveView(total_steps, title=title, enabled=enabled) as view, contextlib.closing(windows):
+        self.view.plan(total_steps, first_step=self.finished_steps, progress=progress)
+        with contextlib.closing(windows):
             while not self.is_finished(total_steps) and not self.stop.requested:
                 step = self.finished_steps
                 windows.begin(step + 1)
@@ -120,11 +128,12 @@ class RunSession:
                 if self.finished_steps == step:
                     continue
                 step = self.finished_steps
-                view.update(step, self.last_metrics)
+                self.view.update(step, self.last_metrics)
                 self.early_stop.after_step(step, self.last_metrics)
                 self.exports.after_step(step, self.last_metrics, export)
                 if self._schedule.is_due(step) or step == self._retry_step:
                     self.save(step, states)
+        self.view.end_steps()
         self.save_last(states)
 
     def finish_step(self, metrics: dict[str, float]) -> None:
@@ -208,6 +217,7 @@ class RunSession:
         """Return what `evaluate` returns; None when it fails, which is logged and marked but ends no training, and when
         it was stopped. Before the first step a failure is raised: whoever started the run is still there to mend it.
         """
+        self.view.begin("evaluating")
         try:
             return evaluate()
         except RolloutStoppedError:
@@ -332,7 +342,9 @@ def open_session(config: RunConfig, *, restart: bool = False) -> Iterator[RunSes
         session: RunSession | None = None
         problem: BaseException | None = None
         try:
-            session = RunSession(config, directory, stop)
+            title = f"{config.experiment_name}/{config.trial_name}"
+            view = stack.enter_context(LiveView(title=title, enabled=config.metrics.progress))
+            session = RunSession(config, directory, stop, view)
             stack.callback(session.metrics.close)
             atomic_write(directory / "config.yaml", dump_yaml(config))
             yield session

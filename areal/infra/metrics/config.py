@@ -60,4 +60,5 @@ class MetricsConfig(Config):
     rollouts_per_step: int = number(4, at_least=0)
     """Prompt groups per step whose trajectories are kept in rollouts.jsonl for the report; 0 keeps none."""
     progress: bool = True
-    """Show a live view when the output is a terminal; otherwise one line per step goes to the log."""
+    """Show a live view when the output is a terminal; otherwise each step is a line of the log, and
+    what takes more than 30 s says meanwhile how far it is."""

@@ -164,6 +164,14 @@ class RolloutExecutor:
             by_source=by_source,
         )
 
+    def batch_progress(self) -> tuple[int, int]:
+        """Return how many samples of the next batch there are, and how many it needs; from any thread."""
+        wanted = self._config.batch_size * self._config.group_size
+        with self._changed:
+            finished = self._ledger.count(PromptState.FINISHED) * self._config.group_size
+            under_way = sum(len(run.outcomes) for run in self._runs.values())
+        return min(wanted, finished + under_way), wanted
+
     def advance(self, version: int) -> None:
         """Note that the last batch has been trained and its weights are published as `version`: free its slots, admit
         more.

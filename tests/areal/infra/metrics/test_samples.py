@@ -8,7 +8,7 @@ import pytest
 
 from areal.api import RewardUse, StopReason, Trajectory
 from areal.infra.metrics import names
-from areal.infra.metrics.logger import format_step
+from areal.infra.metrics.live_view import format_step
 from areal.infra.metrics.samples import (
     component_means,
     recorded_metrics,

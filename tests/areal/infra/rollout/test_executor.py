@@ -106,6 +106,16 @@ def test_nothing_runs_while_the_trainer_trains_with_bound_zero(world, build):
         rollout.advance(version + 1)
 
 
+def test_progress_counts_the_samples_of_the_next_batch_one_by_one(world, build):
+    engine = world.VirtualEngine(latency=lambda request: 3600.0 if len(engine.requests) == 12 else 0.0)
+    rollout = build(engine=engine)
+    assert rollout.batch_progress() == (0, 12)
+    rollout.start()
+    while rollout.batch_progress() != (11, 12):  # the twelfth never ends
+        time.sleep(0.001)
+    assert engine.active == 1
+
+
 def test_samples_of_a_prompt_differ_and_another_seed_gives_other_samples(world, build):
     contents = []
     for seed in (1, 1, 2):
