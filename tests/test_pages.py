@@ -12,7 +12,10 @@ from tests.support.page_blocks import blocks_of, check, check_command, commands,
 PAGES = (
     "docs/algorithms.md",
     "docs/evaluation.md",
+    "docs/metrics.md",
+    "docs/quickstart.md",
     "docs/rewards.md",
+    "docs/rl-configuration.md",
     "docs/trackers.md",
     "docs/training.md",
 )

@@ -123,7 +123,7 @@ def commands(script: str) -> list[list[str]]:
     found = []
     for line in script.splitlines():
         for part in re.split(r"&&|\|\||(?<!\|)\|(?!\|)", line):
-            words = shlex.split(part, comments=True)
+            words = shlex.split(re.sub(r"\s\d?>{1,2}\s*\S+", "", part), comments=True)
             while words and re.fullmatch(r"\w+=\S*", words[0]):
                 words = words[1:]
             if words:
