@@ -11,7 +11,9 @@ from tests.support.page_blocks import blocks_of, check, check_command, commands,
 
 PAGES = (
     "docs/algorithms.md",
+    "docs/debugging.md",
     "docs/evaluation.md",
+    "docs/memory.md",
     "docs/metrics.md",
     "docs/quickstart.md",
     "docs/rewards.md",
