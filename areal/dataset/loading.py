@@ -119,34 +119,49 @@ class ShuffledRows:
     Example: `ShuffledRows(dataset, seed=1, shuffle=True).row(130)` is row 2 of the third epoch of 64 rows.
     """
 
-    def __init__(self, dataset: Sequence[Mapping[str, Any]] | Any, *, seed: int, shuffle: bool = True) -> None:
-        """dataset: anything with `len` and integer indexing that yields mappings; ValueError when it is empty."""
+    def __init__(
+        self,
+        dataset: Sequence[Mapping[str, Any]] | Any,
+        *,
+        seed: int,
+        shuffle: bool = True,
+        max_rows: int | None = None,
+    ) -> None:
+        """dataset: anything with `len` and integer indexing that yields mappings; ValueError when it is empty.
+        max_rows: visit the first so many only; None visits all.
+        """
         if len(dataset) == 0:
             raise ValueError("no rows to visit: the dataset is empty")
         self._dataset = dataset
+        self._count = len(dataset) if max_rows is None else min(max_rows, len(dataset))
         self._seed = seed
         self._shuffle = shuffle
         self._orders: dict[int, list[int]] = {}
 
     def __len__(self) -> int:
         """Return the number of rows per epoch."""
-        return len(self._dataset)
+        return self._count
 
     def row(self, ordinal: int) -> Mapping[str, Any]:
         """Return the row visited at `ordinal` (>= 0)."""
         row: Mapping[str, Any] = self._dataset[self.row_index(ordinal)]
         return row
 
+    def at(self, index: int) -> Mapping[str, Any]:
+        """Return the row with this index in the dataset."""
+        row: Mapping[str, Any] = self._dataset[index]
+        return row
+
     def row_index(self, ordinal: int) -> int:
         """Return the index in the dataset of the row visited at `ordinal`."""
         if ordinal < 0:
             raise IndexError(f"ordinal is {ordinal}, expected >= 0")
-        epoch, position = divmod(ordinal, len(self._dataset))
+        epoch, position = divmod(ordinal, self._count)
         if not self._shuffle:
             return position
         order = self._orders.get(epoch)
         if order is None:
-            order = list(range(len(self._dataset)))
+            order = list(range(self._count))
             # A string seed is hashed with SHA-512, so neighbouring seeds and epochs give unrelated orders.
             random.Random(f"row order {self._seed} {epoch}").shuffle(order)
             self._orders[epoch] = order
@@ -156,7 +171,11 @@ class ShuffledRows:
 
     def place(self, ordinal: int) -> str:
         """Return the row visited at `ordinal` in words: its index, and its place in the source if known."""
-        return place_of(self._dataset, self.row_index(ordinal))
+        return self.place_of(self.row_index(ordinal))
+
+    def place_of(self, index: int) -> str:
+        """Return the row with this index in the dataset in words."""
+        return place_of(self._dataset, index)
 
     def fingerprint(self) -> str:
         """Return a digest of how many rows there are and of 512 of them, evenly spread (all, if there are no more)."""

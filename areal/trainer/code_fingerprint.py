@@ -45,6 +45,13 @@ _SECTIONS: Final[dict[str, Mapping[str, str]]] = {
     "workflow_options": {},
 }
 """Keys of a configuration that can name code, and the registry of the names that stand for some."""
+_SOURCE_SECTIONS: Final = {
+    "dataset": "train_dataset",
+    "reward": "reward",
+    "workflow": "workflow",
+    "workflow_options": "workflow_options",
+}
+"""The same of one of several sources, and the section of the run that each is like."""
 _PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _SHARED_PACKAGE: Final = "areal.reward"
 
@@ -53,13 +60,22 @@ def fingerprint_code(config: RunConfig) -> Code:
     """Return the fingerprint of all code that the configuration names and that has a file."""
     invalidate_caches()  # a file that was written a moment ago
     found: Code = {}
-    mapping = to_mapping(config)
-    for section, table in _SECTIONS.items():
-        for name in _named(section, mapping.get(section)):
+    for key, section, value in _parts(to_mapping(config)):
+        table = _SECTIONS[section]
+        for name in _named(section, value):
             target = table.get(f"{name}_{getattr(config, 'dataset_kind', '')}") or table.get(name) or name
             if modules := _modules_of(target):
-                found[f"{section} {name}"] = {module: _hash(file) for module, file in sorted(modules.items())}
+                found[f"{key} {name}"] = {module: _hash(file) for module, file in sorted(modules.items())}
     return found
+
+
+def _parts(mapping: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yield (key, section, value) of what can name code; those of each source are sections of the run, too."""
+    for section in _SECTIONS:
+        yield section, section, mapping.get(section)
+    for name, source in (mapping.get("sources") or {}).items():
+        for own, section in _SOURCE_SECTIONS.items():
+            yield f"sources.{name}.{own}", section, source.get(own)
 
 
 def changed_code(before: Mapping[str, Mapping[str, str]], now: Code) -> list[str]:

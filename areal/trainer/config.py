@@ -24,12 +24,13 @@ from areal.engine.config import (
 from areal.hub.names import RepoKind
 from areal.infra.checkpoint.config import CheckpointConfig
 from areal.infra.metrics.config import MetricsConfig
-from areal.infra.rollout.config import RolloutConfig
+from areal.infra.rollout.config import CurriculumConfig, RolloutConfig
 from areal.infra.supervisor.config import SupervisorConfig
 from areal.infra.weights.config import WeightTransferConfig
 from areal.reward.components import RewardChoice, resolve_components
 from areal.trainer.distillation_config import DistillationConfig
 from areal.trainer.evaluation_config import EarlyStopConfig, EvalSetConfig, ExportConfig
+from areal.trainer.source_config import SourceConfig, check_sources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +193,11 @@ class PPOConfig(RunConfig):
     set, which then is all there is to learn from."""
     gconfig: GenerationConfig = field(default_factory=GenerationConfig)
     """Sampling during training."""
+    sources: dict[str, SourceConfig] = field(default_factory=dict)
+    """Several sources of training rows in place of train_dataset, name to section; they take turns by weight, exactly.
+    Metrics are source/<name>/reward_mean and others, see docs/training.md."""
+    curriculum: CurriculumConfig | None = None
+    """Which rows come when, by how often they were solved; null visits every row once in each pass."""
     eval_sets: dict[str, EvalSetConfig] = field(default_factory=dict)
     """What is evaluated before, during and after training: name to section. Metrics are eval/<name>/avg@<samples> and
     others, see docs/evaluation.md; `areal eval` evaluates any checkpoint on the same sets."""
@@ -239,14 +245,27 @@ class PPOConfig(RunConfig):
         if self.reward != "":
             resolve_components(self.reward)
         if self.distillation is not None:
-            self.distillation.check_sampling(self.gconfig)
+            for source in self.all_sources.values():
+                self.distillation.check_sampling(source.gconfig or self.gconfig)
+        check_sources(self.sources, self.gconfig, self.train_dataset, self.objective.overlong_buffer)
         self._check_servers()
         self._check_ratios()
 
     @property
     def learns_from_reward(self) -> bool:
         """Whether there is a reward; a run that only distils has none."""
-        return self.reward != "" or self.distillation is None
+        rewards = [self.reward, *(source.reward for source in self.sources.values())]
+        return self.distillation is None or any(reward != "" for reward in rewards)
+
+    @property
+    def all_sources(self) -> dict[str, SourceConfig]:
+        """Return the sources by name; train_dataset is the one named "" where there are no others."""
+        return self.sources or {"": SourceConfig(dataset=self.train_dataset)}
+
+    @property
+    def filters_samples(self) -> bool:
+        """Whether some source samples from a filtered distribution (`GenerationConfig.filters`)."""
+        return any((source.gconfig or self.gconfig).filters for source in self.all_sources.values())
 
     @property
     def engine_section(self) -> Literal["engine", "servers"]:
@@ -289,7 +308,7 @@ class PPOConfig(RunConfig):
                 f"objective {name!r} weighs or masks tokens by the difference of proximal and behaviour policy, which "
                 f"prox_logp=behave makes 0 everywhere; use auto or recompute"
             )
-        if not self.gconfig.filters:
+        if not self.filters_samples:
             return
         # The recorded log-probabilities are those of the filtered distribution, the trainer's those of the full one.
         if self.objective.prox_logp == "behave" or objective.resolved_anchor == "behave":

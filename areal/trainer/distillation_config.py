@@ -59,7 +59,8 @@ class DistillationConfig(Config):
     teachers: dict[str, TeacherConfig] = field(default_factory=dict)
     """Name to teacher; at least one. The name is part of metrics."""
     source_column: str = "source"
-    """Column of the rows that names the teacher of each row; not read when there is one teacher."""
+    """Column of the rows that names the teacher of each row; not read when there is one teacher, nor for the rows of a
+    source (`sources`) that has the name of a teacher."""
     loss: Distillation = field(default_factory=Distillation)
     """The divergence and how it is estimated."""
 

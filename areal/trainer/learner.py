@@ -145,7 +145,7 @@ class PolicyLearner:
         mode = self.config.objective.prox_logp
         if mode != "auto":
             return mode == "recompute"
-        return self.objective.compares_with_sampler or self.config.gconfig.filters
+        return self.objective.compares_with_sampler or self.config.filters_samples
 
     def _shape(self, batch: PaddedBatch) -> PaddedBatch:
         """Reward shaping and masks that the configuration asks for."""

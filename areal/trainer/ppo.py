@@ -23,19 +23,17 @@ from areal.infra.metrics.variance import VarianceWatch
 from areal.infra.rollout.episode import sample_id
 from areal.infra.rollout.executor import RolloutExecutor
 from areal.infra.rollout.loop_thread import RolloutStoppedError
-from areal.reward.combining import with_normalised_rewards
-from areal.trainer.assembly import build_seeded, load_rows, load_states, steps_in_run, to_save, tokenizer_of
-from areal.trainer.configuration.lengths import length_limit
+from areal.trainer.assembly import build_seeded, load_states, steps_in_run, to_save, tokenizer_of
 from areal.trainer.evaluation.evaluator import Evaluation, Evaluator
-from areal.trainer.evaluation.sets import EvaluationSets, start_reward
+from areal.trainer.evaluation.sets import EvaluationSets
 from areal.trainer.inference import build_inference_engine
 from areal.trainer.learner import Policy, PolicyLearner, build_learner
 from areal.trainer.rank_group import RankGroup
+from areal.trainer.sources import TrainingSources
 from areal.trainer.teachers import TeacherChoice
 from areal.trainer.utilisation import Utilisation
 from areal.utils import stats, tracing
 from areal.utils.seeding import seed_everything, set_rng_state
-from areal.workflow.assembly import create_workflow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -73,14 +71,13 @@ class PPOTrainer:
         self._transform_rewards = transform_rewards
         self.tokenizer = tokenizer_of(config.model)
         session.metrics.decode = self.tokenizer.decode
-        limit = length_limit(config)
         session.view.begin("loading rows")
         with stats.scope() as recorded:
-            self.rows = load_rows(config.train_dataset, self.tokenizer, kind="rl", seed=config.seed, limit=limit)
+            self.sources = TrainingSources(config, self.tokenizer)
         if recorded:
             session.metrics.log(session.first_step, recorded_metrics(recorded))
-        session.check_rows(self.rows.fingerprint())
-        self.total_steps = steps_in_run(config, num_rows=len(self.rows), batch_size=config.rollout.batch_size)
+        session.check_rows(self.sources.fingerprint())
+        self.total_steps = steps_in_run(config, num_rows=self.sources.num_rows, batch_size=config.rollout.batch_size)
         session.check_unfinished(self.total_steps)
         group = group or RankGroup()
         session.view.begin("loading the model")
@@ -93,9 +90,8 @@ class PPOTrainer:
             set_rng_state(session.resumed.load("rng"))
         # Now, so that a reward that cannot be imported is reported before anything is sampled.
         session.view.begin("starting rewards and the engine")
-        self._reward = start_reward(config.reward, config)
-        shared = self._reward if config.learns_from_reward else None
-        self.evaluation_sets = EvaluationSets(config, self.tokenizer, reward=shared)
+        self.sources.start()
+        self.evaluation_sets = EvaluationSets(config, self.tokenizer, reward=self.sources.shared)
         self.engine = build_inference_engine(
             config,
             actor=self.policy,
@@ -104,7 +100,7 @@ class PPOTrainer:
             version=session.first_step,
         )
         self.executor = self._build_executor()
-        self._teachers = None if config.distillation is None else TeacherChoice(config.distillation, self.rows)
+        self._teachers = None if config.distillation is None else TeacherChoice(config.distillation, self.sources.rows)
         self._variance = VarianceWatch(compares_groups=config.objective.build().needs_group)
         self.evaluations: list[Evaluation] = []
         """Results of this process's evaluations, oldest first."""
@@ -124,7 +120,7 @@ class PPOTrainer:
         self.executor.close()
         self.engine.close()
         self.evaluation_sets.close()
-        self._reward.close()
+        self.sources.close()
 
     def train(self) -> dict[str, Any]:
         """Run to the last step, a stop request, or an error. Returns the summary that `areal train --json` prints."""
@@ -154,7 +150,7 @@ class PPOTrainer:
                     tracing.flow_end("sample", sample_id(item.group_id, item.sample_index))
             if self._transform_rewards is not None:
                 trajectories = list(self._transform_rewards(step, trajectories))
-            scored = with_normalised_rewards(self._reward.components, trajectories)
+            scored = self.sources.normalised(trajectories)
             if self._teachers is None:
                 batch = self.learner.run(PolicyLearner.prepare, scored)
             else:
@@ -229,17 +225,10 @@ class PPOTrainer:
 
     def _build_executor(self) -> RolloutExecutor:
         config = self.config
-        workflow = create_workflow(
-            config.workflow,
-            reward=self._reward,
-            gconfig=config.gconfig,
-            tokenizer=self.tokenizer,
-            options=config.workflow_options,
-        )
+        schedule = self.sources.schedule()
         executor = RolloutExecutor(
             engine=self.engine,
-            workflow=workflow,
-            rows=self.rows,
+            rows=schedule,
             config=config.rollout,
             seed=config.seed,
             dataset_name=config.train_dataset.name,

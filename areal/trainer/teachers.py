@@ -122,17 +122,18 @@ def check_teacher_tokenizers(config: DistillationConfig, tokenizer: Any) -> None
 class TeacherChoice:
     """What rank 0 knows of teachers: whose row is whose, and the servers."""
 
-    def __init__(self, config: DistillationConfig, rows: ShuffledRows) -> None:
-        """Ask every server for its model, and look at the first rows.
+    def __init__(self, config: DistillationConfig, sources: Mapping[str, ShuffledRows]) -> None:
+        """Ask every server for its model, and look at the first rows of the sources, by name ("" for a single one).
 
         Raises EngineError for a server that does not answer, DataError for a row without a known teacher.
         """
         from areal.engine.vllm.teacher import ServedTeacher
 
-        self._config, self._rows = config, rows
+        self._config, self._sources = config, sources
         self._numbers = {name: number for number, name in enumerate(config.names)}
-        for ordinal in range(min(len(rows), _ROWS_CHECKED_AT_START)):
-            self._number(ordinal)
+        for source, rows in sources.items():
+            for ordinal in range(min(len(rows), _ROWS_CHECKED_AT_START)):
+                self._number(source, rows.row_index(ordinal))
         self._k = config.loss.k if config.loss.lists_tokens else 0
         self._served: dict[int, ServedTeacher] = {
             self._numbers[name]: ServedTeacher(
@@ -148,7 +149,7 @@ class TeacherChoice:
 
     def of(self, trajectories: Sequence[Trajectory]) -> list[int]:
         """Return the number of each trajectory's teacher."""
-        return [self._number(item.group_id) for item in trajectories]
+        return [self._number(item.source, item.provenance.row) for item in trajectories]
 
     def served(self, trajectories: Sequence[Trajectory], teachers: Sequence[int]) -> TeacherScores | None:
         """Return what servers say about the trajectories of their rows; None without servers."""
@@ -166,16 +167,21 @@ class TeacherChoice:
                 total.candidates[rows], total.candidate_logp[rows] = found.candidates[rows], found.candidate_logp[rows]
         return total
 
-    def _number(self, ordinal: int) -> int:
+    def _number(self, source: str, row: int) -> int:
+        """Return the teacher of a row, by its index: that with the name of its source, else that which it names."""
         if len(self._numbers) == 1:
             return 0
+        if source in self._numbers:
+            return self._numbers[source]
         column = self._config.source_column
-        name = self._rows.row(ordinal).get(column)
+        name = self._sources[source].at(row).get(column)
         if name not in self._numbers:
             near = did_you_mean(name, self._numbers) if isinstance(name, str) else ""
+            of = f"source {source!r} has not the name of a teacher, and its " if source else ""
+            known = ", ".join(self._numbers)
             raise DataError(
-                f"column {column!r} is {name!r}, expected the name of a teacher: {', '.join(self._numbers)}; {near}",
-                where=self._rows.place(ordinal),
+                f"{of}column {column!r} is {name!r}, expected the name of a teacher: {known}; {near}",
+                where=self._sources[source].place_of(row),
                 fix=f"write a teacher's name into {column!r} of every row, or set distillation.source_column",
             )
         return self._numbers[name]

@@ -86,7 +86,7 @@ def describe_run(record: RunRecord) -> dict[str, Any]:
         "kind": record.setting("kind", ""),
         "name": f"{record.setting('experiment_name', '')}/{record.setting('trial_name', '')}".strip("/"),
         "model": record.setting("model.path") or record.setting("model.init.model_type", ""),
-        "train_dataset": record.setting("train_dataset.name", ""),
+        "train_dataset": record.setting("train_dataset.name", "") or ", ".join(record.setting("sources", {}) or {}),
         "reward": describe_reward(record.setting("reward", "")),
         "objective": record.setting("objective.preset", ""),
         "seed": record.setting("seed"),

@@ -172,6 +172,8 @@ class Group:
     samples: tuple[Sample, ...]
     faults: tuple[Mapping[str, Any], ...]
     """{"kind": "reward_timeout", "message": "...", "attempt": 0}"""
+    source: str = ""
+    """Name of the source that the prompt is from; "" for a single one."""
 
 
 def encode_group(
@@ -181,6 +183,7 @@ def encode_group(
     return {
         "step": step,
         "group": group.ordinal,
+        **({"source": group.source} if group.source else {}),
         "admitted_version": group.admitted_version,
         "samples": [_encode_trajectory(trajectory, decode) for trajectory in group.trajectories],
         "faults": [
@@ -203,6 +206,7 @@ def decode_group(record: Mapping[str, Any]) -> Group:
             admitted_version=record["admitted_version"],
             samples=tuple(_decode_sample(sample) for sample in record["samples"]),
             faults=tuple(record["faults"]),
+            source=record.get("source", ""),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"rollouts of step {record['step']}: not a record of this version ({error!r})") from error

@@ -78,6 +78,11 @@ FAULT_PREFIX: Final = "rollout/faults/"
 """Failed attempts at episodes by kind, those that a retry made good included, e.g. "rollout/faults/reward_timeout"."""
 DROPPED_PREFIX: Final = "rollout/dropped/"
 """Prompts that were given up by reason: a kind of fault, "zero_variance", "rejected" or "stale"."""
+SOURCE_PREFIX: Final = "source/"
+"""Of each of several sources `source/<name>/share`, `/reward_mean` and `/pass_rate` of the step's prompts, `/rows`
+(distinct ones visited), `/epochs` and, under a curriculum, `/pool/<pool>` (rows at rest)."""
+CURRICULUM_PREFIX: Final = "curriculum/"
+"""The same of a single source that has a curriculum."""
 _EVAL_SCORE: Final = re.compile(r"eval/([^/]+)/avg@\d+")
 
 

@@ -57,8 +57,8 @@ _STATE_FORMAT = 2
 class RolloutExecutor:
     """Keeps `(max_head_offpolicyness + 1) * batch_size` prompts live and hands out batches within the staleness bound.
 
-    rows: prompts by ordinal, or a schedule of several sources. seed: of all sampling. The names are recorded in each
-    trajectory's provenance.
+    rows: prompts by ordinal, or a schedule of several sources. seed: of all sampling. workflow: of the sources that
+    have none of their own. The names are recorded in each trajectory's provenance.
 
     Raises DataError when `rows` is empty. Any error on the loop (a prompt source that breaks, limits on failures) is
     raised by the next call of the trainer's thread.
@@ -68,16 +68,18 @@ class RolloutExecutor:
         self,
         *,
         engine: InferenceEngine,
-        workflow: RolloutWorkflow,
         rows: PromptSource | PromptSchedule,
         config: RolloutConfig,
         seed: int,
+        workflow: RolloutWorkflow | None = None,
         dataset_name: str = "",
         workflow_name: str = "",
         engine_name: str = "",
     ) -> None:
         if len(rows) == 0:
             raise DataError("the prompt source has no rows; check the dataset path, split and filters")
+        if workflow is None and not (isinstance(rows, PromptSchedule) and rows.has_workflows):
+            raise UsageError("a source has no workflow; give the executor one")
         self._engine, self._workflow, self._config, self._seed = engine, workflow, config, seed
         self._schedule = rows if isinstance(rows, PromptSchedule) else PromptSchedule([RolloutSource(rows=rows)])
         self._runner = EpisodeRunner(
@@ -85,7 +87,7 @@ class RolloutExecutor:
             seed=seed,
             max_retries=config.max_retries,
             dataset_name=dataset_name,
-            workflow_name=workflow_name or type(workflow).__name__,
+            workflow_name=workflow_name or ("" if workflow is None else type(workflow).__name__),
             engine_name=engine_name or type(engine).__name__,
             on_attempt=self._note_attempt,
         )
@@ -218,6 +220,8 @@ class RolloutExecutor:
         """
         self._ensure_running()
         workflow = workflow or self._workflow
+        if workflow is None:
+            raise UsageError("evaluate() needs a workflow: every source of the run has its own")
         runner = EpisodeRunner(
             self._engine,
             seed=self._seed,
@@ -341,6 +345,7 @@ class RolloutExecutor:
             return
         run.jobs.extend(self._job(run, index, data, recorded) for index in range(self._config.group_size))
         workflow = self._schedule.workflow(run.visit) or self._workflow
+        assert workflow is not None, "checked when this was built"
         for job in run.jobs:
             task = self._loop.spawn(self._runner.run(workflow, job))
             run.tasks.add(task)

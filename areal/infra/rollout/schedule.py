@@ -16,6 +16,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from areal.api import RolloutError, UsageError
+from areal.infra.metrics import names
 from areal.infra.rollout.interleaving import next_turn, whole_weights
 from areal.infra.rollout.pools import DifficultyPools
 
@@ -119,6 +120,11 @@ class PromptSchedule:
         """Rows of all sources."""
         return sum(len(each.source.rows) for each in self._sources)
 
+    @property
+    def has_workflows(self) -> bool:
+        """Whether every source has a workflow of its own."""
+        return all(each.source.workflow is not None for each in self._sources)
+
     # -- the order ---------------------------------------------------------------------------------------------------
 
     def draw(self, ordinal: int) -> Visit:
@@ -203,7 +209,7 @@ class PromptSchedule:
             source = each.source
             if not source.name and each.pools is None:
                 continue
-            prefix = f"source/{source.name}/" if source.name else "curriculum/"
+            prefix = f"{names.SOURCE_PREFIX}{source.name}/" if source.name else names.CURRICULUM_PREFIX
             own = [group for group in chosen if group.source == source.name]
             rewards = [item.reward for group in own for item in group.trajectories]
             found[f"{prefix}share"] = len(own) / len(chosen) if chosen else 0.0
@@ -277,10 +283,10 @@ def _pools(source: RolloutSource, seed: int, curriculum: CurriculumConfig | None
 def _check(sources: Sequence[RolloutSource]) -> None:
     if not sources:
         raise UsageError("there are no sources; give at least one")
-    names = [source.name for source in sources]
-    if len(names) > 1 and not all(names):
+    called = [source.name for source in sources]
+    if len(called) > 1 and not all(called):
         raise UsageError("every one of several sources needs a name")
-    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+    if repeated := [name for name, count in Counter(called).items() if count > 1]:
         raise UsageError(f"two sources have the name {repeated[0]!r}; rename one")
     for source in sources:
         if not source.weight > 0:

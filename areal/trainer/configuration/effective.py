@@ -66,6 +66,8 @@ def without_effect(config: PPOConfig | RowsConfig) -> dict[str, str]:
         found["model.init"] = "model.path is set"
     if not isinstance(config, PPOConfig):
         return found
+    if config.sources:
+        found["train_dataset"] = "sources are set"
     engine = config.rollout.engine
     unused = {
         "embedded": ("servers", "supervisor", "weights", "vllm", "sglang"),

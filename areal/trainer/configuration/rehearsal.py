@@ -29,7 +29,7 @@ from areal.trainer.config import DPOConfig, PPOConfig
 from areal.trainer.configuration.lengths import length_limit, max_positions
 from areal.trainer.configuration.memory import estimate, model_shape
 from areal.trainer.configuration.problems import Problem
-from areal.trainer.configuration.validation import read_model_config, where_written
+from areal.trainer.configuration.validation import dataset_key, read_model_config, where_written
 from areal.utils.machine import host_memory
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def rehearse(
                 with found.about(f"distillation.teachers.{name}"):
                     theirs = load_tokenizer(teacher.tokenizer_path or teacher.path)
                     check_same_tokenizer(tokenizer, theirs, where=f"distillation.teachers.{name}")
-    row = None
+    firsts: dict[str, Mapping[str, Any]] = {}
     for name, dataset, sampling in _datasets(config):
         if f"{name}.name" in broken:
             continue
@@ -103,22 +103,29 @@ def rehearse(
             dataset_loader(dataset, config.dataset_kind)
             if tokenizer is not None:
                 with found.about(name):
-                    first = _read_rows(config, name, dataset, sampling, tokenizer, found)
-                    row = first if name == "train_dataset" else row
+                    firsts[name] = _read_rows(config, name, dataset, sampling, tokenizer, found)
+    trained = [""] if not isinstance(config, PPOConfig) else list(config.all_sources)
+    row = firsts.get(dataset_key(trained[0]))
     if row is not None:
         found.facts["example"] = _example(row, tokenizer)
+    if all(dataset_key(name) in firsts for name in trained):
+        _compare_with_batch(config, [dataset_key(name) for name in trained], found)
     if isinstance(config, PPOConfig):
-        _try_reward(config, row, tokenizer, found, broken)
+        for name in trained:
+            _try_reward(config, name, firsts.get(dataset_key(name)), tokenizer, found, broken)
     _check_memory(config, found)
     return found
 
 
 def _datasets(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, DatasetConfig, GenerationConfig | None]]:
-    yield "train_dataset", config.train_dataset, None
     if isinstance(config, PPOConfig):
+        for name, source in config.all_sources.items():
+            yield dataset_key(name), source.dataset, source.gconfig
         for name, chosen in config.eval_sets.items():
             yield f"eval_sets.{name}.dataset", chosen.dataset, chosen.gconfig
-    elif config.valid_dataset is not None:
+        return
+    yield "train_dataset", config.train_dataset, None
+    if config.valid_dataset is not None:
         yield "valid_dataset", config.valid_dataset, None
 
 
@@ -154,6 +161,12 @@ def _check_model(config: PPOConfig | RowsConfig, found: Rehearsal) -> None:
         )
 
 
+def max_rows_of(config: PPOConfig | RowsConfig, key: str) -> int | None:
+    """Return how many rows of a dataset a source takes at most; None for all."""
+    sources = config.sources if isinstance(config, PPOConfig) else {}
+    return next((source.max_rows for name, source in sources.items() if dataset_key(name) == key), None)
+
+
 def _read_rows(
     config: PPOConfig | RowsConfig,
     name: str,
@@ -166,20 +179,17 @@ def _read_rows(
     rows = load_dataset(dataset, tokenizer, kind=config.dataset_kind, limit=length_limit(config, sampling))
     origins = origins_of(rows)
     fitting = None if origins is None else origins.fitting
-    facts: dict[str, Any] = {"used": len(rows), "first": place_of(rows, 0)}
+    most = max_rows_of(config, name)
+    facts: dict[str, Any] = {
+        "used": len(rows) if most is None else min(most, len(rows)),
+        "first": place_of(rows, 0),
+    }
     if fitting is not None:
         facts |= {
             "read": fitting.num_read, "too_long": fitting.num_overlong, "truncated": fitting.num_truncated,
             "longest": fitting.longest, "limit": fitting.limit, "limit_from": fitting.reason,
         }  # fmt: skip
     found.facts.setdefault("rows", {})[name] = facts
-    batch, batch_key = _batch_size(config)
-    if name == "train_dataset" and len(rows) < batch:
-        message = f"{batch} is more than the {len(rows)} training rows, so every step holds rows more than once"
-        if config.total_train_steps is not None:  # somebody counted steps and not passes over the rows
-            found.notes.append(f"{batch_key} {message}")
-        else:
-            found.add(batch_key, message, f"set {batch_key} to at most {len(rows)}, or give total_train_steps")
     positions = max_positions(config)
     if fitting is not None and positions is not None and not isinstance(config, PPOConfig):
         longest = fitting.longest if fitting.limit is None else min(fitting.longest, fitting.limit)
@@ -187,6 +197,19 @@ def _read_rows(
             found.notes.append(f"{name}: the longest row has {longest} tokens, the model {positions} positions")
     first: Mapping[str, Any] = rows[0]
     return first
+
+
+def _compare_with_batch(config: PPOConfig | RowsConfig, keys: Sequence[str], found: Rehearsal) -> None:
+    """Note a batch that is larger than the training rows. keys: of their datasets."""
+    batch, batch_key = _batch_size(config)
+    rows = sum(found.facts["rows"][key]["used"] for key in keys)
+    if rows >= batch:
+        return
+    message = f"{batch} is more than the {rows} training rows, so every step holds rows more than once"
+    if config.total_train_steps is not None:  # somebody counted steps and not passes over the rows
+        found.notes.append(f"{batch_key} {message}")
+    else:
+        found.add(batch_key, message, f"set {batch_key} to at most {rows}, or give total_train_steps")
 
 
 def _batch_size(config: PPOConfig | RowsConfig) -> tuple[int, str]:
@@ -208,30 +231,36 @@ def _example(row: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
 
 
 def _try_reward(
-    config: PPOConfig, row: Mapping[str, Any] | None, tokenizer: Any, found: Rehearsal, broken: set[str]
+    config: PPOConfig, name: str, row: Mapping[str, Any] | None, tokenizer: Any, found: Rehearsal, broken: set[str]
 ) -> None:
-    """Build the workflow, and call the reward for the first prompt, with its answer as the completion if it has one."""
+    """Build the workflow of a source, and call its reward for the first prompt, with its answer as the completion if it
+    has one.
+    """
     from areal.reward.components import resolve_components
     from areal.reward.scoring import RewardSet, recorded_scores
     from areal.workflow.assembly import create_workflow, reward_columns
 
-    if not config.reward or "reward" in broken:
+    source = config.all_sources[name]
+    chosen, key = (source.reward, f"sources.{name}.reward") if source.reward else (config.reward, "reward")
+    own_key = f"sources.{name}.workflow" if source.workflow else "workflow"
+    if not chosen or key in broken:
         return
     with (
-        found.about("reward"),
+        found.about(key),
         contextlib.closing(
             RewardSet(
-                resolve_components(config.reward),
+                resolve_components(chosen),
                 timeout_seconds=config.rollout.reward_timeout_seconds,
                 memory_limit_mb=config.rollout.reward_memory_mb or None,
             )
         ) as reward,
     ):
-        if "workflow" not in broken:
-            with found.about("workflow"):
+        if own_key not in broken:
+            with found.about(own_key):
                 create_workflow(
-                    config.workflow, reward=reward, gconfig=config.gconfig, tokenizer=tokenizer,
-                    options=config.workflow_options,
+                    source.workflow or config.workflow, reward=reward, gconfig=source.gconfig or config.gconfig,
+                    tokenizer=tokenizer,
+                    options=source.workflow_options if source.workflow else config.workflow_options,
                 )  # fmt: skip
         reward.start()
         if row is None or tokenizer is None:
@@ -258,7 +287,11 @@ def _try_reward(
                 fix=error.fix or "mend the reward, or rollout.reward_timeout_seconds if it needs longer",
             ) from error
         seconds = round(time.perf_counter() - started, 3)
-        found.facts["reward"] = {"completion": completion, "value": value, "components": parts, "seconds": seconds}
+        facts = {"completion": completion, "value": value, "components": parts, "seconds": seconds}
+        if name:
+            found.facts.setdefault("rewards", {})[name] = facts
+        else:
+            found.facts["reward"] = facts
 
 
 def _check_memory(config: PPOConfig | RowsConfig, found: Rehearsal) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal.models.parallel.dims import REST
@@ -16,6 +15,7 @@ from areal.trainer.config import DPOConfig, PPOConfig, RowsConfig
 from areal.trainer.configuration import source
 from areal.trainer.configuration.effective import RESOLVED, effective_settings, without_effect
 from areal.trainer.configuration.memory import estimate, model_shape
+from areal.trainer.configuration.mixture import mixture_of, render_mixture, training_rows, used_up
 from areal.trainer.configuration.problems import DEFAULT
 from areal.trainer.configuration.rehearsal import shown
 from areal.trainer.configuration.validation import read_model_config
@@ -23,7 +23,6 @@ from areal.trainer.configuration.validation import read_model_config
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from areal.dataset.config import DatasetConfig
     from areal.trainer.configuration.rehearsal import Rehearsal
     from areal.trainer.configuration.source import Resolved
 
@@ -35,7 +34,9 @@ def build_report(resolved: Resolved, rehearsal: Rehearsal | None = None) -> dict
     config = resolved.config
     settings, hidden = effective_settings(config, resolved.provenance)
     tried = {} if rehearsal is None else rehearsal.facts
-    rows = tried.get("rows", {}).get("train_dataset", {}).get("used")
+    counted = training_rows(config, tried.get("rows", {}))
+    derived = derive(config, counted)
+    steps = derived["total_steps"]
     shape = model_shape(read_model_config(config.model))
     memory: dict[str, Any]
     if isinstance(shape, str):
@@ -52,17 +53,24 @@ def build_report(resolved: Resolved, rehearsal: Rehearsal | None = None) -> dict
         "provenance": dict(resolved.provenance),
         "effective": {key: {"value": value, "origin": origin} for key, (value, origin) in settings.items()},
         "hidden": hidden,
-        "derived": derive(config, rows),
+        "derived": derived,
+        "sources": mixture_of(config, counted, steps),
         "memory": memory,
         "tried": tried,
-        "notes": [*_notes(config), *_useless(config, hidden), *(rehearsal.notes if rehearsal is not None else ())],
+        "notes": [
+            *_notes(config),
+            *used_up(config, counted, steps),
+            *_useless(config, hidden),
+            *(rehearsal.notes if rehearsal is not None else ()),
+        ],
     }
 
 
-def derive(config: PPOConfig | RowsConfig, rows: int | None = None) -> dict[str, int | None]:
-    """Sizes that follow from the configuration; None where they depend on rows that were not counted. rows: those of
-    training, as loaded."""
-    rows = count_rows(config.train_dataset) if rows is None else rows
+def derive(config: PPOConfig | RowsConfig, counted: Mapping[str, int | None] | None = None) -> dict[str, int | None]:
+    """Sizes that follow from the configuration; None where they depend on rows that were not counted. counted: rows of
+    each source, as loaded; None counts lines."""
+    numbers = [*(training_rows(config, {}) if counted is None else counted).values()]
+    rows = None if None in numbers else sum(number or 0 for number in numbers)
     batch = config.rollout.batch_size if isinstance(config, PPOConfig) else config.batch_size
     per_epoch = None if rows is None else rows // batch
     steps = config.total_train_steps
@@ -109,20 +117,6 @@ def _rl_sizes(config: PPOConfig) -> dict[str, int | None]:
         "max_live_samples": live * rollout.group_size,
         "max_generated_tokens_per_step": samples * config.gconfig.max_new_tokens,
     }
-
-
-def count_rows(dataset: DatasetConfig) -> int | None:
-    """Rows of a local JSON-lines file, or of `<split>.jsonl` in a local folder; None for anything else (not loaded
-    here).
-    """
-    if not dataset.path:
-        return None
-    path = Path(dataset.path)
-    file = path / f"{dataset.split}.jsonl" if path.is_dir() else path
-    if file.suffix not in (".jsonl", ".ndjson") or not file.is_file():
-        return None
-    with file.open("rb") as lines:
-        return sum(bool(line.strip()) for line in lines)
 
 
 def _notes(config: PPOConfig | RowsConfig) -> Iterator[str]:
@@ -217,6 +211,7 @@ def render_report(report: Mapping[str, Any]) -> str:
         unknown = "as many as are started" if key == "processes" else "known when the rows are loaded"
         shown = unknown if value is None else f"{value:,}"
         lines.append(f"  {_LABELS[key]:<{width}}  {shown}")
+    lines += render_mixture(report["sources"])
     lines += ["", *_memory(report["memory"]), *_tried(report["tried"])]
     if report["notes"]:
         lines += ["", "Notes", *(f"  - {note}" for note in report["notes"])]
@@ -251,8 +246,12 @@ def _tried(tried: Mapping[str, Any]) -> Iterator[str]:
         yield from ("", f"First training row, {example['tokens']:,} tokens", *_indented(example["text"]))
         if "learned" in example:
             yield from ("  learned of it:", *_indented(example["learned"]))
-    if reward := tried.get("reward"):
-        called = f"for completion {shown(reward['completion'])!r} of this row"
+    rewards = {f" of source {name}": facts for name, facts in tried.get("rewards", {}).items()}
+    if "reward" in tried:
+        rewards[""] = tried["reward"]
+    for name, reward in rewards.items():
+        called = f"{name.removeprefix(' ')}{' ' if name else ''}for completion {shown(reward['completion'])!r} of "
+        called += "its first row" if name else "this row"
         yield from ("", f"Reward {called}: {reward['value']:g} ({reward['seconds']:.3f} s)")
         if len(reward["components"]) > 1:
             yield from (f"  {name}: {value:g}" for name, value in reward["components"].items())

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from areal.api import GenerationConfig
     from areal.dataset.config import DatasetConfig
+    from areal.trainer.source_config import SourceConfig
 
 MODULES: Final[dict[str, str]] = {
     "dataset": "areal.dataset.registry",
@@ -157,6 +158,7 @@ def _common_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str 
     yield from _watched_problems(config)
     datasets: dict[str, DatasetConfig | None] = {"train_dataset": config.train_dataset}
     if isinstance(config, PPOConfig):
+        datasets = {dataset_key(name): source.dataset for name, source in config.all_sources.items()}
         datasets |= {f"eval_sets.{name}.dataset": chosen.dataset for name, chosen in config.eval_sets.items()}
     else:
         datasets["valid_dataset"] = config.valid_dataset
@@ -265,17 +267,20 @@ def _reference_problems(config: DPOConfig) -> Iterator[tuple[str, str | Registry
 
 
 def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str | RegistryError]]:
-    if not config.reward and config.distillation is not None:
+    needs_shared = any(not source.reward for source in config.all_sources.values())
+    if not config.learns_from_reward:
         if config.rollout.filter_zero_variance:
             yield "rollout.filter_zero_variance", "without a reward all samples score 0: every prompt would be filtered"
-    elif not config.reward:
+    elif not config.reward and needs_shared:
         known = ", ".join(table("reward")) or "(none)"
         yield (
             "reward",
             f'required; known rewards are {known}, or give an importable path such as "package.module:function"',
         )
-    else:
+    elif config.reward:
         yield from (("reward", problem) for problem in reward_problems(config.reward))
+    for name, source in config.sources.items():
+        yield from _source_problems(config, name, source)
     if problem := check_name("workflow", config.workflow):
         yield "workflow", problem
     if config.model.implementation != "native" and config.rollout.engine == "embedded":
@@ -284,12 +289,30 @@ def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str | RegistryError]]
             "the embedded engine computes with key/value caches that only families of ours have; use native "
             "(`areal-new model` makes one), or rollout.engine=vllm or sglang",
         )
-    yield from _length_problems("gconfig", config.gconfig, "train_dataset", config.train_dataset, config)
+    if not config.sources:
+        yield from _length_problems("gconfig", config.gconfig, "train_dataset", config.train_dataset, config)
     for name in config.eval_sets:
         yield from eval_set_problems(config, name)
     yield from _objective_problems(config)
     yield from _teacher_problems(config)
     yield from _server_problems(config)
+
+
+def dataset_key(source: str) -> str:
+    """Return the key of a source's dataset; "" names the single source of a run."""
+    return f"sources.{source}.dataset" if source else "train_dataset"
+
+
+def _source_problems(config: PPOConfig, name: str, source: SourceConfig) -> Iterator[tuple[str, str | RegistryError]]:
+    key = f"sources.{name}"
+    if source.reward:
+        yield from ((f"{key}.reward", problem) for problem in reward_problems(source.reward))
+    if source.workflow and (problem := check_name("workflow", source.workflow)):
+        yield f"{key}.workflow", problem
+    sampling_key = "gconfig" if source.gconfig is None else f"{key}.gconfig"
+    yield from _length_problems(
+        sampling_key, source.gconfig or config.gconfig, f"{key}.dataset", source.dataset, config
+    )
 
 
 def reward_problems(reward: RewardChoice) -> Iterator[RegistryError]:

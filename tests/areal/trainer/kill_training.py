@@ -41,6 +41,19 @@ SETTINGS = {
     "rollout__group_size": 2,
     "actor__lr_schedule": "cosine",
     "actor__weight_decay": 0.1,
+    # Two sources under a curriculum: what is drawn next depends on what was sampled before.
+    "train_dataset__name": "",
+    "train_dataset__path": "",
+    "sources": {
+        "exact": {"dataset": {"name": "jsonl", "path": str(runs.ROWS)}, "max_rows": 5, "weight": 2},
+        "length": {
+            "dataset": {"name": "jsonl", "path": str(runs.ROWS)},
+            "reward": {"length": {"options": {"shape": "target", "target": 3}}},
+            "pass_reward": 0.6,
+            "max_rows": 4,
+        },
+    },
+    "curriculum": {"pools": {"hard": {"up_to": 0.4}, "easy": {"weight": 0.5}}, "replay": 0.3},
 }
 PLACES = {
     # name: owner, method, call, before or after it. Step 4 is the worst: step 3 is done and in no checkpoint.

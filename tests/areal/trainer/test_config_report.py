@@ -10,7 +10,8 @@ import pytest
 from areal.api import ConfigError
 from areal.trainer.configuration import validation
 from areal.trainer.configuration.memory import MemoryItem, estimate, model_shape
-from areal.trainer.configuration.report import build_report, count_rows, derive, format_bytes, render_report
+from areal.trainer.configuration.mixture import count_rows
+from areal.trainer.configuration.report import build_report, derive, format_bytes, render_report
 from areal.trainer.configuration.source import load_config
 from areal.trainer.configuration.validation import validate_run
 

@@ -11,7 +11,7 @@ import runs
 import torch
 
 from areal.algorithm.packing import collate
-from areal.api import NO_VERSION, ConfigError, DataError, DistilledBatch, StopReason, Trajectory
+from areal.api import NO_VERSION, ConfigError, DataError, DistilledBatch, Provenance, StopReason, Trajectory
 from areal.dataset.encoding import load_tokenizer
 from areal.dataset.tokenizer_identity import check_same_tokenizer, tokenizer_fingerprint
 from areal.engine.train.runner import FrozenModel
@@ -172,7 +172,7 @@ def test_a_teacher_on_a_server_teaches_what_it_teaches_here(tmp_path, teachers, 
             tokenizer = tokenizer_of(config.model)
             learner = build_learner(config, tokenizer, 4)
             rows = load_rows(config.train_dataset, tokenizer, kind="rl", seed=config.seed)
-            whole = _Numbered(config.distillation, rows, numbers)
+            whole = _Numbered(config.distillation, {"": rows}, numbers)
             trajectories = _trajectories()
             chosen = whole.of(trajectories)
             metrics.append(learner.update(learner.prepare(trajectories, chosen, whole.served(trajectories, chosen))))
@@ -193,15 +193,22 @@ def test_the_teacher_of_a_row_is_named_by_its_column(tmp_path, teachers):
         distillation__teachers={"first": {"path": teachers[0]}, "second": {"path": teachers[1]}},
     )
     rows = load_rows(config.train_dataset, tokenizer_of(config.model), kind="rl", seed=config.seed)
-    choice = TeacherChoice(config.distillation, rows)
-    found = choice.of([replace(item, group_id=index) for index, item in enumerate(_trajectories(4))])
-    assert found == [0 if rows.row(ordinal)["source"] == "first" else 1 for ordinal in range(4)]
+    choice = TeacherChoice(config.distillation, {"": rows})
+    found = choice.of([replace(item, provenance=Provenance(row=row)) for row, item in enumerate(_trajectories(4))])
+    assert found == [0 if rows.at(row)["source"] == "first" else 1 for row in range(4)]
     assert set(found) == {0, 1}
+
+    # A source with the name of a teacher is taught by that one, whatever its rows say.
+    choice = TeacherChoice(config.distillation, {"second": rows, "mixed": rows})
+    visits = [replace(item, provenance=Provenance(row=0)) for item in _trajectories(2)]
+    assert choice.of([replace(item, source=name) for item, name in zip(visits, ("second", "mixed"), strict=True)]) == [
+        1, found[0],
+    ]  # fmt: skip
 
     path.write_text(json.dumps(lines[0] | {"source": "frist"}) + "\n")
     rows = load_rows(config.train_dataset, tokenizer_of(config.model), kind="rl", seed=config.seed)
     with pytest.raises(DataError, match=r"'frist', expected the name of a teacher.*did you mean 'first'"):
-        TeacherChoice(config.distillation, rows)
+        TeacherChoice(config.distillation, {"": rows})
 
 
 def test_teachers_with_other_tokenizers_are_refused(tmp_path):
@@ -261,12 +268,15 @@ def test_problems_are_found_before_anything_is_loaded(tmp_path, teachers):
 class _Numbered(TeacherChoice):
     """Takes the numbers of teachers as given, since these trajectories belong to no rows."""
 
-    def __init__(self, config, rows, numbers):
+    def __init__(self, config, sources, numbers):
         self._given = numbers
-        super().__init__(config, rows)
+        super().__init__(config, sources)
 
-    def _number(self, ordinal):
-        return self._given[ordinal % len(self._given)]
+    def of(self, trajectories):
+        return [self._given[item.group_id % len(self._given)] for item in trajectories]
+
+    def _number(self, source, row):
+        return 0
 
 
 @pytest.fixture(scope="module")
