@@ -161,13 +161,11 @@ def _page(
     rollouts: Rollouts,
     data: Mapping[str, Any],
 ) -> str:
-    style, script = _asset("report.css"), _asset("report.js")
-    sources = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
-    policy = f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
+    style, script = asset("report.css"), asset("report.js")
     name = "/".join(run_dir.resolve().parts[-2:])
     config = run_dir / CONFIG_FILE
     fields = {
-        "policy": policy,
+        "policy": page_policy(style, script),
         "style": style,
         "script": script,
         "title": escape(name),
@@ -181,9 +179,19 @@ def _page(
         "config": _config_section(config.read_text(encoding="utf-8", errors="replace")) if config.is_file() else "",
         "data": embed_json(data),
     }
-    page = _asset("report.html")
+    return fill_page("report.html", fields)
+
+
+def page_policy(style: str, script: str) -> str:
+    """Return the content security policy of a page that may use this style and this script, and load nothing."""
+    sources = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
+    return f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
+
+
+def fill_page(template: str, fields: Mapping[str, str]) -> str:
+    """Return a template with its fields; they are HTML already."""
     # One pass over the template: text that is inserted is never searched for further fields.
-    pieces = page.split("{{")
+    pieces = asset(template).split("{{")
     rest = [piece.partition("}}") for piece in pieces[1:]]
     return pieces[0] + "".join(fields[key.strip()] + after for key, _, after in rest)
 
@@ -337,7 +345,8 @@ def _finite(points: Points) -> Points:
     return [point for point in points if math.isfinite(point[1])]
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return the text of a file of the pages."""
     return resources.files("areal.infra.metrics").joinpath("assets", name).read_text(encoding="utf-8")
 
 
