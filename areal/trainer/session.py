@@ -278,10 +278,6 @@ class RunSession:
             continues=self.resumed is not None,
         )
 
-    def _is_regular(self, step: int) -> bool:
-        every = self.config.checkpoint.every_steps
-        return bool(every) and step % every == 0
-
     @property
     def _done(self) -> str:
         if self.early_stop.stopped:

@@ -159,7 +159,7 @@ def test_a_run_outlives_a_full_disk(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "emptied: saved at [6, 8], finished True, metrics of steps [1, 2, 3, 4, 5, 6, 7, 8]" in done.stdout
     assert "full for good: CheckpointError, exit code 21: 3 saves in a row failed" in done.stdout
-    assert "next attempt after step 4" in done.stderr
+    assert "next attempt at the latest after step 4" in done.stderr
 
 
 @pytest.mark.exhaustive
