@@ -189,7 +189,13 @@ def _file_of(name: str) -> Path | None:
     for count in range(1, len(parts) + 1):
         finders = [finder.find_spec for finder in sys.meta_path if hasattr(finder, "find_spec")]
         found_specs = (find(".".join(parts[:count]), places) for find in finders)
-        spec = next((found for found in found_specs if found is not None), None)
+        try:
+            spec = next((found for found in found_specs if found is not None), None)
+        except KeyError:
+            # A folder without __init__.py in another one: its spec asks for the parent in sys.modules.
+            spec = None
+            places = [str(inner) for place in places or () if (inner := Path(place, parts[count - 1])).is_dir()]
+            continue
         places = None if spec is None else spec.submodule_search_locations
         if places is None and count < len(parts):
             return None

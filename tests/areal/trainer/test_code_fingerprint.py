@@ -48,6 +48,19 @@ def test_it_covers_the_module_and_what_it_imports_from_its_project(project):
     assert set(modules) == {"my_rewards", "shared", "helpers", "helpers.numbers", "helpers.words"}
 
 
+def test_folders_without_init_files_are_packages_too(tmp_path, monkeypatch):
+    folder = tmp_path / "lab" / "tasks" / "sums"
+    folder.mkdir(parents=True)
+    (folder / "own.py").write_text("import lab.tasks.sums.limits\ndef score(*a, **d):\n    return 1.0\n")
+    (folder / "limits.py").write_text("ONE = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = fingerprint_code(runs.tiny(tmp_path / "run", reward="lab.tasks.sums.own:score"))
+    assert set(found["reward lab.tasks.sums.own:score"]) == {"lab.tasks.sums.own", "lab.tasks.sums.limits"}
+    assert "reward lab.nothing.own:score" not in fingerprint_code(
+        runs.tiny(tmp_path / "run", reward="lab.nothing.own:score")
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "text", "module"),
     [
