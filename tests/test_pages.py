@@ -15,13 +15,14 @@ PAGES = (
     "docs/evaluation.md",
     "docs/memory.md",
     "docs/metrics.md",
+    "docs/migration.md",
     "docs/quickstart.md",
     "docs/rewards.md",
     "docs/rl-configuration.md",
     "docs/trackers.md",
     "docs/training.md",
 )
-NOT_RUN: dict[str, int] = {}
+NOT_RUN: dict[str, int] = {"docs/migration.md": 3}
 """Page to the number of its blocks that cannot run here; each says why."""
 
 
