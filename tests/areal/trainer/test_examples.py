@@ -58,7 +58,7 @@ def test_an_example_is_a_valid_run_of_files_that_are_there(name, tmp_path, monke
     config = load_config(EXAMPLES / name, [f"{key}={json.dumps(value)}" for key, value in changes.items()]).config
     texts = [str(problem) for problem in find_problems(config)]
     assert [text for text in texts if not text.startswith(("sglang.python", "vllm.python"))] == [], "servers apart"
-    path = document["train_dataset"].get("path", "")
+    path = document.get("train_dataset", {}).get("path", "")
     assert not path or (ROOT / path).exists()
 
 
