@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from areal.algorithm.distillation import Distillation
 from areal.api import Config, ConfigError, number
+from areal.hub.names import RepoKind
 
 if TYPE_CHECKING:
     from areal.api import GenerationConfig
@@ -18,7 +19,8 @@ class TeacherConfig(Config):
     """One teacher: a checkpoint that is loaded here, or a server that scores prompts."""
 
     path: str = ""
-    """Checkpoint folder of a frozen teacher, loaded beside the trained model and split over ranks like it."""
+    """Checkpoint folder of a frozen teacher, or org/name@revision of the hub; loaded beside the trained model and split
+    over ranks like it."""
     server: str = ""
     """Address of a vLLM server with the teacher, e.g. http://teacher:8000; instead of path."""
     tokenizer_path: str = ""
@@ -30,6 +32,9 @@ class TeacherConfig(Config):
     """Sequences that the server scores at once."""
     timeout_seconds: float = number(120.0, above=0)
     """Longest wait for the scores of one sequence; a failed request is repeated twice."""
+
+    hub_fields: ClassVar[dict[str, RepoKind]] = {"path": "model", "tokenizer_path": "model"}
+    """Fields that take names of the hub."""
 
     def __post_init__(self) -> None:
         """Check that there is one teacher, and a tokenizer to compare."""

@@ -158,6 +158,13 @@ def test_the_reference_of_dpo_is_pinned_too(hub):
     assert pin_sources(config, {}).config.reference_path == f"org/model@{sha}"
 
 
+def test_teachers_are_pinned_too(hub):
+    from areal.trainer.distillation_config import TeacherConfig
+
+    sha = hub.add("org/model", MODEL)
+    assert pin_sources({"main": TeacherConfig(path="org/model")}, {}).config["main"].path == f"org/model@{sha}"
+
+
 def test_a_loader_of_the_users_own_means_what_it_likes_by_its_path(hub):
     config = PPOConfig(train_dataset=DatasetConfig(name="my_module:rows", path="some/thing"))
     assert pin_sources(config, {}).config is config
