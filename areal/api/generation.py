@@ -70,9 +70,10 @@ class ModelRequest:
     gconfig: GenerationConfig
     request_id: str = field(default_factory=lambda: f"request-{next(_request_numbers)}")
     """Unique in this process."""
-    seed: int = 0
-    """Randomness of this request. Token number i (counted from the start of the *original* generation) depends only on
-    (seed, sampled_before + i) and the model, never on what else is in the batch."""
+    seed: int | None = None
+    """Randomness of this request; None takes the next seed of the engine's own stream, another for each request. Token
+    number i (counted from the start of the *original* generation) depends only on (seed, sampled_before + i) and the
+    model, never on what else is in the batch."""
     sampled_before: int = 0
     """How many trailing entries of `input_ids` are partial output of the same generation (a continuation after an
     abort). max_new_tokens and min_new_tokens count from here: a continuation lowers them by what it has already."""

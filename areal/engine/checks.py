@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import itertools
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError, EngineError, FaultError, FaultKind
@@ -91,3 +93,17 @@ def check_parameters(missing: Sequence[str], unknown: Sequence[str], misshapen: 
             f"weight update to version {version} refused, the engine keeps its weights: parameters "
             f"{'; '.join(problems)}. The update must carry all parameters of the model the engine was built from"
         )
+
+
+class SeedStream:
+    """Seeds of requests that bring none. The n-th of an engine has the same seed in every process."""
+
+    def __init__(self) -> None:
+        self._drawn = itertools.count(1)
+
+    def seeded(self, request: ModelRequest) -> ModelRequest:
+        """Return the request with a seed: its own, or the next of this stream."""
+        if request.seed is not None:
+            return request
+        mixed = hashlib.blake2b(f"request without seed {next(self._drawn)}".encode(), digest_size=8).digest()
+        return replace(request, seed=int.from_bytes(mixed, "little") % 2**63)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from areal.api import EngineError, FaultError, ModelError, ModelRequest, ModelResponse, StopReason, WeightUpdateMeta
-from areal.engine.checks import RequestLimits, check_parameters
+from areal.engine.checks import RequestLimits, SeedStream, check_parameters
 from areal.engine.embedded.batch import DecodeBatch
 from areal.engine.embedded.sequence import Sequence
 from areal.utils.logging import getLogger
@@ -177,6 +177,7 @@ class EmbeddedEngine:
                 f"this model computes sequences of more than {limit} tokens anew from their first token on, which a "
                 f"cache cannot follow; max_seq_len is {config.max_seq_len}, set it to at most {limit}"
             )
+        self._seeds = SeedStream()
         self._limits = RequestLimits(
             context=context,
             vocab_size=model.args.vocab_size,
@@ -216,6 +217,7 @@ class EmbeddedEngine:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._adopt(loop)
+        request = self._seeds.seeded(request)
         sequence = Sequence(request=request, future=loop.create_future(), limits=self._limits)
         self._tally["requests"] += 1
         self._batch.waiting.append(sequence)

@@ -113,6 +113,7 @@ class RowTable:
         """Fill a row for a sequence whose first `length` tokens will be cached when its next token is sampled."""
         config, done = sequence.request.gconfig, len(sequence.tokens)
         limit = sequence.limits.budget(sequence.request) - done
+        assert sequence.request.seed is not None, "the engine gives every request a seed"
         self.table[slot] = (
             length,
             sequence.context[-1],

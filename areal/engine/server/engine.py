@@ -14,6 +14,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from areal.api import ConfigError, EngineError, ServerInstance, StopReason
+from areal.engine.checks import SeedStream
 from areal.engine.server.client import ServerClient
 from areal.engine.server.errors import ServerError
 from areal.engine.server.generation import Generation
@@ -74,6 +75,7 @@ class ServerEngine:
         self._version = version
         self._closed = False
         self._generations: set[Generation] = set()
+        self._seeds = SeedStream()
         self._tally = dict.fromkeys(_TALLIES, 0.0)
         self._client = ServerClient()
         self._publisher = WeightPublisher(carrier, dtype=config.dtype, to_hf=to_hf, weights=weights, base=base)
@@ -103,7 +105,7 @@ class ServerEngine:
         problem = self._adapter.unsupported_sampling(request.gconfig)
         if problem:
             raise ConfigError(f"{self._adapter.name}: {problem}")
-        generation = Generation(request, self._limits, self._config.stream_interval)
+        generation = Generation(self._seeds.seeded(request), self._limits, self._config.stream_interval)
         return await self._loop.await_here(self._generate(generation))
 
     def pause(self) -> None:

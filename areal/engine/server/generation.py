@@ -162,9 +162,10 @@ def stop_reason(finish: str) -> StopReason:
     return _FINISHES[finish]
 
 
-def _seed(seed: int, position: int) -> int:
+def _seed(seed: int | None, position: int) -> int:
     """Return the seed of a call that begins at a position. A server counts its random numbers from the start of the
     call: with the same seed, a continuation would repeat the random numbers of the tokens before it."""
+    assert seed is not None, "the engine gives every request a seed"
     if position == 0:
         return seed % 2**63
     mixed = hashlib.blake2b(f"{seed}/{position}".encode(), digest_size=8).digest()

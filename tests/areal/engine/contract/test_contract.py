@@ -110,6 +110,12 @@ def test_a_request_that_can_never_run_is_refused(subject, prompt):
     assert caught.value.kind is FaultKind.DATA_INVALID
 
 
+def test_requests_without_seed_are_samples_of_their_own(subject):
+    gconfig = subject.request(new=12).gconfig
+    answers = subject.generate(*(ModelRequest(input_ids=[3, 4, 5], gconfig=gconfig) for _ in range(8)))
+    assert len({tuple(answer.output_tokens) for answer in answers}) == 8
+
+
 def test_more_prompts_at_once_than_one_pass_of_a_server_takes(subject):
     prompts = [[(index + position) % 20 for position in range(100)] for index in range(40)]
     responses = subject.generate(*(subject.request(*prompt, new=3, seed=index) for index, prompt in enumerate(prompts)))
