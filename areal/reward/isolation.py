@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
-import inspect
 import os
 import pickle
 import selectors
@@ -35,8 +33,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal.api import ArealError, ConfigError, FaultError, FaultKind, RegistryError, load
+from areal.api import ArealError, ConfigError, FaultError, FaultKind, RegistryError
 from areal.reward._worker import HEADER
+from areal.reward.transport import transport
 from areal.utils import stats, tracing
 from areal.utils.logging import getLogger
 
@@ -47,9 +46,9 @@ if TYPE_CHECKING:
 class AsyncRewardWrapper:
     """An awaitable reward. Safe to use from several threads and event loops at once.
 
-    reward: a registry name, a path "package.module:function", or an importable callable (also a picklable instance or
-        `functools.partial` of one). Lambdas, nested functions and functions of `__main__` are refused, since no other
-        process can import them. A class is called once in each worker, and what it returns is the reward.
+    reward: a registry name, a path "package.module:function", or a callable (also an instance or `functools.partial`).
+        One that no other process can import, such as a lambda or a function of `__main__`, is sent with its code
+        (`areal.reward.transport`). A class is called once in each worker, and what it returns is the reward.
     options: keyword arguments of that class, or of every call of a function; a column of the row of the same name wins.
     name: for messages; empty takes the reward's own.
     timeout_seconds: wall time of one call, from its start in the worker.
@@ -73,7 +72,7 @@ class AsyncRewardWrapper:
                 f"reward worker: timeout_seconds {timeout_seconds}, max_workers {max_workers}, memory_limit_mb "
                 f"{memory_limit_mb}; expected > 0, at least 1, and None or at least 1"
             )
-        own_name, setup = _transport(reward)
+        own_name, setup = transport(reward)
         self.name = name or own_name
         setup |= {"sys_path": [entry or os.getcwd() for entry in sys.path], "memory_limit_mb": memory_limit_mb}
         setup |= {"options": dict(options or {})}
@@ -132,42 +131,6 @@ class AsyncRewardWrapper:
     def close(self) -> None:
         """Kill the workers; calls still waiting fail. Idempotent."""
         self._pool.close()
-
-
-def _transport(reward: str | Callable[..., Any]) -> tuple[str, dict[str, Any]]:
-    """Return a name for messages, and how the worker gets hold of the reward."""
-    if isinstance(reward, str):
-        from areal.reward.registry import REWARDS
-
-        target = REWARDS.get(reward, reward)
-        module, _, _ = target.partition(":") if ":" in target else target.rpartition(".")
-        # The worker imports the module, not this process. Only a module that does not exist is reported from here.
-        try:
-            exists = bool(module) and importlib.util.find_spec(module) is not None
-        except (ImportError, ValueError):
-            exists = False
-        if not exists:
-            load("reward", reward, REWARDS)
-        return reward, {"target": target}
-    name = str(getattr(reward, "__qualname__", None) or repr(reward))
-    if inspect.iscoroutinefunction(reward):
-        raise ConfigError(
-            f"reward {name!r} is a coroutine function; a reward is a plain function that returns a number"
-        )
-    try:
-        pickled = pickle.dumps(reward, protocol=5)
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
-        raise ConfigError(_unsendable(name, str(error))) from error
-    if b"__main__" in pickled:
-        raise ConfigError(_unsendable(name, "it is defined in the script that was started"))
-    return name, {"pickled": pickled}
-
-
-def _unsendable(name: str, why: str) -> str:
-    return (
-        f"reward {name!r} cannot run in a worker process: {why}. Move it to the top level of an importable module and "
-        f'pass it, or its path "package.module:function"'
-    )
 
 
 logger = getLogger(__name__)

@@ -373,12 +373,30 @@ async def test_importable_callables_partials_and_instances_work(rewards, wrap):
     assert await wrap(module.Scaled(0.5))("", "abc", [], []) == 1.5
 
 
-def test_what_no_process_can_import_is_refused_with_the_way_out(rewards):
-    def nested(*args, **data):
-        return 1.0
+async def test_what_no_process_can_import_is_sent_with_its_code(rewards, wrap):
+    bonus = 0.5
 
-    for reward in (nested, lambda *args, **data: 1.0):
-        with pytest.raises(ConfigError, match="top level of an importable module"):
+    def helper(text):
+        return len(text) * bonus
+
+    def nested(*args, **data):
+        return helper(args[1]) + data["more"]
+
+    namespace = {"__name__": "__main__"}
+    exec(
+        "LIMIT = 3\ndef inner(text): return len(text) - LIMIT\ndef outer(p, c, *ids, **row): return inner(c)", namespace
+    )
+    assert await wrap(nested)("", "abcd", [], [], more=1.0) == 3.0
+    assert await wrap(lambda prompt, completion, *ids, **row: len(completion))("", "abcd", [], []) == 4.0
+    assert await wrap(namespace["outer"])("", "abcd", [], []) == 1.0
+
+
+def test_what_cannot_be_sent_at_all_is_refused_with_the_way_out(rewards):
+    lock = threading.Lock()
+    generator = (number for number in range(3))
+
+    for reward in (lambda *args, **data: next(generator), lambda *args, **data: lock.acquire() and next(generator)):
+        with pytest.raises(ConfigError, match=r"refers to what cannot be sent.*top level of an importable module"):
             AsyncRewardWrapper(reward)
     with pytest.raises(ConfigError, match="plain function"):
         AsyncRewardWrapper(importlib.import_module(rewards).coroutine)
