@@ -1,4 +1,4 @@
-"""How a reward gets into its process: by the path of what can be imported there, else by value.
+"""Bring a reward into its process: by the path of what can be imported there, else by value.
 
 A callable of an importable module travels as its name, so the process imports the module. A lambda, a nested function
 or one of `__main__` (a script, a notebook) travels as its code, with the functions and values of `__main__` and of

@@ -26,6 +26,8 @@ from areal.dataset.registry import DATASETS
 from areal.reward.components import resolve_components
 from areal.reward.registry import REWARDS
 from areal.trainer.configuration.source import to_mapping
+from areal.trainer.object_fingerprint import fingerprint_object
+from areal.utils.given import find_given
 from areal.workflow.registry import WORKFLOWS
 
 if TYPE_CHECKING:
@@ -64,7 +66,9 @@ def fingerprint_code(config: RunConfig) -> Code:
         table = _SECTIONS[section]
         for name in _named(section, value):
             target = table.get(f"{name}_{getattr(config, 'dataset_kind', '')}") or table.get(name) or name
-            if modules := _modules_of(target):
+            if (handed_over := find_given(target)) is not None:
+                found[f"{key} {name}"] = {"its code": fingerprint_object(handed_over)}
+            elif modules := _modules_of(target):
                 found[f"{key} {name}"] = {module: _hash(file) for module, file in sorted(modules.items())}
     return found
 

@@ -20,7 +20,9 @@ from areal.utils.atomic import fsync_directory
 
 ARCHIVE_FOLDER: Final = "archived"
 _PARTIAL: Final = re.compile(r"\.(\d+)\.partial")
-_STAYS: Final = frozenset({ARCHIVE_FOLDER, LOCK_NAME})
+INPUTS_FOLDER: Final = "inputs"
+"""Rows that a Python program gave, in files named by their content: a new start reads the same ones."""
+_STAYS: Final = frozenset({ARCHIVE_FOLDER, INPUTS_FOLDER, LOCK_NAME})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,13 @@ def _shown(metrics: Mapping[str, float]) -> list[tuple[str, str, str]]:
     return [entry for entry in (_SHOWN[0], *parts, *scores, *_SHOWN[1:]) if entry[0] in metrics]
 
 
+def _in_notebook() -> bool:
+    """Return whether a kernel of Jupyter runs this process; nothing is imported to find out."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
 class LiveView:
     """Shows a run from its start to its end. Use as a context manager, so that the terminal is left in order."""
 
@@ -83,7 +90,8 @@ class LiveView:
         """
         self._title = title
         self._stream = stream if stream is not None else sys.stderr
-        self._live_wanted = enabled and self._stream.isatty()
+        self._notebook = stream is None and _in_notebook()
+        self._live_wanted = enabled and (self._notebook or self._stream.isatty())
         self._live: Any = None
         self._clock = clock
         self._began = self._phase_began = self._said = clock()
@@ -104,7 +112,8 @@ class LiveView:
             from rich.console import Console
             from rich.live import Live
 
-            console = Console(file=self._stream)
+            # Without a file, rich draws into the output of the cell.
+            console = Console(force_jupyter=True) if self._notebook else Console(file=self._stream)
             # Log lines that are printed meanwhile appear above the view.
             self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4, transient=False)
             self._live.start(refresh=True)

@@ -76,7 +76,7 @@ def resolve_target(
             )
         shown = config.model.path
         found = EvalTarget(name=shown, config=config, sets=(), output=_output(given if name is None else Path(shown)))
-        return _finish(found, sets, output, resolved.provenance)
+        return with_sets(found, sets, output, resolved.provenance)
     hub = find_name(target)
     if hub is not None and step is None:
         hub = pinned(hub, "model")
@@ -107,7 +107,7 @@ def resolve_target(
         chosen = find_step(run, step)
         place = run / "eval" / f"step-{chosen:08d}"
         found = EvalTarget(name=f"{run} at step {chosen}", config=config, sets=(), output=place, run=run, step=chosen)
-    return _finish(found, sets, output, resolved.provenance)
+    return with_sets(found, sets, output, resolved.provenance)
 
 
 def config_file_of(target: str, config_file: Path | None) -> Path | None:
@@ -177,7 +177,13 @@ def _rl(config: object, where: str) -> PPOConfig:
     return replace(config, archon=None, critic=None, actor=replace(config.actor, lora=None))
 
 
-def _finish(found: EvalTarget, sets: Sequence[str], output: Path | None, provenance: Mapping[str, str]) -> EvalTarget:
+def with_sets(
+    found: EvalTarget, sets: Sequence[str], output: Path | None = None, provenance: Mapping[str, str] | None = None
+) -> EvalTarget:
+    """Return the target with the sets to evaluate, () taking all of its configuration, checked.
+
+    Raises UsageError for an unknown name, ConfigError for what keeps a set from being evaluated.
+    """
     known = found.config.eval_sets
     for name in sets:
         if name not in known:
