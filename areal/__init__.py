@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Final
 
+    from areal.trainer.python.loop import PolicyLoop
     from areal.trainer.python.result import MetricTable, TrainResult
     from areal.trainer.python.runs import DPORun as DPO
     from areal.trainer.python.runs import GRPORun as GRPO
@@ -30,13 +31,14 @@ _EXPORTS: Final[dict[str, str]] = {
     "GRPO": "areal.trainer.python.runs:GRPORun",
     "MetricTable": "areal.trainer.python.result:MetricTable",
     "PPO": "areal.trainer.python.runs:PPORun",
+    "PolicyLoop": "areal.trainer.python.loop:PolicyLoop",
     "RewardModel": "areal.trainer.python.runs:RewardModelRun",
     "SFT": "areal.trainer.python.runs:SFTRun",
     "TrainResult": "areal.trainer.python.result:TrainResult",
 }
 """Name to the class behind it."""
 
-__all__ = ["DPO", "GRPO", "PPO", "SFT", "MetricTable", "RewardModel", "TrainResult"]
+__all__ = ["DPO", "GRPO", "PPO", "SFT", "MetricTable", "PolicyLoop", "RewardModel", "TrainResult"]
 
 
 def __getattr__(name: str) -> Any:

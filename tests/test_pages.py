@@ -16,6 +16,7 @@ PAGES = (
     "docs/memory.md",
     "docs/metrics.md",
     "docs/migration.md",
+    "docs/python-api.md",
     "docs/quickstart.md",
     "docs/rewards.md",
     "docs/rl-configuration.md",

@@ -19,6 +19,7 @@ from areal.utils.given import given
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from areal.hub.publishing import Publication
     from areal.trainer.python.arguments import RunSettings
 
 
@@ -132,6 +133,24 @@ class TrainResult:
             target = with_sets(EvalTarget(name=str(model), config=config, sets=(), output=output), names)
             start_threads(config)
             return evaluate(target, restart=restart)
+
+    def push(self, repo: str, *, private: bool = False) -> Publication:
+        """Publish the model that `best_checkpoint` names, with a card from the run, as `org/name` or `org/name@branch`.
+
+        private: whether a new repository is. Returns the commit and the address.
+
+        Raises UsageError for a run without a model, HubError for a wrong name, without a token, and when the hub
+        refuses or stays out of reach.
+        """
+        from areal.hub.publishing import check_token, repository_name
+        from areal.trainer.export import push_model
+
+        name = repository_name(repo)
+        model = self._model()
+        check_token(name)
+        best = (self.summary["exports"] or {}).get("best")
+        step = int(self.summary["steps"] if best is None else best["step"])
+        return push_model(self.directory, model, name, step=step, private=private)
 
     def _model(self) -> Path:
         model = self.best_checkpoint

@@ -5,12 +5,15 @@ import json
 import pytest
 import yaml
 
-from areal.api import HubError
+from areal.api import HubError, UsageError
 from areal.cli.main import main
 from areal.hub import publishing
 from areal.hub.names import HubName
 from areal.hub.publishing import publish, repository_name
+from areal.trainer.config import PPOConfig
 from areal.trainer.model_card import build_card
+from areal.trainer.python.arguments import RunSettings
+from areal.trainer.python.result import TrainResult
 
 CONFIG = {
     "kind": "rl",
@@ -115,6 +118,33 @@ def test_without_a_token_or_with_a_wrong_one_nothing_is_sent(run, hub, monkeypat
     with pytest.raises(HubError, match=r"does not let this token write to org/mine \(HTTP 401\)") as failed:
         push(run, private=False)
     assert "hf_wrong_one" not in f"{failed.value} {failed.value.fix} {caplog.text}"
+    assert not hub.repositories
+
+
+def result_of(run, **changes):
+    """What training from Python returns, of this run."""
+    summary = {"directory": str(run), "steps": 10, "total_steps": 10, "checkpoint": str(run / "final"), "exports": None}
+    values = PPOConfig(output_dir=str(run.parent))
+    return TrainResult(config=RunSettings(values=values), summary=summary | changes)
+
+
+def test_a_result_publishes_its_model_with_the_numbers_of_its_step(run, logged_in):
+    done = result_of(run).push("org/mine", private=True)
+    assert logged_in.repositories["model", "org/mine"].private
+    assert logged_in.repositories["model", "org/mine"].refs["main"] == done.commit
+    assert b"step 10" in logged_in.files("org/mine")["README.md"]
+    best = {"best": {"folder": str(run / "final"), "step": 4}}
+    assert result_of(run, exports=best).push("org/mine@best").revision == "best"
+    assert b"step 4" in logged_in.files("org/mine", "best")["README.md"]
+
+
+def test_a_result_without_model_token_or_name_publishes_nothing(run, hub):
+    with pytest.raises(HubError, match="needs a token"):
+        result_of(run).push("org/mine")
+    with pytest.raises(HubError, match="expected org/name"):
+        result_of(run).push("mine")
+    with pytest.raises(UsageError, match="stopped after step 10"):
+        result_of(run, checkpoint=None).push("org/mine")
     assert not hub.repositories
 
 
