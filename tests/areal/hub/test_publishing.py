@@ -132,10 +132,10 @@ def test_a_result_publishes_its_model_with_the_numbers_of_its_step(run, logged_i
     done = result_of(run).push("org/mine", private=True)
     assert logged_in.repositories["model", "org/mine"].private
     assert logged_in.repositories["model", "org/mine"].refs["main"] == done.commit
-    assert b"step 10" in logged_in.files("org/mine")["README.md"]
+    assert b"after 10 steps" in logged_in.files("org/mine")["README.md"]
     best = {"best": {"folder": str(run / "final"), "step": 4}}
     assert result_of(run, exports=best).push("org/mine@best").revision == "best"
-    assert b"step 4" in logged_in.files("org/mine", "best")["README.md"]
+    assert b"after 4 steps" in logged_in.files("org/mine", "best")["README.md"]
 
 
 def test_a_result_without_model_token_or_name_publishes_nothing(run, hub):
