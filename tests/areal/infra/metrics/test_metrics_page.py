@@ -14,6 +14,8 @@ from tests.areal.trainer import pair_runs, runs
 
 PAGE = Path(__file__).parents[4] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| (`.+?`) \|.*\|([^|]*)\|$", re.MULTILINE)
+SECTIONS = ("curriculum/", "distillation/", "source/")
+"""Groups of names that need a section of their own in the configuration: mixtures and teachers have their tests."""
 ELSEWHERE = {
     "eval/failed", "perf/mfu", "rollout/dropped/<reason>", "rollout/faults/<kind>", "stats/<name>",
     "stats/<name>/count", "stats/<name>/max", "stats/<name>/min", "train/nonfinite_sequences_count",
@@ -83,7 +85,8 @@ def test_every_name_on_the_page_is_logged_by_a_run(tmp_path):
     for kind, run in RUNS.items():
         run(tmp_path / kind)
         found |= logged(tmp_path / kind)
-    missing = {name for name in on_page() if not any(re.fullmatch(pattern(name), one) for one in found)}
+    named = {name for name in on_page() if not name.startswith(SECTIONS)}
+    missing = {name for name in named if not any(re.fullmatch(pattern(name), one) for one in found)}
     assert missing == ELSEWHERE
 
 
