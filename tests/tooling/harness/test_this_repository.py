@@ -13,7 +13,7 @@ from tooling.harness.__main__ import main
 from tooling.harness.context import open_context
 
 ROOT = Path(__file__).resolve().parents[3]
-EXPERTS = {"algorithm", "archon", "code-verifier", "environments", "fsdp", "harness", "launcher", "megatron", "planner"}
+EXPERTS = {"algorithm", "archon", "code-verifier", "environments", "fsdp", "harness", "launcher", "megatron", "planner", "runs"}
 EXPERTS |= {"simple-code-reviewer"}
 CLIENTS = Path(os.environ.get("AREAL_AGENT_CLIS", ROOT / ".areal-cache" / "agent-clis" / "node_modules" / ".bin"))
 
@@ -42,7 +42,7 @@ def test_what_is_said_of_ours_next_to_other_experts_leads_to_the_place_that_show
         place = page.parent / path
         assert place.is_file(), target
         assert not anchor or anchor in anchors(place), target
-    assert anchors(page) >= EXPERTS - {"environments", "harness"}  # those have no counterpart, and a paragraph
+    assert anchors(page) >= EXPERTS - {"environments", "harness", "runs"}  # those have no counterpart, and a paragraph
 
 
 @pytest.mark.slow
