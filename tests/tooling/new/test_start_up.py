@@ -33,7 +33,7 @@ OURS = {
 STANDARD = """
 argparse ast bz2 collections contextlib copy copyreg dataclasses datetime dis enum errno fnmatch functools gettext
 hashlib importlib inspect ipaddress itertools keyword linecache locale lzma math ntpath opcode operator os pathlib
-re reprlib shutil stat string token tokenize tomllib types typing urllib warnings weakref zlib
+re reprlib shlex shutil stat string token tokenize tomllib types typing urllib warnings weakref zlib
 """
 """Top-level names; what only helps others of the list (underscored, C, or encodings) is not counted."""
 

@@ -42,7 +42,7 @@ VLLM_ROUTES = {
     "/reset_prefix_cache": ["adapter.py"],
     "/resume": ["adapter.py"],
     "/update_weight_version": ["adapter.py"],
-    "/v1/completions": ["adapter.py"],
+    "/v1/completions": ["adapter.py", "teacher.py"],
     "/version": ["adapter.py"],
 }
 VLLM_VARIABLES = [
