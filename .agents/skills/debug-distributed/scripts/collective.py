@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import socket
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ SWITCHES = (
     "TORCH_SHOW_CPP_STACKTRACES",
 )
 """Variables that say how processes talk, and how much they say about it."""
+PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Variables that say which of the processes this one is, and where the others are."""
 
 
 def fingerprint(tensor: torch.Tensor) -> str:
@@ -104,7 +107,7 @@ def along(mesh: DeviceMesh, device: torch.device) -> dict[str, str]:
 
 
 def main() -> int:
-    """Return 0 when every collective gave every rank the right numbers, 1 when one did not."""
+    """Return 0 when every collective gave every rank the right numbers, 1 when one did not; 2 without ranks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")
     parser.add_argument("--elements", type=int, default=1024, metavar="N", help="of each tensor (1024)")
@@ -113,6 +116,12 @@ def main() -> int:
     parser.add_argument("--leave-out", type=int, default=-1, metavar="RANK", help="a rank that takes no part")
     parser.add_argument("--out", type=Path, help="gets what rank 0 found, as a line of JSON")
     options = parser.parse_args()
+    missing = [name for name in PLACE if name not in os.environ]
+    if missing:
+        parser.error(
+            f"{', '.join(missing)} not set: this process does not know the other ranks; start it with "
+            f"`areal launch --ranks 2 -- python {sys.argv[0]}` or `torchrun --nproc-per-node 2 {sys.argv[0]}`"
+        )
     accelerated = options.backend != "gloo" and torch.accelerator.is_available()
     device = torch.device("cpu")
     if accelerated:
