@@ -30,8 +30,9 @@ def loop(**changes):
     )
 
 
-def share_of_sevens(samples):
-    return sum(sample.completion.count("7") for sample in samples) / sum(len(sample.completion) for sample in samples)
+def sevens(samples):
+    """Sevens per answer, of at most three."""
+    return sum(sample.completion.count("7") for sample in samples) / len(samples)
 
 
 def test_it_learns_what_the_loop_rewards_and_saves_it(tmp_path):
@@ -40,7 +41,7 @@ def test_it_learns_what_the_loop_rewards_and_saves_it(tmp_path):
         first = policy.sample(PROMPTS, group_size=16)
         before = {name: value.clone() for name, value in policy.learner.weights().items()}
         samples = first
-        for step in range(1, 13):
+        for step in range(1, 21):
             for sample in samples:
                 sample.reward = float(sample.completion.count("7"))
             metrics = policy.update(samples)
@@ -48,12 +49,13 @@ def test_it_learns_what_the_loop_rewards_and_saves_it(tmp_path):
             samples = policy.sample(PROMPTS, group_size=16)
             assert {version for sample in samples for version in sample.response.output_versions} == {step}
         assert {"reward/mean", "train/loss"} <= set(metrics)
-        assert share_of_sevens(samples) > share_of_sevens(first) + 0.3
+        assert sevens(samples) > sevens(first) + 1
         assert any((value != before[name]).any() for name, value in policy.learner.weights().items())
         saved = policy.save(tmp_path / "model")
     assert not [thread for thread in set(threading.enumerate()) - threads if thread.name == "areal-loop"]
-    with loop(model=str(saved), tokenizer_path=None, gconfig={"max_new_tokens": 3}) as again:
-        assert share_of_sevens(again.sample(PROMPTS, group_size=16)) > share_of_sevens(first) + 0.3
+    limits = {"gconfig": {"max_new_tokens": 3}, "engine": {"max_seq_len": 64}}
+    with areal.PolicyLoop(model=str(saved), num_threads=1, total_steps=1, **limits) as again:
+        assert sevens(again.sample(PROMPTS, group_size=16)) > sevens(first) + 1
 
 
 def test_samples_of_a_group_differ_and_groups_are_numbered():
