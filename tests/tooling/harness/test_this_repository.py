@@ -13,7 +13,18 @@ from tooling.harness.__main__ import main
 from tooling.harness.context import open_context
 
 ROOT = Path(__file__).resolve().parents[3]
-EXPERTS = {"algorithm", "archon", "code-verifier", "environments", "fsdp", "harness", "launcher", "megatron", "planner", "runs"}
+EXPERTS = {
+    "algorithm",
+    "archon",
+    "code-verifier",
+    "environments",
+    "fsdp",
+    "harness",
+    "launcher",
+    "megatron",
+    "planner",
+    "runs",
+}
 EXPERTS |= {"simple-code-reviewer"}
 CLIENTS = Path(os.environ.get("AREAL_AGENT_CLIS", ROOT / ".areal-cache" / "agent-clis" / "node_modules" / ".bin"))
 
