@@ -2,8 +2,8 @@
 imported.
 
 Read in this order: records (what travels), generation and engine (who produces and consumes it), workflow, reward,
-dataset, model (what you add), serving (engines whose servers are processes), registry (how names find it), config and
-errors.
+dataset, model and recurrence (what you add), serving (engines whose servers are processes), registry (how names find
+it), config and errors.
 """
 
 from areal.api.config import Config, check_ranges, number
@@ -27,7 +27,14 @@ from areal.api.errors import (
     UsageError,
 )
 from areal.api.generation import GenerationConfig, ModelRequest, ModelResponse
-from areal.api.model import AttentionBackend, BaseModelArgs, CausalModel, ModelSpec, StateDictAdapter
+from areal.api.model import (
+    AttentionBackend,
+    BaseModelArgs,
+    CausalModel,
+    ModelSpec,
+    StateBackend,
+    StateDictAdapter,
+)
 from areal.api.records import (
     NO_VERSION,
     DistilledBatch,
@@ -42,6 +49,7 @@ from areal.api.records import (
     TeacherScores,
     Trajectory,
 )
+from areal.api.recurrence import OF_HEADS, DecayedSum, DeltaRule, Diagonal, Recurrence, SelectiveScan
 from areal.api.registry import load, unknown_name
 from areal.api.reward import RewardFunction
 from areal.api.serving import (
@@ -61,6 +69,7 @@ from areal.api.workflow import RolloutWorkflow
 __all__ = [
     "BASE_VERSION",
     "NO_VERSION",
+    "OF_HEADS",
     "REQUIRED_COLUMNS",
     "ArealError",
     "AttentionBackend",
@@ -73,6 +82,9 @@ __all__ = [
     "DataError",
     "DatasetKind",
     "DatasetLoader",
+    "DecayedSum",
+    "DeltaRule",
+    "Diagonal",
     "DistilledBatch",
     "EngineError",
     "Fault",
@@ -96,14 +108,17 @@ __all__ = [
     "PromptGroup",
     "Provenance",
     "PublishedWeights",
+    "Recurrence",
     "RegistryError",
     "RewardFunction",
     "RewardUse",
     "RolloutError",
     "RolloutWorkflow",
+    "SelectiveScan",
     "ServerInstance",
     "ServerListener",
     "ServerPool",
+    "StateBackend",
     "StateDictAdapter",
     "StopReason",
     "TeacherScores",

@@ -53,6 +53,7 @@ def check_ranges(config: Config, prefix: str = "") -> None:
         if value is None or all(_COMPARE[sign](value, bound) for sign, bound in limits.items()):
             continue
         because = f" ({item.metadata['because']})" if item.metadata["because"] else ""
-        expected = " and ".join(f"{sign} {bound:g}" for sign, bound in limits.items())
+        shown = {sign: str(bound) if isinstance(bound, int) else f"{bound:g}" for sign, bound in limits.items()}
+        expected = " and ".join(f"{sign} {bound}" for sign, bound in shown.items())
         message = f"{prefix}{item.name} is {value}, expected {expected}{because}"
         raise ConfigError(message, fix=f"set {item.name} to a value {expected}")

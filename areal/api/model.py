@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from areal.api.recurrence import Recurrence
+
 
 class AttentionBackend(Protocol):
     """Where keys and values live and how queries meet them. Layers call it; they never see masks or caches.
@@ -45,6 +47,30 @@ class AttentionBackend(Protocol):
         ...
 
 
+class StateBackend(Protocol):
+    """Where layers whose memory has a fixed size keep it. Layers call it; they know neither documents nor caches.
+
+    The same object is the `AttentionBackend` of the forward. Nothing of a document reaches another one: its first token
+    finds a state of zeros, and zeros before it. What cannot carry a state raises ModelError; it never ignores one.
+    """
+
+    def convolve(self, layer: int, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Causal convolution of each channel over the inputs of the same document.
+
+        inputs: [T, C]; weight: [C, K], its last column for a token itself; bias: [C]. Returns [T, C] in the dtype of
+        the weight: y_t = sum over j < K of weight_j * x_(t - K + 1 + j), summed at least in float32, plus the bias.
+        A layer convolves once per forward.
+        """
+        ...
+
+    def scan(self, layer: int, recurrence: Recurrence) -> Tensor:
+        """Return the outputs [T, H, d_v] of a linear recurrence within each document, at least in float32.
+
+        A layer scans once per forward.
+        """
+        ...
+
+
 class CausalModel(Protocol):
     """The part of a decoder that engines use; every family's model is an nn.Module of this shape."""
 
@@ -69,8 +95,8 @@ class CausalModel(Protocol):
         """Logits [T, vocab_size] of packed tokens: tokens int64 [T], positions int64 [T], cu_seqlens int32 [S + 1].
 
         attention: None means packed causal attention over cu_seqlens; prompts that several samples share are trained
-        on through a backend of their own. tree_attn_meta is reserved for deeper trees and must be None for now
-        (ModelError otherwise).
+        on through a backend of their own. Where layers have states, it is a `StateBackend` as well. tree_attn_meta is
+        reserved for deeper trees and must be None for now (ModelError otherwise).
         """
         ...
 

@@ -259,14 +259,15 @@ class PairedBatch(PaddedBatch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeacherScores:
-    """What a teacher says about the sampled tokens of a batch. float32, 0 where loss_mask is 0."""
+    """What a teacher says about the sampled tokens of a batch, in float32, or in float64 if that is its own; 0 where
+    loss_mask is 0."""
 
     logp: Tensor
-    """float32 [S, L], of each token."""
+    """[S, L], of each token."""
     candidates: Tensor | None = None
     """int64 [S, L, K], the likeliest tokens in its place, likeliest first; None when not asked for."""
     candidate_logp: Tensor | None = None
-    """float32 [S, L, K], of those."""
+    """[S, L, K], of those."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,11 +277,11 @@ class DistilledBatch(PaddedBatch):
     teachers: Tensor
     """int64 [S], number of each row's teacher, in the order of the configuration."""
     teacher_logp: Tensor
-    """float32 [S, L], of each sampled token under the teacher of its row."""
+    """[S, L], of each sampled token under the teacher of its row."""
     candidates: Tensor | None = None
     """int64 [S, L, K], tokens that the teacher lists in place of each sampled one; None when it lists none."""
     candidate_teacher_logp: Tensor | None = None
-    """float32 [S, L, K], of those under the teacher."""
+    """[S, L, K], of those under the teacher."""
     candidate_logp: Tensor | None = None
     """float32 [S, L, K], of those under the trained model, with gradient; the engine sets it in the micro-batch that
     its loss function gets."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from areal.api import BaseModelArgs
+    from areal.models.wrapping import Wrapping
 
     class Shaped(Protocol):
         """A tensor, or one on disk."""
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "Filters",
     "QueryKeyValue",
     "Renamed",
     "Reshaped",
@@ -46,6 +48,10 @@ __all__ = [
 
 HEAD: Final = "lm_head.weight"
 EMBEDDING: Final = "embed_tokens.weight"
+MIXER: Final = "self_attn"
+"""What every mixer is called with us. Rows call those with a state by their `place` ("layers.*.delta.q_proj"): a model
+may have several kinds, whose matrices have the same names and are stored under others."""
+PER_KEY_HEAD: Final = "per_key_head"
 ALWAYS_SKIPPED: Final = (r"(^|\.)rotary_emb\.inv_freq$",)
 """Names on disk that never hold anything to load. Rotary frequencies are computed from the config."""
 
@@ -64,11 +70,13 @@ class StoredUnit:
         """Return the tensors on disk that have another shape than the config says."""
         with torch.device("meta"):
             blanks = self.row.write([torch.empty(shape) for shape in self.shapes], self.head_dim)
-        shapes = [(name, state_dict[name].shape, blank.shape) for name, blank in zip(self.on_disk, blanks, strict=True)]
+        found, expected = [state_dict[name].shape for name in self.on_disk], [blank.shape for blank in blanks]
+        if self.row.accepts(found, expected):
+            return []
         return [
-            f"{', '.join(self.ours)} ({name}) is {list(found)}, expected {list(expected)}"
-            for name, found, expected in shapes
-            if found != expected
+            f"{', '.join(self.ours)} ({name}) is {list(shape)}, expected {list(wanted)}"
+            for name, shape, wanted in zip(self.on_disk, found, expected, strict=True)
+            if shape != wanted
         ]
 
     def read(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -115,6 +123,7 @@ class TableAdapter(StateDictAdapter):
 
     def __init__(self, args: BaseModelArgs) -> None:
         self.args = args
+        self._wrapping: Wrapping | None = getattr(args, "wrapping", None)
         with torch.device("meta"):
             self._model: nn.Module = self.model_class(args)
         self._shapes = {name: tensor.shape for name, tensor in self._model.state_dict().items()}
@@ -189,9 +198,15 @@ class TableAdapter(StateDictAdapter):
                 on_disk |= unit.write(state_dict)
         return on_disk
 
+    def names_on_disk(self) -> list[str]:
+        """Return the names of everything that is stored."""
+        return [name for unit in dict.fromkeys(self._units.values()) for name in unit.on_disk]
+
     def _row(self, name: str) -> Row:
         """Return the row for one of our names: the longest that names it or a module around it, or the usual one."""
         pattern = re.sub(r"^layers\.\d+", "layers.*", name)
+        if self._place(name) != MIXER:
+            pattern = pattern.replace(f".{MIXER}.", f".{self._place(name)}.", 1)
         parts = pattern.split(".")
         for length in range(len(parts), 0, -1):
             row = self._rows.get(".".join(parts[:length]))
@@ -202,7 +217,8 @@ class TableAdapter(StateDictAdapter):
     def _unit(self, row: Row, name: str) -> StoredUnit:
         """Return the application of `row` to the layer of `name`, one of our names."""
         layer = name.split(".")[1] if name.startswith("layers.") else ""
-        targets = [target.replace("*", layer) for target in row.targets]
+        place = f"layers.{layer}.{self._place(name)}"
+        targets = [re.sub(rf"^{place}\b", f"layers.{layer}.{MIXER}", each.replace("*", layer)) for each in row.targets]
         suffix = next(name[len(target) :] for target in targets if name == target or name.startswith(f"{target}."))
         ours = tuple(target + suffix for target in targets)
         absent = [other for other in ours if other not in self._shapes]
@@ -211,15 +227,21 @@ class TableAdapter(StateDictAdapter):
                 f"{type(self).__name__}: {name} would be stored with {_listing(absent)}, which this model lacks"
             )
         shapes = tuple(self._shapes[other] for other in ours)
-        on_disk = row.names(row.on_disk.replace("*", layer) + suffix, shapes)
-        return StoredUnit(row, ours, shapes, on_disk, self._head_dim(name))
+        # A row of the whole layer goes on with what rows call the mixer.
+        below = re.sub(rf"^\.{MIXER}\b", f".{self._place(name)}", suffix)
+        on_disk = row.names(row.on_disk.replace("*", layer) + below, shapes)
+        if self._wrapping is not None:
+            on_disk = tuple(map(self._wrapping.layout.outer, on_disk))
+        return StoredUnit(row, ours, shapes, on_disk, row.measure(self._mixer(name)))
 
-    def _head_dim(self, name: str) -> int:
-        """Return the head size of the attention layer that one of our names belongs to; 0 elsewhere."""
-        owner = (
-            self._model.get_submodule(name.rpartition("self_attn.")[0] + "self_attn") if "self_attn." in name else None
-        )
-        return getattr(owner, "head_dim", 0)
+    def _mixer(self, name: str) -> nn.Module | None:
+        """Return the mixer that one of our names belongs to; None elsewhere."""
+        owner, inside, _ = name.partition(f".{MIXER}.")
+        return self._model.get_submodule(f"{owner}.{MIXER}") if inside else None
+
+    def _place(self, name: str) -> str:
+        """Return what rows call the mixer that one of our names belongs to."""
+        return getattr(self._mixer(name), "place", MIXER)
 
     def _stored_unit(self, name: str, state_dict: Mapping[str, Shaped]) -> StoredUnit:
         """Return the unit in whose layout `name` is stored: the row's, or its alternative if only that is complete."""
@@ -233,11 +255,18 @@ class TableAdapter(StateDictAdapter):
     def _tied_head(self, unexpected: Sequence[str]) -> str | None:
         """Return the name of a stored head, in a model that has none beside its embedding."""
         name = self._row(HEAD).on_disk.removesuffix(".weight") + ".weight"
+        if self._wrapping is not None:
+            name = self._wrapping.layout.outer(name)
         return name if HEAD not in self._shapes and name in unexpected else None
 
     def is_skipped(self, key: str) -> bool:
         """Return whether a name on disk holds nothing of this model."""
-        return any(re.search(pattern, key) for pattern in (*ALWAYS_SKIPPED, *self.skipped))
+        keys: Sequence[str] = (key,)
+        if self._wrapping is not None:
+            if self._wrapping.layout.keeps(key):
+                return True
+            keys = self._wrapping.layout.inner(key)
+        return any(re.search(pattern, each) for pattern in (*ALWAYS_SKIPPED, *self.skipped) for each in keys)
 
 
 def untied(name: str) -> str:
@@ -290,10 +319,18 @@ class Row(ABC):
         """Return the names on disk, from the one that `on_disk` gives for a layer, and the shapes with us."""
         return (name,)
 
+    def measure(self, mixer: object) -> int:
+        """Return the number that the layout depends on beside the shapes: the head size of the attention that the
+        tensors belong to, 0 elsewhere (mixer: None)."""
+        return int(getattr(mixer, "head_dim", 0))
+
+    def accepts(self, found: Sequence[torch.Size], expected: Sequence[torch.Size]) -> bool:
+        """Return whether stored tensors of these shapes can be read; expected: of what `write` returns."""
+        return list(found) == list(expected)
+
     @abstractmethod
     def read(self, stored: Sequence[Tensor], shapes: Sequence[torch.Size], head_dim: int) -> list[Tensor]:
-        """Return our tensors, of `shapes`, from those stored; head_dim: of the attention they belong to, 0
-        elsewhere."""
+        """Return our tensors, of `shapes`, from those stored; head_dim: what `measure` gives."""
 
     @abstractmethod
     def write(self, tensors: Sequence[Tensor], head_dim: int) -> list[Tensor]:
@@ -380,11 +417,16 @@ class SwappedHalves(Row):
 class Rows(Row):
     """Modules stacked along their output features in one matrix.
 
-    arrangement: "concat", all rows of the first, then of the second; "interleaved", a row of each in turn.
+    arrangement: "concat", all rows of the first, then of the second; "interleaved", a row of each in turn;
+    "per_key_head", for each key head of a mixer with a state the rows of all parts that it serves (Qwen3-Next).
     """
 
     arrangement: str = "concat"
     transposed: bool = False
+
+    def measure(self, mixer: object) -> int:
+        """See Row: the number of key heads where that is asked for."""
+        return int(getattr(mixer, "num_key_heads", 0)) if self.arrangement == PER_KEY_HEAD else super().measure(mixer)
 
     def read(self, stored: Sequence[Tensor], shapes: Sequence[torch.Size], head_dim: int) -> list[Tensor]:
         """See Row."""
@@ -406,7 +448,51 @@ class Rows(Row):
 
     def _groups(self, rows: Sequence[int], head_dim: int) -> int:
         """Return the number of equal runs in which every part has its share of rows."""
+        if self.arrangement == PER_KEY_HEAD:
+            return head_dim
         return _groups(self, self.arrangement, rows[0])
+
+
+@dataclass(frozen=True)
+class Filters(Row):
+    """Filters of depthwise convolutions, those of the first above those of the second: [channels, 1, taps] on disk,
+    [channels, taps] with us. Their biases, if there are any, likewise in one vector."""
+
+    def read(self, stored: Sequence[Tensor], shapes: Sequence[torch.Size], head_dim: int) -> list[Tensor]:
+        """See Row."""
+        return list(stored[0].reshape(-1, *shapes[0][1:]).split([shape[0] for shape in shapes]))
+
+    def write(self, tensors: Sequence[Tensor], head_dim: int) -> list[Tensor]:
+        """See Row."""
+        whole = torch.cat(list(tensors))
+        return [whole[:, None] if whole.dim() > 1 else whole]
+
+
+@dataclass(frozen=True)
+class FilterPieces(Row):
+    """Filters of depthwise convolutions in a tensor each, whose names stand between braces: "{q,k,v}_conv1d".
+
+    They are read end to end, wherever they are cut: published checkpoints cut them where queries, keys and values end,
+    as is done here, and transformers, which reads them end to end as well, saves equal parts (OLMo Hybrid).
+    """
+
+    def names(self, name: str, shapes: Sequence[torch.Size]) -> tuple[str, ...]:
+        """See Row."""
+        before, pieces, after = re.split(r"[{}]", name)
+        return tuple(f"{before}{piece}{after}" for piece in pieces.split(","))
+
+    def accepts(self, found: Sequence[torch.Size], expected: Sequence[torch.Size]) -> bool:
+        """See Row."""
+        whole = sum(shape[0] for shape in expected)
+        return {shape[1:] for shape in found} == {expected[0][1:]} and sum(shape[0] for shape in found) == whole
+
+    def read(self, stored: Sequence[Tensor], shapes: Sequence[torch.Size], head_dim: int) -> list[Tensor]:
+        """See Row."""
+        return list(torch.cat(list(stored)).reshape(-1, *shapes[0][1:]).split([shape[0] for shape in shapes]))
+
+    def write(self, tensors: Sequence[Tensor], head_dim: int) -> list[Tensor]:
+        """See Row."""
+        return [tensor[:, None] for tensor in tensors]
 
 
 @dataclass(frozen=True)

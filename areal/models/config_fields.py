@@ -28,6 +28,7 @@ HARMLESS_FIELDS: Final[dict[str, str]] = {
     "chunk_size_feed_forward": "memory chunking in transformers, same result",
     "dtype": "storage dtype; the caller decides the dtype",
     "id2label": "classification heads only",
+    "ignore_index": "label of what a loss leaves out",
     "initializer_factor": "random initialisation only",
     "label2id": "classification heads only",
     "output_attentions": "what transformers returns",
@@ -93,6 +94,29 @@ class ConfigFields:
     def has(self, name: str) -> bool:
         """Return whether the field is present and not null."""
         return self._values.get(name) is not None
+
+    def spelled(self, name: str, spelling: str, letters: Mapping[str, str]) -> None:
+        """Take a text of one letter for each layer, such as "M-M*", for the list that it spells."""
+        text = self._values.pop(spelling, None)
+        if text is None:
+            return
+        if not isinstance(text, str) or not set(text) <= letters.keys():
+            raise self.error(spelling, text, f"a text of the letters {_alternatives(letters)}")
+        values = [letters[letter] for letter in text]
+        if self._values.get(name) not in (None, values):
+            raise self.error(spelling, text, f"the same as {name}, which is {self._values[name]!r}")
+        self._values[name] = values
+
+    def respell(self, name: str, words: Mapping[str, str]) -> None:
+        """Take older words in a list, such as "mamba", for those of today."""
+        values = self._values.get(name)
+        if isinstance(values, (list, tuple)):
+            self._values[name] = [words.get(value, value) if isinstance(value, str) else value for value in values]
+
+    def omit(self, name: str, text: str) -> None:
+        """Take a field with this text, such as "auto", for absent."""
+        if self._values.get(name) == text:
+            del self._values[name]
 
     def is_null(self, name: str) -> bool:
         """Return whether the field is present and null; consumes it if so."""
@@ -181,16 +205,16 @@ class ConfigFields:
         return None if self._is_missing(name, default) else self.text(name, default, allowed=allowed)
 
     def per_layer(
-        self, name: str, num_layers: int, default: Sequence[V] | None = None, *, allowed: Collection[V]
+        self, name: str, num_layers: int | None, default: Sequence[V] | None = None, *, allowed: Collection[V]
     ) -> tuple[V, ...]:
-        """Return one of `allowed` for each layer; null means absent."""
+        """Return one of `allowed` for each layer; null means absent. num_layers: None where this list counts them."""
         values = self._values.pop(name, None)
         if values is None:
             if default is None:
                 raise self._absent(name)
             return tuple(default)
-        if not isinstance(values, (list, tuple)) or len(values) != num_layers:
-            raise self.error(name, values, f"a list of {num_layers} entries, one per layer")
+        if not isinstance(values, (list, tuple)) or len(values) != (len(values) if num_layers is None else num_layers):
+            raise self.error(name, values, f"a list of {num_layers or 'some'} entries, one per layer")
         unknown = [value for value in values if not any(_same(value, known) for known in allowed)]
         if unknown:
             raise self.error(name, list(dict.fromkeys(map(str, unknown))), _alternatives(allowed, quoted=False))
@@ -209,6 +233,16 @@ class ConfigFields:
         if not numbers or len(values) != num_layers:
             raise self.error(name, values, f"a list of {num_layers} numbers of at least 0, one per layer")
         return tuple(float(value) for value in values)
+
+    def bounds(self, name: str, default: tuple[float, float] | None = None) -> tuple[float, float]:
+        """Return a pair of numbers, the second at least the first and possibly infinite."""
+        values = self._values.pop(name, default)
+        if values is None:
+            raise self._absent(name)
+        numbers = isinstance(values, (list, tuple)) and len(values) == 2 and all(map(_is_number, values))
+        if not numbers or not values[0] <= values[1]:
+            raise self.error(name, values, "a list of two numbers, the smaller one first")
+        return float(values[0]), float(values[1])
 
     def integers(self, name: str, default: Collection[int] | None = ()) -> tuple[int, ...]:
         """Return a list of whole numbers, e.g. of layers; null means absent."""
@@ -252,6 +286,23 @@ class ConfigFields:
         """Return the special token ids that are set or explicitly null, to be written back unchanged: where one is
         absent, `transformers` takes a default that may be no token of this vocabulary."""
         return {name: self._values.pop(name) for name in TOKEN_FIELDS if name in self._values}
+
+    def remote_code(self, analysed: Mapping[str, str]) -> dict[str, Any]:
+        """Return auto_map, to be written back unchanged; {} where there is none.
+
+        analysed: names of the classes that the family was made from. Those in the config must be the same, but for a
+        repository in front ("org/name--modeling.Class"): other code computes something else. Names of other classes, of
+        a tokenizer say, are nothing to the model.
+        """
+        found = self._values.pop("auto_map", None)
+        if found is None:
+            return {}
+        if not isinstance(found, dict):
+            raise self.error("auto_map", found, "an object")
+        for name, expected in analysed.items():
+            if name in found and str(found[name]).rpartition("--")[2] != expected:
+                raise self.error(f"auto_map.{name}", found[name], f"{expected!r}, the code this family was made from")
+        return found
 
     def finish(self, harmless: Collection[str] = ()) -> None:
         """Refuse every field that was neither taken nor declared harmless; warn of noise that training leaves out."""
@@ -310,6 +361,10 @@ class ConfigFields:
         if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
             raise self.error(name, value, f"of type {kind.__name__}")
         return value  # type: ignore[return-value]  # narrowed by `accepted`, which mypy cannot see
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _same(value: Any, allowed: Any) -> bool:

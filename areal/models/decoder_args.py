@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from areal.models.config_fields import ConfigFields
+    from areal.models.wrapping import Wrapping
 
 
 @dataclass(kw_only=True)
@@ -28,6 +29,17 @@ class DecoderArgs(BaseModelArgs, ABC):
     """Standard deviation of random weights."""
     token_ids: dict[str, Any] = field(default_factory=dict, compare=False)
     """Special token ids of the checkpoint, nulls included, written back on export; no part of the computation."""
+    auto_map: dict[str, Any] = field(default_factory=dict, compare=False)
+    """Names of the classes in modeling files beside the checkpoint, written back on export; only families that were
+    made from such files take any."""
+    code_folder: str = field(default="", compare=False)
+    """Folder that the checkpoint was loaded from, where it has such files: they go along with what is saved."""
+    wrapping: Wrapping | None = field(default=None, compare=False)
+    """What is around the model in a checkpoint of several models."""
+
+    def remote_code(self) -> dict[str, Any]:
+        """Return the field that names the modeling files, where there are any."""
+        return {"auto_map": self.auto_map} if self.auto_map else {}
 
     def __post_init__(self) -> None:
         """Refuse head counts that no attention can have, and contexts without a second token."""
@@ -51,6 +63,7 @@ ROTARY_TYPES: Final[dict[str, tuple[frozenset[str], frozenset[str]]]] = {
     "linear": (frozenset({"factor"}), frozenset()),
     "llama3": (frozenset({"factor", "low_freq_factor", "high_freq_factor", _ORIGINAL}), frozenset()),
     "longrope": (frozenset({"factor", "short_factor", "long_factor", _ORIGINAL}), frozenset({"attention_factor"})),
+    "proportional": (frozenset(), frozenset({"factor", "partial_rotary_factor"})),
     "yarn": (
         frozenset({"factor", _ORIGINAL}),
         frozenset({"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}),
@@ -185,8 +198,15 @@ class _Reader:
         if "rope_parameters" not in given:
             self._refuse_unread(given, outer)
         elif "rope_parameters+rope_theta" in self.unread and "rope_theta" in given["rope_parameters"]:
-            outer.pop("rope_theta", None)
-        found = [self._parse(name, raw, outer) for name, raw in given.items()]
+            # What counts there is the base of rope_scaling beside it, too.
+            outer["rope_theta"] = given["rope_parameters"]["rope_theta"]
+        original, found = fields.optional(_ORIGINAL), []
+        for name, raw in given.items():
+            if original is not None:
+                fields.put_back(_ORIGINAL, original)  # for each of two spellings
+            found.append(self._parse(name, raw, outer))
+        if original is not None and not given:
+            fields.put_back(_ORIGINAL, original)
         if len(found) == 2 and found[0] != found[1]:
             raise ModelError(
                 f"config of model_type {fields.model_type!r} contradicts itself: rope_parameters means {found[0]} but "
@@ -260,6 +280,11 @@ class _Reader:
             raise fields.error(f"{name}.rope_type", rotary_type, f"one of {', '.join(supported)}")
         theta = self._either(name, "rope_theta", values, outer)
         partial = self._either(name, "partial_rotary_factor", values, outer, otherwise=1.0)
+        if not (isinstance(partial, (int, float)) and 0 < partial <= 1):
+            raise fields.error(f"{name}.partial_rotary_factor", partial, "a number above 0, at most 1")
+        if rotary_type == "proportional":
+            # All of a head is rotated, by angles of 0 beyond the part.
+            values["partial_rotary_factor"], partial = float(partial), 1.0
         if theta is None:
             raise ModelError(f"config of model_type {fields.model_type!r} has no {name}.rope_theta, which is required")
         extra = self._take_extra(name, rotary_type, values)
@@ -272,8 +297,6 @@ class _Reader:
                 raise fields.error(f"{name}.{key}", value, "a list of numbers" if listed else "a number")
         if partial != 1.0 and not self.can_be_partial:
             raise fields.error(f"{name}.partial_rotary_factor", partial, "1.0")
-        if not (isinstance(partial, (int, float)) and 0 < partial <= 1):
-            raise fields.error(f"{name}.partial_rotary_factor", partial, "a number above 0, at most 1")
         return RotaryArgs(
             theta=float(theta),
             rotary_type=rotary_type,

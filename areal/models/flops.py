@@ -16,8 +16,12 @@ from torch import nn
 
 from areal.api import ModelError
 from areal.models.blocks.attention import SelfAttention
+from areal.models.blocks.gated_delta import GatedDelta
 from areal.models.blocks.latent_attention import LatentAttention
+from areal.models.blocks.mamba1 import Mamba1
+from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.moe import Experts, MixtureOfExperts, Router
+from areal.models.blocks.short_convolution import DepthwiseConvolution, ShortConvolution
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,12 +58,16 @@ def matrix_values(model: DecoderModel) -> int:
 
 
 def attention_products(model: DecoderModel, lengths: Sequence[int]) -> int:
-    """Return the multiplications of queries with the keys they see, and of attention weights with their values."""
+    """Return the multiplications of queries with the keys they see, and of attention weights with their values; of
+    mixers with a state, those of filters, and of reading and writing the state, which a token does once."""
     total = 0
     for layer in model.layers:
-        found = [module for module in layer.modules() if isinstance(module, (SelfAttention, LatentAttention))]
-        if not found:
+        modules = list(layer.modules())
+        found = [module for module in modules if isinstance(module, (SelfAttention, LatentAttention))]
+        stateful = [module for module in modules if isinstance(module, (GatedDelta, Mamba1, Mamba2, ShortConvolution))]
+        if not found and not stateful and getattr(layer, "self_attn", layer) is not None:
             raise ModelError(f"{type(layer).__name__} has no attention that is known here; its FLOPs are unknown")
+        total += sum(lengths) * sum(_state_values(mixer) for mixer in stateful)
         for attention in found:
             pairs = sum(visible_pairs(length, attention.window, attention.chunk) for length in lengths)
             total += pairs * _values_per_pair(attention)
@@ -82,6 +90,19 @@ def _values_per_pair(attention: SelfAttention | LatentAttention) -> int:
         return attention.num_heads * (attention.head_dim + attention.value_dim)
     heads = attention.o_proj.in_features // attention.value_dim
     return heads * (attention.nope_dim + attention.rope_dim + attention.value_dim)
+
+
+def _state_values(mixer: nn.Module) -> int:
+    """Return the values of filters that a token is multiplied with, and of its state, once per use of it."""
+    filters = sum(part.weight.numel() for part in mixer.modules() if isinstance(part, DepthwiseConvolution))
+    if isinstance(mixer, GatedDelta):
+        # What the state says of the key, what is written, and what the query reads.
+        return filters + 3 * mixer.num_value_heads * mixer.key_dim * mixer.value_dim
+    if isinstance(mixer, Mamba1):
+        return filters + 2 * mixer.A_log.numel()
+    if isinstance(mixer, Mamba2):
+        return filters + 2 * mixer.num_heads * mixer.head_dim * mixer.state_size
+    return filters
 
 
 def _chosen_values(mixture: MixtureOfExperts) -> int:

@@ -6,7 +6,8 @@ Only config.json and safetensors are read. Nothing from a checkpoint is ever exe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,16 @@ from areal.api import ModelError
 from areal.hub.download import local_folder
 from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.decoder import VocabularyHead
+from areal.models.blocks.gated_delta import GatedDelta
+from areal.models.blocks.mamba1 import Mamba1
+from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.mlp import XIELU
 from areal.models.blocks.moe import Experts, Router
-from areal.models.blocks.norms import LayerNorm, RMSNorm
-from areal.models.registry import get_spec
+from areal.models.blocks.norms import GatedNorm, LayerNorm, RMSNorm
+from areal.models.blocks.short_convolution import DepthwiseConvolution
+from areal.models.registry import get_spec, get_wrapper
 from areal.models.saving import CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE
+from areal.utils.special_numbers import untagged
 
 if TYPE_CHECKING:
     from areal.api import BaseModelArgs, ModelSpec
@@ -43,9 +49,18 @@ def from_pretrained(
     folder = local_folder(path)
     config = read_config(folder)
     try:
-        return from_tensors(config, SafetensorsFolder(folder), dtype=dtype, device=device)
+        model = from_tensors(config, SafetensorsFolder(folder), dtype=dtype, device=device, source=folder)
+        return with_code_of(folder, model)
     except ModelError as error:
         raise ModelError(f"{folder}: {error}") from error
+
+
+def with_code_of(folder: Path, model: DecoderModel) -> DecoderModel:
+    """Return the model, which from now on knows where the modeling files that its config names are."""
+    args: Any = model.args
+    if getattr(args, "auto_map", None):
+        args.code_folder = str(folder.absolute())
+    return model
 
 
 def from_tensors(
@@ -54,10 +69,11 @@ def from_tensors(
     *,
     dtype: torch.dtype | None = None,
     device: str | torch.device = "cpu",
+    source: Path | None = None,
 ) -> DecoderModel:
     """`from_pretrained` of a checkpoint that is not a folder: the content of its config.json, and tensors by their
-    names on disk."""
-    spec, args = resolve(config)
+    names on disk. source: the folder that they are from, which an export copies what is not read from."""
+    spec, args = resolve(config, names=tensors, source=source)
     model = _blank(spec, args)
     loaded = spec.state_dict_adapter(args).from_hf(tensors)
     kept = {name: buffer.dtype for name, buffer in model.named_buffers()}
@@ -85,6 +101,12 @@ def from_config(
     dtype. Raises ModelError as `from_pretrained` does.
     """
     spec, args = resolve(config)
+    if getattr(args, "wrapping", None) is not None:
+        raise ModelError(
+            f"a checkpoint of model_type {config['model_type']!r} has parts that are not trained and have no weights "
+            "here; expected a checkpoint to start from, or the config of a text model",
+            fix="give model.path, or the content of text_config as model.init",
+        )
     model = _blank(spec, args).to_empty(device=device)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype or torch.float32)
@@ -92,9 +114,14 @@ def from_config(
     return model
 
 
-def blank_model(config: Mapping[str, Any]) -> DecoderModel:
-    """Return the model that the content of a config.json describes, without memory: parameters have shapes only."""
-    return _blank(*resolve(config))
+def blank_model(config: Mapping[str, Any], *, source: Path | None = None) -> DecoderModel:
+    """Return the model that the content of a config.json describes, without memory: parameters have shapes only.
+
+    source: the folder of its checkpoint, which an export copies what is not read from.
+    """
+    wrapped = source is not None and get_wrapper(str(config.get("model_type"))) is not None
+    names = SafetensorsFolder(source) if source is not None and wrapped else ()
+    return _blank(*resolve(config, names=names, source=source))
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -105,7 +132,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             "or a model of the hub as OWNER/NAME@REVISION"
         )
     try:
-        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        config = untagged(json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {folder / CONFIG_FILE}: {error}") from error
     if not isinstance(config, dict):
@@ -210,13 +237,30 @@ def _open(file: Path) -> Any:
         ) from error
 
 
-def resolve(config: Mapping[str, Any]) -> tuple[ModelSpec, BaseModelArgs]:
-    """Return the family and the arguments that the content of a config.json names. Raises ModelError."""
+def resolve(
+    config: Mapping[str, Any], *, names: Iterable[str] = (), source: Path | None = None
+) -> tuple[ModelSpec, BaseModelArgs]:
+    """Return the family and the arguments that the content of a config.json names; of a wrapped config those of its
+    text model. Raises ModelError.
+
+    names, source: tensors on disk and their folder, which say how a wrapped model is stored.
+    """
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
         raise ModelError(f"config has model_type {model_type!r}, expected a name such as 'qwen3'")
-    spec = get_spec(model_type)
-    return spec, spec.args_class.from_hf_config(config)
+    wrapper = get_wrapper(model_type)
+    if wrapper is None:
+        spec = get_spec(model_type)
+        return spec, spec.args_class.from_hf_config(config)
+    inner, wrapping = wrapper.unwrap(config)
+    spec = get_spec(inner["model_type"])
+    args: Any = spec.args_class.from_hf_config(inner)
+    names = list(names)
+    if names:
+        adapter: Any = spec.state_dict_adapter(args)
+        wrapping = wrapping.located(names, own=adapter.names_on_disk(), source=source)
+        wrapping = replace(wrapping, open_folder=SafetensorsFolder)
+    return spec, replace(args, wrapping=wrapping)
 
 
 def _blank(spec: ModelSpec, args: BaseModelArgs) -> DecoderModel:
@@ -226,7 +270,7 @@ def _blank(spec: ModelSpec, args: BaseModelArgs) -> DecoderModel:
     return model
 
 
-_MATRICES = (nn.Linear, nn.Embedding, VocabularyHead, Router, Experts)
+_MATRICES = (nn.Linear, nn.Embedding, VocabularyHead, Router, Experts, DepthwiseConvolution)
 
 
 @torch.no_grad()
@@ -244,9 +288,19 @@ def initialize(model: nn.Module, *, std: float, seed: int) -> None:
                 tensor.fill_(constant)
             elif isinstance(module, _MATRICES):
                 tensor.copy_(torch.normal(0.0, std, tensor.shape, generator=generator, device="cpu"))
+            elif isinstance(module, GatedDelta | Mamba1 | Mamba2):
+                tensor.copy_(_decay(name, torch.rand(tensor.shape, generator=generator, device="cpu")))
             else:
                 full_name = f"{module_name}.{name}" if module_name else name
                 raise TypeError(f"no initialisation rule for {full_name} of {type(module).__name__}")
+
+
+def _decay(name: str, uniform: Tensor) -> Tensor:
+    """Return what a parameter of decays starts with: rates from 1 to 16, steps from 0.001 to 0.1 (arXiv 2312.00752)."""
+    if name == "A_log":
+        return (1 + 15 * uniform).log()
+    step = 0.001 * 100**uniform
+    return step + (-torch.expm1(-step)).log()
 
 
 def _own_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
@@ -267,6 +321,8 @@ def _constant(module: nn.Module, name: str) -> float | None:
     if isinstance(module, XIELU | nn.PReLU):
         # What a new one has: the same in every layer.
         return float(type(module)().state_dict()[name])
+    if isinstance(module, GatedNorm) or (isinstance(module, Mamba1 | Mamba2) and name == "D"):
+        return 1.0
     # Sinks start as one more key with a score of zero.
     if isinstance(module, SelfAttention) and name == "sinks":
         return 0.0

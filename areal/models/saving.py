@@ -15,7 +15,9 @@ from safetensors.torch import save_file
 
 from areal.api import CheckpointError
 from areal.models.registry import get_spec
+from areal.models.wrapping import whole_config
 from areal.utils.atomic import atomic_directory, remove_leftovers
+from areal.utils.special_numbers import tagged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +52,10 @@ def save_tensors(
     tensors = get_spec(args.model_type).state_dict_adapter(args).to_hf(state_dict)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
-    config = {**args.to_hf_config(), "dtype": dtype}
+    wrapping = getattr(args, "wrapping", None)
+    if wrapping is not None:
+        tensors |= wrapping.kept_tensors()
+    config = {**whole_config(args), "dtype": dtype}
     target = Path(path).resolve()
     check_replaceable(target)
     try:
@@ -61,6 +66,7 @@ def save_tensors(
             _write_weights(tensors, staging, DEFAULT_SHARD_BYTES if max_shard_bytes is None else max_shard_bytes)
             _write_json(config, staging / CONFIG_FILE)
             carry_over(target, staging)
+            carry_code(getattr(args, "code_folder", ""), staging)
     except (OSError, SafetensorError) as error:  # a full disk is the latter when safetensors meets it
         raise CheckpointError(f"cannot write checkpoint {target}: {error}") from error
 
@@ -100,7 +106,13 @@ def _write_weights(tensors: Mapping[str, Tensor], folder: Path, max_shard_bytes:
 
 
 def _write_json(content: Mapping[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(tagged(content), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def carry_code(source: str, staging: Path) -> None:
+    """Copy the modeling files of the folder that a checkpoint was loaded from: its config names their classes."""
+    for file in sorted(Path(source).glob("*.py")) if source else ():
+        shutil.copy2(file, staging / file.name)
 
 
 def carry_over(target: Path, staging: Path) -> None:

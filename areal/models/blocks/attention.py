@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from areal.api import ModelError
 from areal.models.blocks.alibi import alibi_slopes
@@ -25,6 +26,8 @@ from areal.models.blocks.padded_attention import (
 from areal.models.blocks.rotary import rotate, scale_query
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from areal.api import AttentionBackend, BaseModelArgs
@@ -34,7 +37,8 @@ if TYPE_CHECKING:
 class SelfAttention(nn.Module):
     """Grouped-query attention (arXiv 2305.13245): query heads share `num_kv_heads` keys and values in equal groups.
 
-    Parameters: q_proj, k_proj, v_proj, o_proj, and what is asked for of q_norm, k_norm, sinks [num_heads], gate_proj.
+    Parameters: q_proj, k_proj, v_proj, o_proj, and what is asked for of q_norm, k_norm, sinks [num_heads], gate_proj,
+    gate_bias [num_heads], output_norm.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per feature of the families
@@ -60,7 +64,11 @@ class SelfAttention(nn.Module):
         softcap: float | None = None,
         sinks: bool = False,
         clip: float | None = None,
+        value_scale: float = 1.0,
         gate: Literal["none", "elementwise", "headwise"] = "none",
+        gate_function: Literal["sigmoid", "softplus"] = "sigmoid",
+        gate_bias: bool = False,
+        output_norm: nn.Module | None = None,
         alibi: float | None = None,
     ) -> None:
         """Sizes that are None: those of args; value_dim: head_dim. key_bias, value_bias: None means qkv_bias.
@@ -68,8 +76,10 @@ class SelfAttention(nn.Module):
         scale: factor on query-key products, head_dim**-0.5 if None. query_norm, key_norm: of each head, before the
         rotation; full_width_norms: of all heads together; norm_after_rotary: after the rotation. window, chunk,
         softcap, sinks: see `AttentionBackend`. clip: queries, keys and values are clamped to [-clip, clip], after norms
-        that come before the rotation. gate: the attended values times sigmoid(gate_proj(hidden)), one gate per element
-        or per head. alibi: factor on the position biases of `alibi_slopes`; None for none.
+        that come before the rotation. value_scale: factor on values. gate: the attended values times
+        gate_function(gate_proj(hidden)), one gate per element or per head; gate_bias: with a number per head added
+        inside. output_norm: of the attended values of all heads together. alibi: factor on the position biases of
+        `alibi_slopes`; None for none.
         """
         super().__init__()
         if window is not None and window < 1:
@@ -82,6 +92,7 @@ class SelfAttention(nn.Module):
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.full_width_norms, self.norm_after_rotary = full_width_norms, norm_after_rotary
         self.window, self.chunk, self.softcap, self.clip, self.alibi = window, chunk, softcap, clip, alibi
+        self.value_scale = value_scale
         hidden_size, attended_size = args.hidden_size, self.num_heads * self.value_dim
         key_bias = qkv_bias if key_bias is None else key_bias
         value_bias = qkv_bias if value_bias is None else value_bias
@@ -96,7 +107,9 @@ class SelfAttention(nn.Module):
         if gate != "none":
             gates = attended_size if gate == "elementwise" else self.num_heads
             self.gate_proj = nn.Linear(hidden_size, gates, bias=False)
-        self._headwise = gate == "headwise"
+        self.gate_bias = nn.Parameter(torch.zeros(self.num_heads)) if gate_bias else None
+        self._gate, self._gate_function = gate, _GATES[gate_function]
+        self.output_norm = output_norm
 
     def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]. rotation: None where positions do not turn queries and keys."""
@@ -105,6 +118,8 @@ class SelfAttention(nn.Module):
         value = self.v_proj(hidden)
         if self.clip is not None:
             value = value.clamp(-self.clip, self.clip)
+        if self.value_scale != 1.0:
+            value = value * self.value_scale
         attended = attention(
             self.layer,
             query,
@@ -117,10 +132,14 @@ class SelfAttention(nn.Module):
             sinks=self.sinks,
             alibi=None if self.alibi is None else alibi_slopes(self.num_heads, self.alibi, hidden.device),
         )
-        if self.gate_proj is None:
-            return self.o_proj(attended.flatten(1))
-        gates = self.gate_proj(hidden).sigmoid()
-        return self.o_proj((attended * gates[:, :, None]).flatten(1) if self._headwise else attended.flatten(1) * gates)
+        if self.gate_proj is not None:
+            gates = self.gate_proj(hidden)
+            gates = gates[:, :, None] if self._gate == "headwise" else gates.unflatten(-1, (-1, self.value_dim))
+            if self.gate_bias is not None:
+                gates = gates + self.gate_bias[:, None]
+            attended = attended * self._gate_function(gates)
+        attended = attended.flatten(1)
+        return self.o_proj(attended if self.output_norm is None else self.output_norm(attended))
 
     def _heads(self, projected: Tensor, norm: nn.Module | None, rotation: Rotation | None) -> Tensor:
         """[T, num_heads * head_dim] -> [T, num_heads, head_dim], normed, clipped and rotated."""
@@ -138,6 +157,9 @@ class SelfAttention(nn.Module):
         if norm is None or not self.norm_after_rotary:
             return heads
         return norm(heads.flatten(1)).unflatten(-1, split) if self.full_width_norms else norm(heads)
+
+
+_GATES: Final[dict[str, Callable[[Tensor], Tensor]]] = {"sigmoid": torch.sigmoid, "softplus": functional.softplus}
 
 
 class PackedAttention:

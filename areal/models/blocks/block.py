@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from areal.api import ModelError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class PreNormBlock(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)). Without input_layernorm, attention reads x itself."""
+    """x + attention(norm(x)), then x + mlp(norm(x)). Without input_layernorm, attention reads x itself; with a
+    post_feedforward_layernorm, what the mlp gives is normed before it is added (A.X K1)."""
 
     def __init__(
         self,
@@ -27,6 +30,7 @@ class PreNormBlock(nn.Module):
         self_attn: nn.Module,
         post_attention_layernorm: nn.Module,
         mlp: nn.Module,
+        post_feedforward_layernorm: nn.Module | None = None,
         residual_multiplier: float = 1.0,
     ) -> None:
         super().__init__()
@@ -34,13 +38,17 @@ class PreNormBlock(nn.Module):
         self.self_attn = self_attn
         self.post_attention_layernorm = post_attention_layernorm
         self.mlp = mlp
+        self.post_feedforward_layernorm = post_feedforward_layernorm
         self.residual_multiplier = residual_multiplier
 
     def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]."""
         normed = hidden if self.input_layernorm is None else self.input_layernorm(hidden)
         hidden = _add(hidden, self.self_attn(normed, rotation, attention), self.residual_multiplier)
-        return _add(hidden, self.mlp(self.post_attention_layernorm(hidden)), self.residual_multiplier)
+        fed = self.mlp(self.post_attention_layernorm(hidden))
+        if self.post_feedforward_layernorm is not None:
+            fed = self.post_feedforward_layernorm(fed)
+        return _add(hidden, fed, self.residual_multiplier)
 
 
 class PostNormBlock(nn.Module):
@@ -155,6 +163,36 @@ class PostResidualBlock(nn.Module):
         attended = self.self_attn(hidden, rotation, attention)
         hidden = self.input_layernorm(_add(hidden, attended, self.residual_multiplier))
         return self.post_attention_layernorm(_add(hidden, self.mlp(hidden), self.residual_multiplier))
+
+
+class OnePartBlock(nn.Module):
+    """x + part(norm(x)), where the part is a mixer or a feed-forward layer, never both (Mamba-2, Nemotron-H)."""
+
+    def __init__(
+        self,
+        *,
+        input_layernorm: nn.Module,
+        self_attn: nn.Module | None,
+        mlp: nn.Module | None,
+        residual_multiplier: float = 1.0,
+    ) -> None:
+        """Raise ModelError unless exactly one of self_attn and mlp is there."""
+        super().__init__()
+        if (self_attn is None) == (mlp is None):
+            given = "neither" if mlp is None else "both"
+            raise ModelError(f"a block of one part has a mixer or a feed-forward layer, but {given} of them was given")
+        self.input_layernorm = input_layernorm
+        self.self_attn = self_attn
+        self.mlp = mlp
+        self.residual_multiplier = residual_multiplier
+
+    def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
+        """[T, hidden_size] -> [T, hidden_size]."""
+        normed = self.input_layernorm(hidden)
+        if self.self_attn is not None:
+            return _add(hidden, self.self_attn(normed, rotation, attention), self.residual_multiplier)
+        assert self.mlp is not None, "a block has a part"
+        return _add(hidden, self.mlp(normed), self.residual_multiplier)
 
 
 def _add(hidden: Tensor, branch: Tensor, multiplier: float) -> Tensor:

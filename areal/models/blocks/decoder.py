@@ -15,9 +15,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from areal.api import ModelError
-from areal.models.blocks.attention import PackedAttention
+from areal.models.blocks.packed_backend import PackedBackend
 from areal.models.blocks.rotary import shortest_limit
 from areal.models.saving import save_pretrained
+from areal.models.wrapping import check_text, refused_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from areal.api import AttentionBackend
-    from areal.models.blocks.rotary import Rotary
+    from areal.models.blocks.rotary import QueryGrowth, Rotary
 
 
 class VocabularyHead(nn.Module):
@@ -55,7 +56,7 @@ class DecoderModel(nn.Module):
         *,
         layers: Iterable[nn.Module],
         norm: nn.Module | None,
-        rotary: Rotary | Sequence[Rotary | None] | None,
+        rotary: Rotary | QueryGrowth | Sequence[Rotary | QueryGrowth | None] | None,
         embedding_multiplier: float = 1.0,
         embed_positions: nn.Module | None = None,
         embed_norm: nn.Module | None = None,
@@ -94,6 +95,7 @@ class DecoderModel(nn.Module):
             else None
         )
         self._gradient_checkpointing = False
+        self._refused = refused_tokens(args)
 
     def forward(
         self,
@@ -123,7 +125,7 @@ class DecoderModel(nn.Module):
         if tree_attn_meta is not None:
             raise ModelError("tree_attn_meta is set, but shared-prefix attention is not implemented; pass None")
         if attention is None:
-            attention = PackedAttention(cu_seqlens, tokens.shape[0], tokens.device)
+            attention = PackedBackend(cu_seqlens, tokens.shape[0], tokens.device)
         # A cache must not see the same keys twice, so only attention that says it has no memory is recomputed.
         stateless = getattr(attention, "stateless", False)
         recompute = self._gradient_checkpointing and stateless and torch.is_grad_enabled()
@@ -169,6 +171,8 @@ class DecoderModel(nn.Module):
         save_pretrained(self, path, max_shard_bytes=max_shard_bytes)
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        if self._refused:
+            check_text(tokens, positions, self._refused)
         hidden: Tensor = self.embed_tokens(tokens)
         if self.embedding_multiplier != 1.0:
             # In the dtype of the hidden states: Gemma rounds its multiplier to bfloat16, and so did its training.
@@ -178,18 +182,21 @@ class DecoderModel(nn.Module):
         return hidden if self.embed_norm is None else self.embed_norm(hidden)
 
 
-def _per_layer(rotary: Rotary | Sequence[Rotary | None] | None, num_layers: int) -> tuple[Rotary | None, ...]:
+def _per_layer(
+    rotary: Rotary | QueryGrowth | Sequence[Rotary | QueryGrowth | None] | None, num_layers: int
+) -> tuple[Rotary | QueryGrowth | None, ...]:
     if isinstance(rotary, Sequence):
         assert len(rotary) == num_layers, f"{len(rotary)} rotaries for {num_layers} layers"
         return tuple(rotary)
     return (rotary,) * num_layers
 
 
-def _check_rotated(layers: Iterable[nn.Module], rotaries: Iterable[Rotary | None]) -> None:
+def _check_rotated(layers: Iterable[nn.Module], rotaries: Iterable[Rotary | QueryGrowth | None]) -> None:
     """Check the size of heads: an odd number of rotated dimensions is rounded up, which a head may be too small for:
     one of a single dimension would silently become two, by broadcasting."""
     for layer, rotary in zip(layers, rotaries, strict=True):
         attention = getattr(layer, "self_attn", None)
         size = getattr(attention, "rope_dim", getattr(attention, "head_dim", None))
+        size = None if hasattr(attention, "place") else size  # layers with a state are not rotated
         if rotary is not None and size is not None and rotary.dim > size:
             raise ModelError(f"rotary positions turn {rotary.dim} dimensions in pairs, but a head has {size}")

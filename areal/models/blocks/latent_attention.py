@@ -5,7 +5,7 @@ Backends get whole keys and values, as of any other attention; no cache of the n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
@@ -23,7 +23,8 @@ class LatentAttention(nn.Module):
     """Each head has `nope_dim` dimensions without and then `rope_dim` dimensions with positions; all heads of a token
     share the key's latter ones.
 
-    Parameters: q_proj, or q_a_proj, q_a_norm and q_b_proj; kv_a_proj, kv_a_norm, kv_b_proj; o_proj.
+    Parameters: q_proj, or q_a_proj, q_a_norm and q_b_proj; kv_a_proj, kv_a_norm, kv_b_proj; o_proj; gate_proj, if asked
+    for.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per feature of the families
@@ -48,11 +49,12 @@ class LatentAttention(nn.Module):
         chunk: int | None = None,
         query_latent_scale: float = 1.0,
         kv_latent_scale: float = 1.0,
+        gate: Literal["none", "elementwise", "headwise"] = "none",
     ) -> None:
         """num_heads: that of args if None. query_rank: width of the compressed query, which `query_norm` norms; None
         for queries that are not compressed. kv_rank, kv_norm: the same of keys and values. query_bias, kv_bias: of
         q_a_proj (q_proj without compression) and kv_a_proj. query_latent_scale, kv_latent_scale: factors on the normed
-        compressed vectors. scale, softcap, window, chunk: see `AttentionBackend`."""
+        compressed vectors. scale, softcap, window, chunk: see `AttentionBackend`. gate: see `SelfAttention`."""
         super().__init__()
         self.layer = layer
         num_heads = args.num_heads if num_heads is None else num_heads
@@ -72,6 +74,11 @@ class LatentAttention(nn.Module):
         self.kv_a_norm = kv_norm
         self.kv_b_proj = nn.Linear(kv_rank, num_heads * (nope_dim + value_dim), bias=False)
         self.o_proj = nn.Linear(num_heads * value_dim, args.hidden_size, bias=output_bias)
+        self.gate_proj: nn.Linear | None = None
+        if gate != "none":
+            gates = num_heads * value_dim if gate == "elementwise" else num_heads
+            self.gate_proj = nn.Linear(args.hidden_size, gates, bias=False)
+        self._headwise = gate == "headwise"
 
     def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]. rotation: None where positions do not turn queries and keys."""
@@ -95,7 +102,10 @@ class LatentAttention(nn.Module):
             chunk=self.chunk,
             softcap=self.softcap,
         )
-        return self.o_proj(attended.flatten(1))
+        if self.gate_proj is None:
+            return self.o_proj(attended.flatten(1))
+        gates = self.gate_proj(hidden).sigmoid()
+        return self.o_proj((attended * gates[:, :, None]).flatten(1) if self._headwise else attended.flatten(1) * gates)
 
     def _query(self, hidden: Tensor) -> Tensor:
         """[T, hidden_size] -> [T, num_heads * (nope_dim + rope_dim)]."""

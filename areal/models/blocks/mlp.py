@@ -37,10 +37,12 @@ class GatedMLP(nn.Module):
         output_bias: bool | None = None,
         clamp: float | None = None,
         up_offset: float = 0.0,
+        inner_norm: nn.Module | None = None,
         learned_activation: bool = False,
     ) -> None:
-        """bias: of gate and up; output_bias: of down, None for the same. learned_activation: whether the activation may
-        have parameters, "activation.*". ModelError for an unknown one."""
+        """bias: of gate and up; output_bias: of down, None for the same. inner_norm: of what down reads (BitNet).
+        learned_activation: whether the activation may have parameters, "activation.*". ModelError for an unknown
+        one."""
         super().__init__()
         self.gate_proj = nn.Linear(hidden_size, intermediate_size, bias=bias)
         self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=bias)
@@ -48,11 +50,13 @@ class GatedMLP(nn.Module):
         self.activation = find_activation(activation, learned=learned_activation)
         self.clamp = clamp
         self.up_offset = up_offset
+        self.inner_norm = inner_norm
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]."""
         gate, up = self.gate_proj(hidden), self.up_proj(hidden)
-        return self.down_proj(gated_product(gate, up, self.activation, clamp=self.clamp, up_offset=self.up_offset))
+        inner = gated_product(gate, up, self.activation, clamp=self.clamp, up_offset=self.up_offset)
+        return self.down_proj(inner if self.inner_norm is None else self.inner_norm(inner))
 
 
 class MLP(nn.Module):
@@ -66,18 +70,21 @@ class MLP(nn.Module):
         activation: str,
         bias: bool = False,
         output_bias: bool | None = None,
+        inner_norm: nn.Module | None = None,
         learned_activation: bool = False,
     ) -> None:
-        """bias: of up; output_bias: of down, None for the same. learned_activation: whether the activation may have
-        parameters, "activation.*". ModelError for an unknown one."""
+        """bias: of up; output_bias: of down, None for the same. inner_norm: of what down reads. learned_activation:
+        whether the activation may have parameters, "activation.*". ModelError for an unknown one."""
         super().__init__()
         self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=bias)
         self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=bias if output_bias is None else output_bias)
         self.activation = find_activation(activation, learned=learned_activation)
+        self.inner_norm = inner_norm
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]."""
-        return self.down_proj(self.activation(self.up_proj(hidden)))
+        inner = self.activation(self.up_proj(hidden))
+        return self.down_proj(inner if self.inner_norm is None else self.inner_norm(inner))
 
 
 def gated_product(

@@ -22,6 +22,26 @@ _SMALLEST_SUM: Final = 1e-20
 """Keeps the rescaling of weights from dividing by zero; far below any sum that scores can have."""
 
 
+def sparse_mixer(logits: Tensor, top_k: int, jitter: float) -> tuple[Tensor, Tensor]:
+    """Choose the `top_k` largest logits, [T, num_experts], one after the other: weights [T, top_k] and numbers [T,
+    top_k].
+
+    The weight of each is a softmax over those that are left and close to it: whose distance is at most 2 * jitter of
+    the larger one of its own size and the chosen logit (SparseMixer, arXiv 2310.00811, as it is at inference: nothing
+    is drawn, and the gradient is that of the weights).
+    """
+    weights, experts = [], []
+    left = logits
+    for _ in range(top_k):
+        best, chosen = left.max(-1, keepdim=True)
+        far = (best - logits) / logits.abs().maximum(best) > 2 * jitter
+        close = left.masked_fill(far, -torch.inf).softmax(-1)
+        weights.append(close.gather(-1, chosen))
+        experts.append(chosen)
+        left = left.scatter(-1, chosen, -torch.inf)
+    return torch.cat(weights, -1), torch.cat(experts, -1)
+
+
 class Router(nn.Module):
     """Scores all experts for each token, chooses `top_k`, and returns the weights to mix them with.
 
@@ -39,7 +59,7 @@ class Router(nn.Module):
         num_experts: int,
         top_k: int,
         *,
-        score: Literal["softmax", "sigmoid"] = "softmax",
+        score: Literal["softmax", "sigmoid", "sparse_mixer"] = "softmax",
         order: Literal["score_first", "select_first"] = "score_first",
         normalize: bool = False,
         scale: float = 1.0,
@@ -48,15 +68,18 @@ class Router(nn.Module):
         groups: int = 1,
         top_groups: int = 1,
         group_score: Literal["max", "top2_sum"] = "top2_sum",
+        jitter: float = 0.0,
     ) -> None:
-        """score: of a logit; a softmax runs over all experts, or with order "select_first" over the chosen ones.
+        """score: of a logit; a softmax runs over all experts, or with order "select_first" over the chosen ones;
+        "sparse_mixer", with its jitter: see `sparse_mixer`, which chooses too.
 
         normalize: rescale the weights of the chosen to sum to 1; scale: factor on them after that. bias: of the logits.
         group_score: how a group is judged, by its best expert or by the sum of its two best. Raises ModelError when
         groups are not equal, or hold too few experts to choose from.
         """
         super().__init__()
-        if num_experts % groups or not 1 <= top_groups <= groups or top_k > num_experts // groups * top_groups:
+        fit = 1 <= top_groups <= groups and num_experts % groups == 0
+        if not fit or not 1 <= top_k <= num_experts // groups * top_groups:
             raise ModelError(
                 f"router: {num_experts} experts in {groups} groups, of which {top_groups} take part, cannot give "
                 f"top_k={top_k} experts; expected equal groups that together hold at least top_k"
@@ -75,11 +98,15 @@ class Router(nn.Module):
         self.groups = groups
         self.top_groups = top_groups
         self.group_score = group_score
+        self.jitter = jitter
         self._in_float32 = score == "sigmoid" or selection_bias or groups > 1
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """[T, hidden_size] -> mixing weights [T, top_k] and expert numbers, int64 [T, top_k]."""
         logits = self._logits(hidden)
+        if self.score == "sparse_mixer":
+            weights, experts = sparse_mixer(logits, self.top_k, self.jitter)
+            return (weights * self.scale).to(hidden.dtype), experts
         scores = self._score(logits) if self.order == "score_first" else logits
         choice = scores if self.selection_bias is None else scores + self.selection_bias
         if self.groups > 1:
@@ -133,8 +160,10 @@ class Experts(nn.Module):
         bias: bool = False,
         clamp: float | None = None,
         up_offset: float = 0.0,
+        weigh_inputs: bool = False,
     ) -> None:
-        """bias: of all matrices. ModelError for an unknown activation."""
+        """bias: of all matrices. weigh_inputs: what an expert gets is weighted, in place of what it gives (Llama 4).
+        ModelError for an unknown activation."""
         super().__init__()
 
         def stacked(*shape: int, present: bool = True) -> nn.Parameter | None:
@@ -149,6 +178,7 @@ class Experts(nn.Module):
         self.activation = find_activation(activation)
         self.clamp = clamp
         self.up_offset = up_offset
+        self.weigh_inputs = weigh_inputs
 
     def forward(self, hidden: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
         """Return the weighted sum of each token's experts: [T, hidden_size], [T, top_k], [T, top_k] -> [T,
@@ -171,12 +201,16 @@ class Experts(nn.Module):
                 self.down_bias,
             )
         ]
+        factors = weights.flatten()[order, None]
+        given = hidden[tokens]
+        if self.weigh_inputs:
+            given = (given * factors).to(hidden.dtype)
         outputs = [
             self._expert(rows, *parameters)
-            for rows, *parameters in zip(hidden[tokens].split(counts), *stacked, strict=True)
+            for rows, *parameters in zip(given.split(counts), *stacked, strict=True)
             if rows.shape[0]
         ]
-        mixed = torch.cat(outputs) * weights.flatten()[order, None]
+        mixed = torch.cat(outputs) if self.weigh_inputs else torch.cat(outputs) * factors
         return torch.zeros_like(hidden).index_add(0, tokens, mixed.to(hidden.dtype))
 
     def _expert(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from areal.api import ModelError
 
 
 class RMSNorm(nn.Module):
@@ -67,3 +71,39 @@ class LayerNorm(nn.Module):
         if self.bias is not None:
             normed = normed + self.bias.to(normed.dtype)
         return normed.to(inputs.dtype)
+
+
+class GatedNorm(nn.Module):
+    """RMS norm of what a recurrence gives, and a gate on it; all of it at least in float32.
+
+    Norm first: norm(x) * weight * activation(gate), as delta rules have it; else norm(x * activation(gate)) * weight,
+    as in Mamba-2. Statistics are those of each group of consecutive elements. Parameter: weight [size].
+    """
+
+    def __init__(
+        self,
+        size: int,
+        eps: float,
+        *,
+        norm_first: bool,
+        groups: int = 1,
+        activation: Literal["silu", "sigmoid"] = "silu",
+    ) -> None:
+        super().__init__()
+        if size % groups:
+            raise ModelError(f"{size} elements are not {groups} equal groups to norm; expected a divisor of {size}")
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps, self.norm_first = eps, norm_first
+        self.group_size = size // groups
+        self._activation = functional.silu if activation == "silu" else torch.sigmoid
+
+    def forward(self, inputs: Tensor, gate: Tensor) -> Tensor:
+        """[..., size] at least in float32, and a gate of the same shape -> [..., size] in the dtype of the gate."""
+        factor = self._activation(gate.to(inputs.dtype))
+        normed = self._norm(inputs) * factor if self.norm_first else self._norm(inputs * factor)
+        return normed.to(gate.dtype)
+
+    def _norm(self, inputs: Tensor) -> Tensor:
+        # -1: under tensor parallelism a rank holds only some of the groups.
+        grouped = functional.rms_norm(inputs.unflatten(-1, (-1, self.group_size)), (self.group_size,), None, self.eps)
+        return grouped.flatten(-2) * self.weight.to(inputs.dtype)

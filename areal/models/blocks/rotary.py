@@ -8,7 +8,7 @@ beyond 256 would be the same. `Rotary` is not an nn.Module, so that no cast and 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
@@ -40,6 +40,32 @@ class Rotation(NamedTuple):
         return self.cos.shape[-1]
 
 
+class QueryGrowth:
+    """Queries that grow with the position, in layers that rotate nothing: times 1 + factor * log(1 + floor((position +
+    shift) / length)), so that attention stays sharp over long documents (Llama 4, Ministral 3)."""
+
+    dim: Final = 0
+    length_limit: Final = None
+
+    def __init__(self, factor: float, length: int | None, shift: int = 0) -> None:
+        """Take 0 as a factor that changes nothing. Raises ModelError for a length below 1 beside another factor."""
+        if factor and (length is None or length < 1):
+            raise ModelError(f"queries grow every {length} positions, expected a number of at least 1")
+        self._factor, self._length, self._shift = factor, length or 1, shift
+
+    def __call__(self, positions: Tensor, dtype: torch.dtype, cu_seqlens: Tensor | None = None) -> Rotation:
+        """As `Rotary`, of no dimensions."""
+        none = torch.empty(len(positions), 1, 0, dtype=dtype, device=positions.device)
+        return Rotation(none, none, query_scale=self.scale(positions, dtype))
+
+    def scale(self, positions: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """Return the factors [T, 1, 1] of positions [T]; None where all are 1."""
+        if not self._factor:
+            return None
+        steps = (positions + self._shift).div(self._length, rounding_mode="floor").to(torch.float32)
+        return (1 + self._factor * torch.log(1 + steps)).to(dtype)[:, None, None]
+
+
 class Rotary:
     """One table of rotations.
 
@@ -55,19 +81,17 @@ class Rotary:
         interleaved: bool = False,
         query_growth: float = 0.0,
         growth_length: int | None = None,
+        growth_shift: int = 0,
     ) -> None:
         """dim: dimensions to rotate; an odd number is rounded up, as the reference implementations do.
 
-        query_growth: queries are multiplied by 1 + query_growth * log(1 + floor(position / growth_length)), so that
-        attention stays sharp over long documents (Llama 4, Ministral 3). Raises ModelError for such a length below 1,
-        and for YaRN in an odd number of dimensions: its ramp then has fewer entries than there are frequencies, and
-        what the reference implementation makes of that is an accident.
+        query_growth, growth_length, growth_shift: see `QueryGrowth`, which raises ModelError. ModelError too for YaRN
+        in an odd number of dimensions: its ramp then has fewer entries than there are frequencies, and what the
+        reference implementation makes of that is an accident.
         """
         if args.rotary_type == "yarn" and dim % 2:
             raise ModelError(f"rotary type 'yarn' turns {dim} dimensions of a head, expected an even number")
-        if query_growth and (growth_length is None or growth_length < 1):
-            raise ModelError(f"queries grow every {growth_length} positions, expected a number of at least 1")
-        self._growth, self._growth_length = query_growth, growth_length or 1
+        self._growth = QueryGrowth(query_growth, growth_length, growth_shift)
         self._args = args
         self._dim = dim
         self._interleaved = interleaved
@@ -94,13 +118,13 @@ class Rotary:
             pairs = torch.stack((cos, cos), -1).flatten(-2), torch.stack((-sin, sin), -1).flatten(-2)
         else:
             pairs = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
-        return Rotation(pairs[0].to(dtype), pairs[1].to(dtype), self._interleaved, self._query_scale(positions, dtype))
+        return Rotation(pairs[0].to(dtype), pairs[1].to(dtype), self._interleaved, self._growth.scale(positions, dtype))
 
-    def _query_scale(self, positions: Tensor, dtype: torch.dtype) -> Tensor | None:
-        if not self._growth:
-            return None
-        steps = positions.div(self._growth_length, rounding_mode="floor").to(torch.float32)
-        return (1 + self._growth * torch.log(1 + steps)).to(dtype)[:, None, None]
+    def frequencies(self) -> Tensor:
+        """Return the radians per position of each pair of dimensions, float32 [dim / 2] on the CPU; of documents up to
+        `length_limit` tokens, where that matters."""
+        with torch.device("cpu"):
+            return inverse_frequencies(self._args, self._dim)[0]
 
     def _select(self, positions: Tensor, cu_seqlens: Tensor | None) -> Tensor:
         """Return the frequencies [dim / 2] of all tokens, or [T, 1, dim / 2] where documents differ."""
@@ -122,7 +146,7 @@ def rotate(heads: Tensor, rotation: Rotation | None) -> Tensor:
 
     (a, b) becomes (a cos - b sin, b cos + a sin): with the sign inside the sine, both are one multiply-add.
     """
-    if rotation is None:
+    if rotation is None or not rotation.dim:
         return heads
     dim = rotation.dim
     if dim < heads.shape[-1]:
@@ -137,7 +161,7 @@ def scale_query(heads: Tensor, rotation: Rotation | None) -> Tensor:
     return heads if rotation is None or rotation.query_scale is None else heads * rotation.query_scale
 
 
-def shortest_limit(rotaries: Iterable[Rotary | None]) -> int | None:
+def shortest_limit(rotaries: Iterable[Rotary | QueryGrowth | None]) -> int | None:
     """Return the number of tokens up to which all of these rotate every document alike; None when lengths do not
     matter."""
     limits = [rotary.length_limit for rotary in rotaries if rotary is not None and rotary.length_limit is not None]
@@ -175,6 +199,11 @@ def inverse_frequencies(args: RotaryArgs, dim: int) -> tuple[Tensor, ...]:
         return (1.0 / wavelengths,)
     if args.rotary_type == "linear":
         return (1.0 / wavelengths / args.parameters["factor"],)
+    if args.rotary_type == "proportional":
+        # The part is one of the pairs, of which the slow ones stand still (Gemma 4).
+        count = int(args.parameters.get("partial_rotary_factor", 1.0) * dim // 2)
+        turning = torch.arange(len(wavelengths)) < count
+        return (turning / wavelengths / args.parameters.get("factor", 1.0),)
     if args.rotary_type == "llama3":
         return (_llama3(1.0 / wavelengths, args),)
     if args.rotary_type == "yarn":

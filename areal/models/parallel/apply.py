@@ -61,7 +61,7 @@ def apply_plan(model: Model, plan: ParallelPlan, table: Mapping[str, Shard]) -> 
         )
     if meshes is not None and dims.ep > 1:
         partial |= apply_expert_parallel(decoder, dims, meshes, table, compiled=plan.compile)
-    # Context parallelism changes no module: a ParallelAttention (context.py) goes with each forward.
+    # Context parallelism changes no module: a ParallelBackend (context.py) goes with each forward.
     decoder.set_gradient_checkpointing(plan.activation_checkpointing)
     if plan.compile:
         for layer in decoder.layers.values() if isinstance(decoder.layers, nn.ModuleDict) else decoder.layers:

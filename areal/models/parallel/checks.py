@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from areal.api import ModelError
 from areal.models.blocks.attention import SelfAttention
+from areal.models.blocks.gated_delta import GatedDelta
 from areal.models.blocks.latent_attention import LatentAttention
+from areal.models.blocks.mamba1 import Mamba1
+from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.moe import Experts
+from areal.models.blocks.short_convolution import ShortConvolution
 from areal.models.parallel.tensor import DIMENSION, VOCABULARY_MODULES, number_of_key_value_heads, splits_of
 
 if TYPE_CHECKING:
@@ -29,6 +33,8 @@ def check_model(model: nn.Module, dims: ParallelDims, table: Mapping[str, Shard]
         elif isinstance(module, LatentAttention):
             heads = module.kv_b_proj.out_features // (module.nope_dim + module.value_dim)
             problems += _head_problems(name, heads, dims)
+        elif isinstance(module, GatedDelta | Mamba1 | Mamba2 | ShortConvolution):
+            problems += _state_problems(name, module, dims)
         elif isinstance(module, Experts):
             num_mixtures += 1
             problems += _expert_problems(name, module, dims)
@@ -55,6 +61,34 @@ def _attention_problems(name: str, module: SelfAttention, dims: ParallelDims) ->
 def _head_problems(name: str, num_heads: int, dims: ParallelDims) -> Iterator[str]:
     if num_heads % (dims.tp * dims.cp):
         yield f"tp={dims.tp} cp={dims.cp}: {_general(name)} has {num_heads} heads; tp * cp has to divide them"
+
+
+def _state_problems(
+    name: str, module: GatedDelta | Mamba1 | Mamba2 | ShortConvolution, dims: ParallelDims
+) -> Iterator[str]:
+    """Yield what keeps a state from being split by heads, and its filters from being traded by channels."""
+    if isinstance(module, ShortConvolution):
+        channels = module.out_proj.in_features
+    elif isinstance(module, Mamba1):
+        channels = module.o_proj.in_features
+    elif isinstance(module, GatedDelta):
+        yield from _head_problems(name, module.num_value_heads, dims)
+        yield from _group_problems(name, "key heads", module.num_key_heads, dims)
+        channels = 2 * module.num_key_heads * module.key_dim + module.num_value_heads * module.value_dim
+    else:
+        yield from _head_problems(name, module.num_heads, dims)
+        yield from _group_problems(name, "groups of heads", module.num_groups, dims)
+        if module.norm is not None:
+            inner = module.num_heads * module.head_dim
+            yield from _group_problems(name, "groups of its norm", inner // module.norm.group_size, dims)
+        channels = module.num_heads * module.head_dim + 2 * module.num_groups * module.state_size
+    if channels % (dims.tp * dims.cp):
+        yield (f"tp={dims.tp} cp={dims.cp}: {_general(name)} convolves {channels} channels; tp * cp has to divide them")
+
+
+def _group_problems(name: str, what: str, number: int, dims: ParallelDims) -> Iterator[str]:
+    if number % dims.tp:
+        yield f"tp={dims.tp}: {_general(name)} has {number} {what}, which ranks cannot share; tp has to divide them"
 
 
 def _expert_problems(name: str, module: Experts, dims: ParallelDims) -> Iterator[str]:

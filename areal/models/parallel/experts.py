@@ -106,12 +106,14 @@ def _travel(
     dist.all_to_all_single(arriving, leaving, group=group)
     send = leaving.view(group.size(), num_local).sum(1).tolist()
     receive = arriving.view(group.size(), num_local).sum(1).tolist()
-    received = exchange(hidden[tokens], group, send, receive)
+    factors = weights.flatten()[order, None]
+    leaving_rows = (hidden[tokens] * factors).to(hidden.dtype) if module.weigh_inputs else hidden[tokens]
+    received = exchange(leaving_rows, group, send, receive)
     chosen = torch.arange(num_local, device=hidden.device).repeat(group.size()).repeat_interleave(arriving)
     if not sum(receive):
         # Parameters get a gradient on every rank, be it of zeros: FSDP2 counts on it.
         received, chosen = functional.pad(received, (0, 0, 0, 1)), chosen.new_zeros(1)
     computed = compute(received, received.new_ones(received.shape[0], 1), chosen[:, None])
     returned = exchange(computed[: sum(receive)], group, receive, send)
-    mixed = returned * weights.flatten()[order, None]
+    mixed = returned if module.weigh_inputs else returned * factors
     return torch.zeros_like(hidden).index_add(0, tokens, mixed.to(hidden.dtype))

@@ -20,7 +20,12 @@ from torch.distributed.tensor import distribute_tensor
 from torch.nn import functional
 
 from areal.models.blocks.attention import SelfAttention
+from areal.models.blocks.gated_delta import GatedDelta
+from areal.models.blocks.mamba1 import Mamba1
+from areal.models.blocks.mamba2 import Mamba2
+from areal.models.blocks.mlp import MLP, GatedMLP
 from areal.models.blocks.moe import Experts
+from areal.models.blocks.short_convolution import ShortConvolution
 from areal.models.parallel import collectives
 from areal.models.parallel.local import adopt, local_part
 from areal.models.parallel.plan import Shard
@@ -38,6 +43,19 @@ REGIONS: Final = ("self_attn", "mlp")
 VOCABULARY_MODULES: Final = ("embed_tokens", "lm_head")
 TERMS: Final = ("bias", "down_bias")
 """Parameters that are added to what ranks sum up: only one of them may."""
+
+_DELTA: Final = ("q_proj", "k_proj", "v_proj", "q_conv", "k_conv", "v_conv", "decay_proj", "rate_proj", "gate_proj")
+_SUMMED: Final = ("step_proj", "b_proj", "c_proj")
+"""Of Mamba-1: what is made of all channels, for all channels."""
+_CHANNELS: Final = ("z_proj", "x_proj", "conv", "dt_proj", "dt_bias", "A_log", "D")
+_MAMBA: Final = ("z_proj", "x_proj", "b_proj", "c_proj", "dt_proj", "x_conv", "b_conv", "c_conv", "D", "norm")
+MIXER_SPLITS: Final[dict[type[nn.Module], dict[str, Shard]]] = {
+    GatedDelta: dict.fromkeys((*_DELTA, "A_log", "dt_bias"), Shard.COLUMN) | {"o_proj": Shard.ROW},
+    Mamba1: dict.fromkeys(_CHANNELS, Shard.COLUMN) | dict.fromkeys((*_SUMMED, "o_proj"), Shard.ROW),
+    Mamba2: dict.fromkeys((*_MAMBA, "A_log", "dt_bias"), Shard.COLUMN) | {"o_proj": Shard.ROW},
+    ShortConvolution: {"conv": Shard.COLUMN, "out_proj": Shard.ROW},
+}
+"""Of mixers with a state, which have the same parts in every family: by heads, or by channels."""
 
 _ADAPTED: Final = re.compile(r"(.+)\.(?:base_layer|(lora_[AB])\.[^.]+)")
 """A linear layer inside of one with an adapter (`peft`), or a factor of the adapter; the layer, and which factor."""
@@ -60,10 +78,12 @@ def apply_tensor_parallel(
     sent between them.
     """
     group = mesh.get_group()
+    table = {**mixer_splits(model), **table}
     vocabulary = splits_vocabulary(model.args.vocab_size, group.size(), table)
     skipped = {
         id(module)
         for layer in _layers(model)
+        if layer.self_attn is not None
         for linear in _whole_key_values(layer.self_attn, group.size())
         for module in linear.modules()
     }
@@ -79,12 +99,28 @@ def apply_tensor_parallel(
         split |= {f"{module_name}.{name}" for name in splits}
     regions = _Boundaries(group, sequence_parallel=sequence_parallel, compiled=compiled)
     for layer in _layers(model):
-        _split_heads(layer.self_attn, group)
-        for name in REGIONS:
-            adopt(layer.get_submodule(name), forward=regions.around)
+        if layer.self_attn is not None:
+            _split_heads(layer.self_attn, group)
+        for inner in () if layer.mlp is None else layer.mlp.modules():
+            if isinstance(inner, MLP | GatedMLP) and inner.inner_norm is not None:
+                adopt(inner.inner_norm, forward=_over_all_features(group))
+        for region in (getattr(layer, name) for name in REGIONS):
+            if region is not None:
+                adopt(region, forward=regions.around)
     _split_vocabulary(model, regions, vocabulary=vocabulary)
     whole = [name for name, _ in model.named_parameters() if name not in split]
     return frozenset(name for name in whole if _is_partial(name, sequence_parallel, vocabulary=vocabulary))
+
+
+def mixer_splits(model: nn.Module) -> dict[str, Shard]:
+    """Return the splits of the mixers with a state in a model, by the names of their parts."""
+    return {
+        f"{name}.{part}": split
+        for name, module in model.named_modules()
+        for kind, splits in MIXER_SPLITS.items()
+        if isinstance(module, kind)
+        for part, split in splits.items()
+    }
 
 
 def splits_vocabulary(vocab_size: int, size: int, table: Mapping[str, Shard]) -> bool:
@@ -178,7 +214,16 @@ def on_first(mesh: DeviceMesh) -> Callable[[Tensor], Tensor | None]:
 
 
 def _split_heads(attention: nn.Module, group: ProcessGroup) -> None:
-    """Split what the table does not say: keys and values of fewer heads than ranks, and norms over heads."""
+    """Split what the table does not say: keys and values of fewer heads than ranks, norms over heads, and matrices of
+    several parts."""
+    if isinstance(attention, ShortConvolution):
+        for module in _with_output_features(attention.in_proj):
+            adopt(module, reads=dict.fromkeys(("weight", "bias"), _reading_thirds(group)))
+        return
+    if isinstance(attention, Mamba1):
+        for name in _SUMMED:
+            adopt(attention.get_submodule(name), forward=_summed(group))
+        return
     if not isinstance(attention, SelfAttention):
         return
     size, rank = group.size(), group.rank()
@@ -197,9 +242,11 @@ def _split_heads(attention: nn.Module, group: ProcessGroup) -> None:
         if norm is None:
             continue
         if attention.full_width_norms:
-            adopt(norm, forward=_over_all_heads(group))
+            adopt(norm, forward=_over_all_features(group))
         elif len(norm.shape) > 1:
             adopt(norm, reads=dict.fromkeys(("weight", "bias"), _reading_rows(first, number)))
+    if attention.output_norm is not None:
+        adopt(attention.output_norm, forward=_over_all_features(group))
 
 
 def number_of_key_value_heads(attention: SelfAttention) -> int:
@@ -209,7 +256,9 @@ def number_of_key_value_heads(attention: SelfAttention) -> int:
 
 def _whole_key_values(attention: nn.Module, size: int) -> tuple[nn.Linear, ...]:
     """Return the projections that every rank has as a whole, reading the rows of the one head that its queries
-    share."""
+    share, or of its channels in each of several parts."""
+    if isinstance(attention, ShortConvolution):
+        return (attention.in_proj,)
     if isinstance(attention, SelfAttention) and number_of_key_value_heads(attention) < size:
         return attention.k_proj, attention.v_proj
     return ()
@@ -225,11 +274,29 @@ def _reading_rows(start: int, length: int) -> Callable[[Tensor], Tensor | None]:
     return lambda parameter: local_part(parameter).narrow(0, start, length)
 
 
-def _over_all_heads(group: ProcessGroup) -> Callable[..., Tensor]:
-    """Compute the forward of a norm whose statistics are those of all heads together."""
+def _reading_thirds(group: ProcessGroup) -> Callable[[Tensor], Tensor | None]:
+    def read(parameter: Tensor) -> Tensor:
+        thirds = local_part(parameter).unflatten(0, (3, group.size(), -1))
+        return thirds[:, group.rank()].flatten(0, 1)
 
-    def forward(inner: Callable[..., Tensor], module: nn.Module, heads: Tensor) -> Tensor:
-        normed = inner(module, collectives.enter_gathered(heads, group, heads.ndim - 1))
+    return read
+
+
+def _summed(group: ProcessGroup) -> Callable[..., Tensor]:
+    """Compute the forward of a matrix of which each rank has some columns, inside of a region: every rank uses the sum
+    for a part."""
+
+    def forward(inner: Callable[..., Tensor], module: nn.Module, features: Tensor) -> Tensor:
+        return collectives.enter(collectives.leave(inner(module, features), group), group)
+
+    return forward
+
+
+def _over_all_features(group: ProcessGroup) -> Callable[..., Tensor]:
+    """Compute the forward of a norm whose statistics are those of all heads, or of all features, together."""
+
+    def forward(inner: Callable[..., Tensor], module: nn.Module, features: Tensor) -> Tensor:
+        normed = inner(module, collectives.enter_gathered(features, group, features.ndim - 1))
         return normed.chunk(group.size(), -1)[group.rank()]
 
     return forward

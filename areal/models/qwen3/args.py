@@ -28,7 +28,7 @@ class Qwen3Args(DecoderArgs):
     intermediate_size: int
     """Width of the feed-forward layers."""
     layer_types: tuple[str, ...]
-    """Kind of attention of each layer."""
+    """Kind of attention, or of another mixer, of each layer."""
     max_window_layers: int
     """Field `max_window_layers` of the config."""
     norm_eps: float

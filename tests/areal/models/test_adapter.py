@@ -545,3 +545,13 @@ def test_a_table_that_does_not_fit_the_model_is_refused(table, message):
     case = replace(PHI3, table=table)
     with pytest.raises(ModelError, match=message):
         adapter_of(case).to_hf(random_weights(case))
+
+
+def test_a_row_of_whole_layers_goes_on_with_the_place_of_a_mixer_with_a_state():
+    mixer = torch.nn.Module()
+    mixer.place, mixer.A_log = "delta", torch.nn.Parameter(torch.zeros(4))
+    model = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([torch.nn.ModuleDict({"self_attn": mixer})])})
+    table = (Renamed("layers.*", "model.language_model.layers.*"),)
+    members = {"model_class": staticmethod(lambda args: model), "table": table}
+    adapter = type("CaseAdapter", (TableAdapter,), members)(Args(PHI3.spec))
+    assert adapter.names_on_disk() == ["model.language_model.layers.0.delta.A_log"]

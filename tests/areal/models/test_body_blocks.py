@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from areal.api import ModelError
-from areal.models.blocks.block import ParallelBlock, PostNormBlock, PostResidualBlock, PreNormBlock, SandwichBlock
+from areal.models.blocks.block import (
+    OnePartBlock,
+    ParallelBlock,
+    PostNormBlock,
+    PostResidualBlock,
+    PreNormBlock,
+    SandwichBlock,
+)
 from areal.models.blocks.mlp import ACTIVATIONS, LEARNED_ACTIVATIONS, MLP, GatedMLP, find_activation
 from areal.models.blocks.norms import LayerNorm, RMSNorm
 
@@ -134,6 +141,17 @@ def test_blocks_are_wired_as_defined(block_class, multiplier):
     block = block_class(self_attn=attention, mlp=mlp, residual_multiplier=multiplier, **used)
     expected = WIRINGS[block_class](hidden, attention, mlp, norms, multiplier)
     torch.testing.assert_close(block(hidden, None, None), expected)
+
+
+def test_a_block_of_one_part_adds_it_and_has_no_other():
+    norm, part, hidden = RMSNorm(8, 1e-2), Branch(1), rand(4, 8, seed=3)
+    norm.weight.data = rand(8, seed=10)
+    for parts in ({"self_attn": part, "mlp": None}, {"self_attn": None, "mlp": part}):
+        block = OnePartBlock(input_layernorm=norm, residual_multiplier=0.3, **parts)
+        torch.testing.assert_close(block(hidden, None, None), hidden + 0.3 * part(norm(hidden)))
+    for parts in ({"self_attn": None, "mlp": None}, {"self_attn": part, "mlp": part}):
+        with pytest.raises(ModelError, match="of one part has a mixer or a feed-forward layer"):
+            OnePartBlock(input_layernorm=norm, **parts)
 
 
 def test_a_parallel_block_with_one_norm_reads_it_twice():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -271,3 +272,105 @@ def test_numbers_of_each_layer_are_one_for_each():
     for wrong in ([1.0], [1.0, -1.0], [1.0, None], [1.0, True], "ab", 3.0):
         with pytest.raises(ModelError, match="a list of 2 numbers of at least 0"):
             fields_of(bases=wrong).numbers_per_layer("bases", 2)
+
+
+# -------------------------------------------------------------------------------------------------------- remote code
+
+ANALYSED = {"AutoConfig": "configuration_x.XConfig", "AutoModelForCausalLM": "modeling_x.XForCausalLM"}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        ANALYSED,
+        {name: f"org/name--{code}" for name, code in ANALYSED.items()},
+        {"AutoModelForCausalLM": ANALYSED["AutoModelForCausalLM"], "AutoTokenizer": ["tokenizer.X", None]},
+    ],
+    ids=["equal", "of a repository", "with a tokenizer"],
+)
+def test_the_code_that_was_analysed_is_accepted_and_handed_back(found: dict[str, Any]) -> None:
+    fields = ConfigFields({"model_type": "x", "auto_map": found})
+    assert fields.remote_code(ANALYSED) == found
+    fields.finish()
+
+
+def test_a_config_without_code_names_none() -> None:
+    for config in ({"model_type": "x"}, {"model_type": "x", "auto_map": None}):
+        assert ConfigFields(config).remote_code(ANALYSED) == {}
+
+
+@pytest.mark.parametrize(
+    "found", [{**ANALYSED, "AutoModelForCausalLM": "modeling_x.YForCausalLM"}, {"AutoConfig": "y.XConfig"}, "code.py"]
+)
+def test_other_code_is_refused(found: Any) -> None:
+    with pytest.raises(ModelError, match="auto_map"):
+        ConfigFields({"model_type": "x", "auto_map": found}).remote_code(ANALYSED)
+
+
+def fields(**values: Any) -> ConfigFields:
+    return ConfigFields({"model_type": "tested", **values})
+
+
+class TestBounds:
+    @pytest.mark.parametrize("written", [[0.0, float("inf")], (0, float("inf"))])
+    def test_a_range_may_have_no_end(self, written: Any) -> None:
+        assert fields(limit=written).bounds("limit") == (0.0, float("inf"))
+
+    def test_an_absent_one_is_the_default(self) -> None:
+        assert fields().bounds("limit", (0.0, 1.0)) == (0.0, 1.0)
+        with pytest.raises(ModelError, match="no limit"):
+            fields().bounds("limit")
+
+    @pytest.mark.parametrize("wrong", [[1.0, 0.5], [0.0], [0.0, 1.0, 2.0], "auto", [0.0, None], [False, 1.0]])
+    def test_what_is_no_range_is_refused_by_name(self, wrong: Any) -> None:
+        with pytest.raises(ModelError, match=r"limit is .* a list of two numbers"):
+            fields(limit=wrong).bounds("limit", (0.0, 1.0))
+
+
+def test_a_text_may_stand_for_an_absent_number() -> None:
+    read = fields(size="auto")
+    read.omit("size", "auto")
+    assert read.integer("size", null=8) == 8
+    read = fields(size="large")
+    read.omit("size", "auto")
+    with pytest.raises(ModelError, match="size is 'large'"):
+        read.integer("size", null=8)
+
+
+LETTERS = {"M": "mamba", "*": "attention"}
+
+
+class TestSpelling:
+    def test_letters_spell_a_list(self) -> None:
+        read = fields(pattern="MM*", size=1)
+        read.spelled("kinds", "pattern", LETTERS)
+        assert read.per_layer("kinds", None, allowed=("mamba", "attention")) == ("mamba", "mamba", "attention")
+
+    def test_the_list_itself_may_be_there_too_if_it_says_the_same(self) -> None:
+        read = fields(pattern="M*", kinds=["mamba", "attention"])
+        read.spelled("kinds", "pattern", LETTERS)
+        assert read.per_layer("kinds", None, allowed=("mamba", "attention")) == ("mamba", "attention")
+        with pytest.raises(ModelError, match="pattern is"):
+            fields(pattern="M*", kinds=["attention", "mamba"]).spelled("kinds", "pattern", LETTERS)
+
+    @pytest.mark.parametrize("wrong", ["M-", 3, ["M"]])
+    def test_other_texts_are_refused(self, wrong: Any) -> None:
+        with pytest.raises(ModelError, match="pattern is"):
+            fields(pattern=wrong).spelled("kinds", "pattern", LETTERS)
+
+    def test_without_it_nothing_is_said(self) -> None:
+        read = fields(kinds=["mamba"])
+        read.spelled("kinds", "pattern", LETTERS)
+        assert read.per_layer("kinds", None, allowed=("mamba",)) == ("mamba",)
+
+
+def test_older_words_of_a_list_are_those_of_today() -> None:
+    words = {"mamba": "linear", "attention": "full"}
+    read = fields(kinds=["mamba", "full", "attention"])
+    read.respell("kinds", words)
+    assert read.per_layer("kinds", 3, allowed=("linear", "full")) == ("linear", "full", "full")
+    for odd in ("mamba", 3, [3], None):
+        read = fields(kinds=odd)
+        read.respell("kinds", words)
+        with pytest.raises(ModelError, match="kinds"):
+            read.per_layer("kinds", 1, allowed=("linear", "full"))

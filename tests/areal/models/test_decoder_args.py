@@ -57,6 +57,17 @@ def test_longrope_is_read_and_written_as_phi3_does():
     assert read({name: again[name] for name in names}, 64, partial=True) == args
 
 
+def test_a_proportional_part_is_one_of_angles_and_not_of_dimensions():
+    entry = {"rope_type": "proportional", "rope_theta": 700.0, "partial_rotary_factor": 0.25}
+    found = read({"rope_parameters": entry})
+    assert found.parameters == {"partial_rotary_factor": 0.25}
+    assert found.rotated_dim(64) == 64
+    assert found.to_entry() == entry
+    assert read(found.to_hf_config()) == found
+    with pytest.raises(ModelError, match=r"partial_rotary_factor is 1\.5"):
+        read({"rope_parameters": {**entry, "partial_rotary_factor": 1.5}})
+
+
 def test_the_original_length_beside_the_parameters_counts_and_must_not_differ():
     inner = {name: value for name, value in LONGROPE.items() if name != "original_max_position_embeddings"}
     inner["rope_theta"] = 10000.0
@@ -246,5 +257,8 @@ def test_a_base_beside_rope_parameters_counts_only_where_transformers_does_not_w
     assert read(stale, unread=("rope_parameters+rope_theta",)).theta == 700.0
     with pytest.raises(ModelError, match=r"rope_theta is 10000\.0"):
         read(stale)
+    both = {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 700.0}, "rope_theta": 10000.0}
+    both["rope_scaling"] = {"rope_type": "linear", "factor": 2.0}
+    assert read(both, unread=("rope_parameters+rope_theta",)).theta == 700.0
     silent = {"rope_parameters": {"rope_type": "default"}, "rope_theta": 900.0}
     assert read(silent, unread=("rope_parameters+rope_theta",)).theta == 900.0

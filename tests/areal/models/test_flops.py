@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from areal.api import ModelError
 from areal.models import from_config
+from areal.models.blocks.gated_delta import GatedDelta
+from areal.models.blocks.mamba1 import Mamba1
+from areal.models.blocks.mamba2 import Mamba2
+from areal.models.blocks.short_convolution import ShortConvolution
 from areal.models.flops import attention_products, forward_flops, training_flops, visible_pairs
 
+DELTA = {"num_key_heads": 2, "num_value_heads": 4, "key_dim": 6, "value_dim": 5, "kernel_size": 4, "norm_eps": 1e-6}
+MAMBA = {"num_heads": 4, "head_dim": 3, "num_groups": 2, "state_size": 7, "kernel_size": 4, "norm_eps": 1e-6}
 SIZES = {
     "vocab_size": 64,
     "hidden_size": 48,
@@ -93,3 +101,24 @@ def test_unknown_attention_is_refused():
         layer.self_attn = torch.nn.Linear(2, 2)
     with pytest.raises(ModelError, match="FLOPs are unknown"):
         forward_flops(model, [3])
+
+
+@pytest.mark.parametrize(
+    ("mixer", "per_token"),
+    [
+        (lambda args: ShortConvolution(0, args, kernel_size=3, bias=True), 3 * 48),
+        # Filters of 4 tokens over queries, keys and values; the state is read, written and read again.
+        (lambda args: GatedDelta(0, args, **DELTA), 4 * (2 * 2 * 6 + 4 * 5) + 3 * 4 * 6 * 5),
+        (
+            lambda args: Mamba1(0, args, inner_size=20, state_size=7, step_rank=3, kernel_size=4),
+            4 * 20 + 2 * 20 * 7,
+        ),
+        (lambda args: Mamba2(0, args, **MAMBA), 4 * (4 * 3 + 2 * 2 * 7) + 2 * 4 * 3 * 7),
+    ],
+)
+def test_a_token_meets_a_state_once_whatever_came_before_it(mixer, per_token):
+    layer = torch.nn.Module()
+    layer.self_attn = mixer(SimpleNamespace(hidden_size=48))
+    model = SimpleNamespace(layers=[layer])
+    assert attention_products(model, [7]) == 7 * per_token
+    assert attention_products(model, [3, 4]) == 7 * per_token

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from areal.api import ModelError
 from areal.cli.main import main
 from areal.models import registry
 
@@ -45,3 +46,29 @@ def test_the_committed_receipts_and_the_registry_agree_on_what_is_proven():
     assert waiting == set(registry.UNPROVEN)
     assert set(registry.UNPROVEN) <= set(registry.MODELS)
     assert [entry["key"] for each in receipts for entry in each["unproven"]] == sorted(registry.MODELS)
+
+
+def test_a_scaffold_is_neither_loaded_nor_trained(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(registry.SCAFFOLDS, "qwen4", "areal.models.qwen4:SCAFFOLD")
+    with pytest.raises(ModelError, match="areal-new update model qwen4 --from FOLDER --trust-source"):
+        registry.get_spec("qwen4")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen4"}), encoding="utf-8")
+    run = tmp_path / "run.yaml"
+    run.write_text(
+        f"kind: sft\nmodel: {{path: {tmp_path}}}\ntrain_dataset: {{name: arithmetic_sft}}\n", encoding="utf-8"
+    )
+    assert main(["train", str(run), f"output_dir={tmp_path / 'out'}"]) == 2
+    assert "'qwen4' is a scaffold" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_checkpoint_of_several_models_becomes_no_reward_model(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(registry.WRAPPERS, "gemma3", "areal.models.gemma3.wrapper:WRAPPER")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3"}), encoding="utf-8")
+    run = tmp_path / "run.yaml"
+    run.write_text(
+        f"kind: reward_model\nmodel: {{path: {tmp_path}}}\ntrain_dataset: {{name: hhrlhf_preference}}\n",
+        encoding="utf-8",
+    )
+    assert main(["train", str(run), f"output_dir={tmp_path / 'out'}"]) == 2
+    assert "no layout of reward models" in capsys.readouterr().err

@@ -74,6 +74,19 @@ def test_frequencies_and_magnitude_equal_those_of_transformers_to_the_last_bit(p
         assert attention_magnitude(args) == magnitude
 
 
+@pytest.mark.parametrize("entry", [{}, {"partial_rotary_factor": 0.5}, {"partial_rotary_factor": 0.3, "factor": 2.5}])
+def test_proportional_frequencies_equal_those_of_transformers_to_the_last_bit(entry):
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    parameters = {"rope_type": "proportional", **entry}
+    config = LlamaConfig(head_dim=HEAD_DIM, rope_parameters={**parameters, "rope_theta": 5000.0})
+    expected, magnitude = ROPE_INIT_FUNCTIONS["proportional"](config, torch.device("cpu"))
+    args = arguments(parameters, 5000.0)
+    assert torch.equal(inverse_frequencies(args, HEAD_DIM)[0], expected)
+    assert attention_magnitude(args) == magnitude
+
+
 def reference_rotation(heads, angles, pairs):
     """Every pair of dimensions turned by its angle, in float64."""
     result = heads.double().clone()

@@ -55,6 +55,7 @@ MIXTURE = MoeSpec(
     shared_gate=True,
     shared_scale=0.5,
 )
+UNBIASED = MlpSpec(gated=True, activation="silu", intermediate_size=16)
 ROTARY = RotarySpec(dim=8, theta=100.0)
 
 
@@ -98,6 +99,15 @@ ARCHITECTURES = {
         layer("pre", RMS, HEADS, MIXTURE, rotary=0),
         layer("post", RMS, LATENT, replace(MIXTURE, shared=None, shared_gate=False, shared_scale=1.0), rotary=1),
         rotaries=(ROTARY, RotarySpec(dim=4, theta=100.0, interleaved=True)),
+    ),
+    "norms before last matrices, gates with biases, growth": architecture(
+        layer("pre", RMS, replace(HEADS, output_norm=RMS), replace(PLAIN, inner_norm=LAYER_NORM), rotary=0),
+        layer("post", RMS, replace(HEADS, value_scale=0.7, gate="elementwise", gate_bias=True), PLAIN, rotary=1),
+        layer("pre", RMS, replace(HEADS, gate="headwise", gate_function="softplus", gate_bias=True), PLAIN, rotary=0),
+        rotaries=(ROTARY, RotarySpec(dim=0, theta=1.0, query_growth=0.4, growth_length=3, growth_shift=1)),
+    ),
+    "mixtures whose inputs are weighted": architecture(
+        layer("pre", RMS, HEADS, replace(MIXTURE, experts=UNBIASED, weigh_inputs=True), rotary=0)
     ),
     "vocabulary that does not divide": architecture(
         layer("pre", RMS, HEADS, BIASED, rotary=0), vocab_size=65, head_bias=True
