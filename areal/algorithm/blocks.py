@@ -19,7 +19,7 @@ from types import NoneType
 from typing import Annotated, Any, Final, Literal
 
 from areal.algorithm import registry
-from areal.api import Config, ConfigError, check_ranges, load
+from areal.api import ArealError, Config, ConfigError, RegistryError, check_ranges, load
 from areal.utils.suggest import did_you_mean
 
 
@@ -76,7 +76,18 @@ def load_class(kind: str, name: str) -> type[Config]:
 
     Raises RegistryError when there is no such thing, ConfigError when it is not a block of this kind.
     """
-    found = load(kind, name, KINDS[kind].table)
+    try:
+        found = load(kind, name, KINDS[kind].table)
+    except ArealError:
+        raise
+    except (Exception, SystemExit) as error:
+        from areal.utils.user_code import blame
+
+        if (caught := blame(error)) is None:
+            raise
+        raise RegistryError(
+            f"{kind} {name!r} cannot be loaded: {caught.text}", where=caught.place, fix=caught.fix_of_import
+        ) from error
     contract = load("contract", KINDS[kind].contract, {})
     expected = f"expected a class derived from {contract.__module__}.{contract.__name__}"
     if not (isinstance(found, type) and issubclass(found, contract)):

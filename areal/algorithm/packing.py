@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -37,6 +37,25 @@ _PER_TOKEN = frozenset(
         "versions",
     }
 )
+
+
+class Outlined(Protocol):
+    """What is known of all rows of a batch wherever their tensors are: enough to divide and to cut it."""
+
+    @property
+    def lengths(self) -> Tensor:
+        """int64 [S], true length of each sequence."""
+        ...
+
+    @property
+    def groups(self) -> Tensor:
+        """int64 [S], equal for samples of one prompt."""
+        ...
+
+    @property
+    def rows_per_unit(self) -> int:
+        """See `PaddedBatch.rows_per_unit`."""
+        ...
 
 
 def collate(trajectories: Sequence[Trajectory], *, pad_token: int = 0) -> PaddedBatch:
@@ -145,7 +164,7 @@ def micro_batches(lengths: Sequence[int] | Tensor, max_tokens: int) -> list[list
     return sorted(sorted(part) for part in [*alone, *(balanced if heaviest[1] < heaviest[0] else fitted)])
 
 
-def units(batch: PaddedBatch) -> list[list[int]]:
+def units(batch: Outlined) -> list[list[int]]:
     """Row indices that no part may separate or reorder: single rows, or the pairs of a `PairedBatch`."""
     size, number = batch.rows_per_unit, batch.lengths.shape[0]
     return [list(range(first, first + size)) for first in range(0, number, size)]

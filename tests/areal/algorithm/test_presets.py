@@ -187,6 +187,7 @@ def own_blocks(tmp_path, monkeypatch):
         '''),
         encoding="utf-8",
     )
+    (tmp_path / "broken_blocks.py").write_text("x = 1 / 0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
@@ -206,6 +207,7 @@ def test_a_class_of_the_users_is_named_by_its_path(own_blocks):
         ("blocks_of_a_user:Undecorated", r"not a dataclass.*put @dataclass\(frozen=True, kw_only=True\) above it"),
         ("blocks_of_a_user:Missing", "has no object 'Missing'"),
         ("no_such_module:Loss", "no module 'no_such_module'"),
+        ("broken_blocks:Loss", r"cannot be loaded: ZeroDivisionError: .*broken_blocks\.py:1: x = 1 / 0"),
         ("blocks_of_a_user:Tempered", "missing 1 required keyword-only argument: 'temperature'"),
         ({"name": "blocks_of_a_user:Tempered", "temperature": "hot"}, "surrogate.temperature is 'hot', expected a num"),
         ({"name": "blocks_of_a_user:Tempered", "temprature": 2}, "did you mean 'temperature'"),
