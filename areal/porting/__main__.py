@@ -3,9 +3,10 @@
     python -m areal.porting llama
     python -m areal.porting checkpoints/novel --trust-source --json
 
-Exit codes: 0 a report was written, also one that says "unsupported"; 2 a source that cannot be analysed. With --json
-there is exactly one object on stdout, also on failure: {"ok": false, "error": "...", "kind": "...", "nearest": [],
-"others": []}: the nearest proven families, and types of transformers that are alike.
+Exit codes: 0 a report was written, also one that says "unsupported"; 2 a source that cannot be analysed; 14 the
+analysis itself failed. With --json there is exactly one object on stdout, also on failure: {"ok": false, "error":
+"...", "kind": "...", "nearest": [], "others": []}: the nearest proven families, and types of transformers that are
+alike; of a failed analysis {"ok": false, "bug": true, "phase", "evidence", "config", "traceback"} besides.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from areal.utils.special_numbers import tagged, untagged
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FAILED = 2
+BUG = 14
 ADVICE: Final = {
     "LikeError": "Leave out --like, or name a family of transformers that is proven.",
     "ModelingError": "Name the file with --modeling.",
@@ -44,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--like", metavar="FAMILY", help="for a type without code: take this family's computation over, unproven"
     )
+    parser.add_argument("--unit", default="", metavar="NAME", help="folder of the family that the report is for")
     parser.add_argument("--json", action="store_true", help="write one JSON object")
     options = parser.parse_args(arguments)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -56,18 +61,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kind = type(error).__name__
         nearest, others = list(getattr(error, "nearest", ())), list(getattr(error, "others", ()))
         if options.json:
-            _write({"ok": False, "error": str(error), "kind": kind, "nearest": nearest, "others": others})
+            answer = {"ok": False, "error": str(error), "kind": kind, "nearest": nearest, "others": others}
+            if kind == "UnknownConfigError":
+                answer |= {name: getattr(error, name, None) for name in ("config", "tensors", "text_type")}
+            _write(answer)
         else:
             near = [f"  {each['model_type']}: {each['reason']}" for each in nearest]
             lines = [str(error), *(["nearest proven families:", *near] if near else []), ADVICE.get(kind, "")]
             said = "\n".join(filter(None, lines))
             sys.stderr.write("\n".join(map(_printable, said.splitlines())) + "\n")
         return FAILED
+    except Exception as error:  # noqa: BLE001 - the boundary: whatever escapes an analysis is a bug, and is said to be
+        return _bug(error, as_json=options.json)
     if options.json:
         _write(report)
     else:
         sys.stdout.write("\n".join(_lines(report)) + "\n")
     return 0
+
+
+def _bug(error: Exception, *, as_json: bool) -> int:
+    """Say what failed inside of an analysis, and what was found until then; return the exit code."""
+    import traceback
+
+    phase = str(getattr(error, "phase", "start"))
+    answer: dict[str, Any] = {
+        "ok": False,
+        "bug": True,
+        "error": f"the analysis failed in its phase {phase!r}: {error}",
+        "kind": type(error).__name__,
+        "phase": phase,
+        "evidence": list(getattr(error, "evidence", ())),
+        "config": dict(getattr(error, "config", {})),
+        "traceback": traceback.format_exception(error),
+    }
+    if as_json:
+        sys.stdout.write(json.dumps(answer, default=str) + "\n")
+        return BUG
+    found = [f"  {each['feature']}: {each['value']}" for each in answer["evidence"]]
+    said = [*answer["traceback"], str(answer["error"]), *(["found so far:", *found] if found else [])]
+    said.append(
+        "This is a bug of areal, not of the model: report it with what stands above and the files of the model."
+    )
+    sys.stderr.write("\n".join(_printable(line) for text in said for line in text.splitlines()) + "\n")
+    return BUG
 
 
 def _analyse(options: argparse.Namespace) -> dict[str, Any]:
@@ -81,18 +118,23 @@ def _analyse(options: argparse.Namespace) -> dict[str, Any]:
         find_family(options.like)
     else:
         try:
-            locate(options.source, modeling=options.modeling, trust=options.trust_source)
+            named = locate(options.source, modeling=options.modeling, trust=options.trust_source)
         except UntrustedSourceError:
             if not options.static:
                 raise
             trusted = False
     from areal.porting.bind.analyse import analyse, as_json, like, static
     from areal.porting.probe.subject import resolve
+    from areal.porting.wrap.analyse import analyse_wrapped
+    from areal.porting.wrap.whole import find_wrapped
 
     if options.like is not None:
         return as_json(like(options.source, options.like))
     if not trusted:
         return as_json(static(options.source, modeling=options.modeling))
+    wrapped = None if named.files else find_wrapped(named.model_type, named.config)
+    if wrapped is not None:
+        return analyse_wrapped(wrapped, unit=options.unit, tiny=tiny)
     return as_json(analyse(resolve(options.source, modeling=options.modeling, trust=options.trust_source), tiny=tiny))
 
 
@@ -102,7 +144,7 @@ def _read_tiny(path: Path | None) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = untagged(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise SubjectError(f"{path} of --tiny is not readable JSON: {error}.") from error
     if not isinstance(values, dict):
@@ -111,7 +153,7 @@ def _read_tiny(path: Path | None) -> dict[str, Any] | None:
 
 
 def _write(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.write(json.dumps(tagged(value)) + "\n")
 
 
 def _lines(report: dict[str, Any]) -> list[str]:
@@ -141,4 +183,9 @@ def _printable(text: str) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    if "--trust-source" not in sys.argv:
+        raise SystemExit(main())
+    from areal.porting.confine import confined
+
+    with confined():
+        raise SystemExit(main())

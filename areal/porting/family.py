@@ -12,7 +12,9 @@ their canonical names, and these additions:
     num_layers              number of layers
     layer.rotary            a RotaryField, or Constant(None) for layers without rotation, or a choice between such; with
                             layer.rotary.dim and layer.rotary.interleaved (absent where no layer rotates)
-    layer.attention         Constant("attention") or Constant("latent"); below it the values of that record
+    layer.attention         Constant("attention"), Constant("latent"), Constant("short_convolution"), or a choice
+                            between them; below it the values of the first two. Those of mixers with a state have a
+                            place of their own (layer.convolution.kernel_size), since a model has them beside others
     layer.feed_forward      Constant("mlp"), Constant("moe"), or a choice between them (usually PerLayer); below it the
                             values of MlpSpec (layer.feed_forward.intermediate_size) and of MoeSpec
                             (layer.feed_forward.router.top_k, layer.feed_forward.experts.intermediate_size)
@@ -74,6 +76,49 @@ class Power:
 
 
 @dataclass(frozen=True)
+class RoundedUp:
+    """An expression times a field, rounded down, and up again to a multiple of another field; scale "": not scaled.
+    JSON: {"kind": "rounded_up", "base": ..., "scale": "multiplier", "multiple": "multiple_of"}."""
+
+    base: Expression
+    scale: str
+    multiple: str
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """A field over a whole number, rounded up: ceil(hidden_size / 16). JSON: {"kind": "ceiling", "of": "hidden_size",
+    "divisor": 16}."""
+
+    of: str
+    divisor: int
+
+
+@dataclass(frozen=True)
+class AllLayers:
+    """The numbers of all layers, for a list of layers that is null. JSON: {"kind": "all_layers", "depth":
+    "num_hidden_layers"}."""
+
+    depth: str
+
+
+@dataclass(frozen=True)
+class Length:
+    """The number of entries of a list: of the kinds of all layers, where no field counts them. JSON: {"kind": "length",
+    "field": "layers_block_type"}."""
+
+    field: str
+
+
+@dataclass(frozen=True)
+class Range:
+    """Two bounds. JSON: {"kind": "range", "low": ..., "high": ...}."""
+
+    low: Expression
+    high: Expression
+
+
+@dataclass(frozen=True)
 class RotaryScaled:
     """An expression times `RotaryArgs.score_factor`: DeepSeek's attention sharpens its scores by the YaRN temperature
     of mscale_all_dim, squared. JSON: {"kind": "rotary_scaled", "base": ...}."""
@@ -119,16 +164,19 @@ class RotaryField:
     proven; others are refused at load. theta: only for configs without rope_parameters (types is ("default",) then):
     where theta comes from, e.g. Field("rotary_base"). extra: numbers in rope_parameters that no rotary type has; where
     slots read them it is as Field("rope_parameters.NAME"). thetas: a list with the theta of each layer, in place of the
-    one in rope_parameters; layers whose entry is 0 are not rotated."""
+    one in rope_parameters; layers whose entry is 0 are not rotated. stretch: beside a theta of its own, by what
+    positions are divided, Field("rope_stretch") say; null where they are not."""
 
     layer_type: str | None
     types: tuple[str, ...]
     theta: Expression | None = None
     extra: tuple[str, ...] = ()
     thetas: str = ""
+    stretch: Expression | None = None
 
 
-Expression = Constant | Field | Product | Sum | Power | RotaryScaled | WhenNull | WhenEqual | PerLayer | RotaryField
+Arithmetic = Ceiling | Constant | Field | Product | Sum | Power | RoundedUp | RotaryScaled
+Expression = Arithmetic | AllLayers | Length | Range | WhenNull | WhenEqual | PerLayer | RotaryField
 
 # ------------------------------------------------------------------------------------------------ conditions on layers
 
@@ -169,6 +217,14 @@ class Multiple:
 
 
 @dataclass(frozen=True)
+class Remainder:
+    """layer % field `of` is field `to`. JSON: {"kind": "remainder", "of", "to"}."""
+
+    of: str
+    to: str
+
+
+@dataclass(frozen=True)
 class Member:
     """layer is in the list `field`. JSON: {"kind": "member", "field"}."""
 
@@ -197,7 +253,7 @@ class All:
     conditions: tuple[Condition, ...]
 
 
-Condition = Listed | AtLeast | AtMost | First | Multiple | Member | Flag | Not | All
+Condition = Listed | AtLeast | AtMost | First | Multiple | Remainder | Member | Flag | Not | All
 
 # ---------------------------------------------------------------------------------------------------- config accounting
 
@@ -230,6 +286,14 @@ class FieldUse:
     where that is below 1."""
     aliases: tuple[str, ...] = ()
     """Other spellings that transformers accepts (attribute_map)."""
+    count: str = ""
+    """Of a list over all layers: an undeclared field that says its length once more."""
+    letters: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Of a list over all layers: an undeclared field that spells it with one letter for each entry, by its name."""
+    words: dict[str, str] = field(default_factory=dict)
+    """Of a list of texts: older words that the class takes for those of today."""
+    placeholder: str = ""
+    """Of a number: the text that means that it is absent ("auto")."""
     reason: str = ""
     example: Any = None
     """A value that was proven."""
@@ -258,10 +322,13 @@ class LayoutEntry:
                          "per_group"  for every kv head: its query heads' rows, then k, then v
                          others in `areal.models.adapter.QueryKeyValue`; `ours` may be in another order, or some
                          of the three, or query and gate
-      rows               ours = modules stacked along dimension 0 in one matrix; arrangement "concat" or "interleaved"
+      rows               ours = modules stacked along dimension 0 in one matrix; arrangement "concat", "interleaved" or
+                         "per_key_head"
       experts            ours = one or two (gate, up) stacked parameters; on_disk has {expert}: one matrix per expert
       stacked_experts    ours = one or two (gate, up) stacked parameters, on_disk one tensor [experts, ...];
                          arrangement "concat" or "interleaved" for two, "flattened" for [experts * out, in]
+      filters            ours = convolutions whose filters are stacked in one tensor, [channels, 1, taps] on disk
+      filter_pieces      the same in several tensors, cut anywhere, with names between braces in on_disk: {q,k,v}_conv
       reshaped           the same numbers, on disk in `shape` (-1: what is left)
       swapped_halves     of every head, the second half of the features is stored before the first
     transposed: matrices are stored [in, out]. in_memory: the name transformers 5 holds it under in `state_dict()` when
@@ -274,6 +341,8 @@ class LayoutEntry:
         "rows",
         "experts",
         "stacked_experts",
+        "filters",
+        "filter_pieces",
         "reshaped",
         "swapped_halves",
     ]
@@ -339,4 +408,6 @@ class ArchitectureReport:
     reference: dict[str, Any] = field(default_factory=dict)
     """For types that the installed transformers lacks: what a test compares with instead of the live model:
     {"shapes": {name on disk: [..]}, "seed", "tokens": [[..]], "logits": [[[..]]]}."""
+    code: dict[str, Any] = field(default_factory=dict)
+    """For modeling code beside a checkpoint: {"auto_map": {...} of its config.json, "files": {name: SHA-256}}."""
     seconds: dict[str, float] = field(default_factory=dict)

@@ -45,6 +45,28 @@ class SubjectError(Exception):
     """The source cannot be analysed at all: unknown type, no causal model, does not build. Says what to do."""
 
 
+class ArchitectureRefusedError(SubjectError):
+    """A whole architecture that no family can say, as far as its logits show: the feature, the place, and the
+    evidence."""
+
+    def __init__(self, feature: str, *, where: str, detail: str) -> None:
+        super().__init__(f"{feature} at {where}: {detail}")
+        self.feature = feature
+        self.where = where
+        self.detail = detail
+
+
+class AnalysisError(Exception):
+    """The analysis itself failed: a bug of areal, not of the architecture or of the call. Says in which phase, on which
+    config, and what was found until then."""
+
+    def __init__(self, error: Exception, *, phase: str, config: Mapping[str, Any], evidence: list[Any]) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.phase = phase
+        self.config = dict(config)
+        self.evidence = evidence
+
+
 class ReportError(ValueError):
     """A report that no source can be written from: where in it, and what to do."""
 
@@ -112,9 +134,11 @@ class LayerRoles:
     """Where the parts of one block are, by qualified module name."""
 
     block: str
-    attention: str
-    feed_forward: str
-    """Module that is called with the (normed) hidden states; "" where the block itself holds the two matrices."""
+    attention: str | None
+    """None in a layer whose only part is a feed-forward layer."""
+    feed_forward: str | None
+    """Module that is called with the (normed) hidden states; "" where the block itself holds the two matrices; None in
+    a layer whose only part is a mixer."""
     norms: tuple[str, ...]
     """Norms that the block calls itself, in calling order (those inside attention and feed_forward are not here)."""
     shared_feed_forward: str | None = None
@@ -153,6 +177,8 @@ class LayerContext:
     trace: Trace
     shared: str | None = None
     """For a feed-forward layer: `LayerRoles.shared_feed_forward`."""
+    end: str | None = None
+    """A norm inside `module` that gives its output, but belongs to the block: what it reads is the layer's output."""
 
     @property
     def call(self) -> ModuleCall:

@@ -14,15 +14,30 @@ from torch import nn
 from areal.models.blocks import block as blocks
 from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.decoder import DecoderModel
+from areal.models.blocks.gated_delta import GatedDelta
 from areal.models.blocks.latent_attention import LatentAttention
+from areal.models.blocks.mamba1 import Mamba1
+from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.mlp import MLP, GatedMLP, HeadTransform
 from areal.models.blocks.moe import Experts, MixtureOfExperts, Router
 from areal.models.blocks.norms import LayerNorm, RMSNorm
 from areal.models.blocks.positions import LearnedPositions, SinusoidalPositions
-from areal.models.blocks.rotary import Rotary
+from areal.models.blocks.rotary import QueryGrowth, Rotary
+from areal.models.blocks.short_convolution import ShortConvolution
 from areal.models.decoder_args import RotaryArgs
 from areal.porting.records import UnsupportedError
-from areal.porting.spec import BLOCK_NORMS, BLOCKS, OPTIONAL_NORMS, LatentAttentionSpec, MlpSpec
+from areal.porting.spec import (
+    BLOCK_NORMS,
+    BLOCKS,
+    EXTRA_NORMS,
+    OPTIONAL_NORMS,
+    STATEFUL,
+    GatedDeltaSpec,
+    LatentAttentionSpec,
+    Mamba1Spec,
+    Mamba2Spec,
+    MlpSpec,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +53,7 @@ if TYPE_CHECKING:
         NormSpec,
         PositionSpec,
         RotarySpec,
+        Stateful,
     )
 
 
@@ -124,14 +140,17 @@ def norm(spec: NormSpec, shape: int | tuple[int, ...]) -> RMSNorm | LayerNorm:
     return RMSNorm(shape, spec.eps, offset=spec.offset, weight=spec.weight)
 
 
-def rotary(spec: RotarySpec) -> Rotary:
-    """Return a table of rotations."""
+def rotary(spec: RotarySpec) -> Rotary | QueryGrowth:
+    """Return a table of rotations, or what only lets queries grow."""
+    if not spec.dim:
+        return QueryGrowth(spec.query_growth, spec.growth_length, spec.growth_shift)
     return Rotary(
         RotaryArgs(theta=spec.theta, rotary_type=spec.type, parameters=dict(spec.parameters)),
         spec.dim,
         interleaved=spec.interleaved,
         query_growth=spec.query_growth,
         growth_length=spec.growth_length,
+        growth_shift=spec.growth_shift,
     )
 
 
@@ -147,6 +166,27 @@ def positions(spec: PositionSpec, hidden_size: int) -> nn.Module:
 def head_transform(spec: HeadTransformSpec, hidden_size: int) -> HeadTransform:
     """Return what stands between the final norm and the head."""
     return HeadTransform(hidden_size, activation=spec.activation, bias=spec.bias, norm=norm(spec.norm, hidden_size))
+
+
+def mixer(spec: LayerSpec, hidden_size: int, layer: int) -> nn.Module | None:
+    """Return what mixes the tokens of a layer, if anything does."""
+    if spec.attention is None:
+        return None
+    if isinstance(spec.attention, STATEFUL):
+        return stateful(spec.attention, hidden_size, layer)
+    return attention(spec.attention, hidden_size, layer, window=spec.window, chunk=spec.chunk)
+
+
+def stateful(spec: Stateful, hidden_size: int, layer: int) -> nn.Module:
+    """Return a mixer that keeps a state."""
+    args: Any = ReferenceArgs(hidden_size=hidden_size)
+    if isinstance(spec, GatedDeltaSpec):
+        return GatedDelta(layer, args, **vars(spec))
+    if isinstance(spec, Mamba1Spec):
+        return Mamba1(layer, args, **vars(spec))
+    if isinstance(spec, Mamba2Spec):
+        return Mamba2(layer, args, **vars(spec))
+    return ShortConvolution(layer, args, kernel_size=spec.kernel_size, bias=spec.bias)
 
 
 def attention(
@@ -191,7 +231,11 @@ def attention(
         softcap=spec.softcap,
         sinks=spec.sinks,
         clip=spec.clip,
+        value_scale=spec.value_scale,
         gate=spec.gate,
+        gate_function=spec.gate_function,
+        gate_bias=spec.gate_bias,
+        output_norm=None if spec.output_norm is None else norm(spec.output_norm, spec.num_heads * spec.value_dim),
         alibi=spec.alibi_scale if spec.alibi else None,
     )
 
@@ -222,6 +266,7 @@ def _latent_attention(
         chunk=chunk,
         query_latent_scale=spec.query_latent_scale,
         kv_latent_scale=spec.kv_latent_scale,
+        gate=spec.gate,
     )
 
 
@@ -230,6 +275,8 @@ def feed_forward(spec: MlpSpec | MoeSpec, hidden_size: int) -> GatedMLP | MLP | 
     if isinstance(spec, MlpSpec):
         return _mlp(spec, hidden_size)
     experts = spec.experts
+    if experts.inner_norm is not None:
+        raise UnsupportedError("norms inside experts", where="experts", detail=repr(experts.inner_norm))
     if experts.bias != experts.output_bias:
         raise UnsupportedError("experts with biases on some matrices only", where="experts", detail=repr(experts))
     if spec.shared is None and spec.shared_gate:
@@ -248,6 +295,7 @@ def feed_forward(spec: MlpSpec | MoeSpec, hidden_size: int) -> GatedMLP | MLP | 
             bias=experts.bias,
             clamp=experts.clamp,
             up_offset=experts.up_offset,
+            weigh_inputs=spec.weigh_inputs,
         ),
         shared_experts=None if spec.shared is None else _mlp(spec.shared, hidden_size),
         shared_gate=spec.shared_gate,
@@ -256,6 +304,7 @@ def feed_forward(spec: MlpSpec | MoeSpec, hidden_size: int) -> GatedMLP | MLP | 
 
 
 def _mlp(spec: MlpSpec, hidden_size: int) -> GatedMLP | MLP:
+    inner_norm = None if spec.inner_norm is None else norm(spec.inner_norm, spec.intermediate_size)
     if spec.gated:
         return GatedMLP(
             hidden_size,
@@ -265,6 +314,7 @@ def _mlp(spec: MlpSpec, hidden_size: int) -> GatedMLP | MLP:
             output_bias=spec.output_bias,
             clamp=spec.clamp,
             up_offset=spec.up_offset,
+            inner_norm=inner_norm,
             learned_activation=True,
         )
     if spec.clamp is not None or spec.up_offset:
@@ -275,21 +325,23 @@ def _mlp(spec: MlpSpec, hidden_size: int) -> GatedMLP | MLP:
         activation=spec.activation,
         bias=spec.bias,
         output_bias=spec.output_bias,
+        inner_norm=inner_norm,
         learned_activation=True,
     )
 
 
 def block(spec: LayerSpec, hidden_size: int, layer: int) -> nn.Module:
     """Return a decoder block; `spec.rotary` is the model's business."""
-    names = BLOCK_NORMS[spec.block]
+    extra = EXTRA_NORMS.get(spec.block, ())
+    names = (*BLOCK_NORMS[spec.block], *(name for name in extra if name in spec.norms))
     optional = OPTIONAL_NORMS.get(spec.block, frozenset())
     if not set(names) - optional <= set(spec.norms) <= set(names):
         raise ValueError(f"block {spec.block!r} has the norms {names}, the spec names {tuple(spec.norms)}")
     children = {name: norm(spec.norms[name], hidden_size) if name in spec.norms else None for name in names}
     block: type[nn.Module] = getattr(blocks, BLOCKS[spec.block].name)
     return block(
-        self_attn=attention(spec.attention, hidden_size, layer, window=spec.window, chunk=spec.chunk),
-        mlp=feed_forward(spec.feed_forward, hidden_size),
+        self_attn=mixer(spec, hidden_size, layer),
+        mlp=None if spec.feed_forward is None else feed_forward(spec.feed_forward, hidden_size),
         residual_multiplier=spec.residual_multiplier,
         **children,
     )

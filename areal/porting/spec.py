@@ -6,6 +6,7 @@ A spec is independent of names on disk and of config fields. `reference.build(sp
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
@@ -30,7 +31,7 @@ class RotarySpec:
     dim: int
     theta: float
     type: str = "default"
-    """"default", "linear", "llama3", "yarn" or "longrope"."""
+    """"default", "linear", "llama3", "yarn", "longrope" or "proportional"."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Of the type, as in a config's rope_parameters, null entries left out."""
     interleaved: bool = False
@@ -39,12 +40,14 @@ class RotarySpec:
     """Queries are multiplied by 1 + query_growth * log(1 + floor(position / growth_length))."""
     growth_length: int | None = None
     """None where queries do not grow."""
+    growth_shift: int = 0
+    """Added to the position, for this alone: 1 in Llama 4. A table of 0 dimensions lets queries grow, and no more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec:
     """Grouped-query attention. Canonical names: q_proj, k_proj, v_proj, o_proj (weight, bias), q_norm, k_norm, sinks
-    ([num_heads]), gate_proj.weight."""
+    ([num_heads]), gate_proj.weight, gate_bias ([num_heads]), output_norm ([num_heads * value_dim])."""
 
     num_heads: int
     num_kv_heads: int
@@ -66,8 +69,16 @@ class AttentionSpec:
     sinks: bool = False
     clip: float | None = None
     """Queries, keys and values are clamped to [-clip, clip] after projection."""
+    value_scale: float = 1.0
+    """Factor on values."""
     gate: Literal["none", "elementwise", "headwise"] = "none"
-    """Attended values times sigmoid(gate_proj(layer input)) before o_proj: one gate per element, or per head."""
+    """Attended values times f(gate_proj(layer input)) before o_proj: one gate per element, or per head."""
+    gate_function: Literal["sigmoid", "softplus"] = "sigmoid"
+    """The f."""
+    gate_bias: bool = False
+    """Whether a number of each head is added to what f gets."""
+    output_norm: NormSpec | None = None
+    """Of the attended values of all heads together, before o_proj (BitNet)."""
     alibi: bool = False
     """Adds -slope * distance to the scores (arXiv 2108.12409), slopes as in the paper for any number of heads."""
     alibi_scale: float = 1.0
@@ -77,7 +88,7 @@ class AttentionSpec:
 @dataclass(frozen=True, kw_only=True)
 class LatentAttentionSpec:
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434). Canonical names: q_proj, or q_a_proj, q_a_norm,
-    q_b_proj; kv_a_proj, kv_a_norm, kv_b_proj; o_proj."""
+    q_b_proj; kv_a_proj, kv_a_norm, kv_b_proj; o_proj, gate_proj.weight."""
 
     num_heads: int
     query_rank: int | None
@@ -98,6 +109,105 @@ class LatentAttentionSpec:
     query_latent_scale: float = 1.0
     kv_latent_scale: float = 1.0
     """Factors on the normed compressed query and key-value (LongCat)."""
+    gate: Literal["none", "elementwise", "headwise"] = "none"
+    """As of `AttentionSpec`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortConvolutionSpec:
+    """A gated short convolution (LFM2): out_proj(C * convolve(B * x)). Canonical names: in_proj (rows of B, then C,
+    then x, hidden_size each), conv.weight [hidden_size, kernel_size], conv.bias, out_proj."""
+
+    kernel_size: int
+    """Tokens that a token sees, itself included."""
+    bias: bool = False
+    """Of both projections and the convolution."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedDeltaSpec:
+    """A gated delta rule: see `areal.models.blocks.gated_delta`. Canonical names: q_proj, k_proj, v_proj, q_conv,
+    k_conv, v_conv, decay_proj, rate_proj, gate_proj, A_log, dt_bias, norm, o_proj; decay_down, gate_down."""
+
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel_size: int
+    norm_eps: float
+    """Of the norm of what the rule gives, per head."""
+    conv_activation: str = "silu"
+    max_rate: float = 1.0
+    """Factor on the rate; 2.0 lets the state change its sign (OLMo Hybrid)."""
+    gate: Literal["silu", "sigmoid"] = "silu"
+    by_channel: bool = False
+    """Whether each channel of the key decays by itself, dt_bias [heads * key_dim]."""
+    decay_floor: float | None = None
+    """The log decay is this number times a sigmoid; None: it has no lower bound."""
+    decay_rank: int | None = None
+    gate_rank: int | None = None
+    """Inner size of projections of decays and gates that are products of two matrices."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mamba1Spec:
+    """Mamba-1: see `areal.models.blocks.mamba1`. Canonical names: z_proj, x_proj, conv, step_proj, b_proj, c_proj,
+    dt_proj, dt_bias, A_log, D, o_proj; step_norm, b_norm, c_norm."""
+
+    inner_size: int
+    state_size: int
+    step_rank: int
+    kernel_size: int
+    norm_eps: float | None = None
+    """Of the norms of steps, B and C; None where there are none."""
+    norm_weights: bool = False
+    """Whether these norms scale."""
+    bias: bool = False
+    """Of the first projections and the last one."""
+    conv_bias: bool = True
+    conv_activation: str = "silu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mamba2Spec:
+    """Mamba-2: see `areal.models.blocks.mamba2`. Canonical names: z_proj, x_proj, b_proj, c_proj, dt_proj, x_conv,
+    b_conv, c_conv, A_log, dt_bias, D, norm, o_proj."""
+
+    num_heads: int
+    head_dim: int
+    num_groups: int
+    state_size: int
+    kernel_size: int
+    norm_eps: float
+    norm_groups: int
+    """In how many groups the norm of what is given has its statistics."""
+    norm_first: bool = False
+    """Whether the norm comes before the gate."""
+    bias: bool = False
+    """Of the projections."""
+    conv_bias: bool = True
+    conv_activation: str = "silu"
+    step_limits: tuple[float, float] = (0.0, math.inf)
+    """Bounds of the steps."""
+
+
+Stateful = ShortConvolutionSpec | GatedDeltaSpec | Mamba1Spec | Mamba2Spec
+"""A mixer that sees earlier tokens through a state of fixed size: without rotation, window or chunks."""
+
+Mixer = AttentionSpec | LatentAttentionSpec | Stateful
+"""How the tokens of a document are mixed in a layer. Every mixer is called `self_attn` in its block, so that blocks,
+adapters and splits are the same for all families."""
+
+STATEFUL: Final = (ShortConvolutionSpec, GatedDeltaSpec, Mamba1Spec, Mamba2Spec)
+"""All kinds of `Stateful`."""
+
+PLACES: Final[dict[type, str]] = {
+    GatedDeltaSpec: "delta",
+    Mamba1Spec: "mamba1",
+    Mamba2Spec: "mamba",
+    ShortConvolutionSpec: "convolution",
+}
+"""Mixer with a state to what rows of an adapter's table call it in place of `self_attn`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +225,8 @@ class MlpSpec:
     """gpt-oss: gate is clamped from above, up to [-clamp, clamp]."""
     up_offset: float = 0.0
     """Added to up before the product; 1.0 in gpt-oss."""
+    inner_norm: NormSpec | None = None
+    """Of what the last matrix reads (BitNet); experts have none. Canonical name: inner_norm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,9 +236,11 @@ class RouterSpec:
 
     num_experts: int
     top_k: int
-    score: Literal["softmax", "sigmoid"]
+    score: Literal["softmax", "sigmoid", "sparse_mixer"]
     order: Literal["score_first", "select_first"]
     """"select_first": the top-k logits are chosen and only those are scored."""
+    jitter: float = 0.0
+    """Of `areal.models.blocks.moe.sparse_mixer`, which chooses and weighs in one."""
     selection_bias: bool = False
     """Added to scores for the choice only."""
     bias: bool = False
@@ -154,18 +268,22 @@ class MoeSpec:
     """Its output is multiplied by sigmoid(shared_gate(x))."""
     shared_scale: float = 1.0
     """Its output is multiplied by this number."""
+    weigh_inputs: bool = False
+    """Routing weights multiply what experts get, not what they give (Llama 4)."""
 
 
-BlockKind = Literal["pre", "post", "sandwich", "parallel", "parallel_two_norms", "post_residual"]
+BlockKind = Literal["pre", "post", "sandwich", "parallel", "parallel_two_norms", "post_residual", "one_part"]
 """How norms, attention and feed-forward are wired, with r = residual multiplier and canonical norm names:
 
-pre                 h = x + r attn(input_layernorm(x));  h + r mlp(post_attention_layernorm(h))
+pre                 h = x + r attn(input_layernorm(x));
+                    h + r post_feedforward_layernorm(mlp(post_attention_layernorm(h)))
 post                h = x + r post_attention_layernorm(attn(x));  h + r post_feedforward_layernorm(mlp(h))
 sandwich            h = x + r post_attention_layernorm(attn(input_layernorm(x)));
                     h + r post_feedforward_layernorm(mlp(pre_feedforward_layernorm(h)))
 parallel            n = input_layernorm(x);  x + r attn(n) + r mlp(n)
 parallel_two_norms  x + r attn(input_layernorm(x)) + r mlp(post_attention_layernorm(x))
 post_residual       h = input_layernorm(x + attn(x));  post_attention_layernorm(h + mlp(h))
+one_part            x + r part(input_layernorm(x)), the part being attn or mlp
 """
 
 
@@ -222,6 +340,12 @@ BLOCKS: Final[dict[BlockKind, BlockRow]] = {
         "norms on the residual stream",
         "post-norm blocks",
     ),
+    "one_part": BlockRow(
+        "OnePartBlock",
+        ("input_layernorm", "self_attn", "mlp"),
+        "one part behind a norm in each layer",
+        "blocks of one part each",
+    ),
 }
 
 BLOCK_NORMS: Final[dict[BlockKind, tuple[str, ...]]] = {
@@ -232,6 +356,9 @@ BLOCK_NORMS: Final[dict[BlockKind, tuple[str, ...]]] = {
 OPTIONAL_NORMS: Final[dict[BlockKind, frozenset[str]]] = {"pre": frozenset({"input_layernorm"})}
 """Of these, those that a layer may lack."""
 
+EXTRA_NORMS: Final[dict[BlockKind, tuple[str, ...]]] = {"pre": ("post_feedforward_layernorm",)}
+"""Norms beside these that a layer may have, and most have not."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LayerSpec:
@@ -240,9 +367,12 @@ class LayerSpec:
     block: BlockKind
     norms: dict[str, NormSpec]
     """Canonical norm name to its spec, exactly those of the block kind; of a "pre" block, the input_layernorm may be
-    missing (ModernBERT norms the embeddings in place of the first layer's)."""
-    attention: AttentionSpec | LatentAttentionSpec
-    feed_forward: MlpSpec | MoeSpec
+    missing (ModernBERT norms the embeddings in place of the first layer's), and the post_feedforward_layernorm usually
+    is (A.X K1 norms what experts give)."""
+    attention: Mixer | None
+    """The mixer, softmax attention or another; None in layers of one part that is a feed-forward layer."""
+    feed_forward: MlpSpec | MoeSpec | None
+    """None in layers of one part that is a mixer."""
     residual_multiplier: float = 1.0
     rotary: int | None = None
     """Index into `ArchitectureSpec.rotaries`; None: no rotation in this layer."""

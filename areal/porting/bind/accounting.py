@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+from transformers import configuration_utils
 
 from areal.models.config_fields import HARMLESS_FIELDS, MUST_BE_OFF, TOKEN_FIELDS, TRAINING_NOISE
 from areal.porting.bind.expressions import (
@@ -17,11 +18,13 @@ from areal.porting.bind.expressions import (
     walk,
 )
 from areal.porting.bind.legacy_rope import LEGACY_ROPE_FIELDS, unread_spellings
+from areal.porting.bind.mentions import mentions, only_initialising
 from areal.porting.bind.partial_rotary import rotated_fields
 from areal.porting.bind.rotary import PARTIAL, THETA, filled_with_theta, is_layered, thetas_of
-from areal.porting.bind.variations import MISSING, changed
-from areal.porting.family import FieldUse, Listed, WhenEqual
-from areal.porting.records import UnsupportedError
+from areal.porting.bind.variations import MISSING, alternatives, changed
+from areal.porting.family import FieldUse, Length, Listed, WhenEqual
+from areal.porting.probe.instance import read
+from areal.porting.records import SubjectError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +67,7 @@ class Accounts:
         """Return one account for each field, sorted by name."""
         reader = self.binder.reader
         used = self._used()
-        mentioned = mentions(self.subject)
+        mentioned, drawn = mentions(self.subject), only_initialising(self.subject)
         aliases = self._aliases()
         names = {*reader.names, *(name for name in reader.defaults if "." not in name and name in SKIPPED)}
         names |= {name for name in self.binder.observer.base if name in SKIPPED} - {"model_type", "architectures"}
@@ -75,7 +78,8 @@ class Accounts:
             elif name in used:
                 found.append(self._used_field(name, aliases.get(name, ())))
             else:
-                found.append(self._unused_field(name, aliases.get(name, ()), mentioned.get(name.rpartition(".")[2])))
+                last = name.rpartition(".")[2]
+                found.append(self._unused_field(name, aliases.get(name, ()), mentioned.get(last), drawn.get(last)))
         return found + self._only_written(names, mentioned)
 
     def _only_written(self, names: set[str], mentioned: Mapping[str, str]) -> list[FieldUse]:
@@ -84,7 +88,8 @@ class Accounts:
         reader, aliases = self.binder.reader, self._aliases()
         known = names | {alias for each in aliases.values() for alias in each}
         known |= {name.partition(".")[0] for name in names}
-        known |= {"model_type", "architectures", ROTARY_FIELD, *LEGACY_ROPE_FIELDS}
+        # What says who wrote the file, and what is refused or harmless for all families, is nothing of this one.
+        known |= {"model_type", "architectures", ROTARY_FIELD, *LEGACY_ROPE_FIELDS, *SKIPPED}
         written = reader.normal(self.binder.observer.base) or {}
         found = []
         for name, value in sorted((name, value) for name, value in written.items() if name not in known):
@@ -180,7 +185,21 @@ class Accounts:
             "minimum": smallest if smallest < 1 else None,
             "aliases": aliases,
             "example": value,
+            "placeholder": reader.placeholders.get(name, ""),
+            "words": older_words(self.subject, self.binder.observer.base, name),
+            **(restatements(self.subject, self.binder.observer.base, name) if self._counts_layers(name) else {}),
         }
+
+    def _is_checked(self, name: str) -> bool:
+        """Return whether the class takes no other value of a number beside the base config's other fields."""
+        reader, base, value = self.binder.reader, self.binder.observer.base, self._base(name)
+        if type(value) is not int or name in SKIPPED or name not in base:
+            return False
+        others = alternatives(value, reader.annotations.get(name, ""))
+        return all(reader.normal(changed(base, {name: other})) is None for other in others)
+
+    def _counts_layers(self, name: str) -> bool:
+        return self.binder.expressions["num_layers"] == Length(name)
 
     def _base(self, name: str) -> Any:
         """Return the value of a field in the base config, nulls filled."""
@@ -241,7 +260,8 @@ class Accounts:
             return FieldUse(status="used", refused=tuple(values), reason=reason, **common)
         return FieldUse(status="used", reason=reason, **common)
 
-    def _unused_field(self, name: str, aliases: tuple[str, ...], mentioned: str | None) -> FieldUse:
+    def _unused_field(self, name: str, aliases: tuple[str, ...], mentioned: str | None, drawn: str | None) -> FieldUse:
+        """mentioned: where the source reads it; drawn: the same, where that is only for the weights of new models."""
         if name in self.binder.reader.names:
             common = self._common(name, aliases)
         else:  # a field that all types have
@@ -251,7 +271,10 @@ class Accounts:
         if name in MUST_BE_OFF and name in SKIPPED:
             return FieldUse(status="fixed", allowed=MUST_BE_OFF[name], reason="refused for all families", **common)
         proven = self._proven(name)
-        reason = self._ignored(name, proven, mentioned)
+        reason = self._ignored(name, proven, mentioned, drawn)
+        if reason is not None and self._is_checked(name):
+            # Kept only to be written back: the class refuses others with its default.
+            return FieldUse(status="used", reason=f"its class checks it against other fields; {reason}", **common)
         if reason is not None:
             return FieldUse(status="ignored", reason=reason, **common)
         reason = self.binder.restricted.get(name, f"read at {mentioned}, but no other value could be proven to matter")
@@ -263,7 +286,7 @@ class Accounts:
             proven = [self._base(name)]
         return FieldUse(status="fixed", allowed=tuple(proven), reason=reason, **common)
 
-    def _ignored(self, name: str, proven: list[Any], mentioned: str | None) -> str | None:
+    def _ignored(self, name: str, proven: list[Any], mentioned: str | None, drawn: str | None) -> str | None:
         """Return why the field may have any value, if it may."""
         if name in self.binder.restricted:
             return None
@@ -278,6 +301,8 @@ class Accounts:
         equal = f"logits are equal bit for bit for {', '.join(map(repr, proven))}"
         if mentioned is None:
             return f"not read by the modeling source; {equal}" if seen else "not read by the modeling source"
+        if seen and drawn is not None:
+            return f"read for random initialisation only, at {drawn}; {equal}"
         if seen and LENGTHS.fullmatch(name):
             return f"read at {mentioned}, but {equal}"
         beside = self._num_without_effect(name) if len(seen) > 1 else 0
@@ -304,21 +329,46 @@ class Accounts:
         return count
 
 
-def mentions(subject: Subject) -> dict[str, str]:
-    """Return the names that the modeling source reads as attributes or by getattr, with the first place:
-    "file:line"."""
-    found: dict[str, str] = {}
-    config_file = subject.config_class.__module__.rpartition(".")[2]
-    files = [path for path in subject.source_files if path.stem != config_file] or list(subject.source_files)
-    for path in files:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.expr):
-                continue
-            name = None
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                name = node.attr
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
-                name = node.value
-            if name is not None:
-                found.setdefault(name, f"{path.name}:{node.lineno}")
+def older_words(subject: Subject, base: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Return the words that the class takes for an entry of a list of texts, as configs of older versions have them:
+    "mamba" for "linear_attention". The library names words; what the class makes of each decides."""
+    entries = base.get(name)
+    if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
+        return {}
+    found = {}
+    for word, entry in getattr(configuration_utils, "_LEGACY_LAYER_TYPE_REMAP", {}).items():
+        older = [word if each == entry else each for each in entries]
+        if older == entries or word in entries:
+            continue
+        try:
+            taken = read(subject, {**base, name: older}).to_dict().get(name)
+        except SubjectError:
+            continue
+        if taken is not None and list(taken) == entries:
+            found[word] = entry
+    return found
+
+
+def restatements(subject: Subject, base: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the undeclared fields that say a list over all layers once more, as configs of older versions do: its
+    length, and a text with one letter for each entry. What the class makes of the text decides."""
+    entries = look_up(base, name)
+    config = read(subject, dict(base))
+    found: dict[str, Any] = {"count": "", "letters": {}}
+    aliases = getattr(subject.config_class, "attribute_map", None) or {}
+    for other in sorted(each for each in dir(subject.config_class) if not each.startswith("_")):
+        if other in {*base, *aliases, name} or not isinstance(getattr(subject.config_class, other), property):
+            continue
+        try:
+            value = getattr(config, other)
+        except Exception:  # noqa: BLE001 - foreign code; a property without a value says nothing
+            continue
+        if type(value) is int and value == len(entries):
+            found["count"] = other
+        elif isinstance(value, str) and len(value) == len(entries):
+            letters = dict(zip(value, entries, strict=True))
+            text = value + value[::-1]
+            spelled = {each: content for each, content in base.items() if each != name} | {other: text}
+            if look_up(read(subject, spelled).to_dict(), name) == [letters[letter] for letter in text]:
+                found["letters"][other] = letters
     return found

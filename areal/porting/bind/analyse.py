@@ -27,6 +27,7 @@ from areal.porting.bind.partial_rotary import rotated_fields, without_rotated_fi
 from areal.porting.bind.predictions import Predictions
 from areal.porting.bind.reading import learn
 from areal.porting.bind.reporting import checklist, choose, title
+from areal.porting.bind.rotary import nested_entries
 from areal.porting.family import ArchitectureReport, Constant
 from areal.porting.infer.infer import unexplained_parts
 from areal.porting.infer.layout import skipped_names
@@ -39,9 +40,9 @@ from areal.porting.probe.lookup import (
     find_family,
 )
 from areal.porting.probe.source import static_report
-from areal.porting.probe.subject import installed, quiet, resolve
+from areal.porting.probe.subject import code_of, installed, place_in, quiet, resolve
 from areal.porting.probe.tiny import complete, with_fewer_parts
-from areal.porting.records import Evidence, SubjectError, UnsupportedError
+from areal.porting.records import AnalysisError, ArchitectureRefusedError, Evidence, SubjectError, UnsupportedError
 from areal.porting.spec import BLOCKS
 
 if TYPE_CHECKING:
@@ -58,15 +59,77 @@ logger = logging.getLogger(__name__)
 def analyse(
     subject: Subject, *, tiny: Mapping[str, Any] | None = None, budget: Budget | None = None
 ) -> ArchitectureReport:
+    """As `_analyse_whole`, with a boundary around it: an error that the model's own code raises refuses the
+    architecture with the place in its code; any other is an AnalysisError, a bug of ours."""
+    clock = _Clock()
+    try:
+        bare = _of_the_type(subject, tiny or {}, clock)
+        return bare or _analyse_whole(subject, tiny or {}, clock, budget or Budget())
+    except ArchitectureRefusedError as error:
+        return _refused(subject, clock, error.feature, error.where, error.detail)
+    except (SubjectError, MemoryError):
+        raise
+    except Exception as error:
+        place = place_in(error, subject.source_files) if not subject.installed else None
+        if place is None:
+            raise AnalysisError(error, phase=clock.current, config=clock.config, evidence=clock.evidence) from error
+        detail = f"while {clock.current} was looked at: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return _refused(subject, clock, "modeling code that fails by itself", place, detail)
+
+
+def _of_the_type(subject: Subject, tiny: Mapping[str, Any], clock: _Clock) -> ArchitectureReport | None:
+    """Return the report on the bare type of a config.json of transformers, where it is proven and its family takes this
+    config: values of one checkpoint hide what others of the type do. None where the config itself has to be analysed.
+
+    Example: a phi3 with longrope has one factor for each pair of a head, so no other number of heads builds beside them
+    and nothing says what head_dim is made of; the bare type proves both, one at a time.
+    """
+    config = subject.raw_config
+    if not subject.installed or not config or tiny:
+        return None
+    try:
+        report = _analyse_whole(replace(subject, raw_config=None), tiny, clock, Budget())
+    except SubjectError as error:
+        logger.debug("the bare %s has no tiny config: %s", subject.model_type, error)
+        return None
+    types = {kind for part in _tables(report.slots.get("layer.rotary")) for kind in part["types"]}
+    entries = config.get(ROTARY) or config.get("rope_scaling") or {}
+    asked = {str(entry.get("rope_type", entry.get("type", "default"))) for entry in nested_entries(entries)}
+    takes = report.status == "proven" and asked <= types | {"default"} and not _differences(config, report)
+    return report if takes else None
+
+
+def _tables(node: Any) -> list[dict[str, Any]]:
+    """Return the tables in the JSON of an expression."""
+    if not isinstance(node, dict):
+        return []
+    inner = [table for value in node.values() for table in _tables(value)]
+    return [node, *inner] if node.get("kind") == "rotary" else inner
+
+
+def _refused(subject: Subject, clock: _Clock, feature: str, where: str, detail: str) -> ArchitectureReport:
+    """Return the report on an architecture that cannot be analysed any further."""
+    return ArchitectureReport(
+        status="unsupported",
+        model_type=subject.model_type,
+        architecture=subject.architecture,
+        source=subject.source,
+        tiny_config=clock.config,
+        evidence=clock.evidence,
+        missing=[{"feature": feature, "where": where, "detail": detail}],
+        seconds=clock.seconds,
+    )
+
+
+def _analyse_whole(subject: Subject, tiny: Mapping[str, Any], clock: _Clock, budget: Budget) -> ArchitectureReport:
     """Return what the architecture computes for any config, proven on tiny instances.
 
     tiny: values for some fields of the tiny config; the rest is found. budget: what it may cost; an analysis that needs
     more ends as unsupported, naming what it was busy with. Status "unsupported" with `missing` says what
     the blocks cannot express. Raises SubjectError where there is nothing to analyse.
     """
-    clock, budget = _Clock(), budget or Budget()
     with clock.phase("tiny"):
-        declared = without_aliases(subject, without_derived(subject, complete(subject, tiny or {})))
+        declared = without_aliases(subject, without_derived(subject, _complete(subject, tiny)))
         folded = rotated_fields(subject, declared)
         declared = without_rotated_fields(declared, folded)
         base = with_undeclared(subject, declared, {*SKIPPED, *(each.name for each in folded)})
@@ -81,7 +144,7 @@ def analyse(
         kept = {name: value for name, value in base.items() if name in declared or _holds(report.spec, value)}
         # Nor need a part be explained that most configs do not have.
         tried = [base]
-        for fewer in (kept, declared, with_fewer_parts(subject, declared, tiny or {})):
+        for fewer in (kept, declared, with_fewer_parts(subject, declared, tiny)):
             if fewer in tried:
                 continue
             tried.append(fewer)
@@ -92,6 +155,22 @@ def analyse(
         with clock.phase("unexplained"):
             report = replace(report, missing=[*report.missing, *_further(subject, report)])
     return report
+
+
+def _complete(subject: Subject, tiny: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tiny config: of the source's own values, or of the defaults of the class where these lead nowhere.
+    Raises SubjectError with the complaint about the source."""
+    try:
+        return complete(subject, tiny)
+    except ArchitectureRefusedError:
+        raise
+    except SubjectError as error:
+        if not subject.raw_config:
+            raise
+        try:
+            return complete(replace(subject, raw_config=None), tiny)
+        except SubjectError:
+            raise error from None
 
 
 def _further(subject: Subject, report: ArchitectureReport) -> list[dict[str, Any]]:
@@ -134,8 +213,10 @@ def _analyse(
     understood."""
     binder: Binder | None = None
     try:
+        clock.config = base
         with clock.phase("base"):
             observer = Observer(subject, base, budget)
+        clock.evidence = checklist(observer.inference.evidence)
         with clock.phase("reading"):
             depth = depth_field(subject, base, len(observer.inference.spec.layers))
             reader = learn(subject, base, depth, SKIPPED, budget)
@@ -184,10 +265,16 @@ def as_json(report: ArchitectureReport) -> dict[str, Any]:
 class _Clock:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.current = "start"
+        """Phase that runs, or ran last."""
+        self.config: dict[str, Any] = {}
+        """Config that is looked at."""
+        self.evidence: list[dict[str, Any]] = []
+        """What was found so far."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
+        start, self.current = time.perf_counter(), name
         try:
             yield
         finally:
@@ -232,6 +319,7 @@ def _report(subject: Subject, binder: Binder, clock: _Clock) -> ArchitectureRepo
         variants=[asdict(variant) for variant in choose(binder)],
         evidence=checklist(evidence),
         reference=reference,
+        code=code_of(subject),
         seconds=clock.seconds,
     )
 
@@ -342,10 +430,13 @@ def _without_code(source: str) -> Mapping[str, Any]:
     raise LikeError(f"transformers has the code of {subject.model_type}, so there is nothing to guess.")
 
 
+_BESIDE_ROTARY: Final = (*sorted(LEGACY_ROPE_FIELDS), "original_max_position_embeddings")
+
+
 def _differences(config: Mapping[str, Any], known: ArchitectureReport) -> list[dict[str, Any]]:
     """Return the fields of a config that a family does not know, or whose value it would refuse."""
     uses = {name: use for use in known.fields for name in (use["name"], *use["aliases"])}
-    read = {"model_type", *HARMLESS_FIELDS, *TOKEN_FIELDS, *(LEGACY_ROPE_FIELDS if ROTARY in uses else ())}
+    read = {"model_type", *HARMLESS_FIELDS, *TOKEN_FIELDS, *(_BESIDE_ROTARY if ROTARY in uses else ())}
     found = []
     for name, value in sorted(config.items()):
         use = uses.get(name)

@@ -15,9 +15,10 @@ from areal.porting.bind.expressions import ROTARY_FIELD, look_up, same
 from areal.porting.bind.fitting import fit
 from areal.porting.bind.legacy_rope import idle_spellings
 from areal.porting.bind.observing import SlotSample, shapes
-from areal.porting.bind.slots import LayerValues
+from areal.porting.bind.slots import ABSENT, LayerValues
 from areal.porting.bind.variations import MISSING, changed, defaults_of, field_names, resized
 from areal.porting.probe.instance import build, construct, logits, make_tokens, read
+from areal.porting.probe.meanings import hinted
 from areal.porting.probe.source import config_reads
 from areal.porting.records import SubjectError
 
@@ -38,7 +39,7 @@ TRIED: Final = (24, 12, True, 0.5)
 
 def with_undeclared(subject: Subject, base: dict[str, Any], skipped: Collection[str]) -> dict[str, Any]:
     """Return the config with a value for every undeclared field that changes the model. skipped: fields that are not
-    asked.
+    asked. Nor are those that the class takes for older spellings of other fields: its configs do not hold them.
 
     Example: code reads `getattr(config, "head_dim", None)` and the config class does not declare head_dim. A model of
     {"head_dim": 24} has other shapes, so the field has an effect: the base config keeps that value, and
@@ -51,9 +52,11 @@ def with_undeclared(subject: Subject, base: dict[str, Any], skipped: Collection[
     known = {*base, *field_names(base), *skipped, *dir(instance.hf_config), *vars(instance.hf_config)}
     known |= {*(getattr(subject.config_class, "attribute_map", None) or {})}
     for name in sorted(config_reads(subject).keys() - known):
-        for value in TRIED:
+        # What its name asks for, if no other size is that: a small one may be rounded to what others are.
+        hint = hinted(name)
+        for value in (*([hint] if hint > 0 and hint not in base.values() else []), *TRIED):
             trial = {**base, name: value}
-            if not name.startswith("_") and _differs(subject, base, trial):
+            if not name.startswith("_") and _holds(subject, trial, name) and _differs(subject, base, trial):
                 base = trial
                 break
     return base
@@ -69,6 +72,14 @@ def without_aliases(subject: Subject, base: dict[str, Any]) -> dict[str, Any]:
         for name, value in base.items()
         if name not in older
     }
+
+
+def _holds(subject: Subject, trial: dict[str, Any], name: str) -> bool:
+    """Return whether a config that is made of the trial holds the field."""
+    try:
+        return name in read(subject, trial).to_dict()
+    except SubjectError:
+        return False
 
 
 def _differs(subject: Subject, base: Mapping[str, Any], trial: dict[str, Any]) -> bool:
@@ -91,7 +102,8 @@ def learn_absences(observer: Observer, reader: ConfigReader) -> list[str]:
             continue
         slot = None
         for each, found in observer.values.items():
-            if all(same(entry, value) for entry in (found if isinstance(found, LayerValues) else [found])):
+            entries = _present(found)
+            if entries and all(same(entry, value) for entry in entries):
                 slot = each
                 break
         if slot is None:
@@ -104,6 +116,11 @@ def learn_absences(observer: Observer, reader: ConfigReader) -> list[str]:
             reader.rules[name] = rule
             learned.append(name)
     return learned
+
+
+def _present(value: Any) -> list[Any]:
+    """Return the values of a slot, of the layers that have the part."""
+    return [entry for entry in value if entry is not ABSENT] if isinstance(value, LayerValues) else [value]
 
 
 def _samples_without(observer: Observer, reader: ConfigReader, name: str, slot: str) -> list[SlotSample]:
@@ -120,7 +137,7 @@ def _samples_without(observer: Observer, reader: ConfigReader, name: str, slot: 
 
 def _parts(value: Any, numbers: Mapping[str, Any]) -> list[str]:
     """Return the fields that a size may be made of: those that are equal to it, and those that give it when divided."""
-    size = next(iter(value), None) if isinstance(value, LayerValues) else value
+    size = next(iter(_present(value)), None)
     if type(size) is not int:
         return []
     whole = {name: number for name, number in numbers.items() if type(number) is int and number > 1}
@@ -194,13 +211,22 @@ def without_derived(subject: Subject, config: dict[str, Any]) -> dict[str, Any]:
 # Which field says how many layers there are.
 
 
+_COUNTS: Final = re.compile(r"layer|block|depth")
+"""In names of fields that count layers."""
+
+
 def depth_field(subject: Subject, base: dict[str, Any], num_layers: int) -> str:
-    """Return the field whose change gives the model one layer more; "" where none does."""
+    """Return the field whose change gives the model one layer more; "" where none does, or only lists over layers that
+    grow with it do."""
     for name in field_names(base):
         value = look_up(base, name)
         if type(value) is not int or value != num_layers:
             continue
-        for changes in (resized(base, name, value + 1, name), {name: value + 1}):
+        together = resized(base, name, value + 1, name)
+        lists = {other: entries for other, entries in together.items() if other != name}
+        if lists and not _COUNTS.search(name) and _has_layer(subject, changed(base, lists), num_layers):
+            continue  # the lists count by themselves; a number of heads that equals theirs is nothing to them
+        for changes in (together, {name: value + 1}):
             if _has_layer(subject, changed(base, changes), num_layers):
                 return name
     return ""

@@ -21,6 +21,7 @@ from areal.porting.bind.rotary import (
     has_type,
     is_layered,
     rotary_changes,
+    rotary_kind,
     rotary_parts,
     with_rotary_values,
     without_score_factor,
@@ -91,6 +92,8 @@ class Binder:
                     self.rotary_types[name] = {str(entry.get("rope_type", "default"))}
         samples = {slot: SlotSample(base.config, value, base.depth) for slot, value in base.values.items()}
         self.expressions = first_guesses(samples, self._names())
+        if ROTARY_SLOT not in samples:  # no layer attends
+            return
         rotary = self._rotary_fit().fit([samples[ROTARY_SLOT]])
         if rotary is None:
             detail = f"its values are {base.values[ROTARY_SLOT]}"
@@ -136,12 +139,16 @@ class Binder:
         wanted = WANTED.get(kind, 2)
         for other in alternatives(value, self.reader.annotations.get(name, "")):
             if other is None:
-                # Nulls that the class fills are its business; others are looked at in addition.
-                if name not in self.reader.rules:
+                # Nulls that the class fills are its business, by a rule that is known or not; others are looked at in
+                # addition.
+                if name not in self.reader.rules and name not in self.reader.unfilled:
                     self._probe(name, {name: None}, other)
                 continue
             if wanted and self._probe(name, resized(base, name, other, self.reader.depth_field), other):
                 wanted -= 1
+        if not self.reader.depth_field and isinstance(value, list) and value and isinstance(value[0], str):
+            # The list of the kinds of all layers may be what counts them.
+            self._probe(name, {name: [*value, *value[:2]]}, value)
         default = self.reader.defaults.get(name)
         if type(default) is int and default <= 0 and default != value:
             # What a config without the field means: such a number stands for something else, or for nothing at all.
@@ -205,7 +212,7 @@ class Binder:
 
     def _vary_rotary(self) -> None:
         base = look_up(self.observer.base, ROTARY_FIELD)
-        if not isinstance(base, dict):
+        if not isinstance(base, dict) or ROTARY_SLOT not in self.expressions:
             return
         proven: list[tuple[str | None, str, dict[str, Any]]] = []
         partial_refused = False
@@ -226,10 +233,15 @@ class Binder:
                 if rotary_parts(entries) != rotary_parts(base):
                     partial_refused = True
                     self._forget(lambda changes: rotary_parts(changes) != rotary_parts(base))
+                elif rotary_type == rotary_kind(base, layer_type):
+                    self._restrict_entries(entries, base, "nothing says what another value of it changes")
                 else:
                     self._forget(partial(has_type, rotary_type=rotary_type))
                     types.discard(rotary_type)
                 self._refit()
+            elif outcome.kind == "unsupported" and rotary_type == rotary_kind(base, layer_type):
+                # The base is proven: what was refused is only what differs from it.
+                self._restrict_entries(entries, base, outcome.detail)
             elif outcome.kind in ("unsupported", "refused") and (outcome.kind == "unsupported" or not known):
                 types.discard(rotary_type)
                 self._forget(partial(has_type, rotary_type=rotary_type))
@@ -244,6 +256,13 @@ class Binder:
             and not (partial_refused and rotary_parts(changes[ROTARY_FIELD]) != rotary_parts(base))
         ]
 
+    def _restrict_entries(self, entries: Mapping[str, Any], base: Mapping[str, Any], reason: str) -> None:
+        """Restrict the entries of rope_parameters that a refused variation of the base's own type has changed."""
+        self._forget(lambda changes: changes == entries)
+        for name in sorted(entries.keys() | base.keys()):
+            if not same(entries.get(name), base.get(name)):
+                self.restricted[f"{ROTARY_FIELD}.{name}"] = reason
+
     def _forget(self, unwanted: Callable[[Any], bool]) -> None:
         """Take out the observations of rotary settings that are unwanted."""
         self.observations = [
@@ -253,7 +272,8 @@ class Binder:
         ]
 
     def _retype(self) -> None:
-        self.expressions[ROTARY_SLOT] = self._rotary_fit().retyped(self.expressions[ROTARY_SLOT])
+        if ROTARY_SLOT in self.expressions:
+            self.expressions[ROTARY_SLOT] = self._rotary_fit().retyped(self.expressions[ROTARY_SLOT])
 
     # --------------------------------------------------------------------------------------------------------- fitting
 
@@ -363,6 +383,11 @@ class Binder:
             detail = self.observer.budget.gave_up.get(unresolved[0], "")
             raise UnsupportedError("values that no config field explains", where=unresolved[0], detail=detail)
 
+    def narrow(self, name: str, reason: str) -> None:
+        """Keep the values of a field that were proven, and refuse all others."""
+        self.restricted[name] = reason
+        self.choices.pop(name, None)
+
     def restrict(self, name: str, reason: str) -> None:
         self.restricted[name] = reason
         self.choices.pop(name, None)
@@ -400,6 +425,8 @@ def _attempts(reader: ConfigReader, name: str, changes: dict[str, Any], value: A
     filled = {other: None for other in reader.per_layer & reader.rules.keys() if other != name}
     if filled and all(reader.defaults.get(other) is None for other in filled):
         found.append({name: value, **filled})
+    if reader.normal(changed(reader.base, changes)) is None:
+        found += in_proportion(reader, name, changes)
     if value is None:
         # Layers of some kinds cannot do without it: then all layers are of another kind.
         for other in sorted(reader.per_layer - {name}):
@@ -407,4 +434,22 @@ def _attempts(reader: ConfigReader, name: str, changes: dict[str, Any], value: A
             if isinstance(entries, list):
                 kinds = dict.fromkeys(entry for entry in entries if isinstance(entry, str))
                 found += [{name: None, other: [kind] * len(entries)} for kind in kinds]
+    return found
+
+
+def in_proportion(reader: ConfigReader, name: str, changes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the changes beside that of another whole number by the same factor, or by its inverse, where that makes a
+    class take what it refuses alone: the number of heads and their size, whose product it checks."""
+    before, value = look_up(reader.base, name), changes[name]
+    found: list[dict[str, Any]] = []
+    if type(before) is not int or type(value) is not int or not before or not value:
+        return found
+    for other in reader.names:
+        size = look_up(reader.base, other)
+        if type(size) is not int or other in changes or size < 2:
+            continue
+        for part, whole in ((size * value, before), (size * before, value)):
+            together = {**changes, other: part // whole}
+            if part % whole == 0 and reader.normal(changed(reader.base, together)) is not None:
+                found.append(together)
     return found

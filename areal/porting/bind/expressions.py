@@ -16,12 +16,15 @@ from areal.models.config_fields import ConfigFields
 from areal.models.decoder_args import take_rotary
 from areal.porting.family import (
     All,
+    AllLayers,
     AtLeast,
     AtMost,
+    Ceiling,
     Constant,
     Field,
     First,
     Flag,
+    Length,
     Listed,
     Member,
     Multiple,
@@ -29,8 +32,11 @@ from areal.porting.family import (
     PerLayer,
     Power,
     Product,
+    Range,
+    Remainder,
     RotaryField,
     RotaryScaled,
+    RoundedUp,
     Sum,
     WhenEqual,
     WhenNull,
@@ -40,7 +46,7 @@ from areal.porting.records import ReportError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from areal.porting.family import Condition, Expression
+    from areal.porting.family import Arithmetic, Condition, Expression
 
 ROTARY_FIELD: Final = "rope_parameters"
 """Where transformers keeps everything about rotary positions."""
@@ -82,27 +88,17 @@ def same(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-def evaluate(  # noqa: PLR0911 - one case for each kind
-    expression: Expression, config: Mapping[str, Any], layer: int | None = None
-) -> Any:
+def evaluate(expression: Expression, config: Mapping[str, Any], layer: int | None = None) -> Any:
     """Return the value for a config. layer: needed where the expression depends on it. Raises EvaluationError."""
     match expression:
         case Constant(value):
             return value
         case Field(name):
             return look_up(config, name)
-        case Product():
-            result = expression.factor
-            for name, power in expression.powers:
-                number = _number(look_up(config, name), name)
-                result *= _raised(number, power)
-            return math.floor(result + _ROUNDING) if expression.integer else result
-        case Sum(terms):
-            return sum(_number(evaluate(term, config, layer), "a sum") for term in terms)
-        case Power(factor, base, exponent):
-            return factor * _raised(_number(evaluate(base, config, layer), "a power"), exponent)
-        case RotaryScaled(base):
-            return _number(evaluate(base, config, layer), "a scale") * _number(config.get(SCORE_FACTOR), SCORE_FACTOR)
+        case Ceiling() | Product() | Sum() | Power() | RoundedUp() | RotaryScaled():
+            return _computed(expression, config, layer)
+        case AllLayers() | Length() | Range():
+            return _counted(expression, config, layer)
         case WhenNull(name, otherwise):
             value = look_up(config, name)
             return evaluate(otherwise, config, layer) if value is None else value
@@ -113,6 +109,41 @@ def evaluate(  # noqa: PLR0911 - one case for each kind
         case RotaryField():
             return _rotary(expression, config, layer)
     raise AssertionError(f"no such expression: {expression!r}")
+
+
+def _computed(expression: Arithmetic, config: Mapping[str, Any], layer: int | None) -> float:
+    match expression:
+        case Product():
+            result = expression.factor
+            for name, power in expression.powers:
+                number = _number(look_up(config, name), name)
+                result *= _raised(number, power)
+            return math.floor(result + _ROUNDING) if expression.integer else result
+        case Ceiling(of, divisor):
+            return math.ceil(_number(look_up(config, of), of) / divisor - _ROUNDING)
+        case Sum(terms):
+            return sum(_number(evaluate(term, config, layer), "a sum") for term in terms)
+        case Power(factor, base, exponent):
+            return factor * _raised(_number(evaluate(base, config, layer), "a power"), exponent)
+        case RoundedUp(base, scale, multiple):
+            size = _number(evaluate(base, config, layer), "a size")
+            by = _number(look_up(config, scale), scale) if scale else 1
+            step = _number(look_up(config, multiple), multiple)
+            if step < 1:
+                raise EvaluationError(f"{multiple} is {step}, expected at least 1")
+            return -(-math.floor(size * by + _ROUNDING) // step) * step
+        case RotaryScaled(base):
+            return _number(evaluate(base, config, layer), "a scale") * _number(config.get(SCORE_FACTOR), SCORE_FACTOR)
+    raise AssertionError(f"no such arithmetic: {expression!r}")
+
+
+def _counted(expression: AllLayers | Length | Range, config: Mapping[str, Any], layer: int | None) -> Any:
+    match expression:
+        case AllLayers(depth):
+            return list(range(int(_number(look_up(config, depth), depth))))
+        case Length(name):
+            return len(_list(look_up(config, name), name))
+    return tuple(_number(evaluate(bound, config, layer), "a bound") for bound in (expression.low, expression.high))
 
 
 def holds(condition: Condition, config: Mapping[str, Any], layer: int | None) -> bool:
@@ -144,6 +175,11 @@ def _holds_for_layer(condition: Condition, config: Mapping[str, Any], layer: int
             if number < 1:
                 raise EvaluationError(f"{of} is {number}, expected at least 1")
             return (layer + shift) % number == 0
+        case Remainder(of, to):
+            number = _number(look_up(config, of), of)
+            if number < 1:
+                raise EvaluationError(f"{of} is {number}, expected at least 1")
+            return layer % number == _number(look_up(config, to), to)
         case Member(name):
             entries = look_up(config, name)
             return isinstance(entries, list | tuple) and layer in entries
@@ -162,12 +198,22 @@ def _number(value: Any, name: str) -> float:
     return value
 
 
+def _list(value: Any, name: str) -> list[Any] | tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise EvaluationError(f"{name} is {value!r}, expected a list")
+    return value
+
+
 def _rotary(expression: RotaryField, config: Mapping[str, Any], layer: int | None) -> dict[str, Any] | None:
     own = float(_number(_entry(expression.thetas, config, layer), expression.thetas)) if expression.thetas else None
     if own == 0:
         return None
     if expression.theta is not None:
-        return {"theta": float(evaluate(expression.theta, config)), "type": "default", "parameters": {}}
+        theta = float(_number(evaluate(expression.theta, config), "theta"))
+        if expression.stretch is None:
+            return {"theta": theta, "type": "default", "parameters": {}}
+        stretch = float(_number(evaluate(expression.stretch, config), "stretch"))
+        return {"theta": theta, "type": "linear", "parameters": {"factor": stretch}}
     entries = config.get(ROTARY_FIELD)
     if isinstance(entries, dict) and expression.layer_type in entries and entries[expression.layer_type] is None:
         return None
@@ -226,23 +272,31 @@ def _parts(expression: Expression) -> tuple[Expression, ...]:
     match expression:
         case Sum(terms):
             return terms
-        case Power(_, base, _) | RotaryScaled(base):
+        case Range(low, high):
+            return (low, high)
+        case Power(_, base, _) | RotaryScaled(base) | RoundedUp(base, _, _):
             return (base,)
         case WhenNull(_, otherwise):
             return (otherwise,)
         case WhenEqual(_, _, then, otherwise) | PerLayer(_, then, otherwise):
             return (then, otherwise)
         case RotaryField(_, _, theta):
-            return () if theta is None else (theta,)
+            return tuple(part for part in (theta, expression.stretch) if part is not None)
     return ()
 
 
 def _own_fields(expression: Expression) -> tuple[str, ...]:
     match expression:
-        case Field(name) | WhenNull(name, _):
+        case Field(name) | Length(name) | WhenNull(name, _):
             return (name,)
         case Product(_, powers):
             return tuple(name for name, _ in powers)
+        case AllLayers(depth):
+            return (depth,)
+        case Ceiling(of, _):
+            return (of,)
+        case RoundedUp(_, scale, multiple):
+            return (*([scale] if scale else []), multiple)
         case RotaryField(_, _, None):
             return (ROTARY_FIELD, *([expression.thetas] if expression.thetas else []))
         case RotaryScaled():
@@ -258,6 +312,8 @@ def _condition_fields(condition: Condition) -> list[str]:
             return [name for each in conditions for name in _condition_fields(each)]
         case Multiple(of, _):
             return [of] if isinstance(of, str) else []
+        case Remainder(of, to):
+            return [of, to]
         case First():
             return []
     return [condition.field]
@@ -280,6 +336,11 @@ def complexity(expression: Expression) -> int:
     costs: dict[type, int] = {
         Power: 3,
         RotaryScaled: 2,
+        RoundedUp: 5,
+        Ceiling: 4,
+        AllLayers: 2,
+        Length: 3,
+        Range: 2,
         Constant: 1,
         Field: 2,
         Product: 3,
@@ -308,6 +369,8 @@ def _condition_complexity(condition: Condition) -> int:
             return 1 + sum(map(_condition_complexity, conditions))
         case Multiple(of, shift):
             return 2 + isinstance(of, int) + (shift != 0)
+        case Remainder():
+            return 3
     return 1
 
 
@@ -320,6 +383,11 @@ _KINDS: Final[dict[str, type]] = {
     "sum": Sum,
     "power": Power,
     "rotary_scaled": RotaryScaled,
+    "rounded_up": RoundedUp,
+    "ceiling": Ceiling,
+    "all_layers": AllLayers,
+    "length": Length,
+    "range": Range,
     "when_null": WhenNull,
     "when_equal": WhenEqual,
     "per_layer": PerLayer,
@@ -329,6 +397,7 @@ _KINDS: Final[dict[str, type]] = {
     "at_most": AtMost,
     "first": First,
     "multiple": Multiple,
+    "remainder": Remainder,
     "member": Member,
     "flag": Flag,
     "not": Not,
@@ -362,7 +431,7 @@ def from_json(node: Mapping[str, Any]) -> Any:
     found: dict[str, Any] = {}
     for name in (each.name for each in fields(kind) if each.name in node):
         value = node[name]
-        if name in ("base", "condition", "otherwise", "then", "theta"):
+        if name in ("base", "condition", "high", "low", "otherwise", "stretch", "then", "theta"):
             found[name] = None if value is None else from_json(value)
         elif name in ("conditions", "terms"):
             found[name] = tuple(map(from_json, value))

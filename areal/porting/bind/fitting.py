@@ -9,15 +9,17 @@ from __future__ import annotations
 import difflib
 import itertools
 import operator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.porting.bind.arithmetic import arithmetic, is_number, num_products
 from areal.porting.bind.budget import Budget, GaveUpError
 from areal.porting.bind.expressions import EvaluationError, complexity, evaluate, look_up, same
-from areal.porting.bind.layering import Layers, atoms, mask, most_different, pairs_of, periods_of, triples_of
+from areal.porting.bind.layering import Layers, atoms, is_one_pattern, mask, most_different, pairs_of, triples_of
 from areal.porting.bind.observing import SlotSample
+from areal.porting.bind.rounding import ceiling, rounded_up
 from areal.porting.bind.slots import ABSENT, LayerValues
-from areal.porting.family import Constant, Field, PerLayer, WhenEqual, WhenNull
+from areal.porting.family import Constant, Field, Length, PerLayer, Range, WhenEqual, WhenNull
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -154,11 +156,23 @@ class _Search:
                 same(value, sample.value) for value, sample in zip(self._column(name, samples), samples, strict=True)
             ):
                 return Field(name)
+        if all(isinstance(sample.value, tuple) and len(sample.value) == 2 for sample in samples):
+            bounds = [self.fit([replace(each, value=each.value[place]) for each in samples], 0) for place in (0, 1)]
+            if bounds[0] is not None and bounds[1] is not None:
+                return Range(bounds[0], bounds[1])
         if all(is_number(sample.value) for sample in samples):
+            for name in self.names:
+                column = self._column(name, samples)
+                if all(isinstance(each, list | tuple) for each in column) and [len(each) for each in column] == [
+                    sample.value for sample in samples
+                ]:
+                    return Length(name)
             columns = {name: self._column(name, samples) for name in self.names}
             numbers = {name: values for name, values in columns.items() if all(map(is_number, values))}
             self._allowance.spend(num_products(len(numbers)))
             found = arithmetic(numbers, [sample.value for sample in samples])
+            found = found or ceiling(numbers, [sample.value for sample in samples])
+            found = found or rounded_up(numbers, [sample.value for sample in samples])
             if found is not None:
                 return found
         return self._choice(samples, choices)
@@ -257,7 +271,8 @@ class _Search:
         otherwise = self.fit(layout.select(layout.all_bits & ~bits), choices - 1)
         found = None if otherwise is None else PerLayer(condition, then, otherwise)
         # Several periods that no field says can be made to fit anything.
-        return found if found is None or len(periods_of(found)) < 2 else None
+        depth = max(sample.depth for sample in layout.samples)
+        return found if found is None or is_one_pattern(found, depth) else None
 
 
 def _simpler(first: Expression | None, second: Expression | None) -> Expression | None:

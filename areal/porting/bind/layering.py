@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.porting.bind.expressions import EvaluationError, holds, look_up, same, walk
 from areal.porting.bind.slots import ABSENT, LayerValues
-from areal.porting.family import All, AtLeast, AtMost, First, Listed, Member, Multiple, Not, PerLayer
+from areal.porting.family import All, AtLeast, AtMost, First, Listed, Member, Multiple, Not, PerLayer, Remainder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -114,10 +114,31 @@ def periods_of(expression: Expression) -> set[Condition]:
     }
 
 
+def is_one_pattern(expression: Expression, depth: int) -> bool:
+    """Return whether all conditions on every so many layers say one pattern, as often as `depth` layers show it."""
+    conditions = periods_of(expression)
+    if len(conditions) < 2:
+        return True
+    lengths = {_length_of(condition) for condition in conditions}
+    return len(lengths) == 1 and depth >= OFTEN * max(lengths) > 0
+
+
+def _length_of(condition: Condition) -> int:
+    """Return the layers of a period that no field says; 0 for what is none."""
+    match condition:
+        case Multiple(int(of), _):
+            return of
+        case All((Multiple(int(of), 0), Not(First()))):
+            return of
+    return 0
+
+
 def _unsaid(condition: Condition) -> set[Condition]:
     match condition:
         case Not(inner):
             return _unsaid(inner)
+        case All((Multiple(), Not(First()))):
+            return {condition}  # layer N, 2 N, 3 N: one pattern
         case All(conditions):
             return set().union(*map(_unsaid, conditions))
         case First():
@@ -131,6 +152,9 @@ def _unsaid(condition: Condition) -> set[Condition]:
 
 # Which conditions on layers a set of configs offers, and which layers each of them picks out.
 
+
+OFTEN: Final = 4
+"""Times that layers have to show a pattern of several kinds."""
 
 MOST_LAYERS_IN_A_PERIOD: Final = 6
 """Longest pattern that repeats every so many layers without a field that says so."""
@@ -164,8 +188,20 @@ def atoms(configs: Sequence[Mapping[str, Any]], depths: Sequence[int], names: It
         values = [look_up(config, name) for config in configs]
         if all(isinstance(value, int) and not isinstance(value, bool) and value >= 1 for value in values):
             yield from (Multiple(name, shift) for shift in (0, 1, -1))
-    for period in range(2, MOST_LAYERS_IN_A_PERIOD + 1):
+            # Others of nearly its name may say from which layer on: attn_layer_period, attn_layer_offset.
+            for other in (each for each in names if each != name and _stem(each) == _stem(name) != ""):
+                offsets = [look_up(config, other) for config in configs]
+                if all(type(value) is int and value >= 0 for value in offsets):
+                    yield Remainder(name, other)
+    periods = range(2, MOST_LAYERS_IN_A_PERIOD + 1)
+    for period in periods:
         yield from (Multiple(period, shift) for shift in range(period))
+    yield from (All((Multiple(period, 0), Not(First()))) for period in periods)
+
+
+def _stem(name: str) -> str:
+    """Return a name without its last word."""
+    return name.rpartition("_")[0]
 
 
 def mask(condition: Condition, configs: Sequence[Mapping[str, Any]], depths: Sequence[int]) -> int | None:

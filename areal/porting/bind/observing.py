@@ -19,6 +19,7 @@ from areal.porting.bind.variations import changed
 from areal.porting.infer.infer import infer
 from areal.porting.infer.layout import canonical, infer_layout
 from areal.porting.probe.instance import build, export, logits, make_tokens
+from areal.porting.probe.wide import without_rounding
 from areal.porting.records import SubjectError, UnsupportedError
 from areal.porting.spec import ArchitectureSpec
 
@@ -197,11 +198,18 @@ class Observer:
         try:
             spec = predict(config)
             weights = canonical(self.layout, tensors(), spec)
-            difference = float((reference.logits(spec, weights, self._tokens(instance)) - first).abs().max())
+            tokens = self._tokens(instance)
+            tolerance = TOLERANCE * max(1.0, float(first.std()))
+            difference = without_rounding(
+                instance,
+                tokens,
+                lambda: reference.logits(spec, {name: each.double() for name, each in weights.items()}, tokens),
+                difference=float((reference.logits(spec, weights, tokens) - first).abs().max()),
+                allowed=tolerance,
+            )
         except (EvaluationError, ModelError, SubjectError, UnsupportedError, ValueError, RuntimeError):
             # A wrong prediction fails in any of these ways; the inference that follows decides.
             return False
-        tolerance = TOLERANCE * max(1.0, float(first.std()))
         return (spec, difference, tolerance) if difference <= tolerance else None
 
     def _infer(

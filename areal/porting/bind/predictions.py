@@ -200,6 +200,10 @@ class Predictions:
             accepted = fewer and self.binder.reader.normal(changed(self.binder.observer.base, fewer)) is not None
             if accepted and self.binder.observer.observe(fewer, self.binder.predict).kind == "unsupported":
                 culprits = fewer
+        if len(culprits) == 1 and ROTARY_FIELD not in culprits:
+            # One value of one field does something of its own: the others that were proven stay.
+            self.binder.narrow(next(iter(culprits)), f"{next(iter(culprits.values()))!r} computes something else")
+            return
         # What else there is can be fixed to proven values; rotary positions cannot.
         kept = {name for name in culprits if name != ROTARY_FIELD} or culprits.keys()
         name = min(kept, key=lambda name: sum(name in fields_of(each) for each in self.binder.expressions.values()))

@@ -29,7 +29,7 @@ from areal.porting.bind.variations import (
     joint,
     resized,
 )
-from areal.porting.family import Constant, PerLayer, WhenEqual, WhenNull
+from areal.porting.family import AllLayers, Constant, PerLayer, WhenEqual, WhenNull
 from areal.porting.probe.instance import read
 from areal.porting.probe.source import layer_kinds
 from areal.porting.records import SubjectError
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 NUM_JOINT: Final = 24
 """Random changes of many fields on which a rule must hold."""
 
+DEPTHS: Final = (2, 3, 11, 29)
+"""Layers of further configs on which the rule of a list over layers must hold: few layers show no period for sure, nor
+where it begins, and some classes make an exception of them."""
+
 
 @dataclass
 class ConfigReader:
@@ -55,6 +59,8 @@ class ConfigReader:
     """Fields that may be varied, those of inner objects with dots."""
     defaults: dict[str, Any] = field(default_factory=dict)
     """MISSING where the class has none."""
+    placeholders: dict[str, str] = field(default_factory=dict)
+    """Number to the text that stands for it by default ("auto"): the class fills it in, like a null."""
     annotations: dict[str, str] = field(default_factory=dict)
     rules: dict[str, Expression] = field(default_factory=dict)
     """Field to what fills it where it is null."""
@@ -90,6 +96,7 @@ class ConfigReader:
             default = self.defaults.get(name, MISSING)
             if name not in values and default is not MISSING:
                 values[name] = default
+        values |= dict.fromkeys((name for name, text in self.placeholders.items() if values.get(name) == text), None)
         open_rules = {name: rule for name, rule in self.rules.items() if values.get(name) is None}
         for _ in range(len(open_rules)):
             for name, rule in list(open_rules.items()):
@@ -126,6 +133,9 @@ def learn(
     skipped = {*ignored, "model_type", "architectures"}
     reader = ConfigReader(subject=subject, base=base, depth_field=depth_field)
     reader.defaults = defaults_of(config_class)
+    numbers = {name for name in field_names(base) if type(look_up(base, name)) in (int, float)}
+    reader.placeholders = {name: reader.defaults[name] for name in numbers if type(reader.defaults.get(name)) is str}
+    reader.defaults |= dict.fromkeys(reader.placeholders, None)
     reader.annotations = annotations_of(config_class)
     reader.annotations |= _choices_in_source(subject, reader)
     names = [*field_names(base), *(name for name in reader.defaults if "." not in name)]
@@ -188,13 +198,15 @@ class _Learner:
             self._learn_null(name, working)
 
     def _working(self) -> dict[str, list[Any]]:
-        """Return, by field, other values that the class accepts."""
+        """Return, by field, other values that the class accepts, maybe where it fills in what it checks them with."""
         base = self.reader.base
         found: dict[str, list[Any]] = {}
         for name in self.fields:
             value = look_up(base, name)
             tried = alternatives(value, self.reader.annotations.get(name, ""))
-            accepted = [each for each in tried if self._accepts(resized(base, name, each, self.reader.depth_field))]
+            trials = [(each, resized(base, name, each, self.reader.depth_field)) for each in tried]
+            filled = {other: text for other, text in self.reader.placeholders.items() if other != name}
+            accepted = [each for each, trial in trials if self._accepts(trial) or self._accepts(filled | trial)]
             found[name] = accepted[:3] + [None for each in accepted[3:] if each is None]
         return found
 
@@ -209,25 +221,36 @@ class _Learner:
     def _learn_null(self, name: str, working: Mapping[str, list[Any]]) -> None:
         """Find the rule by which a null is filled, if it is."""
         reader, base = self.reader, self.reader.base
-        absent = [value for value in (MISSING, None) if value is None or reader.defaults.get(name, MISSING) is None]
+        absent: list[Any] = [
+            value for value in (MISSING, None) if value is None or reader.defaults.get(name, MISSING) is None
+        ]
         absent = [MISSING] if name in reader.computed else absent
+        absent += [reader.placeholders[name]] if name in reader.placeholders else []
         nulls = [value for value in absent if self._accepts({name: value})]
         if not nulls:
             return
         start = changed(base, {name: nulls[0]})
         normal = reader.normal(start)
         if normal is None or look_up(normal, name) is None:
+            if normal is not None and self._is_every_layer(name, start):
+                reader.rules[name] = AllLayers(reader.depth_field)
             return
         found = self._around(name, start, working)
+        found.configs += self._deeper(name, start)
         many = [self._joint(working, {name: null}) for null in nulls for _ in range(NUM_JOINT)]
         rule = self._rule(name, [start, *found.configs, *many], found.causes)
+        if rule is None and type(look_up(normal, name)) is int:
+            found.configs += self._beside(start, found.causes)
+            rule = self._rule(name, [start, *found.configs, *many], found.causes)
         if rule is None:
             # A cause may show only beside another change: find the smallest changes that show one, and look around.
             for config in many[::3]:
                 small = self._smallest(name, start, config)
                 if small is not None:
                     further = self._around(name, small, working)
-                    found.causes |= further.causes | {other for other in self.fields if _differ(start, small, other)}
+                    found.causes |= further.causes | {
+                        other for other in self.fields if _differ(start, small, other)
+                    } - {name}
                     found.configs += further.configs
                     rule = self._rule(name, [start, *found.configs, *many], found.causes)
                 if rule is not None:
@@ -236,6 +259,24 @@ class _Learner:
             reader.unfilled.add(name)
         else:
             reader.rules[name] = rule
+
+    def _is_every_layer(self, name: str, start: dict[str, Any]) -> bool:
+        """Return whether a null becomes the list of all layers where another list over layers is null as well, which
+        makes that list of it. Left alone, it means nothing while the other one is there."""
+        depth = look_up(self.reader.base, self.reader.depth_field) if self.reader.depth_field else None
+        if not isinstance(depth, int) or not isinstance(look_up(self.reader.base, name), list):
+            return False
+        others = (other for other in self.fields if other != name and isinstance(look_up(start, other), list))
+        for other in others:
+            read = [
+                look_up(normal, name)
+                for layers in (depth, depth + 1)
+                for normal in [self.reader.normal(changed(start, {other: None, self.reader.depth_field: layers}))]
+                if normal is not None
+            ]
+            if read == [list(range(depth)), list(range(depth + 1))]:
+                return True
+        return False
 
     def _around(self, name: str, start: dict[str, Any], working: Mapping[str, list[Any]]) -> _Around:
         """Return all single changes of a config, and the fields that changed what `name` becomes."""
@@ -255,6 +296,21 @@ class _Learner:
                     if not same(look_up(normal, name), origin):
                         found.causes.add(other)
         return found
+
+    def _deeper(self, name: str, start: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return configs of few and of many layers, where `name` becomes a list of one entry per layer."""
+        depth_field, normal = self.reader.depth_field, self.reader.normal(start) or {}
+        value = look_up(normal, name)
+        if not depth_field or not isinstance(value, list) or len(value) != look_up(normal, depth_field):
+            return []
+        changes = [resized(start, depth_field, depth, depth_field) for depth in DEPTHS]
+        return [changed(start, {key: each for key, each in one.items() if key != name}) for one in changes]
+
+    def _beside(self, start: dict[str, Any], causes: Iterable[str]) -> list[dict[str, Any]]:
+        """Return configs with each whole number among the causes one more and one less: where something is rounded,
+        they say by what."""
+        numbers = {name: value for name in sorted(causes) if type(value := look_up(start, name)) is int}
+        return [changed(start, {name: value + step}) for name, value in numbers.items() for step in (1, -1)]
 
     def _smallest(self, name: str, start: dict[str, Any], config: dict[str, Any]) -> dict[str, Any] | None:
         """Return a config between `start` and `config` that still gives `name` another value than `start` does."""

@@ -10,7 +10,17 @@ from areal.porting.bind.accounting import SKIPPED
 from areal.porting.bind.expressions import ROTARY_FIELD, fields_of, look_up
 from areal.porting.bind.variations import MISSING, changed
 from areal.porting.family import Variant
-from areal.porting.spec import BLOCKS, LatentAttentionSpec, MoeSpec
+from areal.porting.spec import (
+    BLOCKS,
+    STATEFUL,
+    AttentionSpec,
+    GatedDeltaSpec,
+    LatentAttentionSpec,
+    Mamba1Spec,
+    Mamba2Spec,
+    MoeSpec,
+    ShortConvolutionSpec,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,6 +29,15 @@ if TYPE_CHECKING:
     from areal.porting.bind.observing import ConfigOutcome
     from areal.porting.records import Evidence
     from areal.porting.spec import ArchitectureSpec, LayerSpec
+
+
+STATEFUL_WORDS: Final[dict[type, str]] = {
+    ShortConvolutionSpec: "gated short convolutions",
+    GatedDeltaSpec: "gated delta rules",
+    Mamba1Spec: "Mamba-1 layers",
+    Mamba2Spec: "Mamba-2 layers",
+}
+"""Mixer with a state to what a sentence calls it."""
 
 
 def title(spec: ArchitectureSpec) -> str:
@@ -30,7 +49,14 @@ def title(spec: ArchitectureSpec) -> str:
 
 
 def _attention(layers: Sequence[LayerSpec]) -> str:
-    first = layers[0].attention
+    mixers = [layer.attention for layer in layers if layer.attention is not None]
+    kinds = list(dict.fromkeys(STATEFUL_WORDS.get(type(mixer), "") for mixer in mixers))
+    first = next((mixer for mixer in mixers if not isinstance(mixer, STATEFUL)), None)
+    words = [word for word in kinds if word]
+    return " and ".join([*words, *([] if first is None else [_softmax_attention(first, layers)])])
+
+
+def _softmax_attention(first: AttentionSpec | LatentAttentionSpec, layers: Sequence[LayerSpec]) -> str:
     if isinstance(first, LatentAttentionSpec):
         return "multi-head latent attention"
     text = "multi-head attention" if first.num_heads == first.num_kv_heads else "grouped-query attention"
@@ -57,23 +83,27 @@ def _positions(spec: ArchitectureSpec) -> str:
     if spec.positions is not None:
         return f"{spec.positions.kind} positions"
     if not spec.rotaries:
-        first = spec.layers[0].attention
-        return "linear biases" if not isinstance(first, LatentAttentionSpec) and first.alibi else "no positions"
-    some = " in some layers" if any(layer.rotary is None for layer in spec.layers) else ""
+        alibi = any(isinstance(layer.attention, AttentionSpec) and layer.attention.alibi for layer in spec.layers)
+        return "linear biases" if alibi else "no positions"
+    attending = [layer for layer in spec.layers if isinstance(layer.attention, AttentionSpec | LatentAttentionSpec)]
+    some = " in some layers" if any(layer.rotary is None for layer in attending) else ""
     pairs = "interleaved " if spec.rotaries[0].interleaved else ""
     return f"{pairs}rotary positions{some}"
 
 
 def _feed_forward(layers: Sequence[LayerSpec]) -> str:
-    mixtures = [layer.feed_forward for layer in layers if isinstance(layer.feed_forward, MoeSpec)]
+    there = [layer.feed_forward for layer in layers if layer.feed_forward is not None]
+    mixtures = [each for each in there if isinstance(each, MoeSpec)]
+    if not there:
+        return ""
     if not mixtures:
-        first = layers[0].feed_forward
+        first = there[0]
         assert not isinstance(first, MoeSpec)
         return f"{'gated' if first.gated else 'plain'} {first.activation} feed-forward layers"
     first_mixture = mixtures[0]
     text = f"mixtures of experts ({first_mixture.router.score} router"
     text += ", shared experts)" if first_mixture.shared is not None else ")"
-    return text if len(mixtures) == len(layers) else f"{text} and dense layers"
+    return text if len(mixtures) == len(there) else f"{text} and dense layers"
 
 
 def checklist(evidence: Iterable[Evidence]) -> list[dict[str, Any]]:

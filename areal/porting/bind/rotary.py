@@ -27,7 +27,7 @@ from areal.porting.bind.variations import MISSING, changed, rotary_alternatives
 from areal.porting.family import Constant, Field, PerLayer, RotaryField, WhenEqual, WhenNull
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from areal.porting.bind.reading import ConfigReader
     from areal.porting.family import Expression
@@ -136,6 +136,12 @@ def rotary_changes(
                 yield layer_type, name, {**entries, layer_type: found}
 
 
+def rotary_kind(entries: Mapping[str, Any], layer_type: str | None) -> str:
+    """Return the rotary type of the entry for layers of a type."""
+    entry = entries if layer_type is None else entries.get(layer_type) or {}
+    return str(entry.get("rope_type", "default"))
+
+
 def has_type(entries: Any, rotary_type: str) -> bool:
     """Return whether an entry of rope_parameters is of this type."""
     return any(isinstance(entry, dict) and entry.get("rope_type") == rotary_type for entry in _entries(entries))
@@ -144,6 +150,11 @@ def has_type(entries: Any, rotary_type: str) -> bool:
 def rotary_parts(entries: Any) -> list[float]:
     """Return the rotated part of each entry of rope_parameters."""
     return [_or_whole(entry) for entry in _entries(entries) if isinstance(entry, dict)]
+
+
+def nested_entries(entries: Any) -> list[dict[str, Any]]:
+    """Return the entries of rope_parameters that say something: one, or one for each layer type."""
+    return [entry for entry in _entries(entries) if isinstance(entry, dict) and entry]
 
 
 def _entries(entries: Any) -> list[Any]:
@@ -209,7 +220,7 @@ class RotaryFit:
     def retyped(self, expression: Expression) -> Expression:
         """Return the expression with the current types."""
         match expression:
-            case RotaryField(layer_type, _, theta, _, thetas):
+            case RotaryField(layer_type, _, theta, _, thetas, _):
                 return expression if theta is not None else replace(self._field(layer_type), thetas=thetas)
             case PerLayer(condition, then, otherwise):
                 return PerLayer(condition, self.retyped(then), self.retyped(otherwise))
@@ -247,42 +258,69 @@ class RotaryFit:
         raise AssertionError(f"a table was named by {expression!r}")
 
     def _theta(self, samples: Sequence[SlotSample]) -> Expression | None:
-        """For configs without rope_parameters: plain tables, theta from a field or always the same."""
-        tables = [[value for value in sample.value if value not in (None, ABSENT)] for sample in samples]
+        """For configs without rope_parameters: tables whose theta, and what positions are divided by, are expressions
+        over any fields, or always the same; different ones for different layers too."""
         if any(look_up(sample.config, ROTARY_FIELD) is not None for sample in samples):
             return None
-        if any(table["type"] != "default" for each in tables for table in each):
+        tables = [value for sample in samples for value in sample.value if value not in (None, ABSENT)]
+        if not tables or any(table["type"] not in ("default", "linear") for table in tables):
             return None
-        thetas = [
-            SlotSample(sample.config, each[0]["theta"], sample.depth)
-            for sample, each in zip(samples, tables, strict=True)
-            if each
-        ]
-        presence = [
-            SlotSample(s.config, LayerValues(v if v in (None, ABSENT) else True for v in s.value), s.depth)
-            for s in samples
-        ]
-        theta, where = fit("theta", thetas, self.names), fit("layer.rotary", presence, self.names)
-        if theta is None or where is None:
+        theta = self._over_layers("theta", samples, lambda table: table["theta"])
+        where = self._over_layers("layer.rotary", samples, lambda _: True, absent=None)
+        stretched = any(table["type"] == "linear" for table in tables)
+        factor = self._over_layers("factor", samples, lambda table: float(table["parameters"].get("factor", 1.0)))
+        stretch = factor if stretched else None
+        if theta is None or where is None or (stretched and stretch is None):
             return None
-        found = _with_theta(where, RotaryField(None, ("default",), theta))
+        found = _with_table(where, _own_table(theta, stretch))
         return found if all(self.explains(found, sample) for sample in samples) else None
+
+    def _over_layers(
+        self, slot: str, samples: Sequence[SlotSample], of: Callable[[Mapping[str, Any]], Any], absent: Any = ABSENT
+    ) -> Expression | None:
+        """Return an expression for one number of the tables. absent: that of layers without a table."""
+        values = [
+            [ABSENT if v is ABSENT else absent if v is None else of(v) for v in sample.value] for sample in samples
+        ]
+        seen = [
+            SlotSample(sample.config, LayerValues(each), sample.depth)
+            for sample, each in zip(samples, values, strict=True)
+            if any(value is not ABSENT for value in each)
+        ]
+        return fit(slot, seen, self.names)
 
 
 _NONE: Final = "-"
 _ALL: Final = "+"
 
 
-def _with_theta(expression: Expression, table: RotaryField) -> Expression:
+def _own_table(theta: Expression, stretch: Expression | None) -> Expression:
+    """Return the table of these numbers; choices between numbers become choices between tables."""
+    match theta:
+        case PerLayer(condition, then, otherwise):
+            return PerLayer(condition, _own_table(then, stretch), _own_table(otherwise, stretch))
+        case WhenEqual(name, value, then, otherwise):
+            return WhenEqual(name, value, _own_table(then, stretch), _own_table(otherwise, stretch))
+    match stretch:
+        case PerLayer(condition, then, otherwise):
+            return PerLayer(condition, _own_table(theta, then), _own_table(theta, otherwise))
+        case WhenEqual(name, value, then, otherwise):
+            return WhenEqual(name, value, _own_table(theta, then), _own_table(theta, otherwise))
+    plain = stretch is None or stretch == Constant(1.0)
+    return RotaryField(None, ("default",), theta, stretch=None if plain else stretch)
+
+
+def _with_table(expression: Expression, table: Expression) -> Expression:
+    """Return the table where an expression says that there is one."""
     match expression:
         case Constant(value):
             return Constant(None) if value is None else table
         case PerLayer(condition, then, otherwise):
-            return PerLayer(condition, _with_theta(then, table), _with_theta(otherwise, table))
+            return PerLayer(condition, _with_table(then, table), _with_table(otherwise, table))
         case WhenEqual(name, value, then, otherwise):
-            return WhenEqual(name, value, _with_theta(then, table), _with_theta(otherwise, table))
+            return WhenEqual(name, value, _with_table(then, table), _with_table(otherwise, table))
         case WhenNull(name, otherwise):
-            return WhenNull(name, _with_theta(otherwise, table))
+            return WhenNull(name, _with_table(otherwise, table))
     return expression
 
 
@@ -306,7 +344,7 @@ def _kind_samples(sample: SlotSample, candidates: Sequence[str | None]) -> SlotS
     return SlotSample(sample.config, LayerValues(values), sample.depth)
 
 
-_ALL_TYPES: Final = ("default", "linear", "llama3", "longrope", "yarn")
+_ALL_TYPES: Final = ("default", "linear", "llama3", "longrope", "proportional", "yarn")
 
 
 def same_table(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> bool:

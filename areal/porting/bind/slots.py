@@ -9,18 +9,24 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from areal.porting.bind.expressions import EvaluationError, evaluate
 from areal.porting.spec import (
     BLOCK_NORMS,
+    EXTRA_NORMS,
     OPTIONAL_NORMS,
+    STATEFUL,
     ArchitectureSpec,
     AttentionSpec,
+    GatedDeltaSpec,
     HeadTransformSpec,
     LatentAttentionSpec,
     LayerSpec,
+    Mamba1Spec,
+    Mamba2Spec,
     MlpSpec,
     MoeSpec,
     NormSpec,
     PositionSpec,
     RotarySpec,
     RouterSpec,
+    ShortConvolutionSpec,
 )
 
 if TYPE_CHECKING:
@@ -62,7 +68,12 @@ _NESTED: Final[dict[type, dict[str, _Nested]]] = {
         "head_transform": _Nested(HeadTransformSpec, True),
     },
     HeadTransformSpec: {"norm": _Nested(NormSpec, False)},
-    AttentionSpec: {"query_norm": _Nested(NormSpec, True), "key_norm": _Nested(NormSpec, True)},
+    AttentionSpec: {
+        "query_norm": _Nested(NormSpec, True),
+        "key_norm": _Nested(NormSpec, True),
+        "output_norm": _Nested(NormSpec, True),
+    },
+    MlpSpec: {"inner_norm": _Nested(NormSpec, True)},
     LatentAttentionSpec: {"query_norm": _Nested(NormSpec, True), "kv_norm": _Nested(NormSpec, False)},
     MoeSpec: {
         "router": _Nested(RouterSpec, False),
@@ -79,13 +90,35 @@ _MEANINGLESS_WITHOUT: Final = {
 }
 """Values that mean nothing where there are none of these parts beside them: no slots there."""
 
-_OF_ROTARIES: Final = ("dim", "interleaved", "query_growth", "growth_length")
+_OF_GROWTH: Final = ("query_growth", "growth_length", "growth_shift")
+_OF_ROTARIES: Final = ("dim", "interleaved", *_OF_GROWTH)
 """Values of a table of rotations beside what rope_parameters says."""
+GROWTH: Final = "layer.growth"
+"""Whether queries of a layer that is not rotated grow; below it how."""
 
 _CHOICES: Final[dict[str, dict[str, type]]] = {
-    "attention": {"attention": AttentionSpec, "latent": LatentAttentionSpec},
-    "feed_forward": {"mlp": MlpSpec, "moe": MoeSpec},
+    "attention": {
+        "attention": AttentionSpec,
+        "latent": LatentAttentionSpec,
+        "short_convolution": ShortConvolutionSpec,
+        "delta": GatedDeltaSpec,
+        "mamba": Mamba2Spec,
+        "mamba1": Mamba1Spec,
+        "none": type(None),
+    },
+    "feed_forward": {"mlp": MlpSpec, "moe": MoeSpec, "none": type(None)},
 }
+
+_PATHS: Final[dict[type, str]] = {
+    ShortConvolutionSpec: "layer.convolution.",
+    GatedDeltaSpec: "layer.delta.",
+    Mamba1Spec: "layer.mamba1.",
+    Mamba2Spec: "layer.mamba.",
+}
+"""Where the values of a mixer with a state stand: a model has these layers beside others, whose values are others."""
+
+_OF_SOFTMAX: Final = ("window", "chunk")
+"""Values of a layer that a mixer with a state has not."""
 
 
 def slots_of(spec: ArchitectureSpec) -> dict[str, Any]:
@@ -107,12 +140,13 @@ def _layer_slots(layer: LayerSpec, rotaries: tuple[RotarySpec, ...]) -> dict[str
     _flatten(layer, "layer.", slots, leave_out=("norms", "attention", "feed_forward", "rotary"))
     for name, norm in layer.norms.items():
         _flatten(norm, f"layer.norms.{name}.", slots)
-    for name in OPTIONAL_NORMS.get(layer.block, ()):
+    for name in (*OPTIONAL_NORMS.get(layer.block, ()), *EXTRA_NORMS.get(layer.block, ())):
         slots[f"layer.norms.{name}"] = name in layer.norms
     for part, choices in _CHOICES.items():
         record = getattr(layer, part)
         slots[f"layer.{part}"] = next(name for name, kind in choices.items() if type(record) is kind)
-        _flatten(record, f"layer.{part}.", slots)
+        if record is not None:
+            _flatten(record, _PATHS.get(type(record), f"layer.{part}."), slots)
     for name, parts in _MEANINGLESS_WITHOUT.items():
         for path in ("layer.attention.", "layer.feed_forward."):
             if not any(slots.get(path + part) for part in parts):
@@ -120,11 +154,15 @@ def _layer_slots(layer: LayerSpec, rotaries: tuple[RotarySpec, ...]) -> dict[str
     if isinstance(layer.attention, LatentAttentionSpec) and layer.attention.query_rank is None:
         # Nor is there a norm of compressed queries where none are compressed, whatever an expression says.
         slots = {name: value for name, value in slots.items() if not name.startswith("layer.attention.query_norm")}
+    if layer.attention is None or isinstance(layer.attention, STATEFUL):
+        return {name: value for name, value in slots.items() if name.removeprefix("layer.") not in _OF_SOFTMAX}
     rotary = None if layer.rotary is None else rotaries[layer.rotary]
-    slots["layer.rotary"] = rotary and {"theta": rotary.theta, "type": rotary.type, "parameters": rotary.parameters}
-    if rotary is not None:
-        slots |= {f"layer.rotary.{name}": getattr(rotary, name) for name in _OF_ROTARIES}
-    return slots
+    if rotary is None or not rotary.dim:
+        # Queries of layers without rotation may grow by other rules than those of rotated ones.
+        slots |= {"layer.rotary": None, GROWTH: rotary is not None}
+        return slots | {f"{GROWTH}.{name}": getattr(rotary, name) for name in _OF_GROWTH if rotary is not None}
+    slots["layer.rotary"] = {"theta": rotary.theta, "type": rotary.type, "parameters": rotary.parameters}
+    return slots | {f"layer.rotary.{name}": getattr(rotary, name) for name in _OF_ROTARIES}
 
 
 def _flatten(record: Any, path: str, slots: dict[str, Any], leave_out: tuple[str, ...] = ()) -> None:
@@ -163,18 +201,28 @@ def predict(slots: Mapping[str, Expression], config: Mapping[str, Any]) -> Archi
 
 
 def _predict_layer(read: Callable[[str], Any], rotaries: list[RotarySpec]) -> LayerSpec:
-    values = _record(LayerSpec, "layer.", read, leave_out=("norms", "attention", "feed_forward", "rotary"))
+    values: dict[str, Any] = {}
     for part, choices in _CHOICES.items():
         kind = choices[read(f"layer.{part}")]
-        values[part] = kind(**_record(kind, f"layer.{part}.", read))
+        path = _PATHS.get(kind, f"layer.{part}.")
+        values[part] = None if kind is type(None) else kind(**_record(kind, path, read))
+    without_softmax = values["attention"] is None or isinstance(values["attention"], STATEFUL)
+    left_out = ("norms", "attention", "feed_forward", "rotary", *(_OF_SOFTMAX if without_softmax else ()))
+    values |= _record(LayerSpec, "layer.", read, leave_out=left_out)
+    extra = EXTRA_NORMS.get(values["block"], ())
     values["norms"] = {
         name: NormSpec(**_record(NormSpec, f"layer.norms.{name}.", read))
-        for name in BLOCK_NORMS[values["block"]]
-        if name not in OPTIONAL_NORMS.get(values["block"], ()) or read(f"layer.norms.{name}")
+        for name in (*BLOCK_NORMS[values["block"]], *extra)
+        if name not in (*OPTIONAL_NORMS.get(values["block"], ()), *extra) or read(f"layer.norms.{name}")
     }
-    rotary = read("layer.rotary")
+    rotary = None if without_softmax else read("layer.rotary")
     if rotary is not None:
         found = RotarySpec(**rotary, **{name: read(f"layer.rotary.{name}") for name in _OF_ROTARIES})
+    elif not without_softmax and read(GROWTH):
+        found = RotarySpec(dim=0, theta=1.0, **{name: read(f"{GROWTH}.{name}") for name in _OF_GROWTH})
+    else:
+        found = None
+    if found is not None:
         if found not in rotaries:
             rotaries.append(found)
         values["rotary"] = rotaries.index(found)
@@ -212,6 +260,10 @@ def _typed(value: Any, annotation: str, slot: str) -> Any:
         if not isinstance(value, bool):
             raise EvaluationError(f"{slot} is {value!r}, expected true or false")
         return value
+    if annotation.startswith("tuple["):
+        if not isinstance(value, list | tuple) or len(value) != annotation.count(",") + 1:
+            raise EvaluationError(f"{slot} is {value!r}, expected {annotation}")
+        return tuple(map(float, value))
     number = "float" in kinds or "int" in kinds
     if number and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise EvaluationError(f"{slot} is {value!r}, expected a number")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.porting.bind.expressions import ROTARY_FIELD, look_up
@@ -139,6 +140,9 @@ def alternatives(value: Any, annotation: str) -> list[Any]:
 def _of_list(value: list[Any], choices: list[str]) -> list[Any]:
     if not value:
         return [[0], [1, 2]]
+    if is_bounds(value):
+        low, high = value
+        return [[low + 0.4, high], [low, low + 0.6], [low + 0.3, low + 0.8]]
     kinds = list(dict.fromkeys(entry for entry in value if isinstance(entry, str | int | float | None)))
     found: list[Any] = [value[1:] + value[:1], value[::-1]]
     if all(isinstance(entry, str) for entry in value):
@@ -160,6 +164,17 @@ def _of_list(value: list[Any], choices: list[str]) -> list[Any]:
         if entry != value and entry not in distinct:
             distinct.append(entry)
     return distinct
+
+
+def is_bounds(value: Any) -> bool:
+    """Return whether a list is a range without an end, of which only its whole means something."""
+    numbers = isinstance(value, list | tuple) and len(value) == 2 and all(type(each) in (int, float) for each in value)
+    return numbers and math.isinf(value[1]) and math.isfinite(value[0])
+
+
+def _is_pair(value: list[Any]) -> bool:
+    """Return whether a list is two bounds, which are not of layers."""
+    return len(value) == 2 and all(isinstance(entry, int | float) for entry in value) and isinstance(value[1], float)
 
 
 def _literals(annotation: str, value: str) -> list[str]:
@@ -189,6 +204,8 @@ def resized(config: Mapping[str, Any], name: str, value: Any, depth_field: str) 
 def rotary_alternatives(parameters: Mapping[str, Any], dim: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield other rotary settings with their names, for one entry of rope_parameters. dim: rotated dimensions."""
     kept = {key: parameters[key] for key in ("rope_theta", "partial_rotary_factor") if key in parameters}
+    if parameters.get("rope_type") == "proportional":
+        kept.pop("partial_rotary_factor", None)  # a part of the angles there, and of the dimensions elsewhere
     theta = float(kept.get("rope_theta") or 10000.0)
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
     yield "default", {**kept, "rope_type": "default", "rope_theta": theta * 0.7}
@@ -204,6 +221,10 @@ def rotary_alternatives(parameters: Mapping[str, Any], dim: int) -> Iterator[tup
             "original_max_position_embeddings": 32,
         },
     )
+    if parameters.get("rope_type") == "proportional":
+        for share in (0.25, 0.75):
+            changes = {"rope_theta": theta * 0.7, "partial_rotary_factor": share, "factor": 4 * share}
+            yield "proportional", {"rope_type": "proportional", **changes}
     yield "yarn", {**kept, **yarn}
     yield "yarn", {**kept, **yarn, "attention_factor": 1.3, "beta_fast": 8, "beta_slow": 2, "truncate": False}
     yield "yarn", {**kept, **yarn, "mscale": 0.8, "mscale_all_dim": 0.6}
@@ -243,7 +264,7 @@ def joint(
             changes |= generator.choice(choices[name])
     if depth_field in changes:
         # Lists over layers take the length of the new number of layers, with the entries that were chosen.
-        lists = {name: value for name, value in changes.items() if isinstance(value, list)}
+        lists = {name: value for name, value in changes.items() if isinstance(value, list) and not _is_pair(value)}
         depth = changes[depth_field]
         for name, value in lists.items():
             if len(value) > 0 and isinstance(look_up(base, name), list) and len(value) != depth:

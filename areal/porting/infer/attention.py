@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from areal.porting.infer.capture import Capture
     from areal.porting.infer.operands import AttentionHypothesis
     from areal.porting.records import LayerContext
-    from areal.porting.spec import LatentAttentionSpec, RotarySpec
+    from areal.porting.spec import Mixer, RotarySpec
 
 
 PROBE_SEQUENCES = 96
@@ -45,7 +45,7 @@ PROBE_LENGTH = 3
 class AttentionFinding:
     """One attention layer. `window` and `chunk` as in `LayerSpec`."""
 
-    attention: AttentionSpec | LatentAttentionSpec
+    attention: Mixer
     rotary: RotarySpec | None
     window: int | None
     chunk: int | None

@@ -66,7 +66,17 @@ class Other:
     output: Tensor
 
 
-Event = Projection | MatrixProduct | Softmax | Other
+@dataclass(frozen=True, kw_only=True)
+class Filtering:
+    """A depthwise convolution over tokens: a filter [channels, taps] for each column of its input."""
+
+    weight: Tensor
+    bias: Tensor | None
+    input: Tensor
+    """[B, channels, T], or with tokens before the first."""
+
+
+Event = Projection | MatrixProduct | Softmax | Filtering | Other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +150,8 @@ class _Operations(TorchDispatchMode):
             self._product(args, result)
         elif name in ("add", "add_"):
             self._bias(args, result)
+        elif name == "convolution":
+            self._filtering(args)
         elif name == "_softmax":
             scores = args[0].detach().clone()
             self._recording.events.append(Softmax(scores=scores, probabilities=result.detach().clone()))
@@ -163,6 +175,12 @@ class _Operations(TorchDispatchMode):
             recording.events.append(MatrixProduct(left=left.detach().clone(), right=right.detach().clone()))
         elif left.dim() == 2:
             recording.events.append(MatrixProduct(left=left.detach().clone()[None], right=right.detach().clone()[None]))
+
+    def _filtering(self, args: Sequence[Any]) -> None:
+        inputs, weight, bias = args[:3]
+        if weight.dim() == 3 and weight.shape[1] == 1 and args[8] == weight.shape[0] == inputs.shape[1]:
+            found = Filtering(weight=weight[:, 0].detach().clone(), bias=bias, input=inputs.detach().clone())
+            self._recording.events.append(found)
 
     def _bias(self, args: Sequence[Any], result: Tensor) -> None:
         """Record a vector parameter that is added to the last product with a bare parameter as its bias."""

@@ -38,8 +38,9 @@ def infer(view: View, query: Source, key: Source, value: Source) -> AttentionHyp
     run, operands = view.run, view.operands
     if value.norm is not None:
         raise UnsupportedError("a norm of values", where=value.norm.names[0], detail="values are normed per head")
-    if float((value.match.factor - 1).abs().max()) > MATCH_TOLERANCE:
-        raise UnsupportedError("a factor on values", where=view.name, detail=f"{float(value.match.factor[0]):.6g}")
+    value_scale = float(value.match.factor.mean())
+    if float((value.match.factor / value_scale - 1).abs().max()) > MATCH_TOLERANCE:
+        raise UnsupportedError("different factors on values", where=view.name, detail=f"{value_scale:.6g} in the mean")
     heads = share(key.ids(), value.ids(), view.name)
     natural = query.ids()[0].argsort()
     before = {part: source.before_rotary(run)[..., natural] for part, source in (("q", query), ("k", key))}
@@ -86,7 +87,11 @@ def infer(view: View, query: Source, key: Source, value: Source) -> AttentionHyp
         softcap=rule.softcap,
         sinks=sinks is not None,
         clip=None if clip is None else scores.snap(clip, hints),
+        value_scale=scores.snap(value_scale, [1.0, *hints]),
         gate=after_softmax.gate,
+        gate_function=after_softmax.function,
+        gate_bias="gate_bias" in tensors,
+        output_norm=after_softmax.norm,
         alibi=rule.alibi is not None,
         alibi_scale=1.0 if rule.alibi is None else rule.alibi,
     )

@@ -15,6 +15,7 @@ from areal.porting.infer.roles import find_roles
 from areal.porting.infer.tensors import LOCAL, error
 from areal.porting.probe.instance import build, logits, make_tokens
 from areal.porting.probe.trace import record
+from areal.porting.probe.wide import without_rounding
 from areal.porting.records import Evidence, Inference, SubjectError, UnsupportedError
 from areal.porting.spec import ArchitectureSpec
 
@@ -97,7 +98,8 @@ def unexplained_parts(instance: Instance) -> Iterator[UnsupportedError]:
     around = Surroundings(instance.model, trace, config, len(roles.layers))
     parts: list[Callable[[], object]] = [partial(infer_top, instance.model, roles, trace, config)]
     for number, layer in enumerate(roles.layers):
-        parts += [partial(feed_forward_of, around, layer, number), partial(attention_of, around, layer, number)]
+        parts += [] if layer.feed_forward is None else [partial(feed_forward_of, around, layer, number)]
+        parts += [] if layer.attention is None else [partial(attention_of, around, layer, number)]
     for part in parts:
         try:
             part()
@@ -154,19 +156,27 @@ def _judge(
     """Return the largest difference of logits and the tolerance. Raises UnsupportedError with the first part that
     differs."""
     worst, allowed = 0.0, TOLERANCE
+    double = {name: value.double() for name, value in weights.items()}
     random = [_tokens(instance, rows, length, seed=seed + 2) for seed, (rows, length) in enumerate(JUDGED)]
     for tokens in (*random, _vocabulary(instance, spec.vocab_size)):
         expected = logits(oracle, tokens)
-        difference = (reference.logits(spec, weights, tokens) - expected).abs().max()
+        off = float((reference.logits(spec, weights, tokens) - expected).abs().max())
         allowed = _tolerance(expected)
-        if not bool(torch.isfinite(difference)) or float(difference) > allowed:
+        difference = without_rounding(
+            oracle,
+            tokens,
+            lambda tokens=tokens: reference.logits(spec, double, tokens),  # type: ignore[misc]  # of this turn
+            difference=off,
+            allowed=allowed,
+        )
+        if not difference <= allowed:
             first = first_divergence(instance, spec, weights, trace=record(instance, tokens), roles=roles)
             where = first.module if first is not None else "logits"
-            detail = f"logits differ by {float(difference):.2g} (allowed: {allowed:.2g})"
+            detail = f"logits differ by {difference:.2g} (allowed: {allowed:.2g})"
             if first is not None:
                 detail += f"; the first module with another output is {first}"
             raise UnsupportedError("a computation that no spec reproduces", where=where, detail=detail)
-        worst = max(worst, float(difference))
+        worst = max(worst, difference)
     return worst, allowed
 
 

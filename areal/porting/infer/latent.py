@@ -92,12 +92,11 @@ def infer(view: View, query: Source, key: Source, value: Source) -> AttentionHyp
     if rule.alibi is not None:
         raise UnsupportedError("ALiBi in latent attention", where=view.name, detail=f"factor {rule.alibi:g}")
     after_softmax = output.explain(view, view.operands, torch.arange(query.heads))
-    if (
-        after_softmax.gate != "none"
-        or after_softmax.sinks is not None
-        or view.operands.scores.shape[-1] > view.run.length
-    ):
-        raise UnsupportedError("gates or sinks in latent attention", where=view.name, detail=after_softmax.gate)
+    if after_softmax.sinks is not None or view.operands.scores.shape[-1] > view.run.length:
+        raise UnsupportedError("sinks in latent attention", where=view.name, detail="a key without a token")
+    if after_softmax.norm is not None or after_softmax.function != "sigmoid" or "gate_bias" in after_softmax.tensors:
+        detail = "attended values are normed together, or gated by something else than a plain sigmoid"
+        raise UnsupportedError("a norm or another gate in latent attention", where=view.name, detail=detail)
     tensors = dict(after_softmax.tensors)
     tensors |= _query_tensors(view, query, torch.cat((nope, rope)), compressed)
     tensors |= _key_value_tensors(view, key, value, nope, rope, expanded)
@@ -118,6 +117,7 @@ def infer(view: View, query: Source, key: Source, value: Source) -> AttentionHyp
         softcap=rule.softcap,
         query_latent_scale=1.0 if compressed is None else scores.snap(compressed.scale, hints),
         kv_latent_scale=scores.snap(expanded.scale, hints),
+        gate=after_softmax.gate,
     )
     ranks = f"keys and values of rank {spec.kv_rank}, queries of rank {spec.query_rank or 'full'}"
     detail = f"values are rows of {_projection(view, expand).name}"

@@ -5,21 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from areal.porting.infer.attention import infer_attention
+from areal.porting.infer.attention import AttentionFinding, infer_attention
+from areal.porting.infer.mixers import infer_mixer
 from areal.porting.infer.mlp import infer_mlp
 from areal.porting.infer.moe import NotMoe, infer_moe
 from areal.porting.infer.replay import numbers_of
 from areal.porting.infer.tensors import MATRIX_DIMENSIONS, inside, matrix_calls, same
-from areal.porting.infer.wiring import BlockTensors, infer_wiring
+from areal.porting.infer.wiring import BlockTensors, infer_one_part, infer_wiring
 from areal.porting.records import Inferred, LayerContext, UnsupportedError
-from areal.porting.spec import LayerSpec
+from areal.porting.spec import AttentionSpec, LayerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from torch import Tensor, nn
 
-    from areal.porting.infer.attention import AttentionFinding
+    from areal.porting.infer.wiring import WiringFinding
     from areal.porting.records import LayerRoles, ModuleCall, Trace
     from areal.porting.spec import MlpSpec, MoeSpec, RotarySpec
 
@@ -45,41 +46,77 @@ class Surroundings:
 def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferred[LayerFinding]:
     """Infer everything about block `number`. Tensors: "self_attn.*", "mlp.*" and the norms of the block kind."""
     trace = around.trace
-    attention_call = _at_edges(around, trace.calls[roles.attention][0])
-    fed, feed_forward_call = feed_forward_of(around, roles, number)
-    attended = attention_of(around, roles, number)
-    wired = infer_wiring(
-        BlockTensors(
-            name=roles.block,
-            input=trace.calls[roles.block][0].input,
-            attention_input=attention_call.input,
-            attention_output=attention_call.output,
-            feed_forward_input=feed_forward_call.input,
-            feed_forward_output=feed_forward_call.output,
-            output=trace.calls[roles.block][0].output,
-            norms=[(call, around.model.get_submodule(name)) for name in roles.norms for call in trace.calls[name]],
-            parameters=_loose_vectors(around, roles),
-            epsilons=[number for number in numbers_of(around.config) if 0 < number < 0.1],
-            multipliers=numbers_of(around.config),
-        )
+    fed, attended = None, None
+    if roles.feed_forward is not None:
+        fed, feed_forward_call = feed_forward_of(around, roles, number)
+    if roles.attention is not None:
+        attended = attention_of(around, roles, number)
+        attention_call = _at_edges(around, trace.calls[roles.attention][0])
+    if fed is None:
+        feed_forward_call = attention_call
+    if attended is None:
+        attention_call = feed_forward_call
+    joined = BlockTensors(
+        name=roles.block,
+        input=trace.calls[roles.block][0].input,
+        attention_input=attention_call.input,
+        attention_output=attention_call.output,
+        feed_forward_input=feed_forward_call.input,
+        feed_forward_output=feed_forward_call.output,
+        output=trace.calls[roles.block][0].output,
+        norms=[(call, around.model.get_submodule(name)) for name in roles.norms for call in trace.calls[name]],
+        parameters=_loose_vectors(around, roles),
+        epsilons=[number for number in numbers_of(around.config) if 0 < number < 0.1],
+        multipliers=numbers_of(around.config),
     )
-    finding = attended.spec
+    if fed is None or attended is None:
+        wired = infer_one_part(joined)
+    else:
+        try:
+            wired = infer_wiring(joined)
+        except UnsupportedError as error:
+            attended, wired = with_bias_of_block(around, roles, attended, joined, error)
+    finding = None if attended is None else attended.spec
     layer = LayerSpec(
         block=wired.spec.block,
         norms=wired.spec.norms,
-        attention=finding.attention,
-        feed_forward=fed.spec,
+        attention=None if finding is None else finding.attention,
+        feed_forward=None if fed is None else fed.spec,
         residual_multiplier=wired.spec.residual_multiplier,
-        window=finding.window,
-        chunk=finding.chunk,
+        window=None if finding is None else finding.window,
+        chunk=None if finding is None else finding.chunk,
     )
-    tensors = {
-        **{f"self_attn.{name}": value for name, value in attended.tensors.items()},
-        **{f"mlp.{name}": value for name, value in fed.tensors.items()},
-        **wired.tensors,
-    }
-    evidence = (*wired.evidence, *attended.evidence, *fed.evidence)
-    return Inferred(spec=LayerFinding(layer, finding.rotary), tensors=tensors, evidence=evidence)
+    tensors, evidence = dict(wired.tensors), [*wired.evidence]
+    for place, part in (("self_attn", attended), ("mlp", fed)):
+        if part is not None:
+            tensors |= {f"{place}.{name}": value for name, value in part.tensors.items()}
+            evidence += part.evidence
+    rotary = None if finding is None else finding.rotary
+    return Inferred(spec=LayerFinding(layer, rotary), tensors=tensors, evidence=tuple(evidence))
+
+
+def with_bias_of_block(
+    around: Surroundings,
+    roles: LayerRoles,
+    attended: Inferred[AttentionFinding],
+    joined: BlockTensors,
+    error: UnsupportedError,
+) -> tuple[Inferred[AttentionFinding], Inferred[WiringFinding]]:
+    """Return attention with a bias that the block adds to its output: a vector of the attention module with which the
+    residual stream can be explained. Raises `error` where there is none."""
+    attention = attended.spec.attention
+    if not isinstance(attention, AttentionSpec) or attention.output_bias:
+        raise error
+    assert roles.attention is not None, "what was found of attention is given"
+    named = around.model.get_submodule(roles.attention).named_parameters(recurse=False)
+    for vector in (value.detach() for _, value in named if value.shape == joined.input.shape[-1:]):
+        try:
+            wired = infer_wiring(replace(joined, attention_output=joined.attention_output + vector))
+        except UnsupportedError:
+            continue
+        finding = replace(attended.spec, attention=replace(attention, output_bias=True))
+        return replace(attended, spec=finding, tensors={**attended.tensors, "o_proj.bias": vector}), wired
+    raise error
 
 
 def _context(around: Surroundings, name: str, number: int, trace: Trace, shared: str | None = None) -> LayerContext:
@@ -96,8 +133,17 @@ def _context(around: Surroundings, name: str, number: int, trace: Trace, shared:
 
 
 def attention_of(around: Surroundings, roles: LayerRoles, number: int) -> Inferred[AttentionFinding]:
-    """Infer the attention of block `number` by itself."""
-    return infer_attention(_context(around, roles.attention, number, around.trace))
+    """Infer the attention of block `number`, which it has, or the mixer in its place, by itself."""
+    assert roles.attention is not None, "a layer with a mixer"
+    context = _context(around, roles.attention, number, around.trace)
+    if any(inside(softmax.module, roles.attention) for softmax in around.trace.softmaxes):
+        return infer_attention(context)
+    found = infer_mixer(context)
+    return Inferred(
+        spec=AttentionFinding(found.spec, rotary=None, window=None, chunk=None),
+        tensors=found.tensors,
+        evidence=found.evidence,
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- feed-forward
@@ -106,13 +152,17 @@ def attention_of(around: Surroundings, roles: LayerRoles, number: int) -> Inferr
 def feed_forward_of(
     around: Surroundings, roles: LayerRoles, number: int
 ) -> tuple[Inferred[MlpSpec] | Inferred[MoeSpec], ModuleCall]:
-    """Return the feed-forward layer of block `number` by itself, and its call as the wiring should see it."""
+    """Return the feed-forward layer of block `number`, which it has, by itself, and its call as the wiring should see
+    it."""
+    outside = (roles.attention,) if roles.attention else ()
     if not roles.feed_forward:
         # A feed-forward layer whose matrices the block holds itself.
-        matrices = matrix_calls(around.model, around.trace, roles.block, outside=(roles.attention,))
+        matrices = matrix_calls(around.model, around.trace, roles.block, outside=outside)
         block = around.trace.calls[roles.block][0]
         edges = replace(block, input=matrices[0].input, output=matrices[-1].output)
-        calls = {name: call for name, call in around.trace.calls.items() if not inside(name, roles.attention)}
+        calls = {
+            name: call for name, call in around.trace.calls.items() if not any(inside(name, each) for each in outside)
+        }
         trace = _with_call(replace(around.trace, calls=calls), edges)
         return infer_mlp(_context(around, roles.block, number, trace)), edges
     call = around.trace.calls[roles.feed_forward][0]
@@ -127,6 +177,14 @@ def feed_forward_of(
                 return infer_moe(_context(around, roles.feed_forward, number, around.trace)), call
             except NotMoe:
                 raise dense_error from None
+            except UnsupportedError:
+                # A norm that gives what the layer gives, inside of it, is the block's, in truth.
+                inner_norms = (around.trace.calls[name][0] for name in roles.norms if inside(name, call.name))
+                normed = next((each for each in inner_norms if same(each.output, call.output)), None)
+                if normed is None:
+                    raise
+                inner = replace(_context(around, roles.feed_forward, number, around.trace), end=normed.name)
+                return infer_moe(inner), replace(call, output=normed.input.reshape(call.output.shape))
     shared = around.trace.calls[roles.shared_feed_forward][0]
     try:
         found = infer_moe(_context(around, roles.feed_forward, number, around.trace, shared=roles.shared_feed_forward))

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from areal.models.adapter import TableAdapter
+from areal.models.adapter import MIXER, TableAdapter
 from areal.porting import reference
 from areal.porting.family import LayoutEntry
 from areal.porting.infer.stored import StoredTensors, find_all, row_of
 from areal.porting.probe import instance as oracle
 from areal.porting.records import UnsupportedError
-from areal.porting.spec import AttentionSpec
+from areal.porting.spec import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -59,7 +59,7 @@ def infer_layout(
     if (HEAD,) not in on_disk:
         # Tied in all configs. Some tools store it nevertheless, under the name of its module.
         entries.append(LayoutEntry(kind="renamed", ours=(HEAD,), on_disk=f"{inference.roles.head}.weight"))
-    parameters = dict.fromkeys(starred(name) for _, inference in pairs for name in inference.weights)
+    parameters = dict.fromkeys(starred(name, found.spec) for _, found in pairs for name in found.weights)
     return shortest_table(entries, [*parameters, HEAD], in_memory)
 
 
@@ -91,9 +91,13 @@ class _Arguments:
     model_type: str = "analysed"
 
 
-def starred(name: str) -> str:
-    """Return a canonical name with `*` for its layer."""
-    return re.sub(r"^layers\.\d+", "layers.*", name)
+def starred(name: str, spec: ArchitectureSpec) -> str:
+    """Return a canonical name with `*` for its layer, and for a mixer with a state the place that rows call it by."""
+    layer = re.match(r"layers\.(\d+)\.", name)
+    if layer is None:
+        return name
+    place = PLACES.get(type(spec.layers[int(layer[1])].attention), MIXER)
+    return re.sub(rf"^layers\.\d+(\.{MIXER}\b)?", lambda found: "layers.*" + (f".{place}" if found[1] else ""), name)
 
 
 def _options(
@@ -104,11 +108,7 @@ def _options(
     found = find_all(
         inference.weights,
         stored,
-        {
-            f"layers.{number}.self_attn": layer.attention.head_dim
-            for number, layer in enumerate(inference.spec.layers)
-            if isinstance(layer.attention, AttentionSpec)
-        },
+        {f"layers.{number}.self_attn": layer.attention for number, layer in enumerate(inference.spec.layers)},
     )
     explained = {name for match in found for name in match.ours}
     absent = [name for name in inference.weights if name not in explained]
@@ -131,15 +131,15 @@ def _options(
             where=left[0],
             detail=f"{len(left)} unexplained: {', '.join(left[:6])}",
         )
-    return _generalised(found)
+    return _generalised(found, inference.spec)
 
 
-def _generalised(found: Sequence[StoredMatch]) -> dict[tuple[str, ...], _Options]:
+def _generalised(found: Sequence[StoredMatch], spec: ArchitectureSpec) -> dict[tuple[str, ...], _Options]:
     """Return the entries with `*` for the layer, as far as they are the same in all layers."""
     merged: dict[tuple[str, ...], _Options] = {}
     for match in found:
         layer = re.match(r"layers\.(\d+)\.", match.ours[0])
-        ours = tuple(starred(name) for name in match.ours)
+        ours = tuple(starred(name, spec) for name in match.ours)
         # Layer 2 of "blocks.2.experts.2.up" is "blocks.*.experts.2.up" or "blocks.2.experts.*.up"; other layers show
         # which of them it is.
         number = rf"(?<!\d){layer[1]}(?!\d)" if layer else "$"

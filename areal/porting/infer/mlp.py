@@ -16,8 +16,9 @@ import torch
 from torch.nn import functional
 
 from areal.models.blocks.mlp import ACTIVATIONS, LEARNED_ACTIVATIONS
+from areal.porting.infer.norms import apply_norm, infer_norm
 from areal.porting.infer.replay import leaves
-from areal.porting.infer.tensors import EQUAL, LOCAL, MatrixCall, error, matrix_calls, rows
+from areal.porting.infer.tensors import EQUAL, LOCAL, MatrixCall, error, inside, matrix_calls, rows, same
 from areal.porting.records import Evidence, Inferred, UnsupportedError
 from areal.porting.spec import MlpSpec
 
@@ -27,11 +28,14 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from areal.porting.records import LayerContext
+    from areal.porting.spec import NormSpec
 
 
 PROBE_SCALE = 40.0
 """Inputs this many times larger show clamps that traced values do not reach."""
 PROBED = 10 * LOCAL
+INNER: Final = "inner_norm."
+"""Of the canonical names of a norm before the last matrix."""
 KNOWN_CLAMPS = (7.0, 10.0)
 
 
@@ -76,27 +80,31 @@ def infer_mlp(context: LayerContext) -> Inferred[MlpSpec]:
     """
     calls = matrix_calls(context.model, context.trace, context.name)
     first, last = _ends(calls, context)
-    fits = list(_explained(first, last, context))
+    normed = norm_before(last, context)
+    fits = list(_explained(first, last, context, normed))
     for spec, formula in fits:
-        tensors = _tensors(formula, last)
+        tensors = _tensors(formula, last, normed)
         off = _probe_error(context, spec, tensors)
         if off <= PROBED:
             break
     else:
         spec, formula = fits[0]
-        tensors = _tensors(formula, last)
+        tensors = _tensors(formula, last, normed)
         clamped = _clamped(context, spec, tensors)
         if clamped is None:
             detail = f"it fits usual inputs, but on {PROBE_SCALE:g} times larger ones it is off by {off:.2g} (relative)"
             raise UnsupportedError("an unknown bound in feed-forward", where=context.name, detail=detail)
         spec = clamped
-    return Inferred(spec=spec, tensors=tensors, evidence=(_evidence(context, spec, formula, calls),))
+    return Inferred(spec=spec, tensors=tensors, evidence=(_evidence(context, spec, formula, calls, normed),))
 
 
-def _evidence(context: LayerContext, spec: MlpSpec, formula: _Formula, calls: Sequence[MatrixCall]) -> Evidence:
+def _evidence(
+    context: LayerContext, spec: MlpSpec, formula: _Formula, calls: Sequence[MatrixCall], normed: _InnerNorm | None
+) -> Evidence:
     """Return the line on a layer, with the activation that comes next."""
     form = "gated" if spec.gated else "plain"
-    target = calls[-1].input.reshape(-1, calls[-1].input.shape[-1])
+    entering = calls[-1].input if normed is None else normed.input
+    target = entering.reshape(-1, entering.shape[-1])
     own = formula.error(target)
     others = ((name, replace(formula, activation=Activation(name, {})).error(target)) for name in ACTIVATIONS)
     other = min(((name, off) for name, off in others if off > LOCAL), key=lambda each: each[1], default=None)
@@ -105,7 +113,9 @@ def _evidence(context: LayerContext, spec: MlpSpec, formula: _Formula, calls: Se
     )
     return Evidence(
         feature="feed_forward",
-        value=f"{form}, {spec.activation}" + (f", clamped to {spec.clamp:g}" if spec.clamp is not None else ""),
+        value=f"{form}, {spec.activation}"
+        + (f", clamped to {spec.clamp:g}" if spec.clamp is not None else "")
+        + (f", then a {spec.inner_norm.kind} norm" if spec.inner_norm is not None else ""),
         source="parity",
         detail=detail if other is None else f"{detail}; next best: {other[0]}",
         margin=None if other is None else other[1] / LOCAL,
@@ -123,6 +133,9 @@ def apply_mlp(spec: MlpSpec, tensors: Mapping[str, Tensor], hidden: Tensor) -> T
         inner = act(gate) * (up + spec.up_offset)
     else:
         inner = act(up)
+    if spec.inner_norm is not None:
+        norm = {kind: tensors[f"{INNER}{kind}"] for kind in ("weight", "bias") if f"{INNER}{kind}" in tensors}
+        inner = apply_norm(spec.inner_norm, norm, inner)
     return functional.linear(inner, tensors["down_proj.weight"], tensors.get("down_proj.bias"))
 
 
@@ -144,11 +157,37 @@ def _ends(calls: Sequence[MatrixCall], context: LayerContext) -> tuple[list[Matr
     return first, last
 
 
+@dataclass(frozen=True)
+class _InnerNorm:
+    found: Inferred[NormSpec]
+    input: Tensor
+
+
+def norm_before(last: MatrixCall, context: LayerContext) -> _InnerNorm | None:
+    """Return the norm whose output the last matrix reads; None without one."""
+    for name, calls in context.trace.calls.items():
+        if inside(name, context.name) and name != context.name and same(calls[0].output, last.input):
+            module, call = context.model.get_submodule(name), calls[0]
+            if call.input.shape != call.output.shape or not call.input.is_floating_point():
+                continue
+            # On inputs without the zeros that activations leave, which would say nothing of a weight.
+            dense = torch.randn(call.input.shape, generator=torch.Generator().manual_seed(3))
+            given = _called(module, dense, call.input, call.output)
+            try:
+                found = infer_norm(module, dense, call.output if given is None else given, name=name)
+            except UnsupportedError:
+                continue  # an activation, say
+            if same(apply_norm(found.spec, found.tensors, call.input), call.output, LOCAL):
+                return _InnerNorm(found, call.input)
+    return None
+
+
 def _explained(
-    first: Sequence[MatrixCall], last: MatrixCall, context: LayerContext
+    first: Sequence[MatrixCall], last: MatrixCall, context: LayerContext, normed: _InnerNorm | None
 ) -> Iterator[tuple[MlpSpec, _Formula]]:
-    """Yield the formulas that give the input of the last matrix, at least one."""
-    target = last.input.reshape(-1, last.input.shape[-1])
+    """Yield the formulas that give the input of the last matrix, or of the norm before it, at least one."""
+    entering = last.input if normed is None else normed.input
+    target = entering.reshape(-1, entering.shape[-1])
     best, found = math.inf, False
     known = [Activation(name, {}) for name in activation_names(context.config)]
     known += learned_activations(context.module)
@@ -171,6 +210,7 @@ def _explained(
                 output_bias=last.bias is not None,
                 clamp=formula.clamp,
                 up_offset=formula.up_offset,
+                inner_norm=None if normed is None else normed.found.spec,
             )
             yield spec, formula
     if found:
@@ -219,9 +259,11 @@ def _rows_of(call: MatrixCall, part: slice) -> _Rows:
     return _Rows(call.weight[part], None if call.bias is None else call.bias[part], output[:, part])
 
 
-def _tensors(formula: _Formula, last: MatrixCall) -> dict[str, Tensor]:
+def _tensors(formula: _Formula, last: MatrixCall, normed: _InnerNorm | None) -> dict[str, Tensor]:
     parts = {"gate_proj": formula.gate, "up_proj": formula.up, "down_proj": last}
     tensors = formula.activation.canonical
+    if normed is not None:
+        tensors |= {f"{INNER}{kind}": tensor for kind, tensor in normed.found.tensors.items()}
     for name, part in parts.items():
         if part is not None:
             tensors[f"{name}.weight"] = part.weight.contiguous()

@@ -48,6 +48,8 @@ LOGIT_SCALES: Final = (0.3, 1.0, 3.0)
 TOKENS_PER_SCALE: Final = 64
 CLAMP_SCALE: Final = 30.0
 """Standard deviation of what goes into activations for further tokens, which limits in the experts cannot escape."""
+WHOLE: Final = 0.01
+"""Distance from 1 of a weight that can only be 0 or 1."""
 ROUTER_HINTS: Final = ("router", "gate", "classifier", "wg")
 
 
@@ -139,15 +141,29 @@ def _explain(context: LayerContext, parts: _Parts) -> Inferred[MoeSpec]:
     taken = {*parts.stack.names, parts.router}
     candidates = shared_candidates(context, seen, taken)
     columns = torch.stack([candidate.outputs for candidate in candidates], 1) if candidates else inputs[:, None][:, :0]
-    fit = _fit(context, parts, seen, columns)
-    solution = solve(torch.cat((outputs_of(fit.form, inputs), columns.double()), 1), seen.outputs)
     routed = len(LOGIT_SCALES) * TOKENS_PER_SCALE
     count = parts.stack.num_experts
-    observed = Observed(inputs[:routed], solution.weights[:routed, :count])
+    factors = None
+    try:
+        fit = _fit(context, parts, seen, columns)
+    except UnsupportedError as error:
+        # The clamp's tokens are left out: sigmoids of their logits are 1.
+        found = fit_weighted(context, parts, seen, columns, rows=routed)
+        if found is None:
+            raise error
+        fit, factors = found
+    outputs = outputs_of(fit.form, inputs, factors=factors)
+    solution = solve(torch.cat((outputs, columns.double()), 1), seen.outputs)
+    weights = solution.weights[:, :count]
+    weights = weights if factors is None else _whole(weights) * factors
+    observed = Observed(inputs[:routed], weights[:routed])
     routing = infer_routing(observed, parts.matrix, random, context.config, where=context.name)
     shared = infer_shared(context, seen, candidates, solution.weights[:, count:], taken)
-    inferred = _assemble(context, parts, fit, routing, shared)
-    _judge(context, inferred, inputs[:routed])
+    inferred = _assemble(context, parts, fit, routing, shared, weigh_inputs=factors is not None)
+    judged = inputs[:routed]
+    if routing.spec.score == "sparse_mixer":
+        judged = torch.cat((judged, close_tokens(parts.matrix)))
+    _judge(context, inferred, judged)
     return inferred
 
 
@@ -159,6 +175,16 @@ def _inputs(parts: _Parts, hidden_size: int) -> Tensor:
     scales = [scale / max(router, 1e-6) for scale in LOGIT_SCALES]
     scales.append(CLAMP_SCALE / max(largest * math.sqrt(hidden_size), 1e-6))
     return torch.cat([torch.randn(TOKENS_PER_SCALE, hidden_size, generator=generator) * scale for scale in scales])
+
+
+def close_tokens(matrix: Tensor) -> Tensor:
+    """Return tokens [N, hidden] whose largest logits of a router [experts, hidden] are close to each other."""
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn(TOKENS_PER_SCALE, len(matrix), generator=generator)
+    best, place = logits.max(1, keepdim=True)
+    gaps = torch.logspace(-3, -0.3, TOKENS_PER_SCALE)[:, None]
+    logits = logits.scatter(1, (place + 1) % len(matrix), best - gaps * best.abs())
+    return (torch.linalg.pinv(matrix.double()) @ logits.double().T).T.float()
 
 
 def _fit(context: LayerContext, parts: _Parts, seen: Replay, columns: Tensor) -> Fit:
@@ -181,15 +207,45 @@ def _fit(context: LayerContext, parts: _Parts, seen: Replay, columns: Tensor) ->
     return fit
 
 
+def fit_weighted(
+    context: LayerContext, parts: _Parts, seen: Replay, columns: Tensor, *, rows: int
+) -> tuple[Fit, Tensor] | None:
+    """Return the experts whose inputs are multiplied by scores of the router, and these scores [N, experts]; None where
+    that explains nothing. An expert without biases gives nothing where it gets nothing, so those that are not chosen
+    have the weight 0, and the chosen ones 1."""
+    hidden_size = seen.inputs.shape[1]
+    logits = seen.inputs.double() @ parts.matrix.double().T
+    names = dict.fromkeys((*(name for name in strings_of(context.config) if name in ACTIVATIONS), "silu", "gelu"))
+    for scores, arranged, name in itertools.product(
+        (logits.sigmoid(), logits.softmax(-1)), arrangements(parts.stack, hidden_size), names
+    ):
+        form = replace(arranged, activation=name)
+        if any(key.endswith("_bias") for key in form.tensors):
+            continue
+        experts = outputs_of(form, seen.inputs, factors=scores)
+        sources, outputs = torch.cat((experts, columns.double()), 1)[:rows], seen.outputs[:rows].double()
+        weights = solve(sources, outputs).weights
+        whole = torch.cat((_whole(weights[:, : experts.shape[1]]), weights[:, experts.shape[1] :]), 1)
+        off = (outputs - torch.einsum("nc,nch->nh", whole, sources)).abs().amax(1)
+        error = float((off / outputs.square().mean(1).sqrt()).max())
+        if error < TOLERANCE:
+            return Fit(form, error, None), scores
+    return None
+
+
+def _whole(weights: Tensor) -> Tensor:
+    """Return 1 for weights that are, and 0 for all others: those of outputs close to nothing are not known at all."""
+    return ((weights - 1).abs() < WHOLE).to(weights.dtype)
+
+
 def _unexplained(context: LayerContext, parts: _Parts, fit: Fit, seen: Replay, columns: Tensor) -> UnsupportedError:
     """Say what is in the outputs besides experts of a known form, if one of a few further things explains
     them."""
     hidden_size = seen.inputs.shape[1]
-    logits = seen.inputs.double() @ parts.matrix.double().T
     vectors = {name: tensor for name, tensor in _tensors(context).items() if tensor.shape == (hidden_size,)}
     rows = torch.linspace(0, len(seen.inputs) - 1, SCREENED_TOKENS).long()
     seen = replace(seen, inputs=seen.inputs[rows], outputs=seen.outputs[rows])
-    logits, columns = logits[rows], columns[rows]
+    columns = columns[rows]
     names = dict.fromkeys((*(name for name in strings_of(context.config) if name in ACTIVATIONS), "silu"))
     for arranged, name in itertools.product(arrangements(parts.stack, hidden_size), names):
         form = replace(arranged, activation=name)
@@ -205,15 +261,13 @@ def _unexplained(context: LayerContext, parts: _Parts, fit: Fit, seen: Replay, c
             if explains(vector.double().expand(len(outputs), 1, hidden_size)):
                 detail = f"{vector_name} is part of what is mixed"
                 return UnsupportedError("a bias on the mixture of experts", where=context.name, detail=detail)
-        for score, scores in (("sigmoid", logits.sigmoid()), ("softmax", logits.softmax(-1))):
-            if explains(experts=outputs_of(form, seen.inputs, factors=scores)):
-                detail = f"{score} scores multiply what goes into the experts, not what comes out"
-                return UnsupportedError("routing weights on the experts' inputs", where=context.name, detail=detail)
     detail = f"the closest form of an expert ({fit.form.describe()}) leaves an error of {fit.error:.1e}"
     return UnsupportedError("experts of an unknown form", where=context.name, detail=detail)
 
 
-def _assemble(context: LayerContext, parts: _Parts, fit: Fit, routing: Routing, shared: Shared) -> Inferred[MoeSpec]:
+def _assemble(
+    context: LayerContext, parts: _Parts, fit: Fit, routing: Routing, shared: Shared, *, weigh_inputs: bool
+) -> Inferred[MoeSpec]:
     own = _tensors(context)
     biases = {name for name in ("gate", "up", "down") if f"{name}_bias" in fit.form.tensors}
     if biases not in (set(), {"gate", "up", "down"} if fit.form.gated else {"up", "down"}):
@@ -231,7 +285,7 @@ def _assemble(context: LayerContext, parts: _Parts, fit: Fit, routing: Routing, 
     margin = fit.runner_up[1] / TOLERANCE if fit.runner_up else None
     evidence = Evidence(
         feature="experts",
-        value=f"{parts.stack.num_experts} of {fit.form.describe()}",
+        value=f"{parts.stack.num_experts} of {fit.form.describe()}{', inputs weighted' if weigh_inputs else ''}",
         source="probe",
         detail=f"{context.name}: {', '.join(parts.stack.matrices)}; random outputs explained to {fit.error:.1e}",
         margin=margin,
@@ -242,6 +296,7 @@ def _assemble(context: LayerContext, parts: _Parts, fit: Fit, routing: Routing, 
         shared=shared.spec,
         shared_gate=shared.gated,
         shared_scale=shared.scale,
+        weigh_inputs=weigh_inputs,
     )
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     return Inferred(spec=spec, tensors=contiguous, evidence=(evidence, *routing.evidence, *shared.evidence))
@@ -254,7 +309,8 @@ def _judge(context: LayerContext, inferred: Inferred[MoeSpec], inputs: Tensor) -
     layer.load_state_dict(dict(inferred.tensors), strict=True, assign=True)
     seen = probe(context, inputs)
     traced = context.call.input.reshape(-1, inputs.shape[1])
-    expected = context.call.output.reshape(traced.shape)
+    ends = context.call.output if context.end is None else context.trace.calls[context.end][0].input
+    expected = ends.reshape(traced.shape)
     if context.shared is not None:
         expected = expected + context.trace.calls[context.shared][0].output.reshape(traced.shape)
     with torch.no_grad():

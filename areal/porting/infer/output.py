@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import torch
+from torch.nn import functional
 
 from areal.porting.infer import scores
 from areal.porting.infer.capture import Projection
+from areal.porting.infer.norms import infer_norm
 from areal.porting.infer.sources import Columns, match, per_token
 from areal.porting.records import UnsupportedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from areal.porting.infer.capture import Capture
     from areal.porting.infer.operands import Operands, View
     from areal.porting.infer.sources import Source
+    from areal.porting.records import Inferred
+    from areal.porting.spec import NormSpec
+
+GateKind = Literal["none", "elementwise", "headwise"]
+GateFunction = Literal["sigmoid", "softplus"]
 
 OUTPUT_TOLERANCE = 2e-5
 """Relative to the largest number."""
+GATE_FUNCTIONS: Final[dict[GateFunction, Callable[[Tensor], Tensor]]] = {
+    "sigmoid": torch.sigmoid,
+    "softplus": functional.softplus,
+}
+_KINDS: Final[tuple[GateKind, ...]] = ("headwise", "elementwise")
 
 
 @dataclass(frozen=True)
@@ -28,7 +43,9 @@ class AfterSoftmax:
     """What happens to attended values."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    gate: Literal["none", "elementwise", "headwise"] = "none"
+    gate: GateKind = "none"
+    function: GateFunction = "sigmoid"
+    norm: NormSpec | None = None
     sinks: Tensor | None = None
     """[H], in the module's order of heads."""
 
@@ -37,7 +54,9 @@ def explain(view: View, operands: Operands, order: Tensor) -> AfterSoftmax:
     """Explain what happens to attended values. order: canonical order of the module's query heads. Raises
     UnsupportedError where something else happens."""
     projection = output_projection(view.run)
-    given = projection.input.reshape(view.run.batch * view.run.length, -1)
+    normed = norm_before(view, projection)
+    given = projection.input if normed is None else normed[0]
+    given = given.reshape(view.run.batch * view.run.length, -1)
     attended = operands.attended
     _, _, heads, width = attended.shape
     if given.shape[1] != heads * width:
@@ -48,7 +67,7 @@ def explain(view: View, operands: Operands, order: Tensor) -> AfterSoftmax:
         )
     found = match(attended.flatten(0, 1).flatten(1), [Columns(0, given)])
     columns = torch.arange(heads * width)
-    gate: Literal["none", "elementwise", "headwise"] = "none"
+    gate: _Gate | None = None
     tensors: dict[str, Tensor] = {}
     sinks = None
     if found.found and float((found.factor - 1).abs().max()) < OUTPUT_TOLERANCE:
@@ -57,13 +76,34 @@ def explain(view: View, operands: Operands, order: Tensor) -> AfterSoftmax:
         by_head = given.view(view.run.batch, view.run.length, heads, width)
         sinks = _sinks(operands, by_head)
         if sinks is None:
-            gate, rows = _gate(view, attended, by_head)
-            tensors["gate_proj.weight"] = rows[order].flatten(0, -2) if gate == "elementwise" else rows[order]
+            gate = _gate(view, attended, by_head)
+            rows = gate.rows[order]
+            tensors["gate_proj.weight"] = rows.flatten(0, -2) if gate.kind == "elementwise" else rows
+            if gate.bias is not None:
+                tensors["gate_bias"] = gate.bias[order]
     canonical = columns.view(heads, width)[order].flatten()
     tensors["o_proj.weight"] = projection.weight[:, canonical].contiguous()
     if projection.bias is not None:
         tensors["o_proj.bias"] = projection.bias
-    return AfterSoftmax(tensors, gate, sinks)
+    norm = None
+    if normed is not None:
+        norm = normed[1].spec
+        tensors |= {f"output_norm.{kind}": tensor[canonical] for kind, tensor in normed[1].tensors.items()}
+    kind, function = ("none", "sigmoid") if gate is None else (gate.kind, gate.function)
+    return AfterSoftmax(tensors, kind, function, norm, sinks)  # type: ignore[arg-type]  # words of the pair above
+
+
+def norm_before(view: View, projection: Projection) -> tuple[Tensor, Inferred[NormSpec]] | None:
+    """Return what entered a norm whose output is what the output projection reads, and the norm; None without one."""
+    for call in view.run.calls.values():
+        if call.output.shape == projection.input.shape == call.input.shape and torch.equal(
+            call.output, projection.input
+        ):
+            try:
+                return call.input, infer_norm(call.module, call.input, call.output, name=call.name)
+            except UnsupportedError:
+                continue
+    return None
 
 
 def parameter_like(view: View, values: Tensor) -> Tensor:
@@ -116,9 +156,18 @@ def _sinks(operands: Operands, given: Tensor) -> Tensor | None:
     return scores.sinks_after(operands.scores, ratio.transpose(1, 2))
 
 
-def _gate(view: View, attended: Tensor, given: Tensor) -> tuple[Literal["elementwise", "headwise"], Tensor]:
-    """Return the sigmoid gate between attended and given [B, T, H, V]: rows [H, V, hidden] or [H, hidden]."""
-    kind: Literal["elementwise", "headwise"]
+@dataclass(frozen=True)
+class _Gate:
+    kind: GateKind
+    function: GateFunction
+    rows: Tensor
+    """[H, V, hidden] or [H, hidden]."""
+    bias: Tensor | None
+    """[H]."""
+
+
+def _gate(view: View, attended: Tensor, given: Tensor) -> _Gate:
+    """Return the gate between attended and given [B, T, H, V]."""
     events = view.run.events
     pool = [
         (event, flat)
@@ -131,24 +180,41 @@ def _gate(view: View, attended: Tensor, given: Tensor) -> tuple[Literal["element
     weights = torch.cat([event.weight for event, _ in pool])
     biased = torch.cat([torch.full((flat.shape[1],), event.bias is not None) for event, flat in pool])
     attended, given = attended.flatten(0, 1), given.flatten(0, 1)
-    gates = logits.sigmoid()
-    largest = float(given.abs().max())
-    for kind in ("headwise", "elementwise"):
-        chosen = torch.empty(attended.shape[1:] if kind == "elementwise" else attended.shape[1:2], dtype=torch.long)
-        error = 0.0
-        for index in torch.cartesian_prod(*(torch.arange(size) for size in chosen.shape)).view(-1, chosen.dim()):
-            place = tuple(index.tolist())
-            part = (attended[(slice(None), *place)], given[(slice(None), *place)])
-            before, after = (each.reshape(len(each), -1, 1) for each in part)
-            misfit = (before * gates[:, None, :] - after).abs().amax((0, 1))
-            chosen[place] = misfit.argmin()
-            error = max(error, float(misfit.min()))
-        if error <= OUTPUT_TOLERANCE * largest:
-            if bool(biased[chosen.flatten()].any()):
-                raise UnsupportedError("a gate with a bias", where=view.name, detail=f"{kind} gate of attended values")
-            return kind, weights[chosen]
+    parameters = view.context.model.get_submodule(view.name).parameters(recurse=False)
+    biases = [each.detach().flatten() for each in parameters if each.numel() == attended.shape[1]]
+    for kind, function, bias in itertools.product(_KINDS, GATE_FUNCTIONS, (None, *biases)):
+        chosen = rows_of_gates(kind, logits, attended, given, GATE_FUNCTIONS[function], bias)
+        if chosen is None:
+            continue
+        if bool(biased[chosen.flatten()].any()):
+            raise UnsupportedError("a gate with a bias", where=view.name, detail=f"{kind} gate of attended values")
+        return _Gate(kind, function, weights[chosen], bias)
     raise UnsupportedError(
         "something between attention and its output projection",
         where=view.name,
-        detail="attended values are neither passed on nor gated by the sigmoid of a projection of the input",
+        detail="attended values are neither passed on, nor normed together, nor gated by the "
+        f"{' or '.join(GATE_FUNCTIONS)} of a projection of the input",
     )
+
+
+def rows_of_gates(
+    kind: GateKind,
+    logits: Tensor,
+    attended: Tensor,
+    given: Tensor,
+    function: Callable[[Tensor], Tensor],
+    bias: Tensor | None,
+) -> Tensor | None:
+    """Return which column of logits [tokens, rows] gates each head, or each of its elements; None where none does."""
+    allowed = OUTPUT_TOLERANCE * float(given.abs().max())
+    chosen = torch.empty(attended.shape[1:] if kind == "elementwise" else attended.shape[1:2], dtype=torch.long)
+    for head in range(attended.shape[1]):
+        gates = function(logits if bias is None else logits + bias[head])
+        for place in [(head,)] if kind == "headwise" else [(head, each) for each in range(attended.shape[2])]:
+            part = (attended[(slice(None), *place)], given[(slice(None), *place)])
+            before, after = (each.reshape(len(each), -1, 1) for each in part)
+            misfit = (before * gates[:, None, :] - after).abs().amax((0, 1))
+            if float(misfit.min()) > allowed:
+                return None
+            chosen[place] = misfit.argmin()
+    return chosen

@@ -7,20 +7,21 @@ are distinguished by these calls. Nothing of the instance is changed when they a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from areal.porting.probe.instance import call_options
 from areal.porting.records import ModuleCall, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor, nn
 
-    from areal.porting.records import LayerContext
+    from areal.porting.records import LayerContext, Trace
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ def probe(context: LayerContext, inputs: Tensor) -> Replay:
                 where=context.name,
                 detail=f"called with random hidden states alone it fails: {type(error).__name__}: {error}",
             ) from error
+    if context.end is not None and context.end in calls:
+        outputs[0] = calls[context.end].input
     if any(output is None or output.numel() != inputs.numel() for output in outputs):
         raise UnsupportedError(
             "feed-forward layers of another output size", where=context.name, detail="it returns no hidden states"
@@ -66,6 +69,62 @@ def probe(context: LayerContext, inputs: Tensor) -> Replay:
     total = sum(output.reshape(inputs.shape) for output in outputs if output is not None)
     assert isinstance(total, torch.Tensor)
     return Replay(inputs, total, calls)
+
+
+class _RecalledError(Exception):
+    """Ends the forward of a model once the arguments of a module are known."""
+
+
+def recall(model: nn.Module, name: str, tokens: Tensor) -> Callable[[Tensor], Tensor] | None:
+    """Return the function that a module of the model is, with the other arguments that it gets in a forward over
+    tokens [B, T]: hidden states [B, T, width] to its first output. None where it gets no hidden states."""
+    module = model.get_submodule(name)
+    kept: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def stop(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        kept.append((args, kwargs))
+        raise _RecalledError
+
+    handle = module.register_forward_pre_hook(stop, with_kwargs=True)
+    try:
+        with torch.no_grad(), suppress(_RecalledError):
+            model(tokens, **call_options(model))
+    finally:
+        handle.remove()
+    if not kept:
+        return None
+    args, kwargs = kept[0]
+    named = [*enumerate(args), *kwargs.items()]
+    places = [place for place, value in named if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    place = "hidden_states" if "hidden_states" in kwargs else next(iter(places), None)
+    if place is None:
+        return None
+
+    def call(hidden: Tensor) -> Tensor:
+        given = [hidden if place == number else value for number, value in enumerate(args)]
+        with torch.no_grad():
+            found = first_tensor(module(*given, **{**kwargs, **({place: hidden} if place in kwargs else {})}))
+        assert found is not None
+        return found
+
+    return call
+
+
+ROUNDING: Final = 1e-5
+"""Relative to the largest number; float32 over a few dozen terms rounds by a tenth of it."""
+
+
+def mixes_tokens(model: nn.Module, name: str, trace: Trace) -> bool:
+    """Return whether what a module returns for a token changes with an earlier one, by more than rounding: experts
+    compute the tokens that chose them together, and products of other heights are rounded otherwise."""
+    call = recall(model, name, trace.tokens)
+    hidden = trace.calls[name][0].input
+    if call is None or hidden.shape[:2] != trace.tokens.shape:
+        return False
+    changed = hidden.clone()
+    changed[:, 0] = changed[:, 0].flip(-1) + changed[:, 0].abs().mean()
+    before, after = call(hidden)[:, 1:], call(changed)[:, 1:]
+    return not bool((after - before).abs().max() <= ROUNDING * before.abs().max())
 
 
 @contextmanager

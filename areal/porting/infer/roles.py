@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
+from areal.porting.infer.replay import mixes_tokens
 from areal.porting.infer.tensors import MATRIX_DIMENSIONS, inside, matrix_call, same
 from areal.porting.records import LayerRoles, ModelRoles, UnsupportedError
 
@@ -181,20 +182,17 @@ class _Block:
         self.name = name
         self.width = trace.calls[name][0].input.shape[-1]
         softmaxes = _softmaxes(self.trace, self.name)
-        if not softmaxes:
-            detail = f"no softmax over keys ran inside {type(self.model.get_submodule(self.name)).__name__}"
-            raise UnsupportedError("a layer without softmax attention", where=self.name, detail=detail)
         found = {self._holder(softmax) for softmax in softmaxes}
         if len(found) > 1:
             raise UnsupportedError("several attentions in a layer", where=self.name, detail=", ".join(sorted(found)))
-        self.attention = found.pop()
+        self.attention = found.pop() if found else self._stateful()
         self.norms: list[str] = []
         self.carriers: list[str] = []
         """Modules with matrices outside attention."""
 
     def roles(self) -> LayerRoles:
         self._walk(self.name)
-        self.norms += self._edge_norms(self.attention)
+        self.norms += self._edge_norms(self.attention) if self.attention else []
         feed_forward, shared = self._feed_forward()
         order = lambda name: self.trace.calls[name][0].order  # noqa: E731 - a key, used twice
         return LayerRoles(
@@ -216,6 +214,35 @@ class _Block:
         detail = "the projections around the softmax are in no module of their own"
         raise UnsupportedError("attention spread over its layer", where=self.name, detail=detail)
 
+    def _stateful(self) -> str | None:
+        """Return the part of a block without softmax attention that mixes its tokens: where a change of a token changes
+        what comes out for later ones. None where no part does."""
+        found = self._mixing(self.name)
+        kind = type(self.model.get_submodule(self.name)).__name__
+        if len(found) > 1:
+            detail = f"in {kind} tokens are mixed by {', '.join(found)}"
+            raise UnsupportedError("several mixers in a layer", where=self.name, detail=detail)
+        return found[0] if found else None
+
+    def _mixing(self, name: str) -> list[str]:
+        """Return the outermost parts below `name` that mix tokens from hidden states to hidden states, or what they
+        wrap."""
+        found: list[str] = []
+        for child in self._children(name):
+            call = self.trace.calls[child][0]
+            if _is_hidden(call, self.trace) and call.input.shape[-1] == self.width:
+                if not mixes_tokens(self.model, child, self.trace):
+                    continue
+                matrices = _matrices(self.model.get_submodule(child))
+                inner = [
+                    each
+                    for each in self._mixing(child)
+                    if _matrices(self.model.get_submodule(each)) == matrices
+                    and any(map(_own_matrix, self.model.get_submodule(each).children()))
+                ]
+                found += inner or [child]
+        return found
+
     def _projects(self, name: str, order: int) -> bool:
         orders = [
             call.order
@@ -235,7 +262,7 @@ class _Block:
         for child in self._children(name):
             if child == self.attention:
                 continue
-            if inside(self.attention, child):
+            if self.attention and inside(self.attention, child):
                 self._walk(child)
             elif is_norm_like(self.model, self.trace, child):
                 self.norms.append(child)
@@ -271,9 +298,12 @@ class _Block:
             and not min(orders) < self.trace.calls[child][0].order < max(orders)
         ]
 
-    def _feed_forward(self) -> tuple[str, str | None]:
+    def _feed_forward(self) -> tuple[str | None, str | None]:
         if not self.carriers:
-            raise UnsupportedError("a layer without feed-forward", where=self.name, detail="attention is its only part")
+            if self.attention is None:
+                detail = f"no part of {type(self.model.get_submodule(self.name)).__name__} has matrices"
+                raise UnsupportedError("a layer that mixes no tokens", where=self.name, detail=detail)
+            return None, None
         if len(self.carriers) == 1 and not _own_matrix(self.model.get_submodule(self.carriers[0])):
             return self.carriers[0], None
         if all(_own_matrix(self.model.get_submodule(name)) for name in self.carriers):

@@ -277,11 +277,15 @@ def explain_turning(before: dict[str, Tensor], after: dict[str, Tensor], view: V
             detail=f"positions change no query or key of {view.name}",
         )
         return Explained(None, torch.arange(width), (evidence,))
-    if query is None or key is None:
-        raise _unshared(view, f"positions turn {'keys' if query is None else 'queries'} only")
-    if key.growth is not None:
+    if key is not None and key.growth is not None:
         raise UnsupportedError("keys scaled by position", where=view.name, detail="the length of keys changes")
-    query = shared_turning(query, key, view)
+    if query is not None and key is None and not len(query.real) and query.growth is not None:
+        factor, length, shift, evidence = explain_growth(query.growth, view)
+        grown = RotarySpec(dim=0, theta=1.0, query_growth=factor, growth_length=length, growth_shift=shift)
+        return Explained(grown, torch.arange(width), (evidence,))
+    if query is None or key is None or not len(query.real) or not len(key.real):
+        raise _unshared(view, f"positions turn {'keys' if query is None else 'queries'} only")
+    query = with_still_pairs(shared_turning(query, key, view), width)
     order, interleaved, dim = arrange(query, width)
     spec, evidence_of_table = explain(
         [Measured(view.run.length, in_order(query, order, interleaved))],
@@ -302,9 +306,22 @@ def explain_turning(before: dict[str, Tensor], after: dict[str, Tensor], view: V
     )
     if query.growth is None:
         return Explained(spec, order, (*evidence_of_table, pairs))
-    factor, length, evidence = explain_growth(query.growth, view)
-    spec = replace(spec, query_growth=factor, growth_length=length)
+    factor, length, shift, evidence = explain_growth(query.growth, view)
+    spec = replace(spec, query_growth=factor, growth_length=length, growth_shift=shift)
     return Explained(spec, order, (*evidence_of_table, pairs, evidence))
+
+
+def with_still_pairs(turning: Turning, width: int) -> Turning:
+    """Return the turning with pairs that stand still beside those that turn, where these are half of a head apart."""
+    count, half = len(turning.real), width // 2
+    first = torch.arange(count)
+    if count >= half or width % 2 or not torch.equal(turning.real, first):
+        return turning
+    if not torch.equal(turning.imaginary, first + half):
+        return turning
+    real = torch.arange(half)
+    still = turning.frequencies.new_zeros(half - count)
+    return replace(turning, real=real, imaginary=real + half, frequencies=torch.cat((turning.frequencies, still)))
 
 
 def arrange(turning: Turning, width: int) -> tuple[Tensor, bool, int]:
@@ -371,29 +388,36 @@ GROWTH_TOLERANCE = 1e-5
 """Of the factor on queries, which is 1 at the first position."""
 
 
-def explain_growth(growth: Tensor, view: View) -> tuple[float, int, Evidence]:
-    """Return the numbers a and n of 1 + a log(1 + floor(position / n)) that give the factors [T]. Raises
+def explain_growth(growth: Tensor, view: View) -> tuple[float, int, int, Evidence]:
+    """Return the numbers a, n and s of 1 + a log(1 + floor((position + s) / n)) that give the factors [T]. Raises
     UnsupportedError."""
-    length = int(((growth - 1).abs() > GROWTH_TOLERANCE).nonzero()[0, 0])
-    steps = torch.arange(len(growth), dtype=torch.float64).div(length, rounding_mode="floor")
-    shape = torch.log(1 + steps)
-    measured = float((shape * (growth - 1)).sum() / shape.square().sum())
+    first = int(((growth - 1).abs() > GROWTH_TOLERANCE).nonzero()[0, 0])
     hints = numbers_of(view.context.model.get_submodule(view.name), view.context.config)
-    factor = math.copysign(snap(abs(measured), hints), measured)
-    error = float((1 + factor * shape - growth).abs().max())
+
+    def fitted(shift: int) -> tuple[float, float, int]:
+        steps = (torch.arange(len(growth), dtype=torch.float64) + shift).div(first + shift, rounding_mode="floor")
+        shape = torch.log(1 + steps)
+        measured = float((shape * (growth - 1)).sum() / shape.square().sum())
+        factor = math.copysign(snap(abs(measured), hints), measured)
+        return float((1 + factor * shape - growth).abs().max()), factor, shift
+
+    error, factor, shift = min(fitted(shift) for shift in (0, 1))
+    length = first + shift
+    formula = f"log(1 + floor({'(position + 1)' if shift else 'position'} / {length}))"
     if error > GROWTH_TOLERANCE:
         raise UnsupportedError(
             "queries scaled by position",
             where=view.name,
-            detail=f"the first {length} positions are alike; 1 + {factor:.4g} log(1 + floor(position / {length})) is "
-            f"off by {error:.1e} from the factors, tolerance {GROWTH_TOLERANCE:.0e}",
+            detail=f"the first {first} positions are alike; 1 + {factor:.4g} {formula} is off by {error:.1e} from the "
+            f"factors, tolerance {GROWTH_TOLERANCE:.0e}",
         )
     return (
         factor,
         length,
+        shift,
         Evidence(
             feature="attention.query_growth",
-            value=f"1 + {factor:.6g} log(1 + floor(position / {length}))",
+            value=f"1 + {factor:.6g} {formula}",
             source="probe",
             detail=f"length of rotated queries of {view.name}; agrees to {error:.1e}",
             margin=float((growth - 1).abs().max()) / GROWTH_TOLERANCE,

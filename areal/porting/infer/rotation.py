@@ -5,6 +5,7 @@ Nothing is assumed about where frequencies come from; `rotary.py` explains what 
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -46,7 +47,8 @@ class Turning:
 
 
 def measure(before: Tensor, after: Tensor, *, where: str) -> Turning | None:
-    """Explain after [B, T, H, D] as a rotation of before by position; None if positions change nothing.
+    """Explain after [B, T, H, D] as a rotation of before by position, of no pairs where heads only grow; None if
+    positions change nothing.
 
     Raises UnsupportedError for changes that are no rotation by an angle proportional to the position.
 
@@ -68,11 +70,15 @@ def measure(before: Tensor, after: Tensor, *, where: str) -> Turning | None:
     change = (after - before * factor).abs().amax((0, 1, 2)) / after.std((0, 1, 2)).clamp_min(1e-30)
     turned = (change > CHANGE).nonzero().flatten()
     if not len(turned):
-        if growth is not None:
-            detail = "heads grow with the position but do not turn"
-            raise UnsupportedError("queries or keys scaled by position", where=where, detail=detail)
-        return None
-    for real, imaginary in _hypotheses(turned, before.shape[-1]):
+        if growth is None:
+            return None
+        none = torch.empty(0, dtype=torch.long)
+        return Turning(none, none, torch.empty(0).double(), precision=0.0, magnitude=1.0, relative=False, growth=growth)
+    width = before.shape[-1]
+    # Of more dimensions than were seen to turn: over few positions slow pairs are not.
+    halves = (torch.arange(half) for half in range(int(turned.max()) // 2 + 1, width // 2))
+    longer = ((half, half + len(half)) for half in halves)
+    for real, imaginary in itertools.chain(_hypotheses(turned, width), longer):
         ratio, residual = _turn(before, after, real, imaginary)
         if residual < RESIDUAL:
             break

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import torch
 
+from areal.models.blocks.moe import sparse_mixer
 from areal.porting.infer.replay import numbers_of
 from areal.porting.records import Evidence, UnsupportedError
 from areal.porting.spec import RouterSpec
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-Score = Literal["softmax", "sigmoid"]
+Score = Literal["softmax", "sigmoid", "sparse_mixer"]
 
 TOLERANCE: Final = 3e-5
 """Largest error of a weight over the largest weight of its token."""
@@ -29,6 +30,8 @@ CHOSEN: Final = 1e-4
 """Weights above this share of the token's largest are of chosen experts; solving leaves about 1e-6 for the others."""
 SURE: Final = 1e-3
 """Tokens whose smallest chosen weight is below this share say nothing about the choice."""
+JITTERS: Final = ("jitter", "noise", "eps", "threshold")
+"""Words in the names of fields that may say how close to the largest logit others have to be."""
 TIED: Final = 1e-5
 """Scores closer than this may be chosen either way."""
 
@@ -100,11 +103,23 @@ def infer_routing(
     sure = ordered[:, -1] > SURE * ordered[:, 0]
     weights, chosen = observed.weights[sure], chosen[sure]
     logits = observed.inputs[sure].double() @ matrix.double().T
-    value, other = _value(logits, chosen, weights, vectors, config, where)
-    if value.bias is not None:
-        logits = logits + vectors[value.bias].double()
-    rest = {name: vector.double() for name, vector in vectors.items() if name != value.bias}
-    choice, missed = _choice(logits, chosen, value, rest, config, where)
+    try:
+        values, other = _values(logits, chosen, weights, vectors, config, where)
+    except UnsupportedError:
+        mixed = mixed_routing(logits, weights, top_k, config, where)
+        if mixed is None:
+            raise
+        return mixed
+    # Several fit only where they give the same weights (one expert per token): the first that explains the choice, too.
+    for value in values:
+        biased = logits if value.bias is None else logits + vectors[value.bias].double()
+        rest = {name: vector.double() for name, vector in vectors.items() if name != value.bias}
+        try:
+            choice, missed = _choice(biased, chosen, value, rest, config, where)
+            break
+        except UnsupportedError:
+            if value is values[-1]:
+                raise
     spec = RouterSpec(
         num_experts=matrix.shape[0],
         top_k=top_k,
@@ -119,6 +134,34 @@ def infer_routing(
         scale=value.scale,
     )
     return Routing(spec, value.bias, choice.selection_bias, _evidence(spec, value, other, missed, where))
+
+
+def mixed_routing(logits: Tensor, weights: Tensor, top_k: int, config: Mapping[str, Any], where: str) -> Routing | None:
+    """Return the sparse mixer that gives these weights with a number of the config; None where it does not."""
+    jitters = [number for number in numbers_of(config, named=JITTERS) if 0 <= number < 0.5]
+    errors = {}
+    for jitter in jitters:
+        close, experts = sparse_mixer(logits, top_k, jitter)
+        expected = torch.zeros_like(weights).scatter(1, experts, close)
+        # Where some other logit is so close to the bound of a chosen one that rounding decides, nothing is learned.
+        best_logits = logits.gather(1, experts)[:, :, None]
+        distance = (best_logits - logits[:, None]) / logits[:, None].abs().maximum(best_logits)
+        chosen_itself = torch.nn.functional.one_hot(experts, logits.shape[1]).bool()
+        tied = (((distance - 2 * jitter).abs() < TIED) & ~chosen_itself).any(2).any(1)
+        errors[jitter] = max((expected - weights)[~tied].abs().flatten().tolist(), default=1.0)
+    best = min(errors, key=lambda jitter: errors[jitter], default=None)
+    if best is None or errors[best] > TOLERANCE:
+        return None
+    spec = RouterSpec(num_experts=logits.shape[1], top_k=top_k, score="sparse_mixer", order="score_first", jitter=best)
+    others = [error for jitter, error in errors.items() if jitter != best]
+    evidence = Evidence(
+        feature="router.score",
+        value=f"sparse mixer, jitter {best:g}",
+        source="probe",
+        detail=f"{where}: weights of random tokens solved from its outputs, largest error {errors[best]:.1e}",
+        margin=min(others) / TOLERANCE if others else None,
+    )
+    return Routing(spec, None, None, (evidence,))
 
 
 def _evidence(spec: RouterSpec, value: _Value, other: _Value | None, missed: str, where: str) -> tuple[Evidence, ...]:
@@ -155,15 +198,16 @@ def _chosen(weights: Tensor, where: str) -> Tensor:
 # ------------------------------------------------------------------------------------------------------ weights
 
 
-def _value(
+def _values(
     logits: Tensor,
     chosen: Tensor,
     weights: Tensor,
     vectors: Mapping[str, Tensor],
     config: Mapping[str, Any],
     where: str,
-) -> tuple[_Value, _Value | None]:
-    """Return the function that gives the weights of the chosen experts, and the best rejected one."""
+) -> tuple[list[_Value], _Value | None]:
+    """Return the functions that give the weights of the chosen experts, simple ones first, and the best rejected
+    one."""
     tried: list[_Value] = []
     scores: tuple[Score, ...] = ("softmax", "sigmoid")
     for bias, score, normalize in itertools.product((None, *vectors), scores, (False, True)):
@@ -186,10 +230,8 @@ def _value(
             detail=_foreign(logits, chosen, weights)
             or f"the closest, {closest.score} (normalised: {closest.normalize}), is off by {closest.error:.1e}",
         )
-    # Several fit only where they say the same (one expert per token): the first is the simplest.
-    best = accepted[0]
     rejected = min((value for value in tried if value not in accepted), key=lambda value: value.error, default=None)
-    return best, rejected
+    return accepted, rejected
 
 
 def _scores(logits: Tensor, score: Score) -> Tensor:

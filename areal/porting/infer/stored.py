@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
@@ -30,6 +30,21 @@ FUSED_ATTENTION: Final = (
     ("q_proj", "k_proj"),
     ("q_proj", "k_proj", "v_proj", "gate_proj"),
 )
+TOGETHER_PER_KEY_HEAD: Final = (
+    ("q_proj", "k_proj", "v_proj", "gate_proj"),
+    ("rate_proj", "decay_proj"),
+    ("decay_proj", "rate_proj"),
+)
+"""What a matrix may hold for each key head of a delta rule."""
+FILTERS: Final = (
+    ("conv",),
+    ("q_conv", "k_conv", "v_conv"),
+    ("x_conv", "b_conv", "c_conv"),
+    ("q_conv",),
+    ("k_conv",),
+    ("v_conv",),
+)
+"""Convolutions whose filters may be stored in one tensor."""
 SUFFIXES: Final = (".weight", ".bias")
 
 
@@ -45,6 +60,9 @@ def row_of(entry: LayoutEntry) -> adapter.Row:
         return adapter.SwappedHalves(ours, entry.on_disk, alternative=alternative)
     if entry.kind == "reshaped":
         return adapter.Reshaped(ours, entry.on_disk, entry.shape, alternative=alternative)
+    if entry.kind in ("filters", "filter_pieces"):
+        filters = adapter.Filters if entry.kind == "filters" else adapter.FilterPieces
+        return filters(ours, entry.on_disk, alternative=alternative)
     arrangement, transposed = entry.arrangement or "concat", entry.transposed
     classes: dict[str, type[adapter.Rows | adapter.SeparateExperts | adapter.StackedExperts]] = {
         "query_key_value": adapter.QueryKeyValue,
@@ -96,10 +114,10 @@ class StoredMatch:
     """Every stored tensor that one of the entries reads."""
 
 
-def find_all(weights: Mapping[str, Tensor], stored: StoredTensors, head_dims: Mapping[str, int]) -> list[StoredMatch]:
+def find_all(weights: Mapping[str, Tensor], stored: StoredTensors, mixers: Mapping[str, object]) -> list[StoredMatch]:
     """Return how each canonical tensor is stored; those that are not found are missing in the result.
 
-    head_dims: of each attention layer, by its canonical name ("layers.0.self_attn").
+    mixers: spec of each layer's mixer, by its canonical name ("layers.0.self_attn").
 
     Example: q_proj [96, 64], k_proj and v_proj [48, 64] of a tiny phi3. No stored tensor equals any of them. The
     candidates of `_candidates` are written as the adapter would write them: [q; k; v] gives a matrix [192, 64] that
@@ -112,13 +130,14 @@ def find_all(weights: Mapping[str, Tensor], stored: StoredTensors, head_dims: Ma
         if name in done:
             continue
         for ours, candidates in _candidates(name, weights):
-            match = _match(
-                ours, candidates, weights, stored, head_dims.get(name.rpartition("self_attn")[0] + "self_attn", 0)
-            )
+            mixer = mixers.get(name.rpartition("self_attn")[0] + "self_attn")
+            match = _match(ours, candidates, weights, stored, mixer)
             if match is not None:
                 found.append(match)
                 done.update(ours)
                 break
+    found += _cut_filters({name: weights[name] for name in weights if name not in done}, stored)
+    done.update(name for match in found for name in match.ours)
     return found + _concatenated({name: weights[name] for name in weights if name not in done}, stored, found)
 
 
@@ -127,13 +146,14 @@ def _match(
     candidates: Iterable[LayoutEntry],
     weights: Mapping[str, Tensor],
     stored: StoredTensors,
-    head_dim: int,
+    mixer: object,
 ) -> StoredMatch | None:
     entries: list[LayoutEntry] = []
     used: set[str] = set()
     for candidate in candidates:
         try:
-            written = row_of(candidate).write([weights[name] for name in ours], head_dim)
+            row = row_of(candidate)
+            written = row.write([weights[name] for name in ours], row.measure(mixer))
         except (RuntimeError, ZeroDivisionError):  # head counts that this arrangement cannot have
             continue
         names = [stored.find(tensor) for tensor in written]
@@ -174,9 +194,10 @@ def _candidates(name: str, weights: Mapping[str, Tensor]) -> Iterator[tuple[tupl
     if ".experts." in name:
         yield from _expert_candidates(name, weights)
         return
-    yield (name,), [entry("renamed", (name,)), *([entry("transposed", (name,))] if tensor.dim() == 2 else [])]
     owner = name.rpartition("_proj")[0].rpartition(".")[0]
     suffix = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), "")
+    yield from _of_states(name, weights, owner, suffix)
+    yield (name,), [entry("renamed", (name,)), *([entry("transposed", (name,))] if tensor.dim() == 2 else [])]
     turned = (False, True) if tensor.dim() == 2 else (False,)
     if owner.endswith("self_attn") or ".self_attn." in name:
         # The latter: norms that are one module per head.
@@ -205,6 +226,25 @@ def _candidates(name: str, weights: Mapping[str, Tensor]) -> Iterator[tuple[tupl
             )
 
 
+def _of_states(
+    name: str, weights: Mapping[str, Tensor], owner: str, suffix: str
+) -> Iterator[tuple[tuple[str, ...], list[LayoutEntry]]]:
+    """Yield the groups that only a mixer with a state has. owner: of the projection `name`, "" for others."""
+
+    def group(kind: Literal["rows", "filters"], owner: str, parts: Sequence[str], suffix: str, arrangement: str) -> Any:
+        ours = tuple(f"{owner}.{part}{suffix}" for part in parts)
+        if name in ours and all(part in weights for part in ours):
+            yield ours, [LayoutEntry(kind=kind, ours=ours, on_disk="", arrangement=arrangement)]
+
+    parts: tuple[str, ...]
+    for parts in TOGETHER_PER_KEY_HEAD:
+        yield from group("rows", owner, parts, suffix, adapter.PER_KEY_HEAD)
+    convolution = re.fullmatch(r"(.*\.self_attn)\.(?:\w_)?conv(\.weight|\.bias)", name)
+    for parts in FILTERS if convolution else ():
+        assert convolution is not None
+        yield from group("filters", convolution[1], parts, convolution[2], "")
+
+
 def _expert_candidates(name: str, weights: Mapping[str, Tensor]) -> Iterator[tuple[tuple[str, ...], list[LayoutEntry]]]:
     turned = (False, True) if weights[name].dim() == 3 else (False,)
 
@@ -225,6 +265,38 @@ def _expert_candidates(name: str, weights: Mapping[str, Tensor]) -> Iterator[tup
             ours = tuple(f"{owner}.{part}_{kind}" for part in order)
             if all(part in weights for part in ours):
                 yield ours, entries(ours, ("concat", "interleaved"))
+
+
+def _cut_filters(weights: Mapping[str, Tensor], stored: StoredTensors) -> list[StoredMatch]:
+    """Return the filters of several convolutions that are stored in as many tensors, but cut elsewhere."""
+    result: list[StoredMatch] = []
+    owners = dict.fromkeys(name.rpartition("_conv.")[0][:-1] for name in weights if name.endswith("_conv.weight"))
+    for owner, parts in itertools.product(owners, FILTERS):
+        ours = tuple(f"{owner}{part}.weight" for part in parts)
+        if len(ours) == 1 or not all(name in weights for name in ours):
+            continue
+        left = torch.cat([weights[name] for name in ours])[:, None]
+        pieces: list[str] = []
+        while len(left):
+            piece = next((name for name, tensor in stored.tensors.items() if _starts(left, tensor)), None)
+            if piece is None:
+                break
+            pieces.append(piece)
+            left = left[len(stored.tensors[piece]) :]
+        if len(left) or len(pieces) != len(ours):
+            continue
+        before = _beginning(pieces)
+        after = _beginning([name.removeprefix(before)[::-1] for name in pieces])[::-1]
+        between = ",".join(name.removeprefix(before).removesuffix(after) for name in pieces)
+        entry = LayoutEntry(kind="filter_pieces", ours=ours, on_disk=f"{before}{{{between}}}{after}")
+        result.append(StoredMatch(ours, (entry,), frozenset(pieces)))
+    return result
+
+
+def _beginning(names: Sequence[str]) -> str:
+    """Return the letters that all names begin with."""
+    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    return "".join(letters[0] for letters in same)
 
 
 def _concatenated(

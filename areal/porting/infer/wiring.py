@@ -74,6 +74,14 @@ def infer_wiring(tensors: BlockTensors) -> Inferred[WiringFinding]:
     return _Wiring(tensors).infer()
 
 
+def infer_one_part(tensors: BlockTensors) -> Inferred[WiringFinding]:
+    """Infer norm and residual multiplier of a block of one part; tensors of attention and feed-forward are the part's.
+
+    Raises UnsupportedError as `infer_wiring` does.
+    """
+    return _Wiring(tensors).one_part()
+
+
 class _Wiring:
     def __init__(self, tensors: BlockTensors) -> None:
         self.tensors = tensors
@@ -94,6 +102,18 @@ class _Wiring:
         multiplier = self._multiplier(factors)
         middle = rows(tensors.input) + multiplier * rows(attended)
         return self._pre_norms(attention_norm, feed_forward_norm, middle, multiplier, off)
+
+    def one_part(self) -> Inferred[WiringFinding]:
+        tensors = self.tensors
+        (stream, part), off = combination(tensors.output, (tensors.input, tensors.attention_output))
+        if off > EXACT:
+            detail = f"the output is off by {off:.2g} (relative) from {stream:.4g} input + {part:.4g} its only part"
+            raise UnsupportedError("an unknown residual wiring", where=self.where, detail=detail)
+        multiplier = self._multiplier((stream, part, part))
+        norm = self._between(tensors.input, tensors.attention_input)
+        if norm is None:
+            raise self._unexplained("the only part", tensors.attention_input, tensors.input)
+        return self._finding("one_part", {"input_layernorm": norm}, multiplier, off)
 
     # ------------------------------------------------------------------------------------------------------- residual
 
@@ -206,6 +226,12 @@ class _Wiring:
                 norms = {"input_layernorm": first, **known, "pre_feedforward_layernorm": second}
                 return self._finding("sandwich", norms, multiplier, off)
             raise self._unexplained("feed-forward", tensors.feed_forward_input, middle)
+        if attention_norm is None and feed_forward_norm is not None:
+            second = self._between(middle, tensors.feed_forward_input)
+            if second is not None:
+                norms = {} if first is None else {"input_layernorm": first}
+                norms |= {"post_attention_layernorm": second, "post_feedforward_layernorm": feed_forward_norm}
+                return self._finding("pre", norms, multiplier, off)
         detail = (
             f"norm before attention: {first is not None}, after attention: {has_posts[0]}, "
             f"after feed-forward: {has_posts[1]}"

@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 _FROM_DICT = PreTrainedConfig.from_dict.__func__
 EMBEDDING_STD = 0.2
 VECTOR_STD = 0.3
+LOG_DECAY, DECAYS = "A_log", (-4.0, 3.0)
+"""What all families call the logarithms of decay rates, and between what they are drawn: from a state that hardly
+decays to one that is gone at the next token. Initial values hide the order of decay and error."""
 MEMORY_FOLDER = Path("/dev/shm")
-"""Temporary files go here where it exists: it is memory."""
+"""Temporary files go here where it exists, or in a folder of it that the process is confined to: it is memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,9 @@ def build(
     """
     hf_config = read(subject, config)
     model = construct(subject, hf_config, attention=attention)
+    if getattr(hf_config, "use_cache", False) is True:
+        # Not every forward takes the switch as an argument, and some cannot make a cache for all their configs.
+        hf_config.use_cache = False
     randomize(model, seed)
     return Instance(subject=subject, config=config, hf_config=hf_config, model=model)
 
@@ -128,7 +134,7 @@ def call_options(model: nn.Module) -> dict[str, Any]:
 def make_tokens(instance: Instance, *, batch: int, length: int, seed: int) -> Tensor:
     """Return random tokens int64 [batch, length], without the special ones that some models treat differently.
 
-    Raises `SubjectError` for a model that does not know its embedding.
+    Raises `SubjectError` for a model that does not know its embedding, or has special tokens only.
     """
     try:
         vocabulary = int(instance.model.get_input_embeddings().weight.shape[0])
@@ -141,13 +147,16 @@ def make_tokens(instance: Instance, *, batch: int, length: int, seed: int) -> Te
         found = getattr(config, f"{kind}_token_id", None)
         special |= set(found) if isinstance(found, list) else {found}
     usable = torch.tensor([token for token in range(vocabulary) if token not in special])
+    if not len(usable):
+        raise SubjectError(f"all {vocabulary} tokens of {instance.subject.architecture} are special: none is ordinary")
     generator = torch.Generator().manual_seed(seed)
     return usable[torch.randint(len(usable), (batch, length), generator=generator)]
 
 
 def export(instance: Instance) -> dict[str, Tensor]:
     """Return what `save_pretrained` writes: name on disk to tensor."""
-    folder = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
+    in_memory = Path(tempfile.gettempdir()).is_relative_to(MEMORY_FOLDER) or not MEMORY_FOLDER.is_dir()
+    folder = None if in_memory else MEMORY_FOLDER
     with tempfile.TemporaryDirectory(dir=folder) as target, quiet():
         try:
             instance.model.save_pretrained(target)
@@ -168,6 +177,8 @@ def _noise(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
 
 def _random_value(name: str, initial: Tensor, seed: int, *, embedding: bool) -> Tensor:
     noise = _noise(name, tuple(initial.shape), seed)
+    if name.rpartition(".")[2] == LOG_DECAY:
+        return DECAYS[0] + (DECAYS[1] - DECAYS[0]) * 0.5 * (1 + torch.erf(noise / 2**0.5))
     if embedding:
         return noise * EMBEDDING_STD
     start = float(initial.flatten()[0]) if initial.numel() and bool((initial == initial.flatten()[0]).all()) else 0.0

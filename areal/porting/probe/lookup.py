@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal.porting.probe.catalog import installed_catalog
+from areal.porting.probe.config_only import describe
 from areal.porting.probe.nearest import nearest_families, nearest_names, plain, proven_types
 from areal.porting.records import SubjectError
+from areal.utils.special_numbers import untagged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,11 +48,13 @@ class UnknownTypeError(SubjectError):
 class UnknownConfigError(SubjectError):
     """A config.json of a type that nobody knows, without code.
 
-    `nearest`: proven families with similar fields and names, best first, as JSON (`NearFamily`)."""
+    `nearest`: proven families with similar fields and names, best first, as JSON (`NearFamily`). `tensors`: what the
+    index of the folder lists, None without one (`config_only.describe`)."""
 
     def __init__(self, path: Path, config: dict[str, Any], catalog: Catalog) -> None:
         self.config = config
-        self.nearest = [near.as_json() for near in nearest_families(str(config["model_type"]), config)]
+        found = describe(path, config)
+        self.nearest, self.tensors, self.text_type = found["nearest"], found["tensors"], found["text_type"]
         self.others: list[str] = []
         super().__init__(
             f"{path}: model_type {config['model_type']!r} is none of the {len(catalog.types)} of transformers "
@@ -175,7 +179,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise SubjectError(f"file not found: {path}; expected a model_type, a folder with config.json, or that file.")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = untagged(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise SubjectError(f"{path} is not a readable config.json: {error}") from error
     if not isinstance(content, dict):

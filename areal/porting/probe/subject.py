@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import sys
@@ -19,6 +20,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_M
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from areal.porting.probe.lookup import locate
+from areal.porting.probe.shims import adapt, older_names
 from areal.porting.records import SubjectError
 
 if TYPE_CHECKING:
@@ -64,6 +66,26 @@ def installed(model_type: str, raw_config: dict[str, Any] | None = None) -> Subj
         source_files=files_of(model_class, config_class),
         raw_config=raw_config,
     )
+
+
+def code_of(subject: Subject) -> dict[str, Any]:
+    """Return which modeling files were analysed: auto_map as config.json has it, and the SHA-256 of each
+    file, those that others import included."""
+    if subject.installed:
+        return {}
+    files = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in subject.source_files}
+    return {"auto_map": dict((subject.raw_config or {}).get("auto_map") or {}), "files": dict(sorted(files.items()))}
+
+
+def place_in(error: BaseException, files: Sequence[Path]) -> str | None:
+    """Return the innermost line of the files that an error came by, "modeling_x.py:12"; None where it met none."""
+    known, place = {str(file.resolve()): file.name for file in files}, None
+    trace = error.__traceback__
+    while trace is not None:
+        name = known.get(trace.tb_frame.f_code.co_filename)
+        place = place if name is None else f"{name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
 
 
 def files_of(*classes: Any) -> tuple[Path, ...]:
@@ -130,14 +152,45 @@ def load_modules(files: Sequence[Path], folders: Sequence[Path]) -> list[types.M
         del sys.modules[name]
     sys.modules[package.__name__] = package
     loaded = []
-    with _plain_imports(folders), quiet():
+    with _plain_imports(folders), older_names(), quiet():
         importlib.invalidate_caches()
         for file in files:
             try:
                 loaded.append(importlib.import_module(f"{package.__name__}.{file.stem}"))
+            except ModuleNotFoundError as error:
+                raise _missing(file, error) from error
             except (Exception, SystemExit) as error:
                 raise SubjectError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
+    adapt(each for each in _classes(loaded) if issubclass(each, (PreTrainedConfig, PreTrainedModel)))
     return loaded
+
+
+def _missing(file: Path, error: ModuleNotFoundError) -> SubjectError:
+    """Return what is said of an import that finds nothing: a package to install, or a file to put beside the others."""
+    name = error.name or ""
+    if name.startswith("areal_foreign_"):
+        gone = f"{name.partition('.')[2].replace('.', '/')}.py"
+        return SubjectError(
+            f"{file} cannot be imported: {file.parent / gone} is missing, which it or a file that it needs imports; "
+            "copy all files of the model's repository"
+        )
+    if name.partition(".")[0] == "transformers":
+        version = transformers.__version__
+        return SubjectError(f"{file} cannot be imported: transformers {version} has no module {name}.")
+    package = name.partition(".")[0] or str(error)
+    return SubjectError(f"{file} needs the package {package}, which is not installed: pip install {package}")
+
+
+def loaded_files(module: types.ModuleType, folders: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the files of a foreign package that were imported, by name: those that others import included."""
+    package, places = module.__name__.partition(".")[0], {folder.resolve() for folder in folders}
+    own = [
+        getattr(each, "__file__", None)
+        for name, each in list(sys.modules.items())
+        if name.partition(".")[0] == package or name.rpartition("@")[2] in map(str, folders)
+    ]
+    inside = {Path(file).resolve() for file in own if file}
+    return tuple(sorted(file for file in inside if any(place in file.parents for place in places)))
 
 
 def find_model_class(modules: Sequence[types.ModuleType], names: Sequence[str]) -> Any:
@@ -231,6 +284,8 @@ def resolve(source: str, *, modeling: Path | None = None, trust: bool = False) -
         *(mapped[key] for key in mapped if key == "AutoModelForCausalLM"),
     ]
     model_class = find_model_class(modules, names)
+    known = {file.resolve() for file in found.files}
+    beside = [file for file in loaded_files(modules[0], folders) if file not in known]
     config_class = find_config_class(modules, model_class, found.config, mapped.get("AutoConfig", ""))
     return Subject(
         model_type=str(found.model_type or config_class.model_type or model_class.__name__.lower()),
@@ -238,7 +293,7 @@ def resolve(source: str, *, modeling: Path | None = None, trust: bool = False) -
         config_class=config_class,
         model_class=model_class,
         source=source,
-        source_files=found.files,
+        source_files=(*found.files, *beside),
         raw_config=found.config,
         installed=False,
     )

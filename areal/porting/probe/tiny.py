@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig
 
 from areal.porting.probe.instance import build, construct, logits, make_tokens, read
 from areal.porting.probe.meanings import HIDDEN, LAYERS, TOKENS, Repair, hinted, known, meaning, sizes_by_shape
+from areal.porting.probe.questions import refuse_dependences
 from areal.porting.probe.source import layer_kinds
 from areal.porting.records import SubjectError
 
@@ -31,6 +32,8 @@ MAX_PARAMETERS = 30_000_000
 SEQUENCE = 24
 COMMON = frozenset(PreTrainedConfig().to_dict()) - {*TOKENS, "tie_word_embeddings"}
 """Fields that every config has and no decoder computes with."""
+USUAL_KINDS = ("full_attention",)
+"""Kinds of layers to try beside one that fills a whole list."""
 UNIMPORTANT = frozenset(
     {"transformers_version", "_name_or_path", "dtype", "torch_dtype", "auto_map", "_attn_implementation"}
 )
@@ -39,7 +42,7 @@ UNIMPORTANT = frozenset(
 def tiny_config(subject: Subject) -> dict[str, Any]:
     """Return the content of a config.json for a tiny instance that builds and runs, whole: defaults are written out.
 
-    Raises `SubjectError` when nothing small enough works, or when the model is not causal.
+    Raises `SubjectError` when nothing small enough works, or when its logits depend on what a decoder's do not.
     """
     return complete(subject, {})
 
@@ -47,7 +50,7 @@ def tiny_config(subject: Subject) -> dict[str, Any]:
 def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """`kwargs` plus values for all other fields, shrunk. Fields of `kwargs` keep their values.
 
-    Raises `SubjectError` when the result does not build or run, or when the model is not causal.
+    Raises `SubjectError` when the result does not build or run, or when its logits depend on what a decoder's do not.
 
     Example: qwen2. Defaults such as hidden_size 4096 and num_hidden_layers 32 become 64 and 4 by the meaning of their
     names, layer_types gets both kinds, sliding_window becomes 8, rms_norm_eps 2e-3 so that a hard-coded epsilon shows.
@@ -95,7 +98,8 @@ def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     works, given = (lambda trial: check(subject, trial) is None), frozenset(kwargs)
     config = crossed(config, given=given, works=works)
     config = with_parts(subject, config, defaults=defaults, given=given, works=works)
-    refuse_not_causal(subject, config)
+    config = with_listed_layers(subject, config, given=given, works=works)
+    refuse_dependences(build(subject, config))
     return config
 
 
@@ -147,21 +151,6 @@ def check(subject: Subject, config: dict[str, Any]) -> str | None:
     except SubjectError as error:
         return str(error)
     return None if bool(torch.isfinite(found).all()) else "logits are not finite"
-
-
-def refuse_not_causal(subject: Subject, config: dict[str, Any]) -> None:
-    """Raise `SubjectError` when a later token changes the logits of an earlier one: such a model is not a decoder."""
-    instance = build(subject, config)
-    tokens = make_tokens(instance, batch=1, length=SEQUENCE, seed=1)
-    other = tokens.clone()
-    other[:, SEQUENCE // 2 :] = make_tokens(instance, batch=1, length=SEQUENCE, seed=2)[:, SEQUENCE // 2 :]
-    before, after = (logits(instance, each)[:, : SEQUENCE // 2] for each in (tokens, other))
-    difference = float((before - after).abs().max())
-    if difference > 1e-3 * max(1.0, float(before.std())):
-        raise SubjectError(
-            f"{subject.architecture} is not causal: later tokens change the logits of earlier ones by "
-            f"{difference:.2g}; only decoders can be analysed."
-        )
 
 
 def _wrong_size(subject: Subject, hf_config: Any) -> str | None:
@@ -237,7 +226,8 @@ def _with_all_kinds(subject: Subject, config: dict[str, Any], *, given: frozense
         if not is_listed or name in given or name in UNIMPORTANT:
             continue
         present = kinds(values)
-        for kind in layer_kinds(subject.source_files, name):
+        usual = USUAL_KINDS if name.endswith("types") and len(present) == 1 else ()
+        for kind in dict.fromkeys((*layer_kinds(subject.source_files, name), *usual)):
             if kind in present or len(present) == len(values):
                 continue
             changed = {**config, name: [[*present, kind][place % (len(present) + 1)] for place in range(len(values))]}
@@ -310,6 +300,9 @@ def _derived(subject: Subject, fields: Mapping[str, Any], chosen: dict[str, Any]
             value = getattr(read(subject, {key: item for key, item in chosen.items() if key != name}), name, None)
         except SubjectError:
             continue
+        entries = chosen[name] if isinstance(chosen[name], list) else []
+        if isinstance(value, list) and any(kind not in value for kind in kinds(entries)):
+            continue  # so few layers would lose a kind
         if name in fields and value is not None and value != fields[name]:
             found.add(name)
     return found
@@ -347,7 +340,7 @@ def cut(values: list[Any], depth: int | None) -> list[Any]:
         and max(values) < depth
         and len(set(values)) == len(values)
     ):
-        return [value for value in values if value < LAYERS]
+        return [value for value in values if value < LAYERS] or [1, 2][: len(values)]  # no kind of layer is lost
     return values
 
 
@@ -371,6 +364,21 @@ def with_parts(
         before, after = _weights(subject, config), _weights(subject, {**config, name: value})
         if before < after and works({**config, name: value}):
             config = {**config, name: value}
+    return config
+
+
+def with_listed_layers(
+    subject: Subject, config: dict[str, Any], *, given: frozenset[str], works: Works
+) -> dict[str, Any]:
+    """Return the config with lists of layer numbers that are null by default, where some layers then have other weights
+    than before: all layers of a hybrid are of one kind until such a list names others."""
+    declared = getattr(subject.config_class, "__dataclass_fields__", {})
+    for name in [name for name, value in config.items() if value is None and name not in {*given, *TOKENS}]:
+        if name not in declared or not re.search(r"(list|List|Sequence)\[int\]", str(declared[name].type)):
+            continue
+        listed = {**config, name: [1, 2]}
+        if _weights(subject, config) not in (set(), _weights(subject, listed)) and works(listed):
+            config = listed
     return config
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from areal.porting.records import ReportError
 from areal.porting.write.pieces import family
+from areal.utils.special_numbers import untagged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("unit", metavar="UNIT", help="what the family is called where its architecture has no name")
     unit = parser.parse_args(arguments).unit
     try:
-        answer = {"ok": True, "family": family(json.load(sys.stdin), unit)}
+        answer = {"ok": True, "family": family(untagged(json.load(sys.stdin)), unit)}
     except ReportError as error:
         answer = {"ok": False, "error": str(error), "where": error.where, "fix": error.fix}
     except (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:

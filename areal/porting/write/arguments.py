@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.porting.bind.expressions import SCORE_FACTOR, depends_on_layer, fields_of, walk
-from areal.porting.family import Constant, Field, PerLayer, RotaryField, Sum, WhenEqual, WhenNull
+from areal.porting.family import Constant, Field, Length, PerLayer, RotaryField, Sum, WhenEqual, WhenNull
 from areal.porting.write.fields import CANONICAL, dependencies, reading
 from areal.porting.write.names import attribute_name, class_name, field_name, literal, one_line, tuple_literal
 from areal.porting.write.words import property_of
@@ -64,6 +64,8 @@ class Arguments:
     slots: Mapping[str, Expression]
     uses: Sequence[FieldUse]
     plans: FieldPlans
+    auto_map: Mapping[str, str] = field(default_factory=dict)
+    """Names of the classes of the code that the family is made from."""
     properties: dict[str, DerivedValue] = field(default_factory=dict)
     """By the text of their expression: 1 is not true there."""
 
@@ -132,7 +134,7 @@ class Arguments:
             while name in taken:
                 name = f"{name}_value" if not name.endswith("_value") else f"{name}_"
             types = self._self.types(node)
-            order = [kind for kind in ("bool", "int", "float", "str") if kind in types]
+            order = [kind for kind in ("bool", "int", "float", "str", "tuple[float, float]") if kind in types]
             if "float" in order and "int" in order:
                 order.remove("int")
             annotation = " | ".join([*order, *(["None"] if "None" in types else [])])
@@ -198,6 +200,8 @@ class Arguments:
                 found.append((attribute, self._reading(plan)))
             elif attribute in derived:
                 found.append((attribute, self._local.expression(derived[attribute])))
+            elif attribute == "num_heads":  # no layer attends
+                found.append((attribute, "1"))
             elif attribute == "num_kv_heads":
                 found.append((attribute, dict(found)["num_heads"]))
             else:
@@ -213,6 +217,8 @@ class Arguments:
         use = self._use("initializer_range")
         if use is not None:
             found.append(("initializer_range", f'fields.number("initializer_range", {literal(use.default)})'))
+        if self.auto_map:
+            found.append(("auto_map", "fields.remote_code(AUTO_MAP)"))
         return [*found, ("token_ids", "fields.token_ids()")]
 
     def _derived(self) -> dict[str, Expression]:
@@ -223,14 +229,16 @@ class Arguments:
                 found[attribute] = _flat(self.slots[slot])
         if "head_dim" not in found and self.plans.by_attribute("head_dim") is None:
             parts = [self.slots.get(f"layer.attention.{part}") for part in ("nope_dim", "rope_dim")]
-            found["head_dim"] = Sum(tuple(_flat(part) for part in parts if part is not None))
+            there = tuple(_flat(part) for part in parts if part is not None)
+            found["head_dim"] = Sum(there) if there else _flat(self.slots["hidden_size"])  # no layer attends
         if self.plans.by_attribute("max_position_embeddings") is None and "positions.num_positions" in self.slots:
             found["max_position_embeddings"] = self.slots["positions.num_positions"]
         return found
 
     def _reading(self, plan: FieldPlan) -> str:
         owner = "fields" if "." not in plan.name else section_variable(plan.name)
-        return reading(plan, self._local.expression, "num_layers", owner)
+        layers = "None" if isinstance(self.slots["num_layers"], Length) else "num_layers"
+        return reading(plan, self._local.expression, layers, owner)
 
     def _take_rotary(self, table: RotaryField) -> str:
         length = "max_position_embeddings" if self.plans.by_attribute("max_position_embeddings") else ""
@@ -276,7 +284,8 @@ class Arguments:
 
     def requirements(self) -> list[str]:
         """Return the calls that refuse unproven values."""
-        lines = []
+        counts = (plan.use.count for plan in self.plans if plan.use.count)
+        lines = [f"fields.require({literal(field_name(name))}, (args.num_layers,))" for name in counts]
         for use in self.plans.fixed:
             values = [literal(value) for value in proven_values(use)]
             if use.default_rule is not None and use.type != "list":
@@ -286,6 +295,20 @@ class Arguments:
             allowed = f"({values[0]},)" if len(values) == 1 else f"({', '.join(values)})"
             owner = "fields" if "." not in use.name else section_variable(use.name)
             lines.append(f"{owner}.require({literal(use.name.rpartition('.')[2])}, {allowed}{extra})")
+        return lines
+
+    def omissions(self) -> list[str]:
+        """Return the calls that take older spellings: a text in place of an absent number, older words, letters."""
+        found = [(plan.name, plan.use.placeholder) for plan in self.plans if plan.use.placeholder]
+        owners = {name: "fields" if "." not in name else section_variable(name) for name, _ in found}
+        lines = [f"{owners[name]}.omit({literal(name.rpartition('.')[2])}, {literal(text)})" for name, text in found]
+        for use in (plan.use for plan in self.plans):
+            if use.words:
+                lines.append(f"fields.respell({literal(use.name)}, {literal(use.words)})")
+            for spelling, letters in use.letters.items():
+                lines.append(
+                    f"fields.spelled({literal(use.name)}, {literal(field_name(spelling))}, {literal(letters)})"
+                )
         return lines
 
     def sections(self) -> list[str]:
@@ -376,5 +399,6 @@ def rotary_tables(node: Expression | None) -> dict[str, RotaryField]:
     found: dict[str, RotaryField] = {}
     for table in distinct.values():
         kind = field_name(table.layer_type).removesuffix("_attention") if table.layer_type else ""
-        found[f"{kind}_rotary" if kind and len(distinct) > 1 else "rotary"] = table
+        name = f"{kind}_rotary" if kind and len(distinct) > 1 else "rotary"
+        found[name if name not in found else f"rotary_{len(found) + 1}"] = table
     return found

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.porting.bind.expressions import depends_on_layer
+from areal.porting.bind.expressions import depends_on_layer, walk
 from areal.porting.family import Constant, Field, Not, PerLayer, Product, RotaryField, WhenEqual, WhenNull
 from areal.porting.records import ReportError
-from areal.porting.spec import BLOCKS
+from areal.porting.spec import BLOCKS, EXTRA_NORMS
 from areal.porting.write.arguments import is_among
 from areal.porting.write.names import literal
 
@@ -24,15 +26,27 @@ MODULES: Final = {
     "areal.models.blocks.attention": ("SelfAttention",),
     "areal.models.blocks.block": tuple(dict.fromkeys(row.name for row in BLOCKS.values())),
     "areal.models.blocks.decoder": ("DecoderModel",),
+    "areal.models.blocks.gated_delta": ("GatedDelta",),
     "areal.models.blocks.latent_attention": ("LatentAttention",),
+    "areal.models.blocks.mamba1": ("Mamba1",),
+    "areal.models.blocks.mamba2": ("Mamba2",),
     "areal.models.blocks.mlp": ("MLP", "GatedMLP", "HeadTransform"),
     "areal.models.blocks.moe": ("Experts", "MixtureOfExperts", "Router"),
     "areal.models.blocks.norms": ("LayerNorm", "RMSNorm"),
     "areal.models.blocks.positions": ("LearnedPositions", "SinusoidalPositions"),
-    "areal.models.blocks.rotary": ("Rotary",),
+    "areal.models.blocks.rotary": ("QueryGrowth", "Rotary"),
+    "areal.models.blocks.short_convolution": ("ShortConvolution",),
     "areal.models.decoder_args": ("RotaryArgs",),
 }
 """Where the classes in the code come from."""
+
+STATES: Final = {
+    "delta": "layer.delta",
+    "mamba": "layer.mamba",
+    "mamba1": "layer.mamba1",
+    "short_convolution": "layer.convolution",
+}
+"""Kind of mixer with a state to the slot of its values."""
 
 _HELPER_USES: Final = 3
 """From so many equal norms on, the family gets a function for them."""
@@ -75,13 +89,10 @@ class ModelCode:
         block = self._block_function()
         parts = [block, *self._rotary_functions()]
         if "_attention(" in block:
-            parts.append(
-                self._function(
-                    "_attention",
-                    f"return {self._attention()}",
-                    "LatentAttention" if self._kind("layer.attention") == "latent" else "SelfAttention",
-                )
-            )
+            text = self._mixer(self._mixers()[0])
+            parts.append(self._function("_attention", f"return {text}", text.partition("(")[0]))
+        if "_mixer(" in block:
+            parts.append(self._mixer_function())
         if "_feed_forward(" in block:
             parts.append(self._feed_forward_function())
         return parts
@@ -89,7 +100,8 @@ class ModelCode:
     # ------------------------------------------------------------------------------------------------------ blocks
 
     def _block_function(self) -> str:
-        node = self.slots["layer.block"]
+        slot = "layer.block"
+        node = self.slots[slot]
         if isinstance(node, Constant):
             kinds = [node.value]
             body = f"return {self._block(node.value)}"
@@ -97,7 +109,7 @@ class ModelCode:
             kinds = [node.then.value, node.otherwise.value]
             then, otherwise = (BLOCKS[kind] for kind in kinds)
             condition = self.arguments.flag(node)
-            if set(then.children) == set(otherwise.children):
+            if set(self._children(kinds[0])) == set(self._children(kinds[1])):
                 choice = (
                     f"block: type[{then.name} | {otherwise.name}] = {then.name} if {condition} else {otherwise.name}"
                 )
@@ -105,22 +117,30 @@ class ModelCode:
             else:
                 self._is_shared = True
                 body = f"if {condition}:\n        return {self._block(kinds[0])}\n    return {self._block(kinds[1])}"
+        elif isinstance(node, PerLayer) and isinstance(node.then, Constant) and isinstance(node.otherwise, Constant):
+            kinds = [node.then.value, node.otherwise.value]
+            first = _mapped(node, lambda leaf: leaf == node.then)
+            # Kinds of blocks often are those of mixers.
+            same = (STATES[kind] for kind in self._mixers() if kind in STATES and self._is_kind(kind) == first)
+            is_first = self.arguments.write(first, next(same, f"{slot}.is_{kinds[0]}"))
+            self._is_shared = True
+            body = f"if {is_first}:\n        return {self._block(kinds[0])}\n    return {self._block(kinds[1])}"
         else:
             raise ReportError(
-                "the kind of block depends on the layer, which the template cannot write",
-                where="layer.block",
+                "the kind of block depends on the layer in a way that the template cannot write",
+                where=slot,
                 fix="write this family by hand, with `areal-new model NAME --analyze-only` as its checklist",
             )
         return self._function("_block", body, " | ".join(sorted({BLOCKS[kind].name for kind in kinds})))
 
     def _block(self, kind: BlockKind, name: str = "") -> str:
-        name, children = name or BLOCKS[kind].name, BLOCKS[kind].children
+        name = name or BLOCKS[kind].name
         arguments = []
-        for child in children:
-            if child == "self_attn":
-                attention = self._attention()
-                is_short = attention.count("=") <= _SHORT and not self._is_shared
-                arguments.append(f"self_attn={attention if is_short else '_attention(args, layer)'}")
+        for child in self._children(kind):
+            if child == "mlp" and self.slots["layer.feed_forward"] == Constant("none"):
+                arguments.append("mlp=None")
+            elif child == "self_attn":
+                arguments.append(f"self_attn={self._self_attn()}")
             elif child == "mlp" and self._kind("layer.feed_forward") == "mlp" and not self._is_shared:
                 arguments.append(f"mlp={self._mlp('layer.feed_forward')}")
             elif child == "mlp":
@@ -132,6 +152,11 @@ class ModelCode:
         arguments += self._keywords("layer.", {"residual_multiplier": 1.0})
         return f"{name}({', '.join(arguments)})"
 
+    def _children(self, kind: BlockKind) -> list[str]:
+        """Return the keywords of a block."""
+        extra = (name for name in EXTRA_NORMS.get(kind, ()) if self._is_possible(f"layer.norms.{name}"))
+        return [*BLOCKS[kind].children, *extra]
+
     # ------------------------------------------------------------------------------------------------ feed-forward
 
     def _feed_forward_function(self) -> str:
@@ -140,14 +165,23 @@ class ModelCode:
         if isinstance(node, Constant):
             text = self._mixture() if node.value == "moe" else self._mlp("layer.feed_forward")
             return self._function("_feed_forward", f"return {text}", text.partition("(")[0], needs_layer)
-        # The property says that a layer has experts; the code asks whether it has none.
-        experts = _mapped(node, lambda leaf: isinstance(leaf, Constant) and leaf.value == "moe")
-        has_experts = self.arguments.write(experts, "layer.feed_forward")
-        is_dense = has_experts.removeprefix("not ") if has_experts.startswith("not ") else f"not {has_experts}"
-        dense = self._mlp("layer.feed_forward")
-        body = f"if {is_dense}:\n        return {dense}\n    return {self._mixture()}"
-        kind = f"{dense.partition('(')[0]} | MixtureOfExperts"
-        return self._function("_feed_forward", body, kind, needs_layer)
+        kinds = {part.value for part in walk(node) if isinstance(part, Constant)}
+        body, classes = "", []
+        if "none" in kinds:
+            there = _mapped(node, lambda leaf: leaf != Constant("none"))
+            condition = self.arguments.write(there, "layer.feed_forward.there")
+            body += f"if {_negated(condition)}:\n        return None\n    "
+        if "mlp" in kinds:
+            dense = self._mlp("layer.feed_forward")
+            classes.append(dense.partition("(")[0])
+            if "moe" in kinds:
+                # The property says that a layer has experts; the code asks whether it has none.
+                experts = _mapped(node, lambda leaf: leaf == Constant("moe"))
+                has_experts = self.arguments.write(experts, "layer.feed_forward")
+                body += f"if {_negated(has_experts)}:\n        return {dense}\n    "
+        body += f"return {self._mixture()}" if "moe" in kinds else f"return {dense}"
+        classes += (["MixtureOfExperts"] if "moe" in kinds else []) + (["None"] if "none" in kinds else [])
+        return self._function("_feed_forward", body, " | ".join(classes), needs_layer)
 
     def _feed_forward_needs_layer(self) -> bool:
         below = [node for slot, node in self.slots.items() if slot.startswith("layer.feed_forward")]
@@ -158,7 +192,7 @@ class ModelCode:
     def _rotary(self) -> str:
         tables = self.arguments.tables
         if not tables:
-            return "None"
+            return self._growth()
         node = self.slots["layer.rotary"]
         if isinstance(node, RotaryField) and not node.thetas and not depends_on_layer(self.slots["layer.rotary.dim"]):
             return self._table(node)
@@ -172,24 +206,32 @@ class ModelCode:
             settings = f"args.{next(iter(tables))}"
             table = self._table(node).replace(settings, f"{settings}.with_theta(theta)", 1)
             thetas = f"args.{self.arguments.attribute_of(node.thetas)}"
+            growth = self._growth()
+            found = "tables.get(theta)" if growth == "None" else f"tables.get(theta, {growth})"
+            kind = "Rotary | None" if growth == "None" else "Rotary | QueryGrowth | None"
             yield (
-                f"def _rotary(args: {self.pascal}Args) -> list[Rotary | None]:\n"
+                f"def _rotary(args: {self.pascal}Args) -> list[{kind}]:\n"
                 f"    tables = {{theta: {table} for theta in set({thetas}) if theta}}\n"
-                f"    return [tables.get(theta) for theta in {thetas}]\n"
+                f"    return [{found} for theta in {thetas}]\n"
             )
             return
-        names = {table.layer_type: attribute if len(tables) > 1 else "rotary" for attribute, table in tables.items()}
-        lines = [f"{names[table.layer_type]} = {self._table(table)}" for table in tables.values()]
+        names = {repr(table): attribute if len(tables) > 1 else "rotary" for attribute, table in tables.items()}
+        lines = [f"{names[repr(table)]} = {self._table(table)}" for table in tables.values()]
         choice = self._rotary_choice(node, names)
+        growth = self._growth()
         kind = "list[Rotary | None]" if "None" in choice else "list[Rotary]"
+        if growth != "None":
+            lines.append(f"growth = {growth}")
+            choice = re.sub(r"\bNone\b", "growth", choice)
+            kind = f"list[Rotary | QueryGrowth{' | None' if growth.endswith('None') else ''}]"
         lines.append(f"return [{choice} for layer in range(args.num_layers)]")
         body = "\n    ".join(lines)
         yield f"def _rotary(args: {self.pascal}Args) -> {kind}:\n    {body}\n"
 
-    def _rotary_choice(self, node: Expression, names: Mapping[str | None, str]) -> str:
-        """names: layer type to the variable of its table."""
+    def _rotary_choice(self, node: Expression, names: Mapping[str, str]) -> str:
+        """names: text of a table to its variable."""
         if isinstance(node, RotaryField):
-            return names[node.layer_type]
+            return names[repr(node)]
         if not isinstance(node, PerLayer | WhenEqual):
             return "None"
         if len(names) == 1 and any(isinstance(part, PerLayer | WhenEqual) for part in (node.then, node.otherwise)):
@@ -206,14 +248,34 @@ class ModelCode:
 
     def _table(self, node: RotaryField) -> str:
         tables = self.arguments.tables
-        settings = next(f"args.{name}" for name, table in tables.items() if table.layer_type == node.layer_type)
+        settings = next(f"args.{name}" for name, table in tables.items() if table == node)
         if node.theta is not None:
-            settings = f"RotaryArgs(theta={self.arguments.write(node.theta, 'layer.rotary.theta')})"
+            theta = f"theta={self.arguments.write(node.theta, 'layer.rotary.theta')}"
+            if node.stretch is not None:
+                stretch = self.arguments.write(node.stretch, "layer.rotary.stretch")
+                theta += f', rotary_type="linear", parameters={{"factor": {stretch}}}'
+            settings = f"RotaryArgs({theta})"
         path = "layer.rotary."
         dim = "args.head_dim" if self._is_same(f"{path}dim", "layer.attention.head_dim") else self._text(f"{path}dim")
         arguments = [settings, dim, *self._keywords(path, {"interleaved": False, "query_growth": 0.0})]
-        arguments += self._keywords(path, {"growth_length": None})
+        arguments += self._keywords(path, {"growth_length": None, "growth_shift": 0})
         return f"Rotary({', '.join(arguments)})"
+
+    def _growth(self) -> str:
+        """Return what lets queries grow in layers that are not rotated; "None" where they never do."""
+        if not self._is_possible("layer.growth"):
+            return "None"
+        path = "layer.growth."
+        if any(depends_on_layer(node) for slot, node in self.slots.items() if slot.startswith("layer.growth")):
+            raise ReportError(
+                "queries of layers that are not rotated grow differently, which the template cannot write",
+                where="layer.growth",
+                fix="write this family by hand, with `areal-new model NAME --analyze-only` as its checklist",
+            )
+        arguments = [self._text(f"{path}query_growth"), self._text(f"{path}growth_length")]
+        if self.slots[f"{path}growth_shift"] != Constant(0):
+            arguments.append(self._text(f"{path}growth_shift"))
+        return self._choice("layer.growth", f"QueryGrowth({', '.join(arguments)})")
 
     # ----------------------------------------------------------------------------------------------------- helpers
 
@@ -223,8 +285,84 @@ class ModelCode:
 
     # --------------------------------------------------------------------------------------------------- attention
 
-    def _attention(self) -> str:
-        return self._latent_attention() if self._kind("layer.attention") == "latent" else self._self_attention()
+    def _self_attn(self) -> str:
+        """Return the mixer of a block: itself where it is short, or the call of a function."""
+        kinds = self._mixers()
+        if len(kinds) > 1:
+            return "_mixer(args, layer)"
+        text = self._mixer(kinds[0])
+        return text if text.count("=") <= _SHORT and not self._is_shared else "_attention(args, layer)"
+
+    def _mixers(self) -> list[str]:
+        """Return the kinds of mixers that layers have."""
+        leaves = (part.value for part in walk(self.slots["layer.attention"]) if isinstance(part, Constant))
+        return list(dict.fromkeys(leaves))
+
+    def _mixer(self, kind: str) -> str:
+        writers = {
+            "none": lambda: "None",
+            "attention": self._self_attention,
+            "latent": self._latent_attention,
+            "delta": self._gated_delta,
+            "mamba": self._mamba,
+            "mamba1": self._mamba1,
+            "short_convolution": self._short_convolution,
+        }
+        return writers[kind]()
+
+    def _is_kind(self, kind: str) -> Expression:
+        """Return whether a layer has this kind of mixer."""
+        return _mapped(self.slots["layer.attention"], lambda leaf: isinstance(leaf, Constant) and leaf.value == kind)
+
+    def _mixer_function(self) -> str:
+        """Return the function that chooses between mixers: those with a state are asked for, softmax is the rest."""
+        node, kinds = self.slots["layer.attention"], self._mixers()
+        *asked, last = sorted(kinds, key=lambda kind: (kind != "none", kind not in STATES))
+        body = ""
+        for kind in asked:
+            if kind == "none":
+                flag = _mapped(node, lambda leaf: leaf != Constant("none"))
+                condition = self.arguments.write(flag, "layer.attention")
+                body += f"if {_negated(condition)}:\n        return None\n    "
+                continue
+            condition = self.arguments.write(self._is_kind(kind), STATES.get(kind, "layer.attention.is_latent"))
+            body += f"if {condition}:\n        return {self._mixer(kind)}\n    "
+        classes = sorted(
+            {self._mixer(kind).partition("(")[0] for kind in kinds}, key=lambda name: (name == "None", name)
+        )
+        return self._function("_mixer", f"{body}return {self._mixer(last)}", " | ".join(classes))
+
+    def _gated_delta(self) -> str:
+        path = "layer.delta."
+        sizes = ("num_key_heads", "num_value_heads", "key_dim", "value_dim", "kernel_size", "norm_eps")
+        arguments = ["layer", "args", *(f"{name}={self._text(path + name)}" for name in sizes)]
+        defaults: dict[str, Any] = {"conv_activation": "silu", "max_rate": 1.0, "by_channel": False}
+        defaults["decay_floor"] = None
+        arguments += self._keywords(path, {**defaults, "decay_rank": None, "gate_rank": None, "gate": "silu"})
+        return f"GatedDelta({', '.join(arguments)})"
+
+    def _mamba(self) -> str:
+        path = "layer.mamba."
+        sizes = ("num_heads", "head_dim", "num_groups", "state_size", "kernel_size", "norm_eps")
+        arguments = ["layer", "args", *(f"{name}={self._text(path + name)}" for name in sizes)]
+        if not self._is_same(f"{path}norm_groups", f"{path}num_groups"):
+            arguments.append(f"norm_groups={self._text(f'{path}norm_groups')}")
+        defaults: dict[str, Any] = {"norm_first": False, "bias": False, "conv_bias": True, "conv_activation": "silu"}
+        arguments += self._keywords(path, {**defaults, "step_limits": [0.0, math.inf]})
+        return f"Mamba2({', '.join(arguments)})"
+
+    def _mamba1(self) -> str:
+        path = "layer.mamba1."
+        sizes = ("inner_size", "state_size", "step_rank", "kernel_size")
+        arguments = ["layer", "args", *(f"{name}={self._text(path + name)}" for name in sizes)]
+        defaults: dict[str, Any] = {"norm_eps": None, "norm_weights": False, "bias": False, "conv_bias": True}
+        return f"Mamba1({', '.join([*arguments, *self._keywords(path, {**defaults, 'conv_activation': 'silu'})])})"
+
+    def _short_convolution(self) -> str:
+        path = "layer.convolution."
+        arguments = ["layer", "args", f"kernel_size={self._text(f'{path}kernel_size')}"]
+        arguments.append(f"bias={self._text(f'{path}bias')}")
+        return f"ShortConvolution({', '.join(arguments)})"
 
     def _self_attention(self) -> str:
         path = "layer.attention."
@@ -239,7 +377,12 @@ class ModelCode:
             arguments.append(f"scale={self._text(path + 'scale')}")
         arguments += self._query_key_norms()
         arguments += self._keywords("layer.", {"window": None, "chunk": None})
-        arguments += self._keywords(path, {"softcap": None, "sinks": False, "clip": None, "gate": "none"})
+        arguments += self._keywords(path, {"softcap": None, "sinks": False, "clip": None, "value_scale": 1.0})
+        arguments += self._keywords(path, {"gate": "none", "gate_function": "sigmoid", "gate_bias": False})
+        if self._is_possible(f"{path}output_norm"):
+            sizes = (self._text(path + name) for name in ("num_heads", "value_dim"))
+            size = " * ".join(f"({text})" if " " in text else text for text in sizes)
+            arguments.append(f"output_norm={self._optional_norm(f'{path}output_norm', size)}")
         if self._is_possible(f"{path}alibi"):
             arguments.append(f"alibi={self._choice(f'{path}alibi', self._text(f'{path}alibi_scale'))}")
         return f"SelfAttention({', '.join(arguments)})"
@@ -306,7 +449,7 @@ class ModelCode:
         arguments.append(f"scale={self._text(f'{path}scale')}")
         arguments += self._keywords(path, {"softcap": None})
         arguments += self._keywords("layer.", {"window": None, "chunk": None})
-        arguments += self._keywords(path, {"query_latent_scale": 1.0, "kv_latent_scale": 1.0})
+        arguments += self._keywords(path, {"query_latent_scale": 1.0, "kv_latent_scale": 1.0, "gate": "none"})
         return f"LatentAttention({', '.join(arguments)})"
 
     # ------------------------------------------------------------------------------------------------ feed-forward
@@ -323,6 +466,8 @@ class ModelCode:
             arguments.append(f"output_bias={self._text(f'{path}.output_bias')}")
         if gated:
             arguments += self._keywords(f"{path}.", {"clamp": None, "up_offset": 0.0})
+        if self._is_possible(f"{path}.inner_norm"):
+            arguments.append(f"inner_norm={self._optional_norm(f'{path}.inner_norm', arguments[1])}")
         module = path.replace("layer.feed_forward", "layers.*.mlp").replace(".shared", ".shared_experts")
         if any(f"{name}.".startswith(f"{module}.activation.") for row in self.layout for name in row["ours"]):
             arguments.append("learned_activation=True")  # a parameter of the activation is stored
@@ -333,12 +478,13 @@ class ModelCode:
         router = ["args.hidden_size", self._text(f"{path}router.num_experts"), self._text(f"{path}router.top_k")]
         defaults: dict[str, Any] = {"score": "softmax", "order": "score_first", "normalize": False, "scale": 1.0}
         defaults |= {"bias": False, "selection_bias": False, "groups": 1, "top_groups": 1}
-        router += self._keywords(f"{path}router.", defaults)
+        router += self._keywords(f"{path}router.", defaults | {"jitter": 0.0})
         if self.slots[f"{path}router.groups"] != Constant(1):
             router += self._keywords(f"{path}router.", {"group_score": "top2_sum"})
         experts = ["args.hidden_size", self._text(f"{path}experts.intermediate_size"), router[1]]
         experts += self._keywords(f"{path}experts.", {"activation": "silu", "gated": True, "bias": False})
         experts += self._keywords(f"{path}experts.", {"clamp": None, "up_offset": 0.0})
+        experts += self._keywords(path, {"weigh_inputs": False})
         arguments = [f"router=Router({', '.join(router)})", f"experts=Experts({', '.join(experts)})"]
         if self._is_possible(f"{path}shared"):
             arguments.append(f"shared_experts={self._choice(f'{path}shared', self._mlp(f'{path}shared'))}")
@@ -434,7 +580,8 @@ _SHORT: Final = 4
 def _mapped(node: Expression, truth: Callable[[Expression], bool]) -> Expression:
     """Return a choice between things as the same choice between true and false."""
     if isinstance(node, PerLayer | WhenEqual):
-        return replace(node, then=_mapped(node.then, truth), otherwise=_mapped(node.otherwise, truth))
+        then, otherwise = _mapped(node.then, truth), _mapped(node.otherwise, truth)
+        return then if then == otherwise else replace(node, then=then, otherwise=otherwise)
     return Constant(truth(node))
 
 
@@ -461,10 +608,13 @@ def _norm_calls(code: str) -> Iterator[str]:
             start = code.find(name, end)
 
 
+def _negated(condition: str) -> str:
+    """Return the negation of a condition that is one name, call or negation."""
+    return condition.removeprefix("not ") if condition.startswith("not ") else f"not {condition}"
+
+
 def imports_of(code: str, modules: Mapping[str, Sequence[str]] = MODULES) -> list[str]:
     """Return the import lines for the names that stand in the code."""
-    import re
-
     words = set(re.findall(r"\w+", code))
     found = []
     for module, names in modules.items():
@@ -476,8 +626,9 @@ def imports_of(code: str, modules: Mapping[str, Sequence[str]] = MODULES) -> lis
 
 _ALTERNATIVES: Final = {
     "gate": ("none", "elementwise", "headwise"),
+    "gate_function": ("sigmoid", "softplus"),
     "group_score": ("max", "top2_sum"),
     "order": ("score_first", "select_first"),
-    "score": ("softmax", "sigmoid"),
+    "score": ("softmax", "sigmoid", "sparse_mixer"),
 }
 """Keywords that take one of a few words, which a field of a config can name too."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.models.config_fields import HARMLESS_FIELDS, MUST_BE_OFF, TOKEN_FIELDS
 from areal.porting.bind.expressions import conditions_of, fields_of, walk
 from areal.porting.family import (
+    AllLayers,
     AtLeast,
     AtMost,
     Constant,
@@ -20,6 +21,7 @@ from areal.porting.family import (
     Listed,
     Member,
     Multiple,
+    Remainder,
     RotaryField,
     WhenEqual,
     WhenNull,
@@ -55,7 +57,7 @@ LENGTHS: Final = ("max_position_embeddings", "n_positions", "max_sequence_length
 SHARED: Final = frozenset({"initializer_range", "model_type", "rotary", "token_ids"})
 """Attributes that every family has beside its own fields."""
 ROTARY_FIELDS: Final = frozenset({"rope_parameters", "rope_scaling", "rope_theta"})
-"""Fields that `take_rotary` reads."""
+"""Fields that `take_rotary` reads, in families whose tables are those of rope_parameters."""
 _HARMLESS: Final = frozenset({*HARMLESS_FIELDS, *TOKEN_FIELDS})
 """Fields that change nothing in any family."""
 
@@ -76,12 +78,16 @@ class FieldPlan:
     minimum: int = 1
     numbers: bool = False
     """Whether it is a list with a number for each layer."""
+    bounds: bool = False
+    """Whether it is a list of two numbers, a range, that is read as a whole."""
 
     @property
     def annotation(self) -> str:
         """Of the attribute."""
         if self.numbers:
             return "tuple[float, ...]"
+        if self.bounds:
+            return "tuple[float, float]"
         if self.type == "list":
             items = {type(value).__name__ for value in self.allowed} or {"int"}
             return f"tuple[{' | '.join(sorted(items))}, ...]"
@@ -127,6 +133,7 @@ class FieldPlans:
 def plan_fields(slots: Mapping[str, Expression], uses: Sequence[FieldUse]) -> FieldPlans:
     """Return the plan for the fields of a report."""
     canonical = _canonical_attributes(slots, uses)
+    taken_elsewhere = ROTARY_FIELDS if reads_rotary_parameters(slots) else frozenset({"rope_parameters"})
     taken = {*SHARED, *canonical.values()}
     kept: list[FieldPlan] = []
     parts = list(_parts(slots, uses))
@@ -134,7 +141,7 @@ def plan_fields(slots: Mapping[str, Expression], uses: Sequence[FieldUse]) -> Fi
         name = use.name
         is_length = canonical.get(name) == "max_position_embeddings" and use.status == "ignored"
         is_kept = use.status == "used" or is_length
-        if not is_kept or name.partition(".")[0] in ROTARY_FIELDS or name in SHARED:
+        if not is_kept or name.partition(".")[0] in taken_elsewhere or name in SHARED:
             continue
         attribute = canonical.get(name) or attribute_name(name)
         while name not in canonical and attribute in taken:
@@ -162,6 +169,14 @@ def plan_fields(slots: Mapping[str, Expression], uses: Sequence[FieldUse]) -> Fi
         if alias not in {other.name for other in uses}
     }
     return FieldPlans(tuple(kept), fixed, ignored, aliases)
+
+
+def reads_rotary_parameters(slots: Mapping[str, Expression]) -> bool:
+    """Return whether some table is that of rope_parameters, which `take_rotary` reads with its older spellings: then
+    fields of these names are its own. In other families a field called rope_theta is like any other."""
+    node = slots.get("layer.rotary")
+    parts = walk(node) if node is not None else ()
+    return any(isinstance(part, RotaryField) and part.theta is None for part in parts)
 
 
 def _parts(slots: Mapping[str, Expression], uses: Sequence[FieldUse]) -> Iterator[Expression | Condition]:
@@ -198,7 +213,8 @@ def _field_plan(use: FieldUse, attribute: str, parts: Sequence[Expression | Cond
         raise ReportError(f"the analysis reports the config field {name!r} of type {kind!r} as one that is used")
     listed = [part for part in parts if isinstance(part, Listed) and part.field == name]
     allowed = use.allowed
-    per_layer = kind == "list" and bool(listed or (rule is not None and not _whole_list(rule)))
+    whole = isinstance(rule, AllLayers) or _whole_list(rule)
+    per_layer = kind == "list" and bool(listed or (rule is not None and not whole))
     if per_layer and not allowed:
         # Entries that conditions, examples and the default mention.
         mentioned = [value for part in listed for value in part.values]
@@ -210,7 +226,10 @@ def _field_plan(use: FieldUse, attribute: str, parts: Sequence[Expression | Cond
     filled = use.default_rule is not None
     numbers = [value for value in (use.default, use.example, use.minimum) if type(value) is int]
     # 0 makes sense for a number of layers to leave out; else what was proven, or 1.
-    is_threshold = any(isinstance(part, AtLeast | AtMost) and part.field == name for part in parts)
+    is_threshold = any(
+        (isinstance(part, AtLeast | AtMost) and part.field == name) or (isinstance(part, Remainder) and part.to == name)
+        for part in parts
+    )
     return FieldPlan(
         name=name,
         attribute=attribute,
@@ -220,8 +239,15 @@ def _field_plan(use: FieldUse, attribute: str, parts: Sequence[Expression | Cond
         per_layer=per_layer,
         allowed=allowed,
         minimum=min([*numbers, 0 if is_threshold else 1, 1]),
+        bounds=kind == "list" and is_range(use.example) and any(part == Field(name) for part in parts),
         numbers=any(isinstance(part, RotaryField) and part.thetas == name for part in parts),
     )
+
+
+def is_range(value: Any) -> bool:
+    """Return whether a value is a pair of numbers, not both whole."""
+    numbers = isinstance(value, list | tuple) and len(value) == 2 and all(type(each) in (int, float) for each in value)
+    return numbers and any(isinstance(each, float) for each in value)
 
 
 def _with_meaning_of_null(use: FieldUse, parts: Sequence[Expression | Condition]) -> FieldUse:
@@ -275,17 +301,23 @@ def reading(plan: FieldPlan, write: Callable[[Expression], str], num_layers: str
 
 def _list_reading(plan: FieldPlan, name: str, owner: str, write: Callable[[Expression], str], num_layers: str) -> str:
     rule, default = plan.use.default_rule, plan.use.default
+    if plan.bounds:
+        absent = "" if default is None or plan.use.required else f", {tuple_literal(default)}"
+        return f"{owner}.bounds({name}{absent})"
     if plan.numbers:
         filled = "" if rule is None else f", null={write(rule)}"
         return f"{owner}.numbers_per_layer({name}, {num_layers}{filled})"
     if not plan.per_layer:
         default = _whole_list(rule) or default
         absent = "" if not default else f", {tuple_literal(default)}"
+        absent = f", {write(rule)}" if isinstance(rule, AllLayers) else absent
         # No layer is in a list that is null, which is what the config class means by it too.
         is_needed = plan.use.required and not plan.use.nullable
         return f"{owner}.integers({name}{', None' if is_needed else absent})"
     arguments = [name, num_layers]
-    if rule is not None:
+    if _whole_list(rule):
+        arguments.append(tuple_literal(_whole_list(rule)))
+    elif rule is not None:
         filled = f"[{write(rule)} for layer in range({num_layers})]"
         conditions = [condition for part in walk(rule) for condition in conditions_of(part)]
         divides = any(isinstance(each, Multiple) and isinstance(each.of, str) for each in conditions)

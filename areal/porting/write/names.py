@@ -14,7 +14,7 @@ from typing import Any, Final
 from areal.porting.records import ReportError
 
 _FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
-_PARAMETER: Final = re.compile(r"[A-Za-z_*{][A-Za-z0-9_*{}]*(\.[A-Za-z0-9_*{}]+)*")
+_PARAMETER: Final = re.compile(r"[A-Za-z_*{][A-Za-z0-9_*{}]*(\.[A-Za-z0-9_*{},]+)*")
 _MODEL_TYPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _CLASS: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_NAME: Final = 120
@@ -28,7 +28,8 @@ def field_name(name: Any) -> str:
 
 
 def parameter_name(name: Any) -> str:
-    """Check the name of a module or parameter; `*` is the number of the layer and `{expert}` that of the expert."""
+    """Check the name of a module or parameter; `*` is the number of the layer, `{expert}` that of the expert, and
+    `{q,k,v}` is one of several."""
     return _matching(name, _PARAMETER, "a parameter")
 
 

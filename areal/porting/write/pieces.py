@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.porting.bind.expressions import from_json
 from areal.porting.family import Constant, FieldUse
 from areal.porting.records import ReportError
+from areal.porting.spec import PLACES
 from areal.porting.write.arguments import Arguments, is_among, section_variable
 from areal.porting.write.code import ModelCode, imports_of, with_norm_function
 from areal.porting.write.fields import CANONICAL, plan_fields
@@ -27,6 +28,7 @@ from areal.porting.write.names import (
     tuple_literal,
 )
 from areal.porting.write.words import describe
+from areal.porting.write.wrapper import wrapper_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,10 +52,15 @@ def family(report: Mapping[str, Any], unit: str) -> dict[str, Any]:
     Raises ReportError for what cannot be written.
     """
     model_type_name(report["model_type"])
+    wrapper = {"wrapper": wrapper_pieces(report["wrapper"])} if "wrapper" in report else {}
+    if wrapper and report["wrapper"]["registered"]:
+        title = class_name(report["wrapper"]["architecture"])
+        summary = f"checkpoints of several models around {report['model_type']}"
+        return {"title": title, "sentence": f"{title}: {summary}.", "summary": summary, **wrapper}
     slots = {slot: from_json(node) for slot, node in report["slots"].items()}
     uses = [_field_use(use) for use in report["fields"]]
     plans = plan_fields(slots, uses)
-    arguments = Arguments(report["architecture"], slots, uses, plans)
+    arguments = Arguments(report["architecture"], slots, uses, plans, _auto_map(report))
     writer = ModelCode(arguments, report["layout"], FAMILY)
     keywords = writer.decoder_keywords()
     mark = "\x00"  # the two parts are looked at together: a norm may stand in both
@@ -85,6 +92,7 @@ def family(report: Mapping[str, Any], unit: str) -> dict[str, Any]:
             ).items()
         ],
         "tests": checks(report, uses, plans),
+        **wrapper,
     }
 
 
@@ -97,11 +105,27 @@ def _field_use(entry: Mapping[str, Any]) -> FieldUse:
     return FieldUse(**said | {"name": field_name(entry["name"]), "default_rule": rule and from_json(rule)})
 
 
+_CODE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*")
+_MODELS: Final = ("AutoConfig", "AutoModelForCausalLM")
+"""Keys of auto_map that say what a causal model computes."""
+
+
+def _auto_map(report: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of the classes in modeling files that the report is about. Raises ReportError for odd ones."""
+    named = (report.get("code") or {}).get("auto_map") or {}
+    found = {name: str(named[name]).rpartition("--")[2] for name in _MODELS if name in named}
+    for name, code in found.items():
+        if not _CODE.fullmatch(code):
+            raise ReportError(f"the analysis reports {code!r} as the code of {name}; expected FILE.CLASS")
+    return found
+
+
 def _arguments(arguments: Arguments) -> dict[str, Any]:
     aliases, ignored = arguments.plans.aliases, arguments.ignored()
     top = {name: reason for name, reason in ignored.items() if "." not in name}
     reading = [f"fields = ConfigFields(config{', aliases=ALIASES' if aliases else ''})"]
     reading += [f"{section_variable(name)} = fields.section({literal(name)})" for name in arguments.sections()]
+    reading += arguments.omissions()
     reading += [f"{name} = {text}" for name, text in arguments.locals()]
     reading.append(f"args = cls({', '.join(f'{name}={text}' for name, text in arguments.values())})")
     reading += arguments.requirements()
@@ -112,6 +136,7 @@ def _arguments(arguments: Arguments) -> dict[str, Any]:
     reading += [f"fields.finish({'IGNORED' if top else ''})", "return args"]
     exported = [f"{literal(name)}: {text}" for name, text in arguments.exported()]
     exported += [arguments.exported_rotary()] if arguments.exported_rotary() else []
+    exported += ["**self.remote_code()"] if arguments.auto_map else []
     exported.append("**self.token_ids")
     properties = [
         {
@@ -124,9 +149,11 @@ def _arguments(arguments: Arguments) -> dict[str, Any]:
         for made in arguments.properties.values()
     ]
     attributes = _attributes(arguments)
+    auto_map = [[literal(name), literal(code)] for name, code in sorted(arguments.auto_map.items())]
     code = "\n".join([*reading, *exported, *(str(item["annotation"]) for item in attributes), "DecoderArgs"])
     return {
         "imports": [*(["import sys"] if "sys.maxsize" in code else []), *imports_of(code, _ARGUMENT_MODULES)],
+        **({"auto_map": auto_map} if auto_map else {}),
         "aliases": [[literal(other), literal(name)] for other, name in sorted(aliases.items())],
         "ignored": [[literal(name), literal(reason)] for name, reason in sorted(top.items())],
         "attributes": attributes,
@@ -158,6 +185,8 @@ ROWS: Final = {
     "rows": "Rows",
     "experts": "SeparateExperts",
     "stacked_experts": "StackedExperts",
+    "filter_pieces": "FilterPieces",
+    "filters": "Filters",
     "reshaped": "Reshaped",
     "swapped_halves": "SwappedHalves",
 }
@@ -170,6 +199,7 @@ _SPLITS: Final = {
     "experts.gate_proj": "EXPERT_COLUMN",
     "experts.up_bias": "EXPERT_COLUMN",
     "experts.up_proj": "EXPERT_COLUMN",
+    "gate_bias": "COLUMN",
     "gate_proj": "COLUMN",
     "k_proj": "COLUMN",
     "kv_b_proj": "COLUMN",
@@ -218,6 +248,8 @@ def tensor_parallel(
     """Map each module (or stacked parameter) to its split, sorted; also those that only other configs than the tiny one
     have. untied: whether some model has a head of its own."""
     names = {parameter_name(name) for entry in layout for name in entry["ours"]}
+    # Mixers with a state are split by what they are, whatever a table says.
+    names = {name for name in names if not name.startswith(tuple(f"layers.*.{place}" for place in PLACES.values()))}
     names = {name.removesuffix(".weight").removesuffix(".bias") for name in names} - {"lm_head"}
     names |= {"lm_head"} if untied else set()
     path = "layer.feed_forward"
@@ -244,7 +276,7 @@ def _row(entry: Mapping[str, Any], names: Mapping[str, str]) -> str:
     arguments = [literal(ours[0]) if len(ours) == 1 else tuple_literal(ours), literal(parameter_name(entry["on_disk"]))]
     if kind == "reshaped":
         arguments.append(tuple_literal([int(size) for size in entry["shape"]]))
-    if kind not in ("renamed", "transposed", "reshaped", "swapped_halves"):
+    if kind not in ("renamed", "transposed", "reshaped", "swapped_halves", "filters", "filter_pieces"):
         if entry.get("arrangement") not in (None, "", "concat"):
             arguments.append(f"arrangement={literal(str(entry['arrangement']))}")
         if entry.get("transposed"):
@@ -304,7 +336,7 @@ def checks(report: Mapping[str, Any], uses: Sequence[FieldUse], plans: FieldPlan
         "small": _items(small),
         "reloaded": [literal("tiny"), *(literal(one_line(variant["name"], 60)) for variant in most_changed)],
         "defaults": literal({"model_type": report["model_type"], **required}),
-        "refused": _refused(plans),
+        "refused": _refused(plans, counted=report["slots"]["num_layers"].get("kind") == "length"),
         "recorded": bool(report.get("reference")),
     }
 
@@ -313,6 +345,8 @@ def _must_be_said(use: FieldUse) -> bool:
     """Return whether a config without the field is refused: its absence means nothing known, or an unproven value."""
     if use.required:
         return True
+    if use.status == "used" and use.allowed and not isinstance(use.default, list | dict):
+        return use.default is not None and not is_among(use.default, use.allowed)
     if use.status != "fixed" or not use.allowed or isinstance(use.default, list | dict):
         return False
     return not is_among(use.default, use.allowed)
@@ -323,8 +357,9 @@ def _items(config: Mapping[str, Any]) -> list[list[str]]:
     return [[literal(name), literal(config[name])] for name in ordered]
 
 
-def _refused(plans: FieldPlans) -> list[list[str]]:
-    """Return fields with a value that the family does not take, as source."""
+def _refused(plans: FieldPlans, *, counted: bool) -> list[list[str]]:
+    """Return fields with a value that the family does not take, as source. counted: whether a list over layers says how
+    many there are, so that no length of it is wrong."""
     found: list[list[str]] = []
     for use in plans.fixed:
         other = _other(use.allowed)
@@ -337,8 +372,10 @@ def _refused(plans: FieldPlans) -> list[list[str]]:
             found.append([literal(plan.name), literal("many")])
         elif plan.attribute == "num_layers":
             found.append([literal(plan.name), "0"])
-        elif plan.per_layer:
+        elif plan.per_layer and not counted:
             found.append([literal(plan.name), literal(list(plan.allowed[:1]))])
+        elif plan.per_layer and _other(plan.allowed) is not None:
+            found.append([literal(plan.name), literal([*plan.allowed, _other(plan.allowed)])])
     return found[:_MAX_REFUSED]
 
 

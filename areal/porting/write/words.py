@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from areal.porting.bind.expressions import walk
 from areal.porting.family import Constant, Field, PerLayer, WhenEqual, WhenNull
 from areal.porting.spec import BLOCKS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from areal.porting.family import Expression
 
@@ -17,16 +18,37 @@ FIELD_DOCUMENTATION: Final = {
     "attention_bias": "Whether query, key, value and output projections have biases.",
     "attention_multiplier": "Factor on query-key products.",
     "attn_logit_softcapping": "Bound of the attention scores, before the softmax.",
+    "block_auto_adjust_ff_dim": "Whether the width of the feed-forward layers is two thirds of what is said, rounded.",
+    "block_ffn_dim_multiplier": "Factor on the width of the feed-forward layers, before it is rounded.",
+    "block_multiple_of": "What the width of the feed-forward layers is rounded up to a multiple of.",
+    "conv_bias": "Whether the convolution and the projections around it have biases.",
+    "conv_l_cache": "Tokens that a convolution sees, its own included.",
     "decoder_sparse_step": "Every so many layers, one has experts.",
     "embedding_multiplier": "Factor on the token embeddings.",
     "final_logit_softcapping": "Bound of the logits.",
     "first_k_dense_replace": "Number of the first layers, which have no experts.",
+    "full_attn_idxs": "Layers with attention, where no kinds of layers are listed.",
     "hidden_act": "Activation of the feed-forward layers.",
     "hidden_activation": "Activation of the feed-forward layers.",
     "intermediate_size": "Width of the feed-forward layers.",
     "kv_lora_rank": "Width of the compressed keys and values.",
-    "layer_types": "Kind of attention of each layer.",
+    "layer_types": "Kind of attention, or of another mixer, of each layer.",
+    "linear_allow_neg_eigval": "Whether states may change their sign.",
+    "linear_conv_kernel_dim": "Tokens that the filters of a delta rule see.",
+    "linear_key_head_dim": "Width of a key head of a delta rule.",
+    "linear_num_key_heads": "Key heads of a delta rule.",
+    "linear_num_value_heads": "Value heads of a delta rule; each key head serves as many of them.",
+    "linear_value_head_dim": "Width of a value head of a delta rule.",
     "logits_scaling": "What the logits are divided by.",
+    "mamba_conv_bias": "Whether the filters of Mamba have biases.",
+    "mamba_d_conv": "Tokens that the filters of Mamba see.",
+    "mamba_d_head": "Width of a head of Mamba-2.",
+    "mamba_d_state": "Width of the keys and queries of Mamba.",
+    "mamba_dt_rank": "Width of what the steps of Mamba-1 are made of.",
+    "mamba_expand": "Width of all heads, or channels, of Mamba, in widths of the model.",
+    "mamba_n_groups": "Groups of heads of Mamba-2 that share keys and queries.",
+    "mamba_n_heads": "Heads of Mamba-2.",
+    "mamba_proj_bias": "Whether the projections of Mamba have biases.",
     "mlp_bias": "Whether the feed-forward layers have biases.",
     "mlp_only_layers": "Layers with an ordinary feed-forward layer in place of experts.",
     "moe_intermediate_size": "Width of one expert.",
@@ -54,6 +76,14 @@ FIELD_DOCUMENTATION: Final = {
 }
 """Attribute of the arguments to its docstring; others are described by the name of their field."""
 
+STATES: Final = {
+    "delta": "gated delta rules",
+    "mamba": "Mamba-2 layers",
+    "mamba1": "Mamba-1 layers",
+    "short_convolution": "gated short convolutions",
+}
+"""Kind of mixer with a state to what a sentence calls it."""
+
 PROPERTIES: Final = {
     "embedding_multiplier": ("embedding_scale", "Factor on the token embeddings."),
     "layer.attention.head_dim": ("attention_head_dim", "Width of a head."),
@@ -67,7 +97,25 @@ PROPERTIES: Final = {
     "layer.attention.query_norm": ("has_query_norm", "Whether queries and keys are normalised."),
     "layer.attention.key_norm": ("has_key_norm", "Whether keys are normalised."),
     "layer.attention.sinks": ("has_sinks", "Whether heads have an attention sink."),
+    "layer.attention": ("has_mixer", "Whether a layer mixes tokens."),
+    "layer.feed_forward.there": ("has_feed_forward", "Whether a layer has a feed-forward layer, or experts."),
     "layer.block": ("block", "How attention and feed-forward layer are wired."),
+    "layer.mamba": ("is_mamba", "Whether Mamba-2 mixes the tokens of a layer."),
+    "layer.mamba.head_dim": ("mamba_head_dim", "Width of a head of Mamba-2."),
+    "layer.mamba.num_groups": ("mamba_groups", "Groups of heads of Mamba-2 that share keys and queries."),
+    "layer.mamba.num_heads": ("mamba_heads", "Heads of Mamba-2."),
+    "layer.mamba.step_limits": ("step_limits", "Bounds of the steps of Mamba-2."),
+    "layer.mamba.state_size": ("mamba_state_size", "Width of the keys and queries of Mamba-2."),
+    "layer.mamba1": ("is_mamba", "Whether Mamba-1 mixes the tokens of a layer."),
+    "layer.mamba1.inner_size": ("mamba_size", "Channels of Mamba-1."),
+    "layer.mamba1.step_rank": ("step_rank", "Width of what the steps of Mamba-1 are made of."),
+    "layer.delta": ("has_delta_rule", "Whether a delta rule mixes the tokens of a layer."),
+    "layer.delta.key_dim": ("delta_key_dim", "Width of a key head of delta rules."),
+    "layer.delta.max_rate": ("max_rate", "Largest rate at which a state is rewritten."),
+    "layer.delta.num_key_heads": ("delta_key_heads", "Key heads of delta rules."),
+    "layer.delta.num_value_heads": ("delta_value_heads", "Value heads of delta rules."),
+    "layer.delta.value_dim": ("delta_value_dim", "Width of a value head of delta rules."),
+    "layer.convolution": ("is_convolution", "Whether a convolution mixes the tokens of a layer."),
     "layer.chunk": ("chunk", "Positions per chunk that a token sees only its own of; None: no chunks."),
     "layer.feed_forward": ("has_experts", "Whether a layer has experts."),
     "layer.feed_forward.experts.intermediate_size": ("expert_size", "Width of one expert."),
@@ -77,6 +125,10 @@ PROPERTIES: Final = {
     "layer.feed_forward.router.top_k": ("top_k", "Experts that each token uses."),
     "layer.feed_forward.shared": ("has_shared_experts", "Whether there is a feed-forward layer beside the experts."),
     "layer.feed_forward.shared.intermediate_size": ("shared_size", "Width of what all tokens use beside the experts."),
+    "layer.norms.post_feedforward_layernorm": (
+        "has_feed_forward_norm",
+        "Whether what the feed-forward part of a layer gives is normed.",
+    ),
     "layer.norms.input_layernorm": ("has_input_norm", "Whether the attention of a layer reads normed hidden states."),
     "layer.residual_multiplier": ("residual_scale", "Factor on what attention and feed-forward layers add."),
     "layer.rotary": ("is_rotated", "Whether queries and keys of a layer are rotated."),
@@ -100,7 +152,7 @@ def property_of(slot: str) -> tuple[str, str]:
 def describe(slots: Mapping[str, Expression], defaults: Mapping[str, Any]) -> str:
     """Return what a family is, in a sentence without its name: "pre-norm blocks of grouped-query attention and SwiGLU".
     defaults: of the config fields."""
-    parts = [f"{_attention(slots)} and {_feed_forward(slots, defaults)}"]
+    parts = [" and ".join(filter(None, (_attention(slots), _feed_forward(slots, defaults))))]
     extras = [text for text, there in _extras(slots) if there]
     if extras:
         parts.append(", ".join(extras[:4]))
@@ -117,7 +169,14 @@ def _value(slots: Mapping[str, Expression], slot: str, default: Any = None) -> A
 
 
 def _attention(slots: Mapping[str, Expression]) -> str:
-    if _value(slots, "layer.attention") == "latent":
+    kinds = [part.value for part in walk(slots["layer.attention"]) if isinstance(part, Constant)]
+    words = [text for kind, text in STATES.items() if kind in kinds]
+    softmax = set(kinds) - STATES.keys() - {"none"}
+    return " and ".join([*words, *([_softmax_attention(slots, kinds)] if softmax else [])])
+
+
+def _softmax_attention(slots: Mapping[str, Expression], kinds: Sequence[str]) -> str:
+    if "latent" in kinds:
         return "multi-head latent attention"
     heads, kv_heads = slots.get("layer.attention.num_heads"), slots.get("layer.attention.num_kv_heads")
     if heads == kv_heads:
@@ -135,9 +194,9 @@ def _attention(slots: Mapping[str, Expression]) -> str:
 
 
 def _feed_forward(slots: Mapping[str, Expression], defaults: Mapping[str, Any]) -> str:
-    kind = _value(slots, "layer.feed_forward", "mlp")
-    if kind == "moe":
-        return "a mixture of experts"
+    kinds = {part.value for part in walk(slots["layer.feed_forward"]) if isinstance(part, Constant)} - {"none"}
+    if kinds <= {"moe"}:
+        return "a mixture of experts" if kinds else ""
     mlp = "a gated feed-forward layer" if _value(slots, "layer.feed_forward.gated", True) else "a feed-forward layer"
     activation = slots.get("layer.feed_forward.activation")
     usual = activation.value if isinstance(activation, Constant) else None
@@ -145,7 +204,7 @@ def _feed_forward(slots: Mapping[str, Expression], defaults: Mapping[str, Any]) 
         usual = defaults.get(activation.name)
     if mlp.startswith("a gated") and usual in ("silu", "swish"):
         mlp = "SwiGLU"
-    return mlp if kind == "mlp" else f"{mlp} or a mixture of experts"
+    return mlp if kinds == {"mlp"} else f"{mlp} or a mixture of experts"
 
 
 def _extras(slots: Mapping[str, Expression]) -> list[tuple[str, bool]]:

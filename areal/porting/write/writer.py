@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.porting.bind.expressions import SCORE_FACTOR
 from areal.porting.family import (
     All,
+    AllLayers,
     AtLeast,
     AtMost,
+    Ceiling,
     Constant,
     Field,
     First,
     Flag,
+    Length,
     Listed,
     Member,
     Multiple,
@@ -30,7 +33,10 @@ from areal.porting.family import (
     PerLayer,
     Power,
     Product,
+    Range,
+    Remainder,
     RotaryScaled,
+    RoundedUp,
     Sum,
     WhenEqual,
     WhenNull,
@@ -45,6 +51,16 @@ if TYPE_CHECKING:
 
 _CHOICE, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _SIGN, _POWER, _ATOM = range(9)
 """How tightly the outermost operator of a text binds."""
+
+
+_TYPES: Final[dict[type, str]] = {
+    AllLayers: "list",
+    Ceiling: "int",
+    Length: "int",
+    Range: "tuple[float, float]",
+    RoundedUp: "int",
+}
+"""Of expressions that are no float."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +102,8 @@ class Writer:
                 return {"int"} if node.integer or self._is_integral(node) else {"float"}
             case Sum(terms):
                 return {"int"} if all(self.types(term) == {"int"} for term in terms) else {"float"}
-            case Power() | RotaryScaled():
-                return {"float"}
+            case AllLayers() | Ceiling() | Length() | Range() | RoundedUp() | Power() | RotaryScaled():
+                return {_TYPES.get(type(node), "float")}
             case WhenNull(name, otherwise):
                 return ({self._value(name).type} - {"None"}) | self.types(otherwise)
             case PerLayer() | WhenEqual():
@@ -111,6 +127,14 @@ class Writer:
                 power = literal(int(exponent) if exponent == int(exponent) else exponent)
                 text = f"{_within(self._expression(base), _ATOM)} ** {power}"
                 return (text, _POWER) if factor == 1.0 else (f"{literal(factor)} * {text}", _PRODUCT)
+            case Length(name):
+                return f"len({self._value(name).text})", _ATOM
+            case Range(low, high):
+                return f"({self.expression(low)}, {self.expression(high)})", _ATOM
+            case AllLayers(depth):
+                return f"tuple(range({self._value(depth).text}))", _ATOM
+            case Ceiling() | RoundedUp():
+                return self._rounded_up(node)
             case RotaryScaled(base):
                 return f"{_within(self._expression(base), _PRODUCT)} * {self._value(SCORE_FACTOR).text}", _PRODUCT
             case WhenNull(name, otherwise):
@@ -184,6 +208,13 @@ class Writer:
 
     # ---------------------------------------------------------------------------------------------------- products
 
+    def _rounded_up(self, node: Ceiling | RoundedUp) -> _Text:
+        if isinstance(node, Ceiling):
+            return f"-(-{self._value(node.of).text} // {literal(node.divisor)})", _SIGN
+        size, step = _within(self._expression(node.base), _PRODUCT), self._value(node.multiple).text
+        size = f"int({size} * {self._value(node.scale).text})" if node.scale else f"({size})"
+        return f"-(-{size} // {step}) * {step}", _PRODUCT
+
     def _product(self, node: Product) -> _Text:
         powers = {name: power for name, power in node.powers if power}
         factor = node.factor
@@ -236,6 +267,8 @@ class Writer:
                 divisor = self._value(of).text if isinstance(of, str) else literal(of)
                 shifted = f"(layer {'+' if shift > 0 else '-'} {abs(int(shift))})" if shift else "layer"
                 return f"{shifted} % {divisor} == 0", _COMPARISON
+            case Remainder(of, to):
+                return f"layer % {self._value(of).text} == {self._value(to).text}", _COMPARISON
             case Member(name):
                 return f"layer in {self._value(name).text}", _COMPARISON
             case Flag(name, value):

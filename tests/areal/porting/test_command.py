@@ -79,7 +79,7 @@ def test_nothing_is_guessed_where_there_is_code(capsys: pytest.CaptureFixture[st
 
 def test_only_a_proven_family_stands_in(capsys, unknown, analysed, monkeypatch) -> None:
     monkeypatch.setattr("areal.porting.bind.analyse.analyse", lambda subject: analysed(subject.model_type))
-    assert "mamba itself cannot be expressed" in refused(capsys, unknown, "--like", "mamba")
+    assert "rwkv itself cannot be expressed" in refused(capsys, unknown, "--like", "rwkv")
     assert "unknown model_type 'nosuch'" in refused(capsys, unknown, "--like", "nosuch")
     assert "is an encoder-decoder" in refused(capsys, unknown, "--like", "t5")
 

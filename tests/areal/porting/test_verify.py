@@ -95,6 +95,22 @@ def test_weights_that_are_read_as_others_are_wrong(monkeypatch, factor, wrong):
     assert (verify.check("qwen3", SMALL, seed=3) > 1) is wrong
 
 
+@pytest.mark.parametrize(("flips", "wrong"), [(1, False), (3, True)])
+def test_a_choice_between_equal_scores_is_judged_with_other_weights(monkeypatch, flips, wrong):
+    computed, singles = verify.packed_logits, []
+
+    def flipping(model, documents):
+        logits = computed(model, documents)
+        if logits.dtype == torch.float64:
+            return logits
+        singles.append(logits)
+        return logits + 1.0 if len(singles) <= flips else logits
+
+    monkeypatch.setattr(verify, "packed_logits", flipping)
+    assert (verify.check("qwen3", SMALL, seed=3) > 1) is wrong
+    assert len(singles) == min(flips + 1, verify.DRAWS)
+
+
 def test_only_small_differences_of_unstable_configs_are_rounding():
     assert verify.is_rounding(2.5, 0.46)
     assert not verify.is_rounding(2.5, 0.2), "a stable config"

@@ -128,7 +128,7 @@ def test_code_that_is_not_trusted_is_read_only(capsys: pytest.CaptureFixture[str
 
 
 def test_an_architecture_beyond_the_blocks_is_refused_by_name(report) -> None:
-    found = report("mamba")
+    found = report("rwkv")
     assert found["status"] == "unsupported"
     assert all(each["feature"] and each["where"] for each in found["missing"])
     assert not found["slots"]

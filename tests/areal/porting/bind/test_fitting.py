@@ -24,6 +24,7 @@ from areal.porting.family import (
     Not,
     PerLayer,
     Product,
+    Remainder,
     Sum,
     WhenEqual,
     WhenNull,
@@ -47,6 +48,7 @@ EXACT: tuple[Expression, ...] = (
     PerLayer(AtLeast("first"), Constant("moe"), Constant("mlp")),
     PerLayer(All((Multiple("step", 1), AtLeast("first"), AtMost("last"))), Constant("moe"), Constant("mlp")),
     PerLayer(Multiple(4, 1), Constant(None), Field("reach")),
+    PerLayer(Remainder("turn_period", "turn_offset"), Constant("attention"), Constant("mamba")),
     PerLayer(First(), Constant(False), Constant(True)),
     Sum((Field("width"), Constant(1))),
 )
@@ -77,6 +79,8 @@ def config(generator: random.Random) -> dict[str, Any]:
         "size": generator.choice([None, 12, 16, 24]),
         "step": generator.choice([1, 2, 3]),
         "width": generator.choice([32, 64, 96, 128]),
+        "turn_period": generator.choice([2, 3, 4]),
+        "turn_offset": generator.choice([0, 1]),
     }
 
 

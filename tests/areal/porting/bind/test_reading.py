@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from areal.porting.bind.accounting import SKIPPED
 from areal.porting.bind.reading import filling_rules, learn
-from areal.porting.bind.variations import alternatives, changed
-from areal.porting.family import Constant, Field, Product, WhenNull
+from areal.porting.bind.variations import MISSING, alternatives, changed
+from areal.porting.family import Ceiling, Constant, Field, Product, WhenNull
 from areal.porting.probe.subject import resolve
 from areal.porting.probe.tiny import tiny_config
 
@@ -55,6 +56,44 @@ def test_a_list_over_layers_is_filled_by_the_fields_that_transformers_reads() ->
     assert reader.complete(config)["layer_types"] == ["full_attention"] * 3 + ["sliding_attention"]
     config = changed(config, {"use_sliding_window": False})
     assert reader.complete(config)["layer_types"] == ["full_attention"] * 4
+
+
+def test_a_pattern_is_that_of_many_layers() -> None:
+    subject = resolve("kimi_linear")
+    base = tiny_config(subject)
+    assert set(base["layer_types"]) == {"full_attention", "linear_attention"}, "few layers lose no kind"
+    reader = learn(subject, base, DEPTH, SKIPPED)
+    for depth in (4, 23):
+        config = {**base, "layer_types": None, "mlp_layer_types": None, DEPTH: depth}
+        kinds = reader.complete(config)["layer_types"]
+        # Layers 4, 8, 12, but not 0: as every fifth layer for as long as there are only nine.
+        assert [layer for layer, kind in enumerate(kinds) if kind == "full_attention"] == list(range(4, depth, 4))
+
+
+def test_a_text_in_place_of_a_number_is_filled_as_the_class_does() -> None:
+    base, reader = learned("bamba")
+    assert reader.placeholders == {"mamba_d_head": "auto"}
+    for config in (changed(base, {"mamba_d_head": "auto"}), changed(base, {"mamba_d_head": MISSING})):
+        assert reader.complete(config)["mamba_d_head"] == base["mamba_d_head"]
+        for other in ({"hidden_size": 128}, {"mamba_expand": 3}, {"mamba_n_heads": 8}, {"mamba_n_heads": 16}):
+            varied = changed(config, other)
+            normal = reader.normal(varied)
+            assert normal is not None
+            assert reader.complete(varied)["mamba_d_head"] == normal["mamba_d_head"]
+
+
+def test_a_part_that_the_class_rounds_up_is_told_from_one_that_it_rounds_down() -> None:
+    sizes = {"num_hidden_layers": 2, "hidden_size": 64, "state_size": 8, "vocab_size": 128, "time_step_rank": 12}
+    reader = learn(resolve("mamba"), sizes, "num_hidden_layers", SKIPPED)
+    assert reader.rules["time_step_rank"] == Ceiling("hidden_size", 16)
+    assert "time_step_rank" not in reader.unfilled
+
+
+def test_a_range_without_end_is_moved_and_closed() -> None:
+    found = alternatives([0.0, float("inf")], "")
+    assert found
+    assert all(low < high for low, high in found)
+    assert {low > 0.0 for low, _ in found} == {math.isinf(high) for _, high in found} == {True, False}
 
 
 def test_a_list_of_layers_that_stands_for_null_is_one_value() -> None:

@@ -1,17 +1,20 @@
 """Slots of specs, and back."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
+from areal.porting.bind.expressions import EvaluationError
 from areal.porting.bind.slots import ABSENT, predict, slots_of
-from areal.porting.family import Constant, First, PerLayer
+from areal.porting.family import AtLeast, Constant, Field, First, Length, PerLayer, Range
 from areal.porting.spec import (
     ArchitectureSpec,
     AttentionSpec,
     HeadTransformSpec,
     LatentAttentionSpec,
     LayerSpec,
+    Mamba2Spec,
     MlpSpec,
     MoeSpec,
     NormSpec,
@@ -53,6 +56,41 @@ def test_parts_that_some_layers_or_models_lack_are_slots():
     slots = {slot: Constant(values[1] if isinstance(values, tuple) else values) for slot, values in found.items()}
     slots["layer.norms.input_layernorm"] = PerLayer(First(), Constant(False), Constant(True))
     assert predict(slots, {}) == whole
+
+
+def test_layers_of_one_part_have_no_slots_of_the_other():
+    mamba = Mamba2Spec(
+        num_heads=4, head_dim=8, num_groups=2, state_size=6, kernel_size=4, norm_eps=1e-5, norm_groups=2,
+        step_limits=(0.25, math.inf),
+    )  # fmt: skip
+    pre = spec(PLAIN)
+    fed = pre.layers[0].feed_forward
+    layers = tuple(
+        LayerSpec(block="one_part", norms={"input_layernorm": RMS}, attention=mixer, feed_forward=part)
+        for mixer, part in ((mamba, None), (None, fed), (PLAIN, None))
+    )
+    whole = replace(pre, layers=layers)
+    found = slots_of(whole)
+    assert found["layer.attention"] == ("mamba", "none", "attention")
+    assert found["layer.feed_forward"] == ("none", "mlp", "none")
+    assert found["layer.window"] == (ABSENT, ABSENT, None)
+    assert found["layer.feed_forward.intermediate_size"] == (ABSENT, 24, ABSENT)
+    slots = {
+        slot: Constant(next(value for value in values if value is not ABSENT) if isinstance(values, tuple) else values)
+        for slot, values in found.items()
+    }
+    last = PerLayer(AtLeast("last"), Constant("attention"), Constant("none"))
+    slots["layer.attention"] = PerLayer(First(), Constant("mamba"), last)
+    middle = PerLayer(AtLeast("last"), Constant("none"), Constant("mlp"))
+    slots["layer.feed_forward"] = PerLayer(First(), Constant("none"), middle)
+    slots["num_layers"] = Length("kinds")
+    slots["layer.mamba.step_limits"] = Range(Field("low"), Constant(math.inf))
+    assert predict(slots, {"last": 2, "low": 0.25, "kinds": ["a", "b", "c"]}) == whole
+    with pytest.raises(EvaluationError, match="expected a list"):
+        predict(slots, {"last": 2, "low": 0.25, "kinds": None})
+    slots["layer.mamba.step_limits"] = Field("limits")
+    with pytest.raises(EvaluationError, match="step_limits is"):
+        predict(slots, {"last": 2, "limits": [0.0, 1.0, 2.0], "kinds": ["a", "b", "c"]})
 
 
 def test_what_says_how_to_norm_is_no_slot_without_norms():

@@ -201,7 +201,7 @@ def steps(length: int) -> Tensor:
 @pytest.mark.parametrize(
     ("attention", "feature"),
     [
-        (lambda: Gated(nn.functional.softplus), "between attention and its output projection"),
+        (lambda: Gated(torch.tanh), "between attention and its output projection"),
         (lambda: Gated(lambda gate: 2 * gate.sigmoid()), "between attention and its output projection"),
         (
             lambda: Attention(scores=lambda scores: scores + 0.3 * (steps(scores.shape[-1]) % 3)),
@@ -218,7 +218,7 @@ def steps(length: int) -> Tensor:
         (lambda: Attention(weights=lambda weights: weights * 0.9), "changed after the softmax"),
         (lambda: Attention(visible=lambda query, key: (key <= query) & ((query - key) % 3 != 1)), "attention mask"),
         (lambda: Attention(visible=lambda query, key: key <= query + 2), "not causal"),
-        (lambda: Attention(value=lambda value: 1.5 * value), "factor on values"),
+        (lambda: Attention(value=lambda value: (1 + steps(value.shape[-1])) * value), "different factors on values"),
         (lambda: Attention(value=lambda value: value.square()), "values that are not projections"),
         (lambda: Attention(attended=lambda attended: attended.roll(1, 1)), "between attention and its output"),
     ],
@@ -287,14 +287,25 @@ def test_queries_that_grow_with_the_position_are_measured() -> None:
     assert rotary.theta == 10000.0
 
 
+@pytest.mark.parametrize(("shift", "every"), [(0, 7), (1, 6)])
+def test_queries_that_grow_without_rotation_are_measured(shift: int, every: int) -> None:
+    rotary = infer_foreign(Growing(lambda position: logarithm(every)(position + shift), turned=False)).spec.rotary
+
+    assert (rotary.dim, rotary.query_growth, rotary.growth_length, rotary.growth_shift) == (0, 0.25, every, shift)
+
+
+def test_a_factor_on_values_and_gates_by_softplus_are_found() -> None:
+    assert infer_foreign(Attention(value=lambda value: 1.5 * value)).spec.attention.value_scale == 1.5
+    assert infer_foreign(Gated(nn.functional.softplus)).spec.attention.gate_function == "softplus"
+
+
 @pytest.mark.parametrize(
     "attention",
     [
         Growing(lambda position: 1 + 0.05 * position),
         Growing(logarithm(7), keys=True),
-        Growing(logarithm(7), turned=False),
     ],
-    ids=["linear", "keys", "without rotation"],
+    ids=["linear", "keys"],
 )
 def test_other_factors_by_position_are_refused(attention: Attention) -> None:
     with pytest.raises(UnsupportedError, match="scaled by position"):

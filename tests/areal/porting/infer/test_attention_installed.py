@@ -176,6 +176,21 @@ def test_latent_attention_is_found(query_rank: int | None, rope: dict[str, Any] 
         assert attention.scale > 12**-0.5, "scores are scaled by the square of YaRN's factor"
 
 
+@pytest.mark.parametrize(("layer", "rotated"), [(3, True), *thorough((1, False))], ids=["ling", "kimi"])
+def test_latent_attention_beside_delta_rules_may_be_gated_by_head_or_know_no_positions(layer, rotated) -> None:
+    names = {"n_routed_experts": "num_experts", "num_experts_per_tok": "num_experts_per_token"}
+    names |= {"n_group": "num_expert_group"}
+    fields = {names.get(name, name): value for name, value in LATENT.items()} | {"num_hidden_layers": 4}
+    kinds = ["full_attention" if number == layer else "linear_attention" for number in range(4)]
+
+    finding = infer_installed("bailing_hybrid" if rotated else "kimi_linear", layer, **fields, layer_types=kinds).spec
+
+    assert isinstance(finding.attention, LatentAttentionSpec)
+    assert finding.attention.gate == ("headwise" if rotated else "none")
+    assert (finding.rotary is not None) == rotated
+    assert finding.attention.rope_dim == 4
+
+
 def test_queries_that_grow_with_the_position_are_found() -> None:
     rope = {**YARN, "original_max_position_embeddings": 9, "llama_4_scaling_beta": 0.3}
 
@@ -189,7 +204,6 @@ def test_queries_that_grow_with_the_position_are_found() -> None:
     [
         ("llama", {"rope_parameters": {**YARN, "rope_type": "dynamic"}}, "change with the length"),
         ("diffllama", {}, "several attentions"),
-        ("bitnet", {}, "between attention and its output projection"),
     ],
 )
 def test_what_no_spec_says_is_refused(model_type: str, fields: dict[str, Any], feature: str) -> None:

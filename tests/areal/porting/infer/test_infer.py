@@ -28,12 +28,15 @@ PROVEN = (
     *("granite", "granitemoeshared", "gemma2", "cohere", "hyperclovax"),  # multipliers and bounds
     *("phi", "phi3", "starcoder2", "gpt_bigcode", "arcee", "helium"),  # layouts and activations
     *("afmoe", "gpt_oss", "granite_swa"),  # sinks, gates, clamps
+    *("bitnet", "phimoe", "axk1", "llama4_text", "mimo_v2_flash", "gpt_neox_japanese"),  # single switches
     *("ministral3", "apertus", "modernbert-decoder"),  # growing queries, learned activations, transformed heads
+    *("lfm2", "lfm2_moe"),  # short convolutions beside attention
+    *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),  # delta rules
+    *("bamba", "granitemoehybrid"),  # Mamba-2
     *("bloom", "gpt2", "opt", "biogpt", "ctrl", "xglm", "mpt", "openai-gpt", "nanochat"),  # older positions and wirings
 )
-QUICK = ("gemma2", "bloom")
+QUICK = ("gemma2", "bloom", "lfm2")
 REFUSED = {
-    "bitnet": "feed-forward of an unknown form",
     "gemma3n_text": "several residual streams",
     "gemma4_text": "further embeddings of the tokens",
     "hrm_text": "a layer that runs several times",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -171,10 +172,35 @@ def test_every_kind_of_row_is_found_again(row, names, shapes):
     weights = values(names, *shapes)
     stored = row.write([weights[name] for name in row.targets], DIM)
     tensors = dict(zip(row.names(row.on_disk, [weights[name].shape for name in row.targets]), stored, strict=True))
-    found = find_all(weights, StoredTensors(tensors), {"layers.3.self_attn": DIM})
+    found = find_all(weights, StoredTensors(tensors), {"layers.3.self_attn": SimpleNamespace(head_dim=DIM)})
     assert len(found) == 1
     assert row in [row_of(entry) for entry in found[0].entries]
     assert found[0].stored == tensors.keys()
+
+
+@pytest.mark.parametrize("cuts", [(12, 12, 24), (16, 16, 16)], ids=["where they end", "equal thirds"])
+def test_filters_in_several_tensors_are_found_wherever_they_are_cut(cuts):
+    names = tuple(f"layers.3.self_attn.{part}_conv.weight" for part in "qkv")
+    weights = values(names, (12, 4), (12, 4), (24, 4))
+    whole = torch.cat([weights[name] for name in names])[:, None]
+    stored = [f"model.layers.3.linear.{part}_conv1d.weight" for part in "qkv"]
+    tensors = dict(zip(stored, whole.split(cuts), strict=True))
+
+    found = find_all(weights, StoredTensors(tensors), {})
+
+    if cuts == (12, 12, 24):
+        assert [match.entries[0].kind for match in found] == ["filters"] * 3
+    else:
+        (match,) = found
+        assert match.entries[0].on_disk == "model.layers.3.linear.{q,k,v}_conv1d.weight"
+        row = row_of(match.entries[0])
+        sizes = [weights[name].shape for name in names]
+        assert row.names(row.on_disk, sizes) == tuple(stored)
+        for pieces in (list(tensors.values()), row.write(list(weights.values()), 0)):
+            assert row.accepts([piece.shape for piece in pieces], [piece.shape for piece in whole.split((12, 12, 24))])
+            read = row.read(pieces, sizes, 0)
+            assert all(map(torch.equal, read, weights.values()))
+        assert not row.accepts([whole.shape, whole.shape], [piece.shape for piece in whole.split(cuts)])
 
 
 def test_vectors_that_are_stored_as_rows_are_reshaped():

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
+import torch
 
 from areal.porting.infer.infer import infer
+from areal.porting.infer.wiring import BlockTensors, infer_one_part
 from areal.porting.records import UnsupportedError
 
 KINDS = ("pre", "post", "sandwich", "parallel", "parallel_two_norms", "post_residual")
@@ -81,3 +84,35 @@ def test_other_sums_are_refused_by_what_they_differ_in(foreign, spoiled: str, fe
         infer(foreign(spoiled=spoiled))
 
     assert refusal.value.where == "trunk.blocks.b0"
+
+
+def one_part(part_factor: float = 0.4, stream: float = 1.0) -> BlockTensors:
+    """A block of one part that norms its input by itself."""
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = torch.randn(2, 7, 16, generator=generator), torch.randn(16, generator=generator)
+    normed = hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + 3e-3) * weight
+    given = normed @ torch.randn(16, 16, generator=generator)
+    return BlockTensors(
+        name="b0", input=hidden, attention_input=normed, attention_output=given, feed_forward_input=normed,
+        feed_forward_output=given, output=stream * hidden + part_factor * given, norms=(), epsilons=(3e-3,),
+        parameters={"norm.weight": weight}, multipliers=(0.4,),
+    )  # fmt: skip
+
+
+def test_a_block_of_one_part_is_its_norm_and_what_it_adds() -> None:
+    found = infer_one_part(one_part())
+    assert found.spec.block == "one_part"
+    assert found.spec.residual_multiplier == 0.4
+    assert [(name, norm.kind, norm.eps) for name, norm in found.spec.norms.items()] == [
+        ("input_layernorm", "rms", 3e-3)
+    ]
+    assert torch.equal(found.tensors["input_layernorm.weight"], one_part().parameters["norm.weight"])
+
+
+def test_a_block_of_one_part_that_adds_something_else_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="scaled residual stream"):
+        infer_one_part(one_part(stream=0.9))
+    with pytest.raises(UnsupportedError, match="an unknown residual wiring"):
+        infer_one_part(replace(one_part(), output=one_part().output.tanh()))
+    with pytest.raises(UnsupportedError, match="an unknown input of the only part"):
+        infer_one_part(replace(one_part(), attention_input=one_part().attention_input.tanh()))

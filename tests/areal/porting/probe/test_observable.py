@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from areal.porting.probe.subject import resolve
-from areal.porting.probe.tiny import complete, crossed, with_parts, without_parts
+from areal.porting.probe.tiny import complete, crossed, with_listed_layers, with_parts, without_parts
 
 NONE = frozenset()
 ALIKE = {"kinds": ["a", "b", "a", "b"], "parts": ["x", "y", "x", "y"], "sizes": [1, 2, 1, 2]}
@@ -32,6 +32,18 @@ def test_parts_that_there_are_none_of_by_default_are_added_and_taken_away_again(
     given = frozenset({"shared_intermediate_size"})
     assert with_parts(subject, config, defaults=defaults, given=given, works=lambda trial: True) == config
     assert without_parts(found, defaults=defaults, given=given) == found
+
+
+def test_a_list_of_layers_that_is_null_names_some_where_these_are_of_another_kind():
+    """All layers of a bamba are Mamba-2 by default; gpt2 has no such list."""
+    config = complete(resolve("bamba"), {})
+    assert config["attn_layer_indices"] == [1, 2]
+    subject, works = resolve("bamba"), lambda trial: True
+    given = frozenset({"attn_layer_indices"})
+    null = {**config, "attn_layer_indices": None}
+    assert with_listed_layers(subject, null, given=given, works=works) == null
+    assert with_listed_layers(subject, null, given=NONE, works=works) == config
+    assert with_listed_layers(subject, null, given=NONE, works=lambda trial: False) == null
 
 
 def test_guards_of_sums_stay_as_small_as_they_are():

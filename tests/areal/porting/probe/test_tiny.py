@@ -161,4 +161,6 @@ def test_lists_over_layers_keep_every_kind_of_layer():
     assert cut(["sliding"] * 5 + ["full"], 6) == ["sliding", "full", "sliding", "full"]
     assert cut(["dense", *["sparse"] * 7], 8) == ["dense", "sparse", "sparse", "sparse"]
     assert cut([0, 5, 7], 8) == [0]
+    assert cut([9, 18, 27], 32) == [1, 2]
+    assert cut([9], 32) == [1]
     assert cut([0.9, 0.95], 8) == [0.9, 0.95]

@@ -1,0 +1,68 @@
+"""Switches that few architectures have are found by what they do, in tiny models of the installed transformers."""
+
+from __future__ import annotations
+
+import pytest
+
+from areal.porting.infer.infer import infer
+from areal.porting.probe.instance import build
+from areal.porting.probe.subject import resolve
+from areal.porting.probe.tiny import tiny_config
+from areal.porting.spec import MoeSpec
+
+
+def layers_of(model_type):
+    """The layers of a tiny model, of which `infer` has shown that they give its logits."""
+    subject = resolve(model_type)
+    found = infer(build(subject, tiny_config(subject)))
+    assert found.parity <= found.tolerance
+    return found.spec, found.spec.layers
+
+
+def test_bitnet_norms_what_its_last_matrices_read():
+    _, layers = layers_of("bitnet")
+    assert all(layer.attention.output_norm.kind == "rms" for layer in layers)
+    assert all(layer.feed_forward.inner_norm.kind == "rms" for layer in layers)
+
+
+@pytest.mark.exhaustive
+def test_mimo_scales_values():
+    _, layers = layers_of("mimo_v2_flash")
+    assert {layer.attention.value_scale for layer in layers} == {0.707}
+    assert {layer.attention.sinks for layer in layers} == {True, False}
+
+
+@pytest.mark.exhaustive
+def test_laguna_gates_by_softplus():
+    _, layers = layers_of("laguna")
+    assert {layer.attention.gate_function for layer in layers} == {"softplus"}
+
+
+@pytest.mark.exhaustive
+def test_llama4_weighs_inputs_of_experts_and_grows_queries_that_are_not_rotated():
+    spec, layers = layers_of("llama4_text")
+    mixtures = [layer.feed_forward for layer in layers if isinstance(layer.feed_forward, MoeSpec)]
+    assert mixtures
+    assert all(mixture.weigh_inputs and mixture.router.score == "sigmoid" for mixture in mixtures)
+    grown = [table for table in spec.rotaries if not table.dim]
+    assert [(table.query_growth, table.growth_length, table.growth_shift) for table in grown] == [(0.1, 8, 1)]
+
+
+@pytest.mark.exhaustive
+def test_phimoe_routes_by_a_sparse_mixer():
+    _, layers = layers_of("phimoe")
+    assert {layer.feed_forward.router.score for layer in layers} == {"sparse_mixer"}
+
+
+@pytest.mark.exhaustive
+def test_axk1_norms_the_sum_of_experts():
+    _, layers = layers_of("axk1")
+    normed = ["post_feedforward_layernorm" in layer.norms for layer in layers]
+    assert normed == [isinstance(layer.feed_forward, MoeSpec) for layer in layers]
+    assert True in normed
+
+
+@pytest.mark.exhaustive
+def test_gpt_neox_japanese_has_a_bias_in_its_last_layer_only():
+    _, layers = layers_of("gpt_neox_japanese")
+    assert [layer.attention.output_bias for layer in layers] == [False] * (len(layers) - 1) + [True]
