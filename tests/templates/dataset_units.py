@@ -137,7 +137,6 @@ SAMPLE = {"scaffold", *(f"from_{name}" for name in ("hashes", "albums", "hostile
 MISTAKES = [
     ('"messages": user_prompt(row["question"]', '"messages": user_prompt(row["answer"]'),
     ("rpartition", "partition"),
-    ("max_length)\n", "None)\n"),
     (', row["answer"]) for row', ', row["question"]) for row'),
     ('require_texts(raw, "question", "answer")', 'require_texts(raw, "question")'),
     ('"" if final_answer(row["answer"]) else', '"" if True else'),

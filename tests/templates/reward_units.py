@@ -56,7 +56,7 @@ EXAMPLES: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "solved": (solutions(64), NUMBERED),
     "choices": (LABELLED, {"style": "choice"}),
     "both": ([{"prompt": ODD, "completion": "72", "answer": "72"}], {"style": "exact"}),
-    "programs": (
+    "snippets": (
         [
             {"completion": f"```python\ndef f():\n    return {value}\n```", "tests": ["assert f() == 3"]}
             for value in (3, 4)

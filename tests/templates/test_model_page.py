@@ -75,22 +75,54 @@ def test_an_unknown_type_is_refused_with_the_nearest_proven_families_and_the_way
 
 
 def test_a_type_that_cannot_be_expressed_is_refused_with_the_feature_and_where_it_is():
-    error = refused(UnsupportedError, name="mamba")
+    error = refused(UnsupportedError, name="rwkv")
     assert (error.exit_code, error.code) == (8, "unsupported")
-    assert "mamba needs what areal.models.blocks cannot express: " in error.message
+    assert "rwkv needs what areal.models.blocks cannot express: " in error.message
     assert "not supported (what, where, evidence):" in error.text
     assert error.details["report"]["missing"]
 
 
 def test_a_config_of_an_unknown_type_is_compared_with_the_nearest_family(tmp_path):
     source = save(tmp_path, CONFIG, "config.json")
-    error = refused(name="qwen9", from_=source)
+    error = refused(name="qwen9", from_=source, analyze_only="")
     nearest = error.text.splitlines()[1]
     assert nearest.split()[0].startswith("qwen")
     assert "lacks use_mystery" in nearest
     assert f"areal-new model qwen9 --from {source} --like qwen" in error.text
     assert {"field": "use_mystery", "theirs": True, "ours": None} in error.details["nearest"][0]["differences"]
     assert error.exit_code == 2
+
+
+def test_a_config_alone_gives_a_scaffold_that_says_what_is_known(tmp_path):
+    index = {"weight_map": {f"model.layers.{layer}.mixer.dt_bias": "a" for layer in range(2)}}
+    save(tmp_path, index, "model.safetensors.index.json")
+    made = prepared(name="qwen9", from_=save(tmp_path, CONFIG, "config.json"))
+    report, family = made.answers["report"], made.answers["family"]
+    assert (report["status"], report["model_type"]) == ("scaffold", "qwen9")
+    assert report["tensors"] == {
+        "listed": 2,
+        "layers": 2,
+        "other_parts": [],
+        "without_place": ["model.layers.*.mixer.dt_bias"],
+    }
+    findings = "\n".join(family["scaffold"])
+    assert "| `use_mystery` | `True` | `None` |" in findings
+    assert "`model.layers.*.mixer.dt_bias`" in findings
+    assert "args" not in family, "nothing that could compute is written"
+    assert "SCAFFOLD" in made.warnings[0]
+    assert "areal-new update model qwen9 --from FOLDER --trust-source" in made.next_steps[0]
+    again = prepared(name="qwen9", answers={"report": report})
+    assert again.answers["family"] == family
+
+
+def test_a_hostile_config_gives_no_scaffold_and_no_source(tmp_path):
+    error = refused(name="qwen9", from_=save(tmp_path, {**CONFIG, "model_type": 'x"; import os #'}, "config.json"))
+    assert error.where == "--from"
+    hostile_config = {**CONFIG, "architectures": ['A"""\\'], 'b`|"""': "{{ 7 * 7 }}"}
+    made = prepared(name="qwen9", from_=save(tmp_path, hostile_config, "config.json"))
+    family = made.answers["family"]
+    assert not {'"', "\\"} & {*family["sentence"], *family["title"]}
+    assert '"""' not in "".join(family["scaffold"])
 
 
 def test_a_misspelt_family_is_named_with_the_nearest_ones(tmp_path):
