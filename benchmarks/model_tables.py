@@ -3,6 +3,7 @@
     areal-new model --matrix FAMILIES.json --json > listed.json
     areal-new model --matrix OTHERS.json --json > others.json
     python benchmarks/model_tables.py --listed listed.json [MORE.json ...] --others others.json [MORE.json ...]
+    python benchmarks/model_tables.py --update some_others.json     # those types; the rest stays as the document has it
 
 A family that stands in several results of one kind is taken from the last: it was tried again. Every figure is one that
 the command printed; nothing is measured or judged here.
@@ -18,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tooling.new.generators.model_matrix import MatrixRow, summary, table
+from tooling.new.generators.model_matrix import MatrixEntry, MatrixRow, summary, table
 
 DOCUMENT: Final = Path(__file__).parents[1] / "docs/models.md"
 PROVEN: Final = Path(__file__).parents[1] / "areal/porting/proven.py"
@@ -26,7 +27,7 @@ BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
 KINDS: Final = (
     (r"is an encoder-decoder", "encoder-decoders"),
     (r"is not causal", "not causal as configured by default: later tokens change earlier logits"),
-    (r"is a wrapper around", "wrappers around several models; the message names the text model"),
+    (r"is a wrapper around", "wrappers around several models, of which the message names the text model"),
     (r"no tiny config|fails in forward", "no small instance builds, or it fails by itself"),
 )
 """Refusals before any analysis, by their words; all others begin with the feature that is missing."""
@@ -75,6 +76,30 @@ def others(rows: list[MatrixRow]) -> str:
     )
 
 
+def others_in(text: str) -> list[MatrixRow]:
+    """Read back what `others` wrote, as far as it is written again."""
+    rows = []
+    for label, ratio, lines, equal, refused in re.findall(
+        r"^\| `([^`]+)` \| ([\d.]+) \| (\d+) \| (\d+) equal, (\d+) refused \|$", text, re.MULTILINE
+    ):
+        row = named(label)
+        row.parity_ratio, row.lines = float(ratio), {"family": int(lines)}
+        row.verification = {"equal": int(equal), "refused": int(refused)}
+        rows.append(row)
+    for reason, types in re.findall(r"^\| ([^`|]+|[^|]*[^`|]) \| ((?:`[^`]+`(?:, )?)+) \|$", text, re.MULTILINE):
+        for label in re.findall(r"`([^`]+)`", types):
+            row = named(label)
+            row.outcome, row.reason = "refused", reason
+            rows.append(row)
+    return rows
+
+
+def named(label: str) -> MatrixRow:
+    """Return a row that has this label."""
+    model_type, _, name = label.partition(" (")
+    return MatrixRow(name=name.rstrip(")") or MatrixEntry(model_type=model_type).name, model_type=model_type)
+
+
 def kind_of(row: MatrixRow) -> str:
     """Why a type is not there, in a few words."""
     if row.outcome != "refused":
@@ -107,17 +132,31 @@ def write_proven(rows: list[MatrixRow], file: Path = PROVEN) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--listed", nargs="+", type=Path, required=True, metavar="RESULT.json")
-    parser.add_argument("--others", nargs="+", type=Path, required=True, metavar="RESULT.json")
+    parser.add_argument("--listed", nargs="+", type=Path, metavar="RESULT.json")
+    parser.add_argument("--others", nargs="+", type=Path, metavar="RESULT.json")
+    parser.add_argument("--update", nargs="+", type=Path, metavar="RESULT.json", help="instead of the two others")
     parser.add_argument("--dry-run", action="store_true", help="print the text instead of writing it")
     given = parser.parse_args(arguments)
-    listed, rest = rows_of(given.listed), rows_of(given.others)
-    text = "\n\n".join((table(listed), spread(listed), others(rest)))
+    if bool(given.update) == bool(given.listed and given.others):
+        parser.error("give --update, or both --listed and --others")
+    if given.update:
+        before = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+        kept, head, old = before.strip().partition("| model_type | of tolerance |")
+        new = {row.label: row for row in rows_of(given.update)}
+        rest = [new.pop(row.label, row) for row in others_in(head + old)] + list(new.values())
+        first, types = (
+            kept.strip(),
+            [named(label) for label in re.findall(r"^\| `([^`]+)` \| proven", kept, re.MULTILINE)],
+        )
+    else:
+        types, rest = rows_of(given.listed), rows_of(given.others)
+        first = f"{table(types)}\n\n{spread(types)}"
+    text = f"{first}\n\n{others(rest)}"
     if given.dry_run:
         sys.stdout.write(text + "\n")
     else:
         write(text)
-        write_proven([*listed, *rest])
+        write_proven([*types, *rest])
     return 0
 
 

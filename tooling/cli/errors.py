@@ -11,6 +11,7 @@
     +-- ChecksFailedError         7     checks-failed    generated code failed its gates or tests
     +-- UnsupportedError          8     unsupported      what was analysed needs a feature that cannot be generated
     +-- FindingError              10    finding          a check found something
+    +-- BugError                  14    bug              an analysis failed by itself; nothing was written
     +-- UnreachableError          11    unreachable      something outside cannot be reached, or refused
     +-- BusyError                 75    busy             another process holds the lock
     +-- InterruptedRunError       130   interrupted      Ctrl-C
@@ -41,6 +42,7 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     11: "something outside cannot be reached, or refused: network, source of a release, git remote",
     12: "the branch was pushed, but the pull request was not made",
     13: "an agent program failed",
+    14: "a bug of areal: an analysis failed by itself; nothing was written, and the message says what to report",
     75: "another process is changing the repository",
     130: "interrupted (Ctrl-C); no file is half written, and the message says what is left",
     141: "nobody reads the output any more",
@@ -148,6 +150,13 @@ class UnsupportedError(ToolError):
 
     exit_code = 8
     code = "unsupported"
+
+
+class BugError(ToolError):
+    """A step of ours failed on input that it should have judged; `details` say what was found until then."""
+
+    exit_code = 14
+    code = "bug"
 
 
 class FindingError(ToolError):

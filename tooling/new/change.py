@@ -36,26 +36,26 @@ from tooling.cli.errors import (
     WriteError,
 )
 from tooling.cli.git import Repository, find_repository
-from tooling.cli.report import Report, progress, say
+from tooling.cli.report import Registration, Report, progress, say
 from tooling.cli.suggest import did_you_mean
 from tooling.kit.change.disk import ignore
 from tooling.kit.change.plan import Plan
 from tooling.kit.change.plan_file import plan_document
 from tooling.kit.change.transaction import apply_plan
+from tooling.kit.edits import add_entry, remove_entry
 from tooling.kit.names import parse_name
 from tooling.kit.receipts import Receipt, read_receipt, read_receipts
 from tooling.kit.template.kinds import KindSource, ProjectSettings, discover, find_kind, read_settings
 from tooling.kit.template.tree import store_tree
-from tooling.new.proof import with_proof
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from tooling.cli.report import Registration
     from tooling.kit.change.disk import Observe
     from tooling.kit.kind import CheckResult
     from tooling.kit.names import Names
+    from tooling.kit.receipts import Proof
     from tooling.new.proof import Standing
 
 SHOWN_REFERENCES = 20
@@ -204,6 +204,11 @@ class Change:
     take_back: str = ""
     """Command that takes everything back, for when the tests fail."""
 
+    must_prove: bool = False
+    """Whether the change is undone when the tests fail."""
+    further_proof: Callable[[], CheckResult] | None = None
+    """What has to hold besides the tests of the unit, once they have passed."""
+
     applied: bool = False
     stopped: ToolError | None = None
     """What kept the tests of what was written from ending, or their result from being noted."""
@@ -239,6 +244,11 @@ class Change:
         if self.stopped is not None:
             return self.stopped
         if not all(check.ok for check in self.checks):
+            if not self.applied and self.must_prove:
+                return ChecksFailedError(
+                    "the unit's tests failed; nothing is left of it",
+                    fix="see the output above; --keep leaves the files, to look at them",
+                )
             if not self.applied:
                 return ChecksFailedError("the unit's tests failed; nothing was written", fix="see the output above")
             again = " and ".join(f"`{unit.command}`" for unit in self.standings if not unit.proven)
@@ -454,3 +464,23 @@ def _back_up(project: Project, change: Change) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         raise WriteError(f"no backup could be written: {error.strerror}", where=os.fspath(folder)) from error
     return folder
+
+
+def with_proof(plan: Plan, receipt: Receipt, proof: Proof) -> tuple[Receipt, list[Registration]]:
+    """Plan the unit's receipt with a proof, and the registry entries that stand as long as there is none. Return the
+    receipt and what becomes of the entries. Raises RegistryShapeError for a registry that cannot be edited."""
+    made: list[Registration] = []
+    stands = proof.state != "proven"
+    for entry in receipt.unproven:
+        source = plan.read(entry.file)
+        if source is None:
+            continue
+        edit = (add_entry if stands else remove_entry)(source, entry)
+        if edit.changed:
+            what = "not proven" if stands else "proven"
+            plan.write(entry.file, edit.source, reason=f"{entry.key} is {what}: {entry.table}")
+            action = "add" if stands else "remove"
+            made.append(Registration(entry.file, entry.table, entry.key, entry.value, edit.line, action))
+    after = replace(receipt, proof=proof)
+    plan.write(after.path, after.to_bytes(), reason="receipt")
+    return after, made

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tooling.new.change import Invocation
 
 PROGRAM: Final = "areal-new"
-EXIT_CODES: Final = (0, 1, 2, 3, 4, 5, 6, 7, 8, 75, 130)
+EXIT_CODES: Final = (0, 1, 2, 3, 4, 5, 6, 7, 8, 14, 75, 130)
 VALUE_OPTIONS: Final = ("--repo", "--wait", "--test", "--answers", "--plan-out")
 """Shared options that are followed by a value; they may stand before the command."""
 _FLAGS: Final = ("--diff", "--dry-run", "--force", "--help", "--json", "--no-test", "--verbose", "--version")

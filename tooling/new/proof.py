@@ -11,13 +11,10 @@ tested: after an edit, the tests have to run again.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from tooling.cli.errors import ToolError
-from tooling.cli.report import Registration
 from tooling.kit.change.plan import Plan, sha256
-from tooling.kit.edits import add_entry, remove_entry
 from tooling.kit.receipts import Proof
 
 if TYPE_CHECKING:
@@ -106,23 +103,3 @@ def proof_of(tests: Sequence[str], result: CheckResult, tested: str) -> Proof:
     empty = not tests or (bool(outcomes) and "passed" not in outcomes) or "xfailed" in outcomes
     state: ProofState = "failed" if not result.ok else "written" if empty else "proven"
     return Proof(state, tuple(tests), outcomes, tested)
-
-
-def with_proof(plan: Plan, receipt: Receipt, proof: Proof) -> tuple[Receipt, list[Registration]]:
-    """Plan the unit's receipt with a proof, and the registry entries that stand as long as there is none. Return the
-    receipt and what becomes of the entries. Raises RegistryShapeError for a registry that cannot be edited."""
-    made: list[Registration] = []
-    stands = proof.state != "proven"
-    for entry in receipt.unproven:
-        source = plan.read(entry.file)
-        if source is None:
-            continue
-        edit = (add_entry if stands else remove_entry)(source, entry)
-        if edit.changed:
-            what = "not proven" if stands else "proven"
-            plan.write(entry.file, edit.source, reason=f"{entry.key} is {what}: {entry.table}")
-            action = "add" if stands else "remove"
-            made.append(Registration(entry.file, entry.table, entry.key, entry.value, edit.line, action))
-    after = replace(receipt, proof=proof)
-    plan.write(after.path, after.to_bytes(), reason="receipt")
-    return after, made

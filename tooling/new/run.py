@@ -7,6 +7,7 @@ A run that ends between writing and the end of the tests leaves units written, n
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tooling.cli.errors import ConflictError, InterruptedRunError, ToolError, UsageError
@@ -14,8 +15,8 @@ from tooling.cli.report import say
 from tooling.kit.change.plan import Plan
 from tooling.kit.change.transaction import apply_plan, pending, transaction
 from tooling.kit.receipts import read_receipt
-from tooling.new.change import apply_change
-from tooling.new.proof import Standing, hash_files, proof_of, standing, tests_there, with_proof
+from tooling.new.change import apply_change, with_proof
+from tooling.new.proof import Standing, hash_files, proof_of, standing, tests_there
 from tooling.new.testing import run_tests, staged_tests
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def run_change(invocation: Invocation, make: Callable[[Project], Change]) -> Rep
         if change.applied and not skips:
             with invocation.phase("running tests"):
                 prove(project, change, wait_seconds=wait)
+            if change.must_prove and change.stopped is None and not all(check.ok for check in change.checks):
+                _take_back(project, change, wait_seconds=wait)
     found = (read_receipt(project.root, unit.kind, unit.name) for unit in change.units)
     change.standings = [standing(Plan(project.root), receipt) for receipt in found if receipt is not None]
     return change.report(invocation.command, dry_run=dry_run, show_diff=bool(invocation.option("diff")))
@@ -96,6 +99,10 @@ def prove(project: Project, change: Change, *, wait_seconds: float) -> None:
         try:
             result = run_tests(project.root, tests, python=project.python, name=name)
             change.checks.append(result)
+            if result.ok and change.further_proof is not None:
+                further = change.further_proof()
+                change.checks.append(further)
+                result = result if further.ok else replace(result, ok=False)
             _note(project, change, receipt, proof_of(tests, result, tested), wait_seconds)
         except KeyboardInterrupt:
             change.stopped = InterruptedRunError(
@@ -109,6 +116,26 @@ def prove(project: Project, change: Change, *, wait_seconds: float) -> None:
             change.stopped = error
         if change.stopped is not None:
             return
+
+
+def _take_back(project: Project, change: Change, *, wait_seconds: float) -> None:
+    """Put every file back to what it was before the change. Where somebody changed one since, all stay, with a
+    warning."""
+    with transaction(project.repository, wait_seconds=wait_seconds, note=_say_rolled_back):
+        plan, receipts = Plan(project.root), {unit.path for unit in change.units}
+        for item in change.plan.changes:
+            if item.path not in receipts and plan.read(item.path) != item.after:
+                change.warnings.append(f"the files stay: {item.path} changed while the tests ran")
+                change.must_prove = False
+                return
+        for item in change.plan.changes:
+            if item.before is None:
+                plan.delete(item.path, reason="undone: its tests failed")
+            else:
+                plan.write(item.path, item.before, reason="undone: its tests failed")
+        apply_plan(project.repository, plan)
+    change.applied, change.units, change.plan = False, [], Plan(project.root)
+    change.registered, change.next_steps = [], []
 
 
 def _ways_on(change: Change, receipt: Receipt) -> str:

@@ -28,6 +28,7 @@ MEANINGS = {
     11: {"unreachable", "remote", "upstream", "offline", "archive"},
     12: {"pull-request"},
     13: {"client"},
+    14: {"bug"},
     75: {"busy"},
     130: {"interrupted"},
 }

@@ -125,5 +125,6 @@ def test_without_the_sdk_the_message_says_how_to_get_it(original, tmp_path):
 @pytest.mark.timeout(400)
 def test_the_self_test_finds_nothing_wrong_here(original, capsys):
     document = answer(capsys, "--self-test", "--repo", str(original))
+    assert document["ok"], document
     assert [row for row in document["results"] if not row["right"]] == []
     assert {"tools", "pages", "prompts", "review", "commit_check"} <= {row["what"] for row in document["results"]}

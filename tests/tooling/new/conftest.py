@@ -17,11 +17,11 @@ import pytest
 from tooling.cli.parser import split
 from tooling.kit.kind import CheckResult
 from tooling.kit.receipts import read_receipt
-from tooling.new.change import UnitRequest
+from tooling.new.change import UnitRequest, with_proof
 from tooling.new.command_line import VALUE_OPTIONS, answer, main
 from tooling.new.commands.generate import plan_unit
 from tooling.new.matrix import Sandbox
-from tooling.new.proof import hash_files, proof_of, with_proof
+from tooling.new.proof import hash_files, proof_of
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = {

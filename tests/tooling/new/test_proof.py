@@ -243,3 +243,54 @@ def test_a_unit_outside_the_registries_has_no_such_entry(world, run):
     with_a_table_of_the_unproven(world)
     assert run(world.root, "rule", "half_off", "--no-register", "--no-test").code == 0
     assert unproven(world) == ()
+
+
+# ------------------------------------------------------------------------------------------- families must be proven
+
+
+@pytest.fixture
+def proven_or_gone(monkeypatch):
+    """Every new unit must be proven, as a model family must; `further` is what holds besides its tests."""
+    from tooling.new.commands import generate
+
+    plan, further = generate.plan_unit, []
+
+    def planned(project, request):
+        change = plan(project, request)
+        change.must_prove = True
+        change.further_proof = (lambda: further[0]) if further else None
+        return change
+
+    monkeypatch.setattr(generate, "plan_unit", planned)
+    return further
+
+
+def test_a_unit_that_must_be_proven_is_taken_back_when_its_tests_fail(world, run, proven_or_gone):
+    world.interpreter(FAILS)
+    before = world.tree()
+    done = run(world.root, "rule", "half_off")
+    assert done.code == 7
+    assert "nothing is left of it; see the output above; --keep leaves the files" in done.stderr
+    assert world.tree() == before
+
+
+def test_what_has_to_hold_besides_the_tests_is_part_of_the_proof(world, run, proven_or_gone):
+    from tooling.kit.kind import CheckResult
+
+    world.interpreter(PASSES)
+    before = world.tree()
+    proven_or_gone.append(CheckResult("checkpoint", False, 0.1, "the folder is not loaded"))
+    refused = run(world.root, "rule", "half_off")
+    assert (refused.code, world.tree()) == (7, before)
+    assert "the folder is not loaded" in refused.stdout + refused.stderr
+    proven_or_gone[0] = CheckResult("checkpoint", True, 0.1, "")
+    assert run(world.root, "rule", "half_off").code == 0
+    assert proof(world).state == "proven"
+
+
+def test_what_changed_while_the_tests_ran_is_not_taken_back(world, run, proven_or_gone):
+    world.interpreter(f"echo '# mine' >> '{world.root / REGISTRY}'; {FAILS}")
+    done = run(world.root, "rule", "half_off")
+    assert done.code == 7
+    assert "the files stay: " in done.stdout + done.stderr
+    assert (world.root / TEST).is_file()

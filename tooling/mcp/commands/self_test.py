@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from jsonschema import Draft202012Validator
 from mcp import Client
-from mcp.client.stdio import StdioServerParameters
+from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import TextContent
 
 from tooling.cli.errors import FindingError
@@ -54,7 +54,8 @@ async def _ask(root: Path, writes: bool, only: tuple[str, ...]) -> list[dict[str
         command=sys.executable, args=["-P", "-m", "areal_harness", "tooling.mcp", f"--repo={root}", *options], cwd=root
     )
     offer, rows = offered(writes=writes, only=only), list[dict[str, Any]]()
-    async with Client(server) as client:
+    # Named here: the client's default is what stderr was when its module was imported, which may be closed by now.
+    async with Client(stdio_client(server, errlog=sys.__stderr__ or sys.stderr)) as client:
         listed = [tool.name for tool in (await client.list_tools()).tools]
         rows.append(_row("tools", listed == [*offer.tools, MORE], f"{len(listed)} listed"))
         resources = (await client.list_resources()).resources

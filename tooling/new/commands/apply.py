@@ -19,9 +19,8 @@ from tooling.cli.report import Registration
 from tooling.kit.change.plan import read_inside, safe_path
 from tooling.kit.change.plan_file import plan_from_document
 from tooling.kit.receipts import RECEIPTS, parse_receipt, read_receipt
-from tooling.new.change import KeptFile, UnitRequest
+from tooling.new.change import KeptFile, UnitRequest, with_proof
 from tooling.new.command_line import add_testing
-from tooling.new.proof import with_proof
 from tooling.new.run import run_change
 
 if TYPE_CHECKING:

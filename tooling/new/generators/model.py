@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.cli.errors import ConflictError, UnsupportedError, UsageError
+from tooling.cli.errors import BugError, ConflictError, UnsupportedError, UsageError
 from tooling.cli.report import aligned, progress
+from tooling.kit.kind import CheckResult
 from tooling.kit.receipts import read_receipt
 from tooling.new.change import Findings
 from tooling.new.generators.child import ask
 from tooling.new.generators.model_matrix import run_matrix
+from tooling.new.generators.model_scaffold import SCAFFOLD, scaffold_pieces, scaffold_report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +43,8 @@ _KEPT: Final = (
     "skipped",
     "variants",
     "reference",
+    "code",
+    "wrapper",
 )
 """Parts of a report that the family is made of; times and measurements would differ from run to run."""
 
@@ -56,6 +62,8 @@ def prepare(change: Change) -> dict[str, Any]:
     assert names is not None
     if "report" in request.answers and not request.options:
         # An update: the pieces are made again, by this version of the page.
+        if request.answers["report"].get("status") == SCAFFOLD:
+            return {"family": scaffold_pieces(request.answers["report"])}
         return {"family": write_family(change, request.answers["report"])}
     if "matrix" in request.options:
         change.findings = run_matrix(change.root, change.python, request.options["matrix"])
@@ -77,18 +85,33 @@ def prepare(change: Change) -> dict[str, Any]:
     if "analyze-only" in request.options:
         change.findings = Findings(checklist(report), {"report": dict(report)})
         return {}
+    if report["status"] == SCAFFOLD:
+        change.warnings.append(
+            f"SCAFFOLD: {report['model_type']!r} was seen as a config only; nothing loads or trains it"
+        )
+        change.next_steps.append(
+            f"with its code: areal-new update model {names.snake} --from FOLDER --trust-source, which proves it"
+        )
+        return {"report": report, "family": scaffold_pieces(report)}
     _refuse_unproven(report, names.raw)
     kept: dict[str, Any] = {name: report[name] for name in _KEPT if name in report}
     if str(report.get("source")).startswith(_LIBRARY):  # anything else is a path of this machine
         kept["source"] = report["source"]
     kept["fields"] = [_without_nothing(use) for use in report["fields"]]
     kept["layout"] = [_without_nothing(entry) for entry in report["layout"]]
+    if "wrapper" in kept:
+        kept["wrapper"] = {name: value for name, value in kept["wrapper"].items() if name != "parity"}
     kept["variants"] = [
         {"name": variant["name"], "overrides": variant["overrides"]} for variant in report.get("variants", ())
     ]
     pieces = write_family(change, kept)
     if report["status"] == "unproven":
         _say_unproven(change, report)
+    else:
+        change.must_prove = "keep" not in request.options
+        source = Path(request.options.get("from", "")).expanduser()
+        if "from" in request.options and source.is_dir():
+            change.further_proof = partial(loads_folder, change, source.resolve())
     return {"report": kept, "family": pieces}
 
 
@@ -100,21 +123,22 @@ def made_before(change: Change) -> dict[str, Any] | None:
     """
     request = change.request
     assert change.names is not None
-    if request.answers or request.options.keys() - {"from"}:
+    if request.answers or request.options.keys() - {"from", "keep"}:
         return None
     existing = read_receipt(change.root, request.kind, change.names.snake)
     if existing is None or not isinstance(existing.answers.get("report"), dict):
         return None
     report = existing.answers["report"]
     asked = request.options.get("from", change.names.raw)
-    names = {plain(str(report.get(name, ""))) for name in ("model_type", "architecture")}
+    named = report.get("wrapper") or report
+    names = {plain(str(named.get(name, ""))) for name in ("model_type", "architecture")}
     if report.get("status") != "proven" or report.get("reference") or plain(asked) not in names or Path(asked).exists():
         return None
     before, now = str(report.get("source", "")), f"{_LIBRARY}{installed_version(change.python, 'transformers')}"
     if before.startswith(_LIBRARY) and now not in (_LIBRARY, before):
         change.warnings.append(
             f"{existing.name} was made with {before}, and {now} is installed; "
-            f"`areal-new update {request.kind} {existing.name} --from {report['model_type']}` analyses it again"
+            f"`areal-new update {request.kind} {existing.name} --from {named['model_type']}` analyses it again"
         )
     return {name: existing.answers[name] for name in ("report", "family")}
 
@@ -210,15 +234,48 @@ def analyse(change: Change) -> dict[str, Any]:
     source = options.get("from", change.names.raw)
     where = "--from" if "from" in options else "NAME"
     with progress(f"analysing {source}"):
-        module = [ANALYSIS, *_child_arguments(options, source), "--json"]
-        answer = ask(change, module, what="the analysis", where=where, seconds=TIMEOUT_SECONDS)
+        module = [ANALYSIS, *_child_arguments(options, source), "--unit", change.names.snake, "--json"]
+        answer = ask(change, module, what="the analysis", where=where, seconds=TIMEOUT_SECONDS, failed=BugError)
     if answer.get("ok") is not False:
         return checked(answer)
+    if answer.get("bug"):
+        raise _bug(answer, where)
     error = str(answer.get("error")).removesuffix(".")
+    if answer.get("kind") == "UnknownConfigError" and "analyze-only" not in options:
+        return scaffold_report(answer)
     if answer.get("kind") in ("UnknownTypeError", "UnknownConfigError"):
         raise _unknown(change, answer, error, where)
     at, fix = _advice(answer, where)
     raise UsageError(error, where=at, fix=fix)
+
+
+def _bug(answer: Mapping[str, Any], where: str) -> BugError:
+    """Return the error of an analysis that failed by itself, with what it had found."""
+    evidence = [each for each in answer.get("evidence") or () if isinstance(each, dict)]
+    rows = [(f"  {each.get('feature')}", _short(each.get("value", ""))) for each in evidence]
+    frames = [str(line).rstrip() for line in answer.get("traceback") or ()]
+    return BugError(
+        str(answer.get("error")),
+        where=where,
+        fix="report it with the files of the model and the traceback (--json has it whole); nothing was written",
+        text="\n".join(["found before that:", aligned(rows)] if rows else []),
+        details={name: answer.get(name) for name in ("phase", "evidence", "config")} | {"traceback": frames},
+    )
+
+
+FOLDER: Final = "areal.porting.folder"
+
+
+def loads_folder(change: Change, folder: Path) -> CheckResult:
+    """Return whether the family loads the folder that it was made from, with the logits of its code."""
+    started, options = time.monotonic(), change.request.options
+    module = [FOLDER, str(folder)]
+    if "source" in options:
+        module += ["--modeling", _absolute(options["source"])]
+    module += ["--trust-source"] if "trust-source" in options else []
+    answer = ask(change, module, what="loading the folder", where="--from", seconds=TIMEOUT_SECONDS, failed=BugError)
+    detail = "" if answer.get("ok") else f"{folder} is not loaded by its family: {answer.get('error')}"
+    return CheckResult("checkpoint", bool(answer.get("ok")), round(time.monotonic() - started, 3), detail)
 
 
 def write_family(change: Change, report: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,13 +289,20 @@ def write_family(change: Change, report: Mapping[str, Any]) -> dict[str, Any]:
         where="architecture report",
         seconds=TIMEOUT_SECONDS,
         text=json.dumps(report),
+        failed=BugError,
     )
     if answer.get("ok"):
         pieces: dict[str, Any] = answer["family"]
         return pieces
+    saved = "report" in change.request.options or "report" in change.request.answers
+    if not saved:  # made a moment ago, by the same version
+        raise BugError(
+            f"the analysis proved what no source can be written of: {answer['error']}",
+            where=str(answer.get("where", "architecture report")),
+            fix="report it with the files of the model; nothing was written",
+        )
     if "where" in answer:
         raise UsageError(str(answer["error"]), where=str(answer["where"]), fix=str(answer["fix"]))
-    assert "report" in change.request.options, answer["error"]
     raise UsageError(
         f"the report says something that no analysis says: {answer['error']}",
         where="--report",
