@@ -9,18 +9,13 @@
 # uv does the installing, and gets the index settings pip has.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/environment.sh
 
 VENV=.venv
 STAMP=$VENV/.areal-ready
 
-digest() {
-    if command -v sha256sum >/dev/null; then sha256sum; elif command -v shasum >/dev/null; then shasum -a 256; else cksum; fi
-}
-
-say() { printf 'setup: %s\n' "$*" >&2; }
-
 # The folder is part of the stamp: console scripts carry its absolute path, so a moved tree must be installed again.
-want="$({ pwd -P; cat pyproject.toml constraints.txt scripts/setup.sh; } | digest | cut -d' ' -f1)"
+want="$({ pwd -P; cat pyproject.toml constraints.txt scripts/setup.sh scripts/environment.sh; } | digest | cut -d' ' -f1)"
 if [ -x $VENV/bin/python ] && [ "$(cat $STAMP 2>/dev/null || true)" = "$want" ]; then exit 0; fi
 
 find_python() {
@@ -39,31 +34,6 @@ find_python() {
     exit 1
 }
 
-# pip's find-links, indexes and certificate as uv's variables, one NAME=VALUE per line. uv does not read pip's settings.
-pip_settings() {
-    $VENV/bin/python - <<'PY'
-import ast
-import subprocess
-import sys
-
-NAMES = {"find-links": "UV_FIND_LINKS", "index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "cert": "SSL_CERT_FILE"}
-output = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False).stdout
-found = {}
-for line in output.splitlines():  # global.x='...', then install.x='...', then :env:.x='...': later ones win, as in pip
-    key, _, value = line.partition("=")
-    section, _, name = key.rpartition(".")
-    if name in NAMES and section in ("global", "install", ":env:"):
-        rank = ("global", "install", ":env:").index(section)
-        if rank >= found.get(name, (-1, ""))[0]:
-            found[name] = (rank, ast.literal_eval(value))
-for name, (_, value) in found.items():
-    separator = "," if name == "find-links" else " "
-    print(f"{NAMES[name]}={separator.join(value.split())}")
-if "extra-index-url" in found:
-    print("UV_INDEX_STRATEGY=unsafe-best-match")  # pip's rule: the best version from any index
-PY
-}
-
 # True when pip's settings or the environment make torch resolve to what the arguments ask for; installs nothing.
 torch_plan() { uv_pip --dry-run --no-deps "$@" torch 2>&1; }
 
@@ -79,9 +49,7 @@ if [ ! -x $VENV/bin/uv ]; then
     say "installing uv"
     $VENV/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt uv
 fi
-while IFS='=' read -r name value; do
-    if [ -n "$name" ] && [ -z "${!name:-}" ]; then export "$name=$value"; fi
-done < <(pip_settings)
+export_pip_settings $VENV/bin/python
 
 backend=()
 plan="$(torch_plan || true)"

@@ -9,21 +9,14 @@
 # file of the environment points to). It is exact and slow: for tests, and for trying a configuration.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/environment.sh
 
 readonly VENV=.venv-sglang
-readonly STAMP=$VENV/.ready
 readonly WANT="sglang==0.5.20"
 readonly CPU=scripts/sglang_cpu
 # A CUDA build of torch brings triton along; SGLang imports it everywhere.
 readonly CPU_ALSO="triton==3.9.0"
 
-say() { printf 'setup_sglang: %s\n' "$*" >&2; }
-
-digest() {
-    if command -v sha256sum >/dev/null; then sha256sum; elif command -v shasum >/dev/null; then shasum -a 256; else cksum; fi
-}
-
-[ -x .venv/bin/uv ] || { say "run 'make setup' first (.venv/bin/uv is missing)"; exit 2; }
 if [ "$(uname -s)" != Linux ]; then say "SGLang runs on Linux only, this is $(uname -s)"; exit 2; fi
 kind="${AREAL_SGLANG:-}"
 if [ -z "$kind" ]; then
@@ -36,33 +29,11 @@ cuda) install=("$WANT") ;;
 esac
 # The folder is part of the stamp: the environment knows it, and where the stand-ins are.
 stamp="$kind $({ pwd -P; cat scripts/setup_sglang.sh "$CPU/overrides.txt"; } | digest | cut -d' ' -f1)"
-if [ "$(cat "$STAMP" 2>/dev/null || true)" = "$stamp" ]; then
-    say "$VENV is ready ($WANT for $kind)"
-    exit 0
-fi
 
-say "installing $WANT for $kind into $VENV (CPU: about a minute and 2.5 GB)"
-rm -f "$STAMP"
-[ -x "$VENV/bin/python" ] || .venv/bin/uv venv -q --python .venv/bin/python "$VENV"
-# uv does not read pip's settings.
-setting() { .venv/bin/python -m pip config get "global.$1" 2>/dev/null || true; }
-links="${PIP_FIND_LINKS:-$(setting find-links)}"
-if [ -n "$links" ] && [ -z "${UV_FIND_LINKS:-}" ]; then
-    UV_FIND_LINKS="$(tr -s ' \n' ',' <<<"$links" | sed 's/,$//')"
-    export UV_FIND_LINKS
-fi
-indexes="${PIP_EXTRA_INDEX_URL:-$(setting extra-index-url)}"
-if [ -n "$indexes" ] && [ -z "${UV_INDEX:-}" ]; then
-    export UV_INDEX="$indexes" UV_INDEX_STRATEGY=unsafe-best-match # pip's rule: the best version from any index
-fi
-# Without bytecode each of a server's processes would parse everything at every start.
+begin_environment $VENV "$stamp" "$WANT for $kind" "CPU: about a minute and 2.5 GB"
+.venv/bin/uv venv -q --allow-existing --python .venv/bin/python "$VENV"
 .venv/bin/uv pip install -q --compile-bytecode --python "$VENV/bin/python" "${install[@]}"
 stubs="$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/areal_sglang_cpu.pth"
 if [ "$kind" = cpu ]; then printf '%s\n' "$PWD/$CPU/stubs" >"$stubs"; else rm -f "$stubs"; fi
-HF_HUB_OFFLINE=1 "$VENV/bin/python" -c 'import sglang.srt.entrypoints.http_server' >/dev/null 2>"$VENV/.import.log" || {
-    say "SGLang does not import:"
-    tail -5 "$VENV/.import.log" >&2
-    exit 1
-}
-printf '%s\n' "$stamp" >"$STAMP"
+finish_environment $VENV "$stamp" 'import sglang.srt.entrypoints.http_server' "SGLang does not import"
 say "ready: the tests of areal/engine/sglang run now"

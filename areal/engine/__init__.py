@@ -1,1 +1,1 @@
-"""Backends: `embedded`, `vllm` and `sglang` generate tokens, `train` updates weights, in one process or over many."""
+"""Backends: `embedded`, `vllm` and `sglang` generate tokens; `train` and `megatron` update weights of split models."""

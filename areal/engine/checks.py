@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError, EngineError, FaultError, FaultKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from areal.api import ModelRequest
 
@@ -30,6 +30,8 @@ class RequestLimits:
     eos_token_id: int | None
     tokenizer: Any = None
     """Has `decode(list[int]) -> str`; needed for stop strings only."""
+    refused: Mapping[int, str] = field(default_factory=dict)
+    """Tokens that no text may hold, and the config fields that say so (`areal.models.wrapping.refused_tokens`)."""
 
     def check(self, request: ModelRequest) -> None:
         """Raise FaultError(DATA_INVALID) for a request that can never run, ConfigError for one that needs a missing
@@ -49,6 +51,12 @@ class RequestLimits:
                 f"token id {wrong} is outside the model's vocabulary of {self.vocab_size}; tokenizer and model do not "
                 f"belong together"
             )
+        elif wrong_tokens := self.refused.keys() & {*ids}:
+            token = min(wrong_tokens)
+            problem = (
+                f"token {token} is {self.refused[token]} of the config and stands for something other than text; "
+                "only text is computed, so leave out rows with images, films or sounds"
+            )
         elif not 0 <= request.sampled_before <= length:
             problem = f"sampled_before is {request.sampled_before}, expected 0 .. {length} (the number of input_ids)"
         if problem:
@@ -58,6 +66,12 @@ class RequestLimits:
                 f"gconfig.stop is {request.gconfig.stop!r}, but the engine was built without a tokenizer; "
                 f"pass tokenizer= or use stop_token_ids"
             )
+
+    def check_output(self, request: ModelRequest, tokens: Sequence[int]) -> None:
+        """Raise FaultError(GENERATION_FAILED) for an output that is not text: it cannot be trained on."""
+        wrong = self.refused.keys() & {*tokens}
+        if wrong:
+            raise sampled_placeholder(request, min(wrong), self.refused)
 
     def budget(self, request: ModelRequest) -> int:
         """Return how many tokens a request may produce."""
@@ -78,6 +92,15 @@ class RequestLimits:
         partial = request.input_ids[len(request.input_ids) - request.sampled_before :]
         text = self.tokenizer.decode([*partial, *output][-window:])
         return any(stop in text for stop in config.stop)
+
+
+def sampled_placeholder(request: ModelRequest, token: int, refused: Mapping[int, str]) -> FaultError:
+    """Return the fault of a request whose output is not text."""
+    return FaultError(
+        FaultKind.GENERATION_FAILED,
+        f"request {request.request_id}: the model sampled token {token}, which is {refused[token]} of the config and "
+        "stands for something other than text",
+    )
 
 
 def check_parameters(missing: Sequence[str], unknown: Sequence[str], misshapen: Sequence[str], *, version: int) -> None:

@@ -80,9 +80,23 @@ class TrainEngineConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MegatronConfig(Config):
+    """Settings of megatron-core, when archon.engine is megatron."""
+
+    transformer_engine: bool = False
+    """Build layers from NVIDIA's Transformer Engine in place of megatron's own: fused kernels, GPUs only."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ArchonConfig(Config):
     """How one trained model is split over processes. None of it changes results beyond rounding."""
 
+    engine: Literal["megatron", "native"] = "native"
+    """What splits and computes the model. native: PyTorch alone, every family and all of the settings below. megatron:
+    megatron-core (`pip install 'areal[megatron]'`), for dense decoders with parallel.tp, pp and dp_replicate; what it
+    cannot do is refused. Frozen models and critics are computed natively either way."""
+    megatron: MegatronConfig = field(default_factory=MegatronConfig)
+    """Settings of megatron-core; ignored by the native engine."""
     parallel: ParallelDims = field(default_factory=ParallelDims)
     """Numbers of ranks along each way of splitting."""
     sequence_parallel: bool = False

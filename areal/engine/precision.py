@@ -1,4 +1,7 @@
-"""Resolve `dtype: auto` of a trained model on this machine. Loads torch only where there may be an accelerator."""
+"""Choose dtypes: what `dtype: auto` of a trained model is on this machine, and what scores are computed in.
+
+The first loads torch only where there may be an accelerator.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    import torch
+
     from areal.engine.config import TrainEngineConfig
 
 _DEVICE_FILES: Final = ("nvidia[0-9]*", "kfd", "dxg", "dri/renderD*")
@@ -41,6 +46,13 @@ def with_concrete_dtype(config: TrainEngineConfig) -> TrainEngineConfig:
     if config.dtype != "auto":
         return config
     return replace(config, dtype="bfloat16" if concrete_dtype(config) == "bfloat16" else "float32")
+
+
+def score_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Dtype of scores of a model of `dtype`."""
+    import torch
+
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _computes_in_bfloat16(device: str) -> bool:

@@ -85,8 +85,8 @@ class KVCache:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Chunk:
-    """Fresh sequences that are attended together."""
+class FreshChunk:
+    """Fresh sequences that are computed together."""
 
     start: int
     """First token, counted within the fresh tokens."""
@@ -127,7 +127,7 @@ class StepAttention:
         self._decode_index = torch.add(lengths, rows, alpha=cache.capacity)
         # With the slopes of each, so that their id is not given to other ones.
         self._masks: dict[_MaskName, tuple[Tensor, Tensor | None]] = {}
-        self._chunks: list[_Chunk] = []
+        self._chunks: list[FreshChunk] = []
         if fresh_lengths:
             self._fresh_index = torch.cat(
                 [
@@ -135,7 +135,7 @@ class StepAttention:
                     for slot, length in zip(fresh_slots, fresh_lengths, strict=True)
                 ]
             )
-            self._chunks = _cut(fresh_lengths, device)
+            self._chunks = cut_chunks(fresh_lengths, device)
 
     def __call__(
         self,
@@ -186,7 +186,9 @@ class StepAttention:
             out = _attend(grouped.unsqueeze(3), key, value, mask, options).squeeze(3)
         return out.reshape(rows, heads, -1)
 
-    def _prefill(self, chunk: _Chunk, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
+    def _prefill(
+        self, chunk: FreshChunk, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
+    ) -> Tensor:
         heads, kv_heads = query.shape[1], key.shape[1]
         query, key, value = (_pad(chunk, tensor) for tensor in (query, key, value))
         grouped = query.unflatten(1, (kv_heads, heads // kv_heads))
@@ -291,7 +293,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, opti
     return torch.matmul(weights.to(value.dtype), value.unsqueeze(2))
 
 
-def _pad(chunk: _Chunk, tensor: Tensor) -> Tensor:
+def _pad(chunk: FreshChunk, tensor: Tensor) -> Tensor:
     """[tokens, heads, dim] to [count, heads, length, dim], zeros on the right."""
     if chunk.scatter is not None:
         padded = tensor.new_zeros((chunk.count * chunk.length, *tensor.shape[1:]))
@@ -299,9 +301,9 @@ def _pad(chunk: _Chunk, tensor: Tensor) -> Tensor:
     return tensor.unflatten(0, (chunk.count, chunk.length)).transpose(1, 2)
 
 
-def _cut(lengths: list[int], device: torch.device) -> list[_Chunk]:
+def cut_chunks(lengths: list[int], device: torch.device) -> list[FreshChunk]:
     """Cut consecutive sequences into chunks of similar length (callers sort by length to make chunks large)."""
-    chunks: list[_Chunk] = []
+    chunks: list[FreshChunk] = []
     first, start = 0, 0
     while first < len(lengths):
         last, low, high = first, lengths[first], lengths[first]
@@ -315,6 +317,6 @@ def _cut(lengths: list[int], device: torch.device) -> list[_Chunk]:
         if low != high:
             scatter = torch.cat([torch.arange(i * high, i * high + n, device=device) for i, n in enumerate(members)])
         end = start + sum(members)
-        chunks.append(_Chunk(start=start, end=end, count=len(members), length=high, scatter=scatter))
+        chunks.append(FreshChunk(start=start, end=end, count=len(members), length=high, scatter=scatter))
         first, start = last + 1, end
     return chunks

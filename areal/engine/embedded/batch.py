@@ -2,7 +2,7 @@
 
 Not thread-safe and not asynchronous: `areal.engine.embedded.engine` calls it under its gate. One `step` gives every
 active row one token. New prompts ride in the same forward as the decoding rows; equal prompts are computed once and
-their keys and values copied. Active rows always fill the slots 0 .. n - 1, so decoding never gathers.
+their keys, values and states copied. Active rows always fill the slots 0 .. n - 1, so decoding never gathers.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import numpy as np
 import torch
 
 from areal.api import FaultError, FaultKind, StopReason
-from areal.engine.embedded.attention import KVCache, StepAttention
+from areal.engine.checks import sampled_placeholder
+from areal.engine.embedded.attention import KVCache
 from areal.engine.embedded.sequence import RowTable, SamplingRows, sample
+from areal.engine.embedded.states import StateStore, StepBackend
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ _PREFILL_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wave:
-    """One forward: rows 0 .. decode - 1 go on; behind them leaders (one per distinct new prompt), then followers."""
+    """One forward: rows 0 .. decode - 1 go on; behind them leaders (one per distinct new prompt), then followers of
+    leaders, then sequences that continue a kept prompt."""
 
     decode: int
     leaders: list[Sequence]
@@ -44,6 +47,17 @@ class _Wave:
     """For each follower, the index of its leader."""
     attached_from: list[int]
     """Slots whose cached prompt the newest decoding rows (one per entry) share."""
+    continued: list[tuple[bytes, int]]
+    """Key of each kept prompt that is continued, and a slot that has its keys and values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KeptPrompt:
+    """What a row that continues a prompt needs beside its keys and values: states cannot be cut back to its end."""
+
+    states: list[Tensor]
+    logits: Tensor
+    """[1, vocab]."""
 
 
 class DecodeBatch:
@@ -72,6 +86,8 @@ class DecodeBatch:
         self._guard = guard
         self._rows = RowTable(max_rows)
         self._cache = KVCache(max_slots=max_rows, max_length=max_length)
+        self._states = StateStore(max_slots=max_rows)
+        self._kept: dict[bytes, _KeptPrompt] = {}
         self._starts = torch.arange(max_rows + 1, dtype=torch.int32, device=device)
         self._sampling: SamplingRows | None = None
         self._checks_text = False
@@ -104,6 +120,7 @@ class DecodeBatch:
             sequence.settle(*self._rows.outputs(slot), version)
         self.waiting.extendleft(reversed(active))
         self.active = []
+        self._kept.clear()
         self._sampling = None
 
     def remove(self, wanted: Callable[[Sequence], bool], version: int) -> list[Sequence]:
@@ -126,7 +143,7 @@ class DecodeBatch:
 
     def free(self) -> None:
         """Let go of model and cache, for good. No sequence may be active."""
-        self._cache.clear()
+        self._forget()
         self._model = None
 
     # ---- admission
@@ -135,6 +152,7 @@ class DecodeBatch:
         """Move waiting sequences into free slots, first come first served, as slots and the token budget allow."""
         attached: list[Sequence] = []
         attached_from: list[int] = []
+        continued: list[tuple[Sequence, int]] = []
         groups: dict[bytes, list[Sequence]] = {}
         room, budget = self._max_rows - len(self.active), _PREFILL_TOKENS
         resident = {}
@@ -143,7 +161,9 @@ class DecodeBatch:
         while self.waiting and room > 0:
             sequence = self.waiting[0]
             if not sequence.future.done():
-                if len(sequence.context) > 1 and sequence.key in resident:
+                if sequence.key in self._kept and sequence.key in resident:
+                    continued.append((sequence, resident[sequence.key]))
+                elif self._states.is_empty and len(sequence.context) > 1 and sequence.key in resident:
                     attached.append(sequence)
                     attached_from.append(resident[sequence.key])
                 elif sequence.key in groups:
@@ -159,22 +179,30 @@ class DecodeBatch:
             # All but the last prompt token is copied; the last one is decoded, which gives the logits.
             self._enter(sequence, length=len(sequence.context) - 1)
             self.counters["shared_tokens"] += len(sequence.context) - 1
-        return self._place(groups, attached_from)
+        return self._place(groups, attached_from, continued)
 
-    def _place(self, groups: dict[bytes, list[Sequence]], attached_from: list[int]) -> _Wave:
+    def _place(
+        self, groups: dict[bytes, list[Sequence]], attached_from: list[int], continued: list[tuple[Sequence, int]]
+    ) -> _Wave:
         decode = len(self.active)
         # Similar lengths side by side: fresh sequences are padded per chunk.
         ordered = sorted(groups.values(), key=lambda members: len(members[0].context))
         leaders = [members[0] for members in ordered]
         followers = [(index, member) for index, members in enumerate(ordered) for member in members[1:]]
-        for sequence in (*leaders, *(member for _, member in followers)):
+        for sequence in (*leaders, *(member for _, member in followers), *(member for member, _ in continued)):
             self._enter(sequence, length=len(sequence.context))
         for leader in leaders:
             name = "recomputed_tokens" if leader.tokens else "prefill_tokens"
             self.counters[name] += len(leader.context)
-        self.counters["shared_tokens"] += sum(len(member.context) for _, member in followers)
-        leader_of = [index for index, _ in followers]
-        return _Wave(decode=decode, leaders=leaders, leader_of=leader_of, attached_from=attached_from)
+        sharing = (*(member for _, member in followers), *(member for member, _ in continued))
+        self.counters["shared_tokens"] += sum(len(member.context) for member in sharing)
+        return _Wave(
+            decode=decode,
+            leaders=leaders,
+            leader_of=[index for index, _ in followers],
+            attached_from=attached_from,
+            continued=[(member.key, slot) for member, slot in continued],
+        )
 
     def _enter(self, sequence: Sequence, *, length: int) -> None:
         self._rows.place(len(self.active), sequence, length=length)
@@ -206,12 +234,14 @@ class DecodeBatch:
         lengths = table["length"][:decode].copy()
         longest = int(lengths.max()) + 1 if decode else 1
         self._cache.reserve(len(self.active), max(longest, max(fresh, default=1)))
+        self._states.reserve(len(self.active))
         if wave.attached_from:
             targets = torch.arange(decode - len(wave.attached_from), decode, device=self._device)
             self._cache.copy_rows(self._upload(np.array(wave.attached_from)), targets, longest)
         positions = self._upload(lengths)
-        attention = StepAttention(
+        backend = StepBackend(
             self._cache,
+            self._states,
             lengths=positions,
             longest=longest,
             uniform=bool(decode and int(lengths.min()) + 1 == longest),
@@ -225,19 +255,51 @@ class DecodeBatch:
             starts = torch.cat((starts, self._upload(ends.astype(np.int32))))
             tokens = torch.cat((tokens, self._upload(np.concatenate([leader.context for leader in wave.leaders]))))
             positions = torch.cat((positions, self._upload(np.concatenate([np.arange(n) for n in fresh]))))
-        hidden = self._model.hidden(tokens, positions, starts, max(fresh, default=1), attention=attention)
+        hidden = self._model.hidden(tokens, positions, starts, max(fresh, default=1), attention=backend)
         table["length"][:decode] += 1
         if fresh:
             hidden = hidden.index_select(0, self._upload(np.concatenate((np.arange(decode), ends - 1))))
         logits: Tensor = self._model.project(hidden)
-        return self._follow(wave, logits, max(fresh)) if wave.leader_of else logits
+        self._keep_prompts(wave, logits)
+        if wave.leader_of:
+            first = decode + len(fresh)
+            sources = self._upload(np.array(wave.leader_of) + decode)
+            self._copy(sources, torch.arange(first, first + len(wave.leader_of), device=self._device), max(fresh))
+            logits = torch.cat((logits, logits.index_select(0, sources)))
+        return self._continue(wave, logits) if wave.continued else logits
 
-    def _follow(self, wave: _Wave, logits: Tensor, longest: int) -> Tensor:
-        """Give followers their leader's cache entries and logits."""
-        first = wave.decode + len(wave.leaders)
-        sources = self._upload(np.array(wave.leader_of) + wave.decode)
-        self._cache.copy_rows(sources, torch.arange(first, len(self.active), device=self._device), longest)
-        return torch.cat((logits, logits.index_select(0, sources)))
+    def _keep_prompts(self, wave: _Wave, logits: Tensor) -> None:
+        """Keep the states at the end of new prompts that waiting sequences have as well."""
+        wanted = set() if self._states.is_empty else {sequence.key for sequence in self.waiting}
+        continued = {key for key, _ in wave.continued}
+        self._kept = {key: kept for key, kept in self._kept.items() if key in wanted or key in continued}
+        for slot, leader in enumerate(wave.leaders, wave.decode):
+            if leader.key in wanted:
+                states = self._states.rows_of(torch.tensor([slot], device=self._device))
+                self._kept[leader.key] = _KeptPrompt(states=states, logits=logits[slot : slot + 1].clone())
+
+    def _continue(self, wave: _Wave, logits: Tensor) -> Tensor:
+        """Give sequences what was kept at the end of their prompt, which rows before them have, and its logits."""
+        first = len(self.active) - len(wave.continued)
+        parts = [logits]
+        for slot, (key, source) in enumerate(wave.continued, first):
+            kept, length = self._kept[key], int(self._rows.table["length"][slot])
+            target = torch.tensor([slot], device=self._device)
+            self._cache.copy_rows(torch.tensor([source], device=self._device), target, length)
+            self._states.write(target, kept.states)
+            parts.append(kept.logits)
+        return torch.cat(parts)
+
+    def _copy(self, sources: Tensor, targets: Tensor, longest: int) -> None:
+        """Copy what slots hold: the first `longest` keys and values, and the states after the last token."""
+        self._cache.copy_rows(sources, targets, longest)
+        self._states.copy_rows(sources, targets)
+
+    def _forget(self) -> None:
+        """Drop everything that forwards have left."""
+        self._cache.clear()
+        self._states.clear()
+        self._kept.clear()
 
     def _upload(self, values: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(values)
@@ -251,10 +313,13 @@ class DecodeBatch:
         rows = len(self.active)
         ended = self._rows.record(rows, tokens, logprobs)
         broken = ~np.isfinite(logprobs)
+        refused = self.active[0].limits.refused
+        # Never fed to the model: what it stands for is not there.
+        foreign = np.isin(tokens, list(refused)) if refused else np.zeros(rows, dtype=bool)
         self.counters["decode_steps"] += 1
         self.counters["generated_tokens"] += rows - int(broken.sum())
         texted = self._text_stops() if self._checks_text else set()
-        ended |= broken
+        ended |= broken | foreign
         ended[list(texted)] = True
         if not ended.any():
             return []
@@ -266,11 +331,15 @@ class DecodeBatch:
             sequence.settle(*self._rows.outputs(slot, drop_last=bool(broken[slot])), version)
             if broken[slot]:
                 outcomes.append((sequence, _non_finite(sequence)))
+            elif foreign[slot]:
+                outcomes.append((sequence, sampled_placeholder(sequence.request, int(tokens[slot]), refused)))
             else:
                 complete = stopped[slot] or slot in texted
                 outcomes.append((sequence, StopReason.STOP if complete else StopReason.LENGTH))
         if broken.any():
-            self._cache.clear_rows(self._upload(np.flatnonzero(broken)))
+            slots_of_broken = self._upload(np.flatnonzero(broken))
+            self._cache.clear_rows(slots_of_broken)
+            self._states.clear_rows(slots_of_broken)
         self._compact(slots)
         return outcomes
 
@@ -291,7 +360,7 @@ class DecodeBatch:
         sources = np.flatnonzero(alive[remaining:]) + remaining
         if len(targets):
             longest = int(self._rows.table["length"][sources].max())
-            self._cache.copy_rows(self._upload(sources), self._upload(targets), longest)
+            self._copy(self._upload(sources), self._upload(targets), longest)
             self._rows.move(sources, targets)
             for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
                 self.active[target] = self.active[source]
@@ -302,7 +371,7 @@ class DecodeBatch:
     def _fail_all(self, error: Exception) -> list[tuple[Sequence, StopReason | FaultError]]:
         # What the failed forward left in the cache is unknown, so none of it is kept.
         failed, self.active = self.active, []
-        self._cache.clear()
+        self._forget()
         self._sampling = None
         message = f"the decode step raised {type(error).__name__}: {error}"
         return [(sequence, FaultError(FaultKind.GENERATION_FAILED, message)) for sequence in failed]

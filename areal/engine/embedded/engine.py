@@ -20,6 +20,7 @@ from areal.api import EngineError, FaultError, ModelError, ModelRequest, ModelRe
 from areal.engine.checks import RequestLimits, SeedStream, check_parameters
 from areal.engine.embedded.batch import DecodeBatch
 from areal.engine.embedded.sequence import Sequence
+from areal.models.wrapping import refused_tokens
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -183,6 +184,7 @@ class EmbeddedEngine:
             vocab_size=model.args.vocab_size,
             eos_token_id=eos_token_id,
             tokenizer=tokenizer,
+            refused=refused_tokens(model.args),
         )
         self._batch = DecodeBatch(
             self._model,

@@ -106,7 +106,9 @@ class ServerEngine:
         if problem:
             raise ConfigError(f"{self._adapter.name}: {problem}")
         generation = Generation(self._seeds.seeded(request), self._limits, self._config.stream_interval)
-        return await self._loop.await_here(self._generate(generation))
+        response = await self._loop.await_here(self._generate(generation))
+        self._limits.check_output(request, response.output_tokens)
+        return response
 
     def pause(self) -> None:
         """Return once no token is being computed; none is computed until `resume`. Idempotent."""
@@ -265,6 +267,7 @@ class ServerEngine:
             return None
         # Any ids work; these differ from each other and are the same in every run.
         tokens = [(7919 * (index + 1)) % self._limits.vocab_size for index in range(length)]
+        tokens = [token for token in tokens if token not in self._limits.refused]
         return Probe(tokens, self._reference(tokens))
 
     def _require_open(self) -> None:

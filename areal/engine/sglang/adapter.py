@@ -177,7 +177,7 @@ class SGLangAdapter:
         found = field_of(meta, "input_token_logprobs", list, where=where)
         if len(found) != len(tokens):
             raise BadAnswerError(f"{where} scored {len(found)} tokens, expected {len(tokens)}")
-        return [_logprob(entry, token, where) for entry, token in zip(found[1:], tokens[1:], strict=True)]
+        return [scored(entry, token, where) for entry, token in zip(found[1:], tokens[1:], strict=True)]
 
 
 async def _drain(streams: set[object]) -> None:
@@ -224,7 +224,7 @@ def _chunk(event: Mapping[str, Any], done: int, where: str) -> Chunk:
             f"{where} sent {len(entries)} log-probabilities for {total} tokens, {done} known before"
         )
     entries = entries[len(entries) - new :]
-    tokens = [_part(entry, 1, where) for entry in entries]
+    tokens = [part_of(entry, 1, where) for entry in entries]
     reason = _finish(meta, where)
     # An answer that was cut in the queue ends with an event that names its last token once more.
     compared = min(new, 1) if reason == "abort" else new
@@ -233,7 +233,7 @@ def _chunk(event: Mapping[str, Any], done: int, where: str) -> Chunk:
         raise BrokenTokensError(f"{where} sent tokens {named[-8:]} with log-probabilities of {tokens[-8:]}")
     return Chunk(
         tokens=tokens,
-        logprobs=[_part(entry, 0, where) for entry in entries],
+        logprobs=[part_of(entry, 0, where) for entry in entries],
         finish=reason,
         spans=_spans(meta, total, where) if reason else None,
     )
@@ -249,12 +249,6 @@ def _finish(meta: Mapping[str, Any], where: str) -> str:
     if reason == "abort" and finish.get("status_code"):
         raise BadStatusError(int(finish["status_code"]), where, str(finish.get("message")))
     return reason
-
-
-def _part(entry: object, index: int, where: str) -> Any:
-    if not isinstance(entry, list) or len(entry) < 2:
-        raise BrokenTokensError(f"{where} sent {entry!r} as a log-probability, expected [logprob, token, text]")
-    return entry[index]
 
 
 def _spans(meta: Mapping[str, Any], total: int, where: str) -> tuple[tuple[int, int, int], ...] | None:
@@ -282,10 +276,19 @@ def _joined(
     return (*begun, *((version, start + before, end + before) for version, start, end in spans))
 
 
-def _logprob(entry: object, token: int, where: str) -> float:
-    """Return the log-probability. SGLang writes 0 as the id of the vocabulary's last token, an id it uses for images;
-    the value is right."""
-    value, found = _part(entry, 0, where), _part(entry, 1, where)
+def part_of(entry: object, index: int, where: str) -> Any:
+    """Return a part of a triple. Raises BrokenTokensError unless it is one."""
+    if not isinstance(entry, list) or len(entry) < 2:
+        raise BrokenTokensError(f"{where} sent {entry!r} as a log-probability, expected [logprob, token, text]")
+    return entry[index]
+
+
+def scored(entry: object, token: int, where: str) -> float:
+    """Return the log-probability of a token of the prompt. Raises BadAnswerError when it is that of another token.
+
+    SGLang writes 0 as the id of the vocabulary's last token, an id it uses for images; the value is right.
+    """
+    value, found = part_of(entry, 0, where), part_of(entry, 1, where)
     if found not in {token, 0} or not isinstance(value, float):
         raise BadAnswerError(f"{where} scored token {found!r} as {value!r}, expected token {token}")
     return value

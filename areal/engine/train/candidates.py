@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from areal.engine.precision import score_dtype
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
@@ -52,11 +54,6 @@ def top_candidates(
         values, places = values.topk(top.k)
         ids = ids.gather(-1, places)
     return ids, values - s_N[:, None]
-
-
-def score_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Dtype of scores of a model of `dtype`."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 class _CandidateLogp(torch.autograd.Function):

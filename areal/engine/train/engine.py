@@ -5,9 +5,9 @@ with each batch. Results do not depend on how a batch is cut into micro-batches 
 CPU two equal runs are equal bit by bit.
 
 A process that is alone is a group of one, in which nothing is sent. Of several processes, every rank makes an engine
-around the same model and calls the same methods with the same, whole batch: the engine divides the rows, and what it
-returns is about all of them. So a loss function's denominators are those of the whole step without anybody
-communicating them, and a trainer's loop runs unchanged on every rank.
+around the same model and calls the same methods, either with the same whole batch, whose rows the engine divides, or
+with its own part of one that rank 0 has divided (`divide`). What is returned is about all rows either way, and a loss
+function's denominators are those of the whole step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from areal.api import EngineError, NumericsError, TrainStats
 from areal.engine.hf.lora import Adapters
 from areal.engine.precision import with_concrete_dtype
 from areal.engine.train.optimizer import ModelOptimizer, learning_rate
-from areal.engine.train.passes import Scoring, to_device
+from areal.engine.train.passes import Scoring
 from areal.engine.train.runner import ModelRunner
 from areal.engine.train.state import EngineState
 from areal.utils.logging import getLogger
@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from areal.algorithm.packing import Outlined
     from areal.api import LossFunction, PaddedBatch
     from areal.engine.config import ArchonConfig, TrainEngineConfig
+    from areal.engine.train.divided import DividedBatch
     from areal.engine.train.loading import ShardSource
     from areal.engine.train.passes import BatchTotals
     from areal.engine.train.ranks import Ranks
@@ -74,14 +76,12 @@ class TrainingEngine:
         `archon.parallel`; EngineError when the model does not fit its role; ModelError when it does not divide.
         """
         config = with_concrete_dtype(config)
-        self.config, self.is_critic = config, is_critic
-        self._total_steps = total_steps
         learning_rate(config, config.warmup_steps, total_steps)
         dtype: torch.dtype = getattr(torch, config.dtype)
         if archon is None:
             model = model.to(_resolve_device(config.device))
         adapters = None if config.lora is None else Adapters.added_to(model, config.lora, dtype=dtype)
-        self._runner = ModelRunner(
+        runner = ModelRunner(
             model,
             config,
             archon,
@@ -89,12 +89,29 @@ class TrainingEngine:
             source=source,
             first_values=None if adapters is None else adapters.first_values,
         )
-        passes = self._runner.passes
-        self.optimizer = ModelOptimizer(
-            self.model, config, dtype=dtype, ranks=self.ranks, partial_over_tp=passes.partial_over_tp,
+        passes = runner.passes
+        optimizer = ModelOptimizer(
+            runner.model, config, dtype=dtype, ranks=runner.ranks, partial_over_tp=passes.partial_over_tp,
             copies=passes.copies,
         )  # fmt: skip
-        self.state = EngineState(self.model, self.optimizer, self.ranks, dtype=dtype, adapters=adapters)
+        self._take_over(config, runner, optimizer, adapters=adapters, total_steps=total_steps, is_critic=is_critic)
+
+    def _take_over(
+        self,
+        config: TrainEngineConfig,
+        runner: ModelRunner,
+        optimizer: ModelOptimizer,
+        *,
+        adapters: Adapters | None = None,
+        total_steps: int | None,
+        is_critic: bool,
+    ) -> None:
+        """Train with these parts from now on; for engines that make other ones."""
+        self.config, self.is_critic = config, is_critic
+        self._total_steps = total_steps
+        self._runner, self.optimizer = runner, optimizer
+        dtype: torch.dtype = getattr(torch, config.dtype)
+        self.state = EngineState(runner.model, optimizer, runner.ranks, dtype=dtype, adapters=adapters)
         self._progress = Progress(max_skipped_steps=config.max_skipped_steps)
 
     @property
@@ -137,16 +154,28 @@ class TrainingEngine:
         """Record the version that the next published weights have. Raises EngineError when it would go back."""
         self._progress.set_version(version)
 
-    def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0, only_masked: bool = False) -> Tensor:
+    def divide(self, batch: PaddedBatch) -> DividedBatch:
+        """Divide the rows of a whole batch over the ranks, without communication."""
+        return self._runner.divide(batch)
+
+    def receive(self, batch: DividedBatch) -> DividedBatch:
+        """Return what this rank was given of a batch, with all rows that it computes; every rank calls it. Each method
+        does so by itself: this spares a second method from handing the rows on again."""
+        return self._runner.receive(batch)
+
+    def forward_logp(
+        self, batch: PaddedBatch | DividedBatch, *, temperature: float = 1.0, only_masked: bool = False
+    ) -> Tensor:
         """Log-probability of every token given its prefix, float32 [S, L], without gradient; 0 at t=0 and on padding.
 
-        The result is on the device of `batch`, wherever the model is, so that it fits the batch's other tensors.
+        The result is on the device of `batch`, wherever the model is, so that it fits the batch's other tensors; on the
+        CPU for a divided batch.
         only_masked: compute tokens with loss_mask 1 only and leave 0 elsewhere, which spares the vocabulary projection
         of prompts. The values are the same up to the rounding of matrix products of another shape.
         """
         return self._runner.forward_logp(batch, temperature=temperature, only_masked=only_masked)
 
-    def forward_values(self, batch: PaddedBatch) -> Tensor:
+    def forward_values(self, batch: PaddedBatch | DividedBatch) -> Tensor:
         """Critic value of every token, float32 [S, L], without gradient, on the device of `batch`.
 
         The value at token t is that of the state in which t was chosen, i.e. of tokens[:t]: the same convention as for
@@ -156,7 +185,7 @@ class TrainingEngine:
 
     def train_batch(
         self,
-        batch: PaddedBatch,
+        batch: PaddedBatch | DividedBatch,
         loss_fn: LossFunction,
         *,
         temperature: float = 1.0,
@@ -180,10 +209,9 @@ class TrainingEngine:
             raise EngineError(f"expected 0 <= smoothing < 1 and temperature > 0, got {smoothing} and {temperature}")
         if self.is_critic and (with_entropy or smoothing):
             raise EngineError("a critic has no distribution over tokens: with_entropy and smoothing must stay off")
-        batch = to_device(batch, self.device)
+        received = self._runner.receive(batch)
         scoring = Scoring(temperature=temperature, only_masked=True, with_entropy=with_entropy, smoothing=smoothing)
-        divided = self._runner.divide(batch)
-        totals, gradient_norm = self._backward(batch, divided, loss_fn, scoring)
+        totals, gradient_norm = self._backward(received, loss_fn, scoring)
         rate = learning_rate(self.config, self.num_steps, self._total_steps)
         stepped = self._is_finite(totals, gradient_norm)
         metrics = dict(totals.metrics)
@@ -192,9 +220,9 @@ class TrainingEngine:
                 self.optimizer.step(rate, gradient_norm)
             self._progress.record_step()
         else:
-            rows = self._find_offending_rows(batch, divided, loss_fn, scoring)
+            rows = self._find_offending_rows(received, loss_fn, scoring)
             metrics["nonfinite_sequences_count"] = float(len(rows))
-            self._progress.record_skip(batch, rows, loss=totals.loss, gradient_norm=gradient_norm)
+            self._progress.record_skip(received, rows, loss=totals.loss, gradient_norm=gradient_norm)
         self.optimizer.zero_grad()
         return TrainStats(
             loss=totals.loss,
@@ -249,26 +277,20 @@ class TrainingEngine:
         """Write the adapters alone, as a folder that goes on top of the checkpoint `base`; EngineError without any."""
         self.state.save_adapter(path, base=base)
 
-    def _backward(
-        self, batch: PaddedBatch, divided: list[list[int]], loss_fn: LossFunction, scoring: Scoring
-    ) -> tuple[BatchTotals, float]:
-        """Gradients of some rows of each data rank: totals and gradient norm of all ranks."""
-        totals = self._runner.backward(batch, divided, loss_fn, scoring, zero_grad=self.optimizer.zero_grad)
+    def _backward(self, batch: DividedBatch, loss_fn: LossFunction, scoring: Scoring) -> tuple[BatchTotals, float]:
+        """Gradients of the rows of each data rank: totals and gradient norm of all ranks."""
+        totals = self._runner.backward(batch, loss_fn, scoring, zero_grad=self.optimizer.zero_grad)
         self.optimizer.sum_partial()
         return totals, self.optimizer.gradient_norm() if totals.num_predicted else 0.0
 
     def _is_finite(self, totals: BatchTotals, gradient_norm: float) -> bool:
         return math.isfinite(self.ranks.agree(totals.loss)) and math.isfinite(gradient_norm)
 
-    def _find_offending_rows(
-        self, batch: PaddedBatch, divided: list[list[int]], loss_fn: LossFunction, scoring: Scoring
-    ) -> tuple[int, ...]:
+    def _find_offending_rows(self, batch: DividedBatch, loss_fn: LossFunction, scoring: Scoring) -> tuple[int, ...]:
         """Run each sequence, or pair of them, on its own; costs a pass per row, in a case that should be rare."""
-        owner = {row: rank for rank, rows in enumerate(divided) for row in rows}
         found: list[int] = []
         for unit in units(batch):
-            alone = [unit if owner[unit[0]] == rank else [] for rank in range(len(divided))]
-            if not self._is_finite(*self._backward(batch, alone, loss_fn, scoring)):
+            if not self._is_finite(*self._backward(batch.limited_to(unit), loss_fn, scoring)):
                 found += unit
         return tuple(found)
 
@@ -295,7 +317,7 @@ class Progress:
         self.num_steps += 1
         self.skipped_in_row = 0
 
-    def record_skip(self, batch: PaddedBatch, rows: tuple[int, ...], *, loss: float, gradient_norm: float) -> None:
+    def record_skip(self, batch: Outlined, rows: tuple[int, ...], *, loss: float, gradient_norm: float) -> None:
         """Count a step that was skipped because of `rows`; () when no single row explains it. Raises NumericsError for
         too many in a row."""
         self.num_steps += 1

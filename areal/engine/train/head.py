@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
-from areal.engine.train.candidates import candidate_logp, score_dtype, top_candidates
+from areal.engine.precision import score_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,6 +73,10 @@ def score_tokens(
     def score(hidden: Tensor, targets: Tensor, *candidates: Tensor) -> tuple[Tensor, ...]:
         logits = project(hidden)
         found = (measure or measure_tokens)(logits, targets, temperature, with_distribution)
+        if not candidates and top is None:
+            return found
+        from areal.engine.train.candidates import candidate_logp, top_candidates
+
         if candidates:
             found += (candidate_logp(logits, candidates[0], temperature, group),)
         return found if top is None else (*found, *top_candidates(logits, top, temperature, group))
@@ -165,6 +169,9 @@ class VocabularyShares:
 
     group: ProcessGroup
     """Ranks that hold equal shares, in the order of the vocabulary."""
+    size: int | None = None
+    """Entries of the vocabulary, where shares are padded behind the last one with logits of -inf; None for no
+    padding."""
 
     def __call__(
         self, logits_NV: Tensor, targets_N: Tensor, temperature: float, with_distribution: bool
@@ -172,7 +179,7 @@ class VocabularyShares:
         """See `measure_tokens`."""
         local_N = targets_N - self.group.rank() * logits_NV.shape[1]
         found: tuple[Tensor, ...] = _SharedStatistics.apply(
-            logits_NV, local_N, temperature, self.group, with_distribution
+            logits_NV, local_N, temperature, self.group, with_distribution, self.size
         )
         return found if with_distribution else found[:1]
 
@@ -182,7 +189,13 @@ class _SharedStatistics(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits_NV: Tensor, local_N: Tensor, temperature: float, group: ProcessGroup, with_distribution: bool
+        ctx: Any,
+        logits_NV: Tensor,
+        local_N: Tensor,
+        temperature: float,
+        group: ProcessGroup,
+        with_distribution: bool,
+        size: int | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         z_NV = logits_NV.to(score_dtype(logits_NV.dtype)) / temperature
         top_N = z_NV.amax(-1)
@@ -194,12 +207,13 @@ class _SharedStatistics(torch.autograd.Function):
         sums = [weights_NV.sum(-1), target_N]
         if with_distribution:
             # The product is taken after masking p = 0, where z may be -inf.
-            sums += [torch.where(weights_NV > 0, z_NV, 0).mul_(weights_NV).sum(-1), z_NV.sum(-1)]
+            real_NV = z_NV if size is None else z_NV[:, : max(0, size - group.rank() * z_NV.shape[1])]
+            sums += [torch.where(weights_NV > 0, z_NV, 0).mul_(weights_NV).sum(-1), real_NV.sum(-1)]
         summed = torch.stack(sums)
         dist.all_reduce(summed, group=group)
         s_N = top_N + summed[0].log()
         zeros_N = torch.zeros_like(s_N)
-        size = z_NV.shape[1] * group.size()
+        size = z_NV.shape[1] * group.size() if size is None else size
         entropy_N = s_N - summed[2] / summed[0] if with_distribution else zeros_N
         mean_logp_N = summed[3] / size - s_N if with_distribution else zeros_N
         ctx.save_for_backward(z_NV, s_N, entropy_N, columns_N, is_here_N)
@@ -211,7 +225,7 @@ class _SharedStatistics(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(
         ctx: Any, grad_logp_N: Tensor, grad_entropy_N: Tensor, grad_mean_N: Tensor
-    ) -> tuple[Tensor, None, None, None, None]:
+    ) -> tuple[Tensor, None, None, None, None, None]:
         z_NV, s_N, entropy_N, columns_N, is_here_N = ctx.saved_tensors
         log_p_NV = z_NV - s_N[:, None]
         if ctx.with_distribution:
@@ -219,7 +233,7 @@ class _SharedStatistics(torch.autograd.Function):
         else:
             gradient_NV = log_p_NV.exp_().mul_(-grad_logp_N[:, None])
         gradient_NV.scatter_add_(-1, columns_N[:, None], (grad_logp_N * is_here_N)[:, None])
-        return gradient_NV.div_(ctx.temperature).to(ctx.dtype), None, None, None, None
+        return gradient_NV.div_(ctx.temperature).to(ctx.dtype), None, None, None, None, None
 
 
 def _without_target(

@@ -14,7 +14,7 @@ import torch
 from areal.api import ModelError
 from areal.engine.train.ranks import box_of, local_data, shard_of
 from areal.models.adapter import EMBEDDING, TableAdapter, untied
-from areal.models.loading import SafetensorsFolder, SlicedFolder, blank_model, read_config
+from areal.models.loading import SafetensorsFolder, SlicedFolder, blank_model, read_config, with_code_of
 from areal.models.registry import get_spec
 from areal.models.value_head import ValueModel
 from areal.utils.logging import getLogger
@@ -47,7 +47,7 @@ class ShardSource:
     def blank(self) -> Any:
         """Build the model without memory: parameters have shapes only."""
         try:
-            return blank_model(self._config)
+            return with_code_of(self.path, blank_model(self._config, source=self.path))
         except ModelError as error:
             raise ModelError(f"{self.path}: {error}") from error
 

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from areal.api import ConfigError, EngineError
 from areal.engine.train.muon import Muon, OrthogonaliseHere
 from areal.engine.train.ranks import local_data
+from areal.models.blocks.short_convolution import DepthwiseConvolution
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -305,9 +306,14 @@ def learning_rate(config: TrainEngineConfig, step: int, total_steps: int | None)
 
 
 def is_matrix(name: str, parameter: Tensor) -> bool:
-    """Whether weight decay applies; biases of stacked experts and norms with a weight per head are only vectors."""
+    """Whether weight decay applies; biases of stacked experts and norms with a weight per head are only vectors, and
+    rates of channels (Mamba-1) are exponents."""
     owner = name.split(".")[-2:-1]
-    return parameter.ndim >= 2 and not name.endswith("bias") and not any(part.endswith("norm") for part in owner)
+    return (
+        parameter.ndim >= 2
+        and not name.endswith(("bias", "A_log"))
+        and not any(part.endswith("norm") for part in owner)
+    )
 
 
 def is_turned(name: str, parameter: Tensor, tokens: set[str]) -> bool:
@@ -317,13 +323,13 @@ def is_turned(name: str, parameter: Tensor, tokens: set[str]) -> bool:
 
 
 def token_parameters(model: nn.Module) -> set[str]:
-    """Names of matrices whose rows are tokens or scores, embeddings and heads: orthogonalising them mixes what has
-    nothing to do with each other."""
+    """Names of matrices whose rows are tokens or scores, embeddings and heads, or filters of single channels:
+    orthogonalising them mixes what has nothing to do with each other."""
     # Not by attribute: what a module reads under a parameter's name may be a part of it.
     embeddings = {
         id(parameter)
         for module in model.modules()
-        if isinstance(module, nn.Embedding)
+        if isinstance(module, nn.Embedding | DepthwiseConvolution)
         for parameter in module.parameters(recurse=False)
     }
     heads = {"embed_out", "head", "lm_head", "score"}

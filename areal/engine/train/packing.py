@@ -17,12 +17,16 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from areal.algorithm.packing import micro_batches, select, units
-from areal.models.blocks.shared_prefix import Branch, SharedPrefixAttention
+from areal.algorithm.packing import micro_batches, units
+from areal.models.blocks.packed_backend import SharedPrefixBackend
+from areal.models.blocks.shared_prefix import Branch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
+    from areal.algorithm.packing import Outlined
     from areal.api import AttentionBackend, PaddedBatch
 
 MIN_SHARED_FRACTION: Final = 0.1
@@ -30,7 +34,7 @@ MIN_SHARED_FRACTION: Final = 0.1
 than of the other does not pay."""
 
 
-def divide_rows(batch: PaddedBatch, parts: int, *, keep_groups: bool) -> list[list[int]]:
+def divide_rows(batch: Outlined, parts: int, *, keep_groups: bool) -> list[list[int]]:
     """Row indices of every rank, ascending: longest first, each to the rank with the fewest tokens so far.
 
     keep_groups: rows of a group stay together; those of a unit (`areal.algorithm.packing.units`) always do. Ties go to
@@ -50,16 +54,19 @@ def divide_rows(batch: PaddedBatch, parts: int, *, keep_groups: bool) -> list[li
     return [sorted(rows) for rows in divided]
 
 
-def cut_rows(batch: PaddedBatch, budget: int) -> list[list[int]]:
+def cut_rows(batch: Outlined, budget: int, rows: Sequence[int] | None = None) -> list[list[int]]:
     """Row indices of micro-batches of at most `budget` tokens, in which rows of a group are together if they fit.
 
     Only together they share what they have in common. The budget counts every row as if it were alone. Rows of a unit
     (`areal.algorithm.packing.units`) are never separated: one that is too long has a micro-batch of its own.
+    rows: whole units; None for all.
     """
     lengths, groups = batch.lengths.tolist(), batch.groups.tolist()
+    chosen = None if rows is None else frozenset(rows)
     members: dict[int, list[list[int]]] = {}
     for unit in units(batch):
-        members.setdefault(groups[unit[0]], []).append(unit)
+        if chosen is None or unit[0] in chosen:
+            members.setdefault(groups[unit[0]], []).append(unit)
     pieces = [
         [row for place in part for row in found[place]]
         for found in members.values()
@@ -69,17 +76,14 @@ def cut_rows(batch: PaddedBatch, budget: int) -> list[list[int]]:
     return sorted(sorted(row for index in part for row in pieces[index]) for part in parts)
 
 
-def cuts_of(batch: PaddedBatch, divided: list[list[int]], budget: int) -> list[list[list[int]]]:
+def cuts_of(batch: Outlined, divided: list[list[int]], budget: int) -> list[list[list[int]]]:
     """Row indices of each micro-batch of each rank, [] for a blank one; all have as many as the busiest rank."""
-    cuts = []
-    for rows in divided:
-        part = batch if len(rows) == batch.lengths.shape[0] or not rows else select(batch, rows)
-        cuts.append([[rows[index] for index in cut] for cut in cut_rows(part, budget)] if rows else [])
+    cuts = [cut_rows(batch, budget, rows) for rows in divided]
     most = max(map(len, cuts))
     return [cut + [[] for _ in range(most - len(cut))] for cut in cuts]
 
 
-def tokens_of(batch: PaddedBatch, cuts: list[list[int]]) -> int:
+def tokens_of(batch: Outlined, cuts: list[list[int]]) -> int:
     """Of the largest of some micro-batches."""
     return max((int(batch.lengths[rows].sum()) for rows in cuts if rows), default=0)
 
@@ -143,7 +147,7 @@ def lay_out(batch: PaddedBatch, predicted_SL: Tensor, *, length_limit: int | Non
     offset_N = torch.where(state_N < split[row_N], root[row_N], own[row_N])
     attention = None
     if pieces_are_shared:
-        attention = SharedPrefixAttention(pieces.root_lengths, pieces.branches, device)
+        attention = SharedPrefixBackend(pieces.root_lengths, pieces.branches, device)
     return TokenLayout(
         tokens=batch.tokens[coordinates[0], coordinates[1]],
         positions=coordinates[1],

@@ -11,21 +11,20 @@ Shape letters: S sequences, L padded length, T tokens that go through the model,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.nn import functional
 
-from areal.algorithm.packing import select
 from areal.api import DistilledBatch, EngineError
-from areal.engine.train.candidates import score_dtype
+from areal.engine.precision import score_dtype
 from areal.engine.train.head import TokenScores, VocabularyShares, score_tokens
 from areal.engine.train.packing import TokenLayout, lay_out
-from areal.models.blocks.attention import PackedAttention
+from areal.models.blocks.packed_backend import PackedBackend
 from areal.models.parallel.apply import Sharding
 from areal.models.parallel.collectives import enter, enter_gathered, join_pieces, leave
-from areal.models.parallel.context import ParallelAttention
+from areal.models.parallel.context import ParallelBackend
 from areal.models.parallel.data import give_back, shard_rest
 from areal.models.registry import get_spec
 
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from areal.api import AttentionBackend, LossFunction, LossOutput, PaddedBatch
     from areal.engine.train.candidates import Top
+    from areal.engine.train.divided import DividedBatch
     from areal.engine.train.ranks import Ranks
     from areal.models.parallel.plan import ParallelPlan
 
@@ -165,8 +165,8 @@ class Scorer:
         )
         attention = None
         if not self._sharding.attends_itself:
-            attention = ParallelAttention(
-                packed.attention or PackedAttention(packed.cu_seqlens, num_tokens, packed.tokens.device),
+            attention = ParallelBackend(
+                packed.attention or PackedBackend(packed.cu_seqlens, num_tokens, packed.tokens.device),
                 num_tokens,
                 heads=(ranks.place("tp"), self._tp),
                 tokens=ranks.group("cp"),
@@ -281,21 +281,21 @@ class SequentialPasses:
         self.partial_over_tp = partial_gradients(sharding, is_critic=is_critic)
         self._scorer = Scorer(model, decoder, sharding, ranks, chunk=chunk, is_critic=is_critic)
 
-    def forward(self, batch: PaddedBatch, micro: list[list[int]], scoring: Scoring, keep: Keep) -> None:
+    def forward(self, batch: DividedBatch, micro: list[list[int]], scoring: Scoring, keep: Keep) -> None:
         """Scores of this data rank's micro-batches."""
         for rows in micro:
-            layout, scored = self._run(select(batch, rows) if rows else None, scoring)
+            layout, scored = self._run(batch.select(rows) if rows else None, scoring)
             if rows and layout.predicted is not None:
                 keep(rows, layout.predicted, scored)
         if not self._ranks.is_alone:
             give_back(self.model)
 
     def backward(
-        self, batch: PaddedBatch, micro: list[list[int]], loss_fn: LossFunction, scoring: Scoring, totals: Totals
+        self, batch: DividedBatch, micro: list[list[int]], loss_fn: LossFunction, scoring: Scoring, totals: Totals
     ) -> None:
         """Gradients of this data rank's micro-batches, summed by FSDP2 over all of them."""
         for rows in micro:
-            part = select(batch, rows) if rows else None
+            part = batch.select(rows) if rows else None
             layout, scored = self._run(part, scoring)
             roots, gradients = [], []
             if scored.anchor is not None:
@@ -403,16 +403,6 @@ def place(values_N: Tensor | None, predicted_SL: Tensor, *, dtype: torch.dtype, 
         return zeros_SL.requires_grad_(torch.is_grad_enabled())
     marked = predicted_SL[(..., *(None for _ in sizes))] if sizes else predicted_SL
     return zeros_SL.masked_scatter(marked, values_N.to(dtype))
-
-
-def to_device(batch: PaddedBatch, device: torch.device) -> PaddedBatch:
-    """Move all tensors of a batch to `device`; returns the same object when they are there already."""
-    moved = {
-        item.name: value.to(device)
-        for item in fields(batch)
-        if isinstance(value := getattr(batch, item.name), torch.Tensor) and value.device != device
-    }
-    return replace(batch, **moved) if moved else batch
 
 
 def split_decoder(decoder: nn.Module, plan: ParallelPlan) -> Sharding:

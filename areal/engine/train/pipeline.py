@@ -18,7 +18,6 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 
-from areal.algorithm.packing import select
 from areal.api import ConfigError
 from areal.engine.train.passes import Scorer, Totals, loss_of, partial_gradients, score_dtype_of, split_decoder
 from areal.engine.train.ranks import local_data
@@ -31,8 +30,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from areal.api import LossFunction, PaddedBatch
+    from areal.api import LossFunction
     from areal.engine.config import ArchonConfig, TrainEngineConfig
+    from areal.engine.train.divided import DividedBatch
     from areal.engine.train.passes import BatchTotals, Keep, Prepared, Scored, Scoring
     from areal.engine.train.ranks import Ranks
     from areal.models.parallel.plan import ParallelPlan
@@ -81,7 +81,7 @@ class PipelinePasses:
         self._hidden_dtype: torch.dtype = getattr(torch, config.dtype)
         self._scorer = Scorer(self.model, part, sharding, ranks, chunk=config.logprob_chunk_size, is_critic=is_critic)
 
-    def forward(self, batch: PaddedBatch, micro: list[list[int]], scoring: Scoring, keep: Keep) -> None:
+    def forward(self, batch: DividedBatch, micro: list[list[int]], scoring: Scoring, keep: Keep) -> None:
         """Scores of this data rank's micro-batches, on the last piece's ranks."""
 
         def score(rows: list[int], prepared: Prepared, scored: Scored) -> Tensor:
@@ -92,7 +92,7 @@ class PipelinePasses:
         self._run(batch, micro, scoring, score, backward=False)
 
     def backward(
-        self, batch: PaddedBatch, micro: list[list[int]], loss_fn: LossFunction, scoring: Scoring, totals: Totals
+        self, batch: DividedBatch, micro: list[list[int]], loss_fn: LossFunction, scoring: Scoring, totals: Totals
     ) -> None:
         """Gradients of this data rank's micro-batches; totals are filled on the last piece's ranks."""
         dtype = score_dtype_of(self.model)
@@ -103,7 +103,7 @@ class PipelinePasses:
                 # Zero, with a gradient of zeros, whatever the anchor is.
                 terms.append(scored.anchor.masked_fill(torch.ones_like(scored.anchor, dtype=torch.bool), 0).sum())
             if rows:
-                output = loss_of(select(batch, rows), prepared.layout, scored, loss_fn, scoring, dtype)
+                output = loss_of(batch.select(rows), prepared.layout, scored, loss_fn, scoring, dtype)
                 totals.add(output, prepared.layout)
                 terms.append(output.loss)
             return torch.stack([term.to(dtype) for term in terms]).sum()
@@ -121,7 +121,7 @@ class PipelinePasses:
 
     def _run(
         self,
-        batch: PaddedBatch,
+        batch: DividedBatch,
         micro: list[list[int]],
         scoring: Scoring,
         finish: Callable[[list[int], Prepared, Scored], Tensor],
@@ -130,7 +130,7 @@ class PipelinePasses:
     ) -> None:
         micro = micro + [[] for _ in range(-len(micro) % self._layout.num_ranks)]
         layouts = [
-            self._scorer.lay_out(select(batch, rows) if rows else None, only_masked=scoring.only_masked)
+            self._scorer.lay_out(batch.select(rows) if rows else None, only_masked=scoring.only_masked)
             for rows in micro
         ]
         length = max(layout.tokens.tokens.shape[0] for layout in layouts)

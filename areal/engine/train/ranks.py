@@ -59,6 +59,18 @@ class Ranks:
         """Place of this process among them."""
         return 0 if self.meshes is None else self.meshes.group(way).rank()
 
+    def holders(self) -> tuple[tuple[int, bool], ...]:
+        """Return of each rank its place among the data ranks, and whether it is the first of those with that place."""
+        if self.meshes is None:
+            return ((0, True),)
+        mesh = self.meshes.root.mesh
+        found: dict[int, tuple[int, bool]] = {}
+        # The outermost dimension is pp, the two innermost are cp and tp, those between are "data" as one.
+        for place, sharing in enumerate(mesh.reshape(mesh.shape[0], -1, mesh.shape[-2] * mesh.shape[-1]).unbind(1)):
+            for number, rank in enumerate(sharing.flatten().tolist()):
+                found[rank] = (place, number == 0)
+        return tuple(found[rank] for rank in range(len(found)))
+
     def group(self, way: str) -> ProcessGroup:
         """Return the group of ranks along one way of splitting."""
         assert self.meshes is not None, "a process that is alone does not communicate"

@@ -17,7 +17,7 @@ import copy
 import gc
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import torch
 import torch.distributed as dist
@@ -25,8 +25,9 @@ import torch.distributed as dist
 from areal.api import ConfigError, EngineError, TeacherScores
 from areal.engine.config import TrainEngineConfig
 from areal.engine.precision import with_concrete_dtype
-from areal.engine.train.packing import cuts_of, divide_rows, tokens_of
-from areal.engine.train.passes import Scoring, SequentialPasses, Totals, place, score_dtype_of, to_device
+from areal.engine.train.divided import DividedBatch
+from areal.engine.train.packing import cuts_of, tokens_of
+from areal.engine.train.passes import Scoring, SequentialPasses, Totals, place, score_dtype_of
 from areal.engine.train.ranks import Ranks, local_data
 from areal.models.parallel.plan import ParallelPlan
 from areal.utils.logging import getLogger
@@ -36,16 +37,46 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from areal.algorithm.packing import Outlined
     from areal.api import LossFunction, PaddedBatch
     from areal.engine.config import ArchonConfig
     from areal.engine.train.candidates import Top
     from areal.engine.train.loading import ShardSource
-    from areal.engine.train.passes import BatchTotals, Scored
-    from areal.engine.train.pipeline import PipelinePasses
+    from areal.engine.train.passes import BatchTotals, Keep, Scored
+
+    MakePasses = Callable[[nn.Module, ParallelPlan, Ranks], "Passes"]
 
 _logger = getLogger(__name__)
 
 Pass = Literal["forward", "training"]
+
+
+class Passes(Protocol):
+    """A model, or this rank's part of it, and how micro-batches go through it."""
+
+    model: nn.Module
+    partial_over_tp: frozenset[str]
+    """Parameters whose gradients are terms of a sum over tp."""
+    copies: frozenset[str]
+    """Parameters that another rank of the pipeline has as well, with the same gradients."""
+
+    def forward(self, batch: DividedBatch, micro: list[list[int]], scoring: Scoring, keep: Keep) -> None:
+        """Scores of this data rank's micro-batches."""
+        ...
+
+    def backward(
+        self, batch: DividedBatch, micro: list[list[int]], loss_fn: LossFunction, scoring: Scoring, totals: Totals
+    ) -> None:
+        """Gradients of this data rank's micro-batches, summed over data ranks."""
+        ...
+
+    def all_totals(self, totals: Totals) -> BatchTotals:
+        """Totals of all ranks."""
+        ...
+
+    def share(self, result: Tensor) -> None:
+        """Hand scores to the ranks of a pipeline that did not see them."""
+        ...
 
 
 class ModelRunner:
@@ -60,10 +91,12 @@ class ModelRunner:
         is_critic: bool = False,
         source: ShardSource | None = None,
         first_values: Mapping[str, Tensor] | None = None,
+        make_passes: MakePasses | None = None,
     ) -> None:
         """Split `model` as `archon` says, in place; without, this process is alone with it where it is.
 
         source: fills a model without memory once it is split; first_values: of parameters that it does not have.
+        make_passes: takes the place of PyTorch's ways of splitting.
         """
         self.is_critic = is_critic
         self._keeps_groups = archon is None or archon.keep_groups
@@ -72,7 +105,7 @@ class ModelRunner:
                 f"is_critic={is_critic} does not fit {type(model).__name__}: a critic is an "
                 f"areal.models.value_head.ValueModel around a decoder, an actor is the decoder itself"
             )
-        self.passes: SequentialPasses | PipelinePasses
+        self.passes: Passes
         chunk = config.logprob_chunk_size
         if archon is None:
             self.ranks = Ranks(next(model.parameters()).device)
@@ -82,7 +115,9 @@ class ModelRunner:
             plan = _plan_of(model, config, archon, source)
             assert plan.meshes is not None, "just built"
             self.ranks = Ranks(plan.meshes.device, plan.meshes)
-            if plan.dims.pp > 1:
+            if make_passes is not None:
+                self.passes = make_passes(model, plan, self.ranks)
+            elif plan.dims.pp > 1:
                 from areal.engine.train.pipeline import PipelinePasses
 
                 self.passes = PipelinePasses(model, plan, self.ranks, config, archon, is_critic=is_critic)
@@ -104,12 +139,17 @@ class ModelRunner:
         """The live model, or this rank's part of it."""
         return self.passes.model
 
-    def divide(self, batch: PaddedBatch) -> list[list[int]]:
-        """Rows of each data rank."""
-        return divide_rows(batch, self.ranks.count("data"), keep_groups=self._keeps_groups)
+    def divide(self, batch: PaddedBatch) -> DividedBatch:
+        """Divide the rows over the data ranks."""
+        return DividedBatch.of(batch, self.ranks, keep_groups=self._keeps_groups)
+
+    def receive(self, batch: PaddedBatch | DividedBatch) -> DividedBatch:
+        """Return a batch with the rows of this rank on its device; every rank calls it."""
+        divided = batch if isinstance(batch, DividedBatch) else self.divide(batch)
+        return divided.received(self.ranks)
 
     @torch.no_grad()
-    def forward_logp(self, batch: PaddedBatch, *, temperature: float, only_masked: bool) -> Tensor:
+    def forward_logp(self, batch: PaddedBatch | DividedBatch, *, temperature: float, only_masked: bool) -> Tensor:
         """See `TrainingEngine.forward_logp`."""
         if self.is_critic:
             raise EngineError(
@@ -119,7 +159,7 @@ class ModelRunner:
         return self._forward(batch, scoring, lambda scored: scored.scores.logp if scored.scores else None)
 
     @torch.no_grad()
-    def forward_values(self, batch: PaddedBatch) -> Tensor:
+    def forward_values(self, batch: PaddedBatch | DividedBatch) -> Tensor:
         """See `TrainingEngine.forward_values`."""
         if not self.is_critic:
             raise EngineError(
@@ -128,7 +168,7 @@ class ModelRunner:
         return self._forward(batch, Scoring(), lambda scored: scored.values)
 
     @torch.no_grad()
-    def forward_top(self, batch: PaddedBatch, top: Top, *, temperature: float) -> TeacherScores:
+    def forward_top(self, batch: PaddedBatch | DividedBatch, top: Top, *, temperature: float) -> TeacherScores:
         """See `FrozenModel.forward_top`."""
         dtype = score_dtype_of(self.model)
 
@@ -149,16 +189,19 @@ class ModelRunner:
 
     def _forward(
         self,
-        batch: PaddedBatch,
+        batch: PaddedBatch | DividedBatch,
         scoring: Scoring,
         read: Callable[[Scored], Tensor | None],
         *,
         sizes: tuple[int, ...] = (),
     ) -> Tensor:
-        """[S, L, *sizes] of what `read` takes from the scores of all rows, on every rank, on the device of `batch`."""
-        moved = to_device(batch, self.ranks.device)
+        """[S, L, *sizes] of what `read` takes from the scores of all rows, on every rank, on the device of `batch`; on
+        the CPU for a divided one."""
+        home = torch.device("cpu") if isinstance(batch, DividedBatch) else batch.tokens.device
+        received = self.receive(batch)
         dtype = score_dtype_of(self.model)
-        result_SL = torch.zeros((*batch.tokens.shape, *sizes), dtype=dtype, device=self.ranks.device)
+        shape = (received.lengths.shape[0], received.width, *sizes)
+        result_SL = torch.zeros(shape, dtype=dtype, device=self.ranks.device)
 
         def keep(rows: list[int], predicted_SL: Tensor, scored: Scored) -> None:
             values_SL = place(read(scored), predicted_SL, dtype=dtype, sizes=sizes)
@@ -166,26 +209,24 @@ class ModelRunner:
 
         self._micro_batches.run(
             "forward",
-            moved,
-            self.divide(moved),
-            lambda micro: self.passes.forward(moved, micro, scoring, keep),
+            received,
+            lambda micro: self.passes.forward(received, micro, scoring, keep),
             reset=lambda: None,
         )
         # Each row is on one data rank, and 0 on the others.
         self.ranks.sum(result_SL, "data")
         self.passes.share(result_SL)
-        return result_SL.to(batch.tokens.device)
+        return result_SL.to(home)
 
     def backward(
         self,
-        batch: PaddedBatch,
-        divided: list[list[int]],
+        batch: DividedBatch,
         loss_fn: LossFunction,
         scoring: Scoring,
         *,
         zero_grad: Callable[[], None],
     ) -> BatchTotals:
-        """Gradients of all rows, which are on the device of the model; totals are those of all ranks."""
+        """Gradients of all rows; each rank has received its own. Totals are those of all ranks."""
         totals = Totals()
 
         def reset() -> None:
@@ -196,7 +237,6 @@ class ModelRunner:
         self._micro_batches.run(
             "training",
             batch,
-            divided,
             lambda micro: self.passes.backward(batch, micro, loss_fn, scoring, totals),
             reset=reset,
         )
@@ -232,11 +272,13 @@ class FrozenModel:
         """Freeze a copy; the original stays trainable and the copy is not affected by its updates."""
         return cls(copy.deepcopy(model), config=config)
 
-    def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0, only_masked: bool = False) -> Tensor:
+    def forward_logp(
+        self, batch: PaddedBatch | DividedBatch, *, temperature: float = 1.0, only_masked: bool = False
+    ) -> Tensor:
         """See `TrainingEngine.forward_logp`."""
         return self._runner.forward_logp(batch, temperature=temperature, only_masked=only_masked)
 
-    def forward_top(self, batch: PaddedBatch, top: Top, *, temperature: float = 1.0) -> TeacherScores:
+    def forward_top(self, batch: PaddedBatch | DividedBatch, top: Top, *, temperature: float = 1.0) -> TeacherScores:
         """Log-probability of each token with loss_mask 1 given its prefix, and of the likeliest tokens in its place."""
         return self._runner.forward_top(batch, top, temperature=temperature)
 
@@ -341,18 +383,18 @@ class MicroBatches:
     def run(
         self,
         kind: Pass,
-        batch: PaddedBatch,
-        divided: list[list[int]],
+        batch: DividedBatch,
         work: Callable[[list[list[int]]], None],
         *,
         reset: Callable[[], None],
     ) -> None:
-        """Call `work` with this rank's micro-batches; divided: rows of each data rank.
+        """Call `work` with this rank's micro-batches.
 
         Where one process is on its own, `reset` is called and everything starts again with half the tokens when memory
         runs out. Raises EngineError, on all ranks, when not even the longest sequence fits; and on the one rank that
         runs out while others wait for it.
         """
+        divided = batch.divided
         cuts = cuts_of(batch, divided, self._budget)
         if not self._ranks.is_alone:
             cuts = self._reserved(kind, batch, divided, cuts)
@@ -381,7 +423,7 @@ class MicroBatches:
             cuts = self._halved(batch, divided, cuts, failure)
 
     def _reserved(
-        self, kind: Pass, batch: PaddedBatch, divided: list[list[int]], cuts: list[list[list[int]]]
+        self, kind: Pass, batch: Outlined, divided: list[list[int]], cuts: list[list[list[int]]]
     ) -> list[list[list[int]]]:
         """Cuts that every rank has reserved memory for."""
         ranks = self._ranks
@@ -397,7 +439,7 @@ class MicroBatches:
             cuts = self._halved(batch, divided, cuts, ", ".join(failed[:4]))
 
     def _halved(
-        self, batch: PaddedBatch, divided: list[list[int]], cuts: list[list[list[int]]], failure: str
+        self, batch: Outlined, divided: list[list[int]], cuts: list[list[list[int]]], failure: str
     ) -> list[list[list[int]]]:
         """Cuts of half the size, the same on every rank."""
         tried = tokens_of(batch, [rows for cut in cuts for rows in cut])
@@ -414,7 +456,7 @@ class MicroBatches:
         )
         return smaller
 
-    def _held(self, kind: Pass, batch: PaddedBatch, own: list[list[int]]) -> int:
+    def _held(self, kind: Pass, batch: Outlined, own: list[list[int]]) -> int:
         """Tokens whose activations a rank holds at once."""
         stages = self._ranks.count("pp")
         if stages == 1 or kind == "forward":
@@ -422,7 +464,7 @@ class MicroBatches:
         return tokens_of(batch, own) * (len(own) if self._holds_all else min(len(own), stages))
 
     @contextmanager
-    def _recorded(self, kind: Pass, batch: PaddedBatch, own: list[list[int]]) -> Iterator[None]:
+    def _recorded(self, kind: Pass, batch: Outlined, own: list[list[int]]) -> Iterator[None]:
         """Record what the passes inside take, where that is asked for and the device counts."""
         device = self._ranks.device
         if self._ranks.is_alone or device.type == "cpu":

@@ -11,6 +11,7 @@ import torch
 
 from areal.api import LossOutput, PaddedBatch
 from areal.engine.config import ArchonConfig, TrainEngineConfig
+from areal.engine.registry import training_engine
 from areal.engine.train.engine import TrainingEngine
 from areal.models import from_config
 from areal.models.value_head import ValueModel
@@ -33,7 +34,11 @@ TOLERANCES: Final = {"float64": 1e-9, "float32": 2e-5}
 
 
 def compare(
-    case: Case, *, dtype: str = "float64", make_model: Callable[[Case], nn.Module] | None = None
+    case: Case,
+    *,
+    dtype: str = "float64",
+    make_model: Callable[[Case], nn.Module] | None = None,
+    steps: int = STEPS,
 ) -> dict[str, Any]:
     """Compare, on rank 0: differences by what was compared, seconds, and whether all are within the tolerance.
 
@@ -48,13 +53,13 @@ def compare(
         parallel=case.dims, **{name: value for name, value in case.options.items() if name in _ARCHON_FIELDS}
     )
     make_model = make_model or _model
-    many = TrainingEngine(make_model(case), config=config, archon=archon, is_critic=case.is_critic)
+    many = training_engine(archon)(make_model(case), config=config, archon=archon, is_critic=case.is_critic)
     batch = make_batch(few_rows=case.few_rows)
     single = None
     if many.ranks.rank == 0:
         single = TrainingEngine(make_model(case), config=config, is_critic=case.is_critic)
     differences: dict[str, float] = {}
-    for step in range(STEPS):
+    for step in range(steps):
         found = _observe(case, many, batch, is_first=step == 0)
         expected = {} if single is None else _observe(case, single, batch, is_first=step == 0)
         for what, values in expected.items():

@@ -17,12 +17,12 @@ from areal.engine.hf.lora import add_lora
 from areal.engine.train.optimizer import is_turned, token_parameters
 from areal.engine.train.ranks import local_data
 from areal.models.blocks.moe import Experts
+from areal.models.loading import blank_model, resolve
 from areal.models.parallel.experts import apply_expert_parallel
 from areal.models.parallel.meshes import build_meshes
 from areal.models.parallel.pipeline import take_part
 from areal.models.parallel.plan import ParallelPlan
 from areal.models.parallel.tensor import apply_tensor_parallel
-from areal.models.registry import get_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -94,7 +94,7 @@ def shards_of(
     if pipeline_rank is None:
         ends = [shards_of(config, dims, layout, lora=lora, pipeline_rank=end) for end in sorted({0, dims.pp - 1})]
         return max(ends, key=lambda shards: shards.kept)
-    spec = get_spec(str(config.get("model_type")))
+    spec, _ = resolve(config)
     model, total = _part(config, layout, pipeline_rank, lora)
     with _pretended_processes(dims.world_size, pipeline_rank * dims.world_size // dims.pp):
         plan = ParallelPlan(dims=dims, meshes=build_meshes(dims, "cpu"))
@@ -140,8 +140,7 @@ def _is_cut(parameter: torch.Tensor) -> bool:
 def _part(config: Mapping[str, Any], layout: PipelineLayout, rank: int, lora: LoraConfig | None) -> tuple[Any, int]:
     """Build the model without memory, or a pipeline rank's part of it; return it and the parameters of the whole."""
     with torch.device("meta"):
-        spec = get_spec(str(config.get("model_type")))
-        model: Any = spec.model_class(spec.args_class.from_hf_config(config))
+        model: Any = blank_model(config)
         if lora is not None:
             add_lora(model, lora, dtype=torch.float32)
     total = sum(parameter.numel() for parameter in model.parameters())

@@ -131,7 +131,7 @@ def unequal_work():
         body = many.model.inner.base_model
         body.register_forward_hook(lambda *_, counts=counts: counts.append(1))
         losses = [(step(engine, batch).loss, step(engine, batch).loss) for engine in (single, many)]
-        runs = everywhere([len(counts), len(many._runner.divide(batch)[dist.get_rank()])])
+        runs = everywhere([len(counts), len(many._runner.divide(batch).divided[dist.get_rank()])])
         found[name] = {
             "loss": max(abs(one - other) for one, other in zip(*losses, strict=True)),
             "parameters": difference(weights_of(many), single.weights()),
@@ -175,7 +175,7 @@ def frozen_base():
     engine = many_of("dense", lora=LORA, dtype="bfloat16")
     batch = make_batch()
     scoring = Scoring(only_masked=True, with_entropy=True)
-    engine._backward(batch, engine._runner.divide(batch), loss_of(batch), scoring)
+    engine._backward(engine._runner.receive(batch), loss_of(batch), scoring)
     named = dict(engine.model.named_parameters())
     frozen = {name: parameter for name, parameter in named.items() if ".lora_" not in name}
     found = {

@@ -112,7 +112,7 @@ def test_requests_live_through_a_weight_update_with_both_segments_exact(world, k
     old, new = world.build_model(seed=1), world.build_model(seed=2)
     new.save_pretrained(tmp_path)
     engine = world.build_engine(old, eos=None, batch=3, version=4)
-    requests = [world.request(3 + 4 * i, seed=i, new=30) for i in range(4)]  # the fourth waits for a slot
+    requests = [world.request(3 + 4 * i, seed=i, new=90) for i in range(4)]  # the fourth waits for a slot
 
     async def main():
         tasks = [asyncio.create_task(engine.agenerate(request)) for request in requests]
@@ -126,11 +126,11 @@ def test_requests_live_through_a_weight_update_with_both_segments_exact(world, k
     for response in responses[:3]:
         split = response.output_versions.index(7)
         assert split >= 10
-        assert response.output_versions == [4] * split + [7] * (30 - split)
+        assert response.output_versions == [4] * split + [7] * (90 - split)
         assert world.deviation(old, response, last=split) < TOLERANCE
         assert world.deviation(new, response, first=split) < TOLERANCE
         assert world.deviation(old, response, first=split) > 0.1
-    assert responses[3].output_versions == [7] * 30
+    assert responses[3].output_versions == [7] * 90
     assert world.deviation(new, responses[3]) < TOLERANCE
     assert engine.stats()["recomputed_tokens"] > 0
 

@@ -133,7 +133,7 @@ def one_step(model, batch, loss_fn, **options):
 
     runner = ModelRunner(model, TrainEngineConfig(), **options)
     scoring = Scoring(temperature=0.8, only_masked=True, with_entropy=not runner.is_critic)
-    found = runner.backward(batch, runner.divide(batch), recorded, scoring, zero_grad=model.zero_grad)
+    found = runner.backward(runner.receive(batch), recorded, scoring, zero_grad=model.zero_grad)
     return torch.tensor(found.loss, dtype=torch.float64), *seen, gradients_of(model)
 
 

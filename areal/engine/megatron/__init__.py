@@ -1,0 +1,1 @@
+"""Trains dense decoders with megatron-core: its layers and schedules, our losses and optimizers."""
