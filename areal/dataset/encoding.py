@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedTokenizerFast
 
+    from areal.api import DatasetKind
+
 
 PAD_TOKEN: Final = "<pad>"
 EOS_TOKEN: Final = "<eos>"
@@ -54,10 +56,11 @@ def load_tokenizer(path: str) -> Any:
         raise ConfigError("no tokenizer: set model.tokenizer_path to a folder, or model.path to a checkpoint folder")
     folder = local_folder(path, METADATA)
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers raises whatever a malformed file leads to
         kind = "cannot be read" if folder.is_dir() else "is neither a folder nor org/name@revision of the hub"
-        raise ConfigError(f"tokenizer {path!r} {kind}: {error}") from error
+        text = str(error) if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"tokenizer {path!r} {kind}: {text}") from error
 
 
 def character_tokenizer(characters: str, *, bos: bool = False) -> PreTrainedTokenizerFast:
@@ -243,3 +246,22 @@ def to_dataset(
         lengths=[measured[i] for i in indices],
     )
     return remember(dataset, origins)
+
+
+ID_COLUMNS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "preference": (("chosen_ids", "chosen_loss_mask"), ("rejected_ids", "rejected_loss_mask")),
+    "sft": (("input_ids", "loss_mask"),),
+}
+"""Columns of token ids with their masks, of kinds whose rows are encoded already."""
+
+
+def row_length(row: Mapping[str, Any], kind: DatasetKind, tokenizer: Any) -> int | None:
+    """Return the length of a row, which is what must fit: prompt tokens for RL (the answer needs room of its own), all
+    tokens for SFT, those of the longer side for preferences. None for a prompt that only its workflow can read.
+    """
+    if kind != "rl":
+        return max(len(row[ids]) for ids, _ in ID_COLUMNS[kind])
+    try:
+        return len(encode_prompt(row["messages"], tokenizer))
+    except DataError:
+        return None

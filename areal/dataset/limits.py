@@ -1,19 +1,16 @@
-"""Measure rows, and deal with those that are longer than a run can use, before it starts.
+"""Deal with rows that are longer than a run can use, before it starts: leave them out, shorten them, or refuse them.
 
-    fit_rows(dataset, kind="rl", overlong="filter", limit=LengthLimit(tokens=1024, reason="..."), ...)
-
-The length of a row is what must fit: prompt tokens for RL (the answer needs room of its own), all tokens for SFT, those
-of the longer side for preferences. A prompt that only its workflow can read is not measured here.
+`areal.dataset.loading` measures all rows, and comes here when some are too long.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from areal.api import DataError
-from areal.dataset.encoding import encode_prompt
-from areal.dataset.origins import Fitting, RowOrigins, origins_of, place_of, remember
+from areal.dataset.encoding import ID_COLUMNS, row_length
+from areal.dataset.origins import place_of, remember
 from areal.dataset.schema import MAX_EXAMPLES
 from areal.utils.logging import getLogger
 
@@ -24,55 +21,28 @@ if TYPE_CHECKING:
 
     from areal.api import DatasetKind
     from areal.dataset.config import Overlong
+    from areal.dataset.origins import LengthLimit, RowOrigins
 
 logger = getLogger(__name__)
 
-_SEQUENCES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
-    "preference": (("chosen_ids", "chosen_loss_mask"), ("rejected_ids", "rejected_loss_mask")),
-    "sft": (("input_ids", "loss_mask"),),
-}
-"""Columns of token ids with their masks, of kinds whose rows are encoded already."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LengthLimit:
-    """How long a row may be.
-
-    Example: `LengthLimit(tokens=64, reason="engine.max_seq_len 96 - gconfig.max_new_tokens 32")`.
-    """
-
-    tokens: int
-    reason: str
-    """What it follows from, for messages."""
-
-
-def fit_rows(
-    dataset: Dataset, *, kind: DatasetKind, overlong: Overlong, limit: LengthLimit | None, tokenizer: Any, name: str
+def fit_long_rows(
+    dataset: Dataset,
+    long: Sequence[int],
+    *,
+    kind: DatasetKind,
+    overlong: Overlong,
+    limit: LengthLimit,
+    tokenizer: Any,
+    name: str,
+    known: RowOrigins,
 ) -> Dataset:
-    """Return the dataset with rows of at most `limit` tokens, with its origins and what was done (`Fitting`).
+    """Return the dataset without the rows `long`, or with them shortened; the rest as `areal.dataset.loading.fit_rows`.
 
-    overlong: "filter" leaves longer rows out, and says so in the log; "truncate" shortens them (see `truncated_row`)
-    and leaves out those of which nothing to learn would remain; "error" raises. name: of the dataset, for messages.
-
-    Raises DataError, with rows and lengths, for overlong rows under "error", and when no row is left.
+    known: origins, with the lengths of all rows and what was measured.
     """
-    known = origins_of(dataset) or RowOrigins(source=name, unit="row", numbers=())
-    lengths: Sequence[int | None] = known.lengths
-    if limit is not None and len(lengths) != len(dataset):
-        lengths = [row_length(row, kind, tokenizer) for row in dataset]
-    measured = [length for length in lengths if length is not None]
-    fitting = Fitting(
-        num_read=len(dataset),
-        num_overlong=0,
-        num_truncated=0,
-        longest=max(measured, default=0),
-        limit=None if limit is None else limit.tokens,
-        reason="" if limit is None else limit.reason,
-    )
-    long = [] if limit is None else [i for i, length in enumerate(lengths) if length and length > limit.tokens]
-    if limit is None or not long:
-        return remember(dataset, replace(known, lengths=lengths, fitting=fitting))
-    examples = [f"{place_of(dataset, i)} has {lengths[i]}" for i in long[:MAX_EXAMPLES]]
+    assert known.fitting is not None
+    examples = [f"{place_of(dataset, i)} has {known.lengths[i]}" for i in long[:MAX_EXAMPLES]]
     more = f"; and {len(long) - MAX_EXAMPLES} more" if len(long) > MAX_EXAMPLES else ""
     if overlong == "error":
         raise DataError(
@@ -88,25 +58,15 @@ def fit_rows(
     if not kept:
         raise DataError(
             f"{name}: 0 rows left: all {len(dataset)} are longer than {limit.reason} ({limit.tokens} tokens); the "
-            f"shortest has {min(measured)}",
+            f"shortest has {min(length for length in known.lengths if length is not None)}",
             where=known.source,
             fix="raise the limit, or use shorter rows",
         )
     result = _with_rows(dataset, kept, {i: row for i, row in shortened.items() if row is not None})
     numbers = [known.numbers[i] for i in kept] if len(known.numbers) == len(dataset) else ()
-    done = replace(fitting, num_overlong=len(long), num_truncated=len(long) - len(gone))
-    left = [lengths[i] if i not in shortened else limit.tokens for i in kept]
+    done = replace(known.fitting, num_overlong=len(long), num_truncated=len(long) - len(gone))
+    left = [known.lengths[i] if i not in shortened else limit.tokens for i in kept]
     return remember(result, replace(known, numbers=numbers, lengths=left, fitting=done))
-
-
-def row_length(row: Mapping[str, Any], kind: DatasetKind, tokenizer: Any) -> int | None:
-    """Return the tokens of a row; None for a prompt that cannot be encoded here."""
-    if kind != "rl":
-        return max(len(row[ids]) for ids, _ in _SEQUENCES[kind])
-    try:
-        return len(encode_prompt(row["messages"], tokenizer))
-    except DataError:
-        return None
 
 
 def truncated_row(row: Mapping[str, Any], kind: DatasetKind, limit: int, tokenizer: Any) -> dict[str, Any] | None:
@@ -119,7 +79,7 @@ def truncated_row(row: Mapping[str, Any], kind: DatasetKind, limit: int, tokeniz
         messages = _shorter_prompt(row["messages"], limit, tokenizer)
         return None if messages is None else {**row, "messages": messages}
     cut = dict(row)
-    for ids, mask in _SEQUENCES[kind]:
+    for ids, mask in ID_COLUMNS[kind]:
         cut[ids], cut[mask] = row[ids][:limit], row[mask][:limit]
         # Nothing predicts the first token.
         if not any(cut[mask][1:]):

@@ -14,11 +14,12 @@ import hashlib
 import inspect
 import json
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.api import ConfigError, load
-from areal.dataset.limits import LengthLimit, fit_rows
-from areal.dataset.origins import place_of
+from areal.api import ArealError, ConfigError, DataError, RegistryError, load
+from areal.dataset.encoding import row_length
+from areal.dataset.origins import Fitting, LengthLimit, RowOrigins, origins_of, place_of, remember
 from areal.dataset.registry import DATASETS
 from areal.dataset.schema import validate_dataset
 from areal.utils.logging import getLogger
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from areal.api import DatasetKind
-    from areal.dataset.config import DatasetConfig
+    from areal.dataset.config import DatasetConfig, Overlong
 
 
 def check_options(
@@ -77,9 +78,12 @@ def load_dataset(
     """
     name, loader = dataset_loader(config, kind)
     # Without a limit: rows are measured below, where those that are too long can be named, counted and shortened.
-    dataset = loader(config.path, config.split, tokenizer, None, **config.options)
+    dataset = _called(name, loader, config, tokenizer)
     if not hasattr(dataset, "column_names"):
-        raise ConfigError(f"dataset {name!r} returned {type(dataset).__name__}, expected datasets.Dataset")
+        raise ConfigError(
+            f"dataset {name!r} returned {type(dataset).__name__}, expected datasets.Dataset",
+            fix="return datasets.Dataset.from_list(list(rows))",
+        )
     validate_dataset(dataset, kind, name)
     most = config.max_length
     own = None if most is None else LengthLimit(tokens=most, reason=f"max_length {most}")
@@ -89,6 +93,76 @@ def load_dataset(
     )
     logger.info("dataset %s: %d rows of split %s", name, len(dataset), config.split)
     return dataset
+
+
+def _called(name: str, loader: Callable[..., Any], config: DatasetConfig, tokenizer: Any) -> Any:
+    """Call a loader. Raises ConfigError for other parameters than it has, DataError for what code of users raises."""
+    arguments = (config.path, config.split, tokenizer, None)
+    try:
+        inspect.signature(loader).bind(*arguments, **config.options)
+    except TypeError as error:
+        raise ConfigError(
+            f"dataset {name!r} cannot be called: {error}",
+            fix=f"define it with the parameters {', '.join(_LOADER_PARAMETERS)}, and one for each of its options",
+        ) from error
+    try:
+        return loader(*arguments, **config.options)
+    except ArealError:
+        raise
+    except (Exception, SystemExit) as error:
+        from areal.utils.user_code import blame
+
+        # `datasets` says only that generating failed; what went wrong is the cause.
+        generated = type(error).__name__ == "DatasetGenerationError"
+        cause = error if not generated or error.__cause__ is None else error.__cause__
+        found = blame(cause, loader)
+        if found is None:
+            raise
+        how = "its generator raised" if generated else "its loader raised"
+        about = f" for {found.row}" if found.row else ""
+        message = f"dataset {name!r}: {how} {found.text}{about}"
+        raise DataError(message, where=found.place or name, fix="mend the loader, or what it reads") from error
+
+
+def fit_rows(
+    dataset: Dataset, *, kind: DatasetKind, overlong: Overlong, limit: LengthLimit | None, tokenizer: Any, name: str
+) -> Dataset:
+    """Return the dataset with rows of at most `limit` tokens, with its origins and what was done (`Fitting`).
+
+    overlong: "filter" leaves longer rows out, and says so in the log; "truncate" shortens them
+    (`areal.dataset.limits.truncated_row`) and leaves out those of which nothing to learn would remain; "error" raises.
+    name: of the dataset, for messages.
+
+    Raises DataError, with rows and lengths, for overlong rows under "error", and when no row is left.
+    """
+    known = origins_of(dataset) or RowOrigins(source=name, unit="row", numbers=())
+    lengths: Sequence[int | None] = known.lengths
+    if limit is not None and len(lengths) != len(dataset):
+        lengths = [row_length(row, kind, tokenizer) for row in dataset]
+    measured = [length for length in lengths if length is not None]
+    fitting = Fitting(
+        num_read=len(dataset),
+        num_overlong=0,
+        num_truncated=0,
+        longest=max(measured, default=0),
+        limit=None if limit is None else limit.tokens,
+        reason="" if limit is None else limit.reason,
+    )
+    long = [] if limit is None else [i for i, length in enumerate(lengths) if length and length > limit.tokens]
+    if limit is None or not long:
+        return remember(dataset, replace(known, lengths=lengths, fitting=fitting))
+    from areal.dataset.limits import fit_long_rows
+
+    return fit_long_rows(
+        dataset,
+        long,
+        kind=kind,
+        overlong=overlong,
+        limit=limit,
+        tokenizer=tokenizer,
+        name=name,
+        known=replace(known, lengths=lengths, fitting=fitting),
+    )
 
 
 def dataset_loader(config: DatasetConfig, kind: DatasetKind) -> tuple[str, Callable[..., Any]]:
@@ -103,7 +177,18 @@ def dataset_loader(config: DatasetConfig, kind: DatasetKind) -> tuple[str, Calla
         name = f"{name}_{kind}"
     elif name in DATASETS and not name.endswith(f"_{kind}"):
         raise ConfigError(f"dataset {name!r} is not for {kind}; expected a name ending in _{kind}")
-    loader = load("dataset", name, DATASETS)
+    try:
+        loader = load("dataset", name, DATASETS)
+    except ArealError:
+        raise
+    except (Exception, SystemExit) as error:
+        from areal.utils.user_code import blame
+
+        if (found := blame(error)) is None:
+            raise
+        raise RegistryError(
+            f"dataset {name!r} cannot be loaded: {found.text}", where=found.place, fix=found.fix_of_import
+        ) from error
     check_options(f"dataset {name!r}", loader, config.options, _LOADER_PARAMETERS)
     return name, loader
 
@@ -186,3 +271,11 @@ class ShuffledRows:
             # What JSON does not know, images for instance, is told apart by type only: their text may hold addresses.
             digest.update(json.dumps(row, sort_keys=True, default=lambda value: type(value).__name__).encode())
         return digest.hexdigest()
+
+
+def fingerprint_sources(rows: Mapping[str, ShuffledRows]) -> str:
+    """Return a digest of the rows of all sources of a run, by name; of the one source "", that of its rows."""
+    if "" in rows:
+        return rows[""].fingerprint()
+    parts = [f"{name}:{source.fingerprint()}" for name, source in sorted(rows.items())]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

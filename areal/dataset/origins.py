@@ -17,6 +17,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LengthLimit:
+    """How long a row may be.
+
+    Example: `LengthLimit(tokens=64, reason="engine.max_seq_len 96 - gconfig.max_new_tokens 32")`.
+    """
+
+    tokens: int
+    reason: str
+    """What it follows from, for messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fitting:
     """What was done about rows that are too long."""
 
@@ -43,7 +55,7 @@ class RowOrigins:
     numbers: Sequence[int]
     """Of each row; empty when unknown."""
     lengths: Sequence[int | None] = ()
-    """Tokens of each row (see `areal.dataset.limits`), None where they cannot be counted; empty when unknown."""
+    """Tokens of each row (`areal.dataset.encoding.row_length`), None where it has no number; empty when unknown."""
     fitting: Fitting | None = None
 
 

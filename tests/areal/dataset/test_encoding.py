@@ -60,6 +60,13 @@ def test_a_folder_without_tokenizer_is_named(tmp_path):
         load_tokenizer(str(tmp_path))
 
 
+def test_a_malformed_tokenizer_is_an_error_of_the_configuration(tmp_path):
+    CHARACTERS.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("[1]")
+    with pytest.raises(ConfigError, match="cannot be read: AttributeError"):
+        load_tokenizer(str(tmp_path))
+
+
 def test_mismatches_with_the_model_are_refused():
     check_tokenizer(CHARACTERS, 17)
     check_tokenizer(CHARACTERS, 64)

@@ -9,9 +9,8 @@ import pytest
 from areal.api import DataError
 from areal.dataset.config import DatasetConfig
 from areal.dataset.encoding import byte_tokenizer, encode_prompt
-from areal.dataset.limits import LengthLimit
 from areal.dataset.loading import ShuffledRows, load_dataset
-from areal.dataset.origins import origins_of, place_of
+from areal.dataset.origins import LengthLimit, origins_of, place_of
 
 TOKENIZER = byte_tokenizer()
 CHATS = byte_tokenizer()

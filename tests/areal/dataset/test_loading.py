@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import types
 
@@ -10,7 +11,7 @@ import pytest
 
 from areal.api import REQUIRED_COLUMNS, ConfigError, DataError, RegistryError, load
 from areal.dataset.config import DatasetConfig
-from areal.dataset.loading import load_dataset
+from areal.dataset.loading import ShuffledRows, fingerprint_sources, load_dataset
 from areal.dataset.registry import DATASETS
 
 
@@ -91,3 +92,100 @@ def test_a_loader_that_returns_something_else_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "bad_rows", module)
     with pytest.raises(ConfigError, match=r"returned list, expected datasets\.Dataset"):
         load_dataset(DatasetConfig(name="bad_rows:load"), None, kind="rl")
+
+
+def test_a_loader_with_other_parameters_is_told_which(monkeypatch):
+    module = types.ModuleType("keyword_rows")
+    module.load = lambda *, split, tokenizer: None
+    monkeypatch.setitem(sys.modules, "keyword_rows", module)
+    with pytest.raises(ConfigError, match="cannot be called: too many positional") as caught:
+        load_dataset(DatasetConfig(name="keyword_rows:load"), None, kind="rl")
+    assert "path, split, tokenizer, max_length" in caught.value.fix
+
+
+def test_what_a_generator_of_rows_raises_is_the_error(monkeypatch, tmp_path):
+    def rows():
+        yield {"prompt": "1+1="}
+        raise RuntimeError("the database went away")
+
+    def generated(path, split, tokenizer, max_length=None):
+        return datasets.Dataset.from_generator(rows, cache_dir=str(tmp_path))
+
+    module = types.ModuleType("generated_rows")
+    module.load = generated
+    monkeypatch.setitem(sys.modules, "generated_rows", module)
+    with pytest.raises(DataError, match="its generator raised RuntimeError: the database went away"):
+        load_dataset(DatasetConfig(name="generated_rows:load"), None, kind="rl")
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Write modules of a user."""
+
+    def write(**modules):
+        for name, text in modules.items():
+            (tmp_path / f"{name}.py").write_text(text)
+        importlib.invalidate_caches()
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return write
+
+
+def test_what_a_loader_of_the_user_raises_names_its_line_and_the_row(files, tmp_path):
+    files(
+        their_rows="def load(path, split, tokenizer, max_length):\n"
+        "    rows = [{'q': '1', 'a': '2'}, {'q': '3'}]\n"
+        "    return [{'messages': row['q'], 'answer': row['a']} for row in rows]\n"
+    )
+    with pytest.raises(DataError) as caught:
+        load_dataset(DatasetConfig(name="their_rows:load"), None, kind="rl")
+    message = str(caught.value)
+    assert "dataset 'their_rows:load': its loader raised KeyError: 'a' (at " in message
+    assert message.endswith(" for row 1")
+    assert caught.value.where == f"{tmp_path / 'their_rows.py'}:3"
+    assert caught.value.fix == "mend the loader, or what it reads"
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "problem"),
+    [
+        ("broken_rows", "def load(:\n", "SyntaxError: invalid syntax"),
+        ("needy_rows", "import a_package_nobody_has\n", "No module named 'a_package_nobody_has'"),
+        ("leaving_rows", "raise SystemExit(0)\n", "it ended the program"),
+    ],
+)
+def test_a_loader_that_cannot_be_imported_is_a_registry_error(files, tmp_path, module, text, problem):
+    files(**{module: text})
+    with pytest.raises(RegistryError) as caught:
+        load_dataset(DatasetConfig(name=f"{module}:load"), None, kind="rl")
+    assert problem in str(caught.value)
+    assert caught.value.where == f"{tmp_path / module}.py:1"
+
+
+def test_an_error_of_ours_in_a_loader_passes_as_it_is(files):
+    files(own_complaint="from areal.api import DataError\ndef load(*a):\n    raise DataError('line 7: no answer')\n")
+    with pytest.raises(DataError, match=r"^line 7: no answer$"):
+        load_dataset(DatasetConfig(name="own_complaint:load"), None, kind="rl")
+
+
+def test_a_bug_in_a_loader_of_this_package_keeps_its_traceback(monkeypatch):
+    def broken(path, split, tokenizer, max_length):
+        return {}["nothing"]
+
+    broken.__module__ = "areal.dataset.gsm8k"
+    monkeypatch.setattr("areal.dataset.gsm8k.load_rl", broken, raising=False)
+    monkeypatch.setitem(DATASETS, "broken_rl", "areal.dataset.gsm8k:load_rl")
+    monkeypatch.setattr("areal.utils.user_code._is_theirs", lambda file: False)
+    with pytest.raises(KeyError, match="nothing"):
+        load_dataset(DatasetConfig(name="broken"), None, kind="rl")
+
+
+def test_sources_are_told_apart_by_their_rows():
+    def rows(*names):
+        return ShuffledRows([{"messages": name} for name in names], seed=1)
+
+    one = fingerprint_sources({"": rows("a", "b")})
+    assert one == rows("a", "b").fingerprint()
+    several = {"x": rows("a"), "y": rows("b")}
+    assert fingerprint_sources(several) == fingerprint_sources(dict(reversed(several.items())))
+    assert fingerprint_sources(several) != fingerprint_sources({"x": rows("b"), "y": rows("a")})
