@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 HEADER = struct.Struct("<I")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _HUNT_SECONDS = 2.0
+_LARGEST = 3.4028234e38  # of float32, in which rewards are trained on
 _POSITIONAL = 4
 """Parameters of every reward that are no options: prompt, completions, prompt_ids and completion_ids."""
 
@@ -134,7 +135,8 @@ def _serve(channel: socket.socket) -> None:
         function = _load(pickle.loads(setup))
         from areal.utils import stats  # found on the path that the set-up brought
     except BaseException as error:  # noqa: BLE001 -- whatever importing user code raises is reported to the parent
-        _send(channel, ("failed", type(error).__name__, str(error)))
+        name = type(error).__name__
+        _send(channel, ("failed", name, _with_place(error).removeprefix(f"{name}: ")))
         return
     _send(channel, ("ready",))
     while (frame := _read(reader)) is not None:
@@ -157,20 +159,53 @@ def _serve(channel: socket.socket) -> None:
         _send(channel, (outcome[0], time.perf_counter() - started, *outcome[1:]))
 
 
+def _with_place(error: BaseException) -> str:
+    """Return what importing a reward or building it raised, with the line of the user's code."""
+    try:
+        from areal.utils.user_code import blame  # not there when the path that the set-up brought is broken
+
+        found = None if type(error).__name__ == "RegistryError" else blame(error)
+    except Exception:  # noqa: BLE001 -- the error itself says more than what is wrong with telling where it is
+        found = None
+    return str(error) if found is None else found.text
+
+
 def _judge(value: Any) -> tuple[Any, ...]:
-    # NumPy's bool is not a numbers.Real, yet comparisons of arrays return it.
-    if isinstance(value, numbers.Real) or type(value).__name__ in {"bool_", "bool"}:
+    # NumPy's bool is not a numbers.Real, yet comparisons of arrays return it. A tensor or array without dimensions is
+    # what sums of them are.
+    plain = isinstance(value, numbers.Real) or type(value).__name__ in {"bool_", "bool"}
+    if plain or (getattr(value, "shape", None) == () and hasattr(value, "__float__")):
         try:
             number = float(value)
         except OverflowError:
             return "invalid", f"{type(value).__name__} too large for a float"
-        if math.isfinite(number):
+        if math.isfinite(number) and abs(number) <= _LARGEST:
             return "value", number
     try:
         text = repr(value)
     except Exception as error:  # noqa: BLE001 -- a broken __repr__ of user code must not hide what is reported here
         text = f"<repr raised {type(error).__name__}>"
-    return "invalid", f"{text if len(text) <= 200 else f'{text[:200]}...'} of type {type(value).__name__}"
+    shown = text if len(text) <= 200 else f"{text[:200]}..."
+    return "invalid", f"{shown} of type {type(value).__name__}{_advice(value)}"
+
+
+def _advice(value: Any) -> str:
+    """Say how a reward would return a number instead; empty where that is obvious."""
+    name = type(value).__name__
+    if value is None:
+        return " (does every path of it end in a return?)"
+    if isinstance(value, str):
+        return " (write float(...) around it)"
+    if isinstance(value, (list, tuple, dict)) or getattr(value, "shape", None):
+        return " (return the score alone; areal.utils.stats.record keeps other values as metrics)"
+    if name == "coroutine":
+        value.close()  # else Python warns that it was never awaited
+        return " (define it with def, not async def: it runs in a process of its own)"
+    if name == "generator":
+        return " (it has a yield: write return)"
+    if isinstance(value, float) and math.isfinite(value):
+        return f" (larger than float32, {_LARGEST:.3g})"
+    return ""
 
 
 def _load(setup: dict[str, Any]) -> Callable[..., Any]:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError, FaultError, FaultKind, load
 from areal.reward.cases import Comparison, ProgramCase, read_cases
+from areal.reward.execution import ExecutionError
 from areal.reward.fences import last_block
 from areal.reward.programs import LANGUAGES, PYTHON, Language, Program, Run, RunLimits, Verdict
 from areal.utils.logging import getLogger
@@ -164,14 +165,19 @@ class CodeReward:
                 )
             if left <= 0:
                 break
-            run = program.run(case.stdin, wall_seconds=left)
+            reason = f"total_seconds ({self._total_seconds:g}) passed within case {number} of {len(cases)}"
+            short = FaultError(FaultKind.REWARD_TIMEOUT, f"{reason}; raise it, or lower max_cases")
+            try:
+                run = program.run(case.stdin, wall_seconds=left)
+            except ExecutionError as error:
+                if left < limits.wall and time.monotonic() >= deadline:
+                    raise short from error  # what was left of the total ended before the program had begun
+                raise
             late = late or (
                 run.verdict is Verdict.TIME and (left >= limits.wall or run.cpu_seconds >= limits.cpu_seconds)
             )
             if run.verdict is Verdict.TIME and not late:
-                # Only what was left of the total was too short; the program has not used up its own limit.
-                reason = f"total_seconds ({self._total_seconds:g}) passed within case {number} of {len(cases)}"
-                raise FaultError(FaultKind.REWARD_TIMEOUT, f"{reason}; raise it, or lower max_cases")
+                raise short  # the program has not used up its own limit
             credit, detail = self._credit(run, case, checker)
             earned += credit
             details.append(detail)

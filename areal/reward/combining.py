@@ -23,19 +23,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from areal.api import UsageError
+from areal.reward.components import weighted_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Sequence
 
     from areal.api import Trajectory
     from areal.reward.components import RewardComponent
 
 _TOLERANCE = 1e-9
-
-
-def weighted_sum(components: Sequence[RewardComponent], values: Mapping[str, float]) -> float:
-    """Return the score that the values of one sample add up to."""
-    return math.fsum(component.weight * values[component.name] for component in components)
 
 
 def standardised(values: Sequence[float], groups: Sequence[Hashable]) -> list[float]:
@@ -58,7 +54,7 @@ def standardised(values: Sequence[float], groups: Sequence[Hashable]) -> list[fl
 def with_normalised_rewards(
     components: Sequence[RewardComponent], trajectories: Sequence[Trajectory]
 ) -> Sequence[Trajectory]:
-    """Return the trajectories of one batch with the scores to train on; the same ones where nothing is normalised.
+    """Return the trajectories of one batch with the scores to train on.
 
     Raises UsageError when a sample's reward is not the weighted sum of its components: a workflow that changes the
     score, by a discount for instance, leaves open what is to be normalised.

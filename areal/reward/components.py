@@ -91,6 +91,11 @@ def resolve_components(reward: Any) -> tuple[RewardComponent, ...]:
     return tuple(found)
 
 
+def weighted_sum(components: Sequence[RewardComponent], values: Mapping[str, float]) -> float:
+    """Return the score that the values of one sample add up to."""
+    return math.fsum(component.weight * values[component.name] for component in components)
+
+
 def describe_reward(reward: Any) -> str:
     """Return the components in one line for tables and reports, e.g. "gsm8k + 0.2 short"; "" when it describes none."""
     try:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import os
 import pickle
 import selectors
@@ -33,10 +34,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal.api import ArealError, ConfigError, FaultError, FaultKind, RegistryError
+from areal.api import ArealError, ConfigError, FaultError, FaultKind, RegistryError, load
 from areal.reward._worker import HEADER
-from areal.reward.transport import transport
 from areal.utils import stats, tracing
+from areal.utils.given import is_given
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -72,7 +73,13 @@ class AsyncRewardWrapper:
                 f"reward worker: timeout_seconds {timeout_seconds}, max_workers {max_workers}, memory_limit_mb "
                 f"{memory_limit_mb}; expected > 0, at least 1, and None or at least 1"
             )
-        own_name, setup = transport(reward)
+        setup: dict[str, Any]
+        if isinstance(reward, str) and not is_given(reward):
+            own_name, setup = reward, {"target": _target_of(reward)}
+        else:
+            from areal.reward.transport import transport
+
+            own_name, setup = transport(reward)
         self.name = name or own_name
         setup |= {"sys_path": [entry or os.getcwd() for entry in sys.path], "memory_limit_mb": memory_limit_mb}
         setup |= {"options": dict(options or {})}
@@ -145,6 +152,22 @@ _LOOK_AHEAD_SECONDS = 0.002
 _MAX_LOOK_AHEAD = 16
 _RECEIVE_BYTES = 1 << 18
 _FAULT_KINDS = frozenset(map(str, FaultKind))
+
+
+def _target_of(reward: str) -> str:
+    """Return the path of a registered or importable reward. Raises RegistryError for an unknown name."""
+    from areal.reward.registry import REWARDS
+
+    target = REWARDS.get(reward, reward)
+    module, _, _ = target.partition(":") if ":" in target else target.rpartition(".")
+    # The worker imports the module, not this process. Only a module that does not exist is reported from here.
+    try:
+        exists = bool(module) and importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        exists = False
+    if not exists:
+        load("reward", reward, REWARDS)
+    return target
 
 
 def frame(message: Any) -> bytes:
@@ -358,7 +381,8 @@ class WorkerPool:
             case ("failed", kind, text):
                 error_class = RegistryError if kind == "RegistryError" else ConfigError
                 text = text if error_class is RegistryError else f"{kind}: {text}"
-                self._start_failed(error_class(f"reward {self._name!r} cannot be loaded: {text}"))
+                fix = "" if error_class is RegistryError else "mend the reward, or install what it imports"
+                self._start_failed(error_class(f"reward {self._name!r} cannot be loaded: {text}", fix=fix))
                 worker.start_failed = True
                 return
             case ("value", seconds, value, recorded):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from areal.api import FaultError, RewardUse
-from areal.reward.combining import weighted_sum
+from areal.reward.components import weighted_sum
 from areal.reward.isolation import AsyncRewardWrapper, RewardCall
 from areal.utils import stats
 

@@ -1,4 +1,4 @@
-"""Bring a reward into its process: by the path of what can be imported there, else by value.
+"""Bring a callable of a Python program into the process that rewards run in.
 
 A callable of an importable module travels as its name, so the process imports the module. A lambda, a nested function
 or one of `__main__` (a script, a notebook) travels as its code, with the functions and values of `__main__` and of
@@ -7,34 +7,36 @@ enclosing functions that it refers to, as they are when the run starts; modules 
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import inspect
+import io
 import pickle
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from areal.api import ConfigError, load
-from areal.utils.given import find_given, is_given
+from areal.api import ConfigError
+from areal.utils.given import find_given
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 def transport(reward: str | Callable[..., Any]) -> tuple[str, dict[str, Any]]:
-    """Return a name for messages, and how the worker gets hold of the reward.
+    """Return a name for messages, and how the worker gets hold of the reward: a callable, or a path of one that was
+    handed over (`areal.utils.given`).
 
-    Raises ConfigError for a callable that cannot be sent, RegistryError for an unknown name.
+    Raises ConfigError for a callable that cannot be sent, and for a path behind which there is none.
     """
     if isinstance(reward, str):
         handed_over = find_given(reward)
-        if handed_over is not None:
-            return transport(handed_over)
-        if is_given(reward):
+        if handed_over is None:
             raise ConfigError(
                 f"reward {reward!r} was a function of the Python program that started its run, and no file defines it",
                 where="reward",
                 fix="move it to an importable module and write its path, e.g. my_module:my_reward",
             )
-        return reward, _by_path(reward)
+        return transport(handed_over)
     name = str(getattr(reward, "__qualname__", None) or repr(reward))
     if inspect.iscoroutinefunction(reward):
         raise ConfigError(
@@ -56,25 +58,20 @@ def pickle_by_value(name: str, reward: Callable[..., Any]) -> bytes:
     except ImportError as error:
         raise _unsendable(name, "sending code needs the package dill", "pip install dill, or ") from error
     try:
-        return bytes(dill.dumps(reward, protocol=5, byref=False, recurse=True))
+        file = io.BytesIO()
+        pickler = dill.Pickler(file, protocol=5, byref=False, recurse=True)
+        # Modules go by name: dill would send the content of those outside of site-packages, this package's for one.
+        pickler.reducer_override = _module_by_name
+        pickler.dump(reward)
+        return file.getvalue()
     # Whatever an object that the function refers to raises when it is pickled.
     except Exception as error:
         raise _unsendable(name, f"it refers to what cannot be sent ({type(error).__name__}: {error})") from error
 
 
-def _by_path(reward: str) -> dict[str, Any]:
-    from areal.reward.registry import REWARDS
-
-    target = REWARDS.get(reward, reward)
-    module, _, _ = target.partition(":") if ":" in target else target.rpartition(".")
-    # The worker imports the module, not this process. Only a module that does not exist is reported from here.
-    try:
-        exists = bool(module) and importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        exists = False
-    if not exists:
-        load("reward", reward, REWARDS)
-    return {"target": target}
+def _module_by_name(value: Any) -> Any:
+    is_importable = isinstance(value, ModuleType) and value.__name__ != "__main__" and value.__name__ in sys.modules
+    return (importlib.import_module, (value.__name__,)) if is_importable else NotImplemented
 
 
 def _unsendable(name: str, why: str, other: str = "") -> ConfigError:

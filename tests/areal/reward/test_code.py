@@ -121,8 +121,9 @@ def test_a_row_that_makes_no_sense_is_a_fault_of_the_row(code, row, why):
     assert caught.value.kind is FaultKind.DATA_INVALID
 
 
-def test_a_total_that_is_too_short_is_a_fault_and_no_score():
-    hasty = CodeReward(total_seconds=0.2)
+@pytest.mark.parametrize("total_seconds", [0.2, 0.002], ids=["within a program", "before a program"])
+def test_a_total_that_is_too_short_is_a_fault_and_no_score(total_seconds):
+    hasty = CodeReward(total_seconds=total_seconds)
     with pytest.raises(FaultError, match="total_seconds") as caught:
         ask(hasty, "```python\nimport time\ntime.sleep(0.15)\nprint(3)\n```", cases=SUM[:1] * 9)
     assert caught.value.kind is FaultKind.REWARD_TIMEOUT

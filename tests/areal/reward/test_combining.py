@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from areal.api import Provenance, StopReason, Trajectory, UsageError
-from areal.reward.combining import standardised, weighted_sum, with_normalised_rewards
-from areal.reward.components import resolve_components
+from areal.reward.combining import standardised, with_normalised_rewards
+from areal.reward.components import resolve_components, weighted_sum
 
 
 def trajectory(group, reward, sample=0, **components):

@@ -182,9 +182,9 @@ async def test_a_reward_gets_all_four_arguments_and_the_columns_of_the_row(rewar
 )
 async def test_finite_numbers_become_floats(rewards, wrap):
     reward = wrap(f"{rewards}:evaluated")
-    expressions = ("3", "0.25", "True", "np.float32(0.5)", "np.bool_(True)", "np.int64(2)")
+    expressions = ("3", "0.25", "True", "np.float32(0.5)", "np.bool_(True)", "np.int64(2)", "np.array(0.75)")
     results = [await reward("", expression, [], []) for expression in expressions]
-    assert results == [3.0, 0.25, 1.0, 0.5, 1.0, 2.0]
+    assert results == [3.0, 0.25, 1.0, 0.5, 1.0, 2.0, 0.75]
     assert {type(result) for result in results} == {float}
 
 
@@ -196,12 +196,17 @@ async def test_finite_numbers_become_floats(rewards, wrap):
 async def test_anything_else_is_a_fault_that_names_function_and_value(rewards, wrap):
     reward = wrap(f"{rewards}:evaluated")
     for expression, shown in (
-        ("None", "None of type NoneType"),
+        ("None", "None of type NoneType (does every path of it end in a return?)"),
         ("math.nan", "nan of type float"),
         ("-math.inf", "-inf of type float"),
-        ("'1.0'", "'1.0' of type str"),
+        ("'1.0'", "'1.0' of type str (write float(...) around it)"),
         ("np.zeros(2)", "array([0., 0.]) of type ndarray"),
-        ("(1.0,)", "(1.0,) of type tuple"),
+        ("(1.0,)", "(1.0,) of type tuple (return the score alone; areal.utils.stats.record keeps other"),
+        ("np.array(math.nan)", "array(nan) of type ndarray"),
+        ("1e39", "1e+39 of type float (larger than float32, 3.4e+38)"),
+        ("np.float64(-1e300)", "(larger than float32"),
+        ("(lambda: (yield))()", "of type generator (it has a yield: write return)"),
+        ("type('Late', (), {'__await__': None})()", "of type Late, expected a finite number"),
         ("10**400", "int too large for a float"),
         ("1j", "1j of type complex"),
     ):
@@ -416,7 +421,7 @@ async def test_a_reward_that_cannot_be_loaded_says_why_at_start_and_at_every_cal
         missing.start()
     broken = wrap(f"{rewards}_broken:f")
     for _ in range(2):
-        with pytest.raises(ConfigError, match="No module named 'a_missing_dependency'"):
+        with pytest.raises(ConfigError, match=r"No module named 'a_missing_dependency' \(at .*_broken\.py:1: import"):
             await broken("", "", [], [])
     with pytest.raises(ConfigError, match="expected a function"):
         wrap(f"{rewards}:not_a_function").start()
