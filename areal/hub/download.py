@@ -2,6 +2,7 @@
 
     local_folder("models/mine")                             # that folder
     local_folder("Qwen/Qwen2.5-0.5B@main", METADATA)        # ~/.cache/huggingface/hub/.../snapshots/7ae5...
+    read_range(HubName("Qwen/Qwen2.5-0.5B"), "model.safetensors", 0, 8)   # 8 bytes of it, and no more are sent
 
 What is in the cache is not asked for again; interrupted downloads go on where they ended. HF_ENDPOINT, HF_HOME,
 HF_TOKEN and HF_HUB_OFFLINE mean what they mean everywhere.
@@ -9,10 +10,12 @@ HF_TOKEN and HF_HUB_OFFLINE mean what they mean everywhere.
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from areal.hub.names import HubName, RepoKind, explained, find_name, pinned
+from areal.hub.names import HubName, RepoKind, explained, find_name, may_pass, pinned, transfer_errors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +26,10 @@ CHECKPOINT: Final = (*METADATA, "*.safetensors")
 """All that training and generation read. Weights of other formats are never fetched: loading them may run code."""
 _ASIDE: Final = ("*/*.safetensors", "*/*.json", "*/*.model")
 """Folders inside a repository hold the same model for other programs (onnx/, original/)."""
+_PAUSES: Final = (1.0, 4.0)
+"""Seconds before the start of a file is asked for again."""
+_WHOLE: Final = 200
+"""HTTP status of an answer that is not the part that was asked for."""
 
 
 def local_folder(path: str | Path, files: Sequence[str] = CHECKPOINT, *, kind: RepoKind = "model") -> Path:
@@ -66,16 +73,26 @@ def file_names(name: HubName, *, kind: RepoKind = "model") -> list[str]:
             return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
 
 
-def to_fetch(name: HubName, files: Sequence[str] = CHECKPOINT) -> tuple[int, int]:
-    """Return how many of these files of a model are not in the cache yet, and their bytes. Fetches none.
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file of a repository."""
 
-    Raises HubError when the hub cannot be asked and the cache lacks some.
+    name: str
+    num_bytes: int
+    is_cached: bool
+
+
+def to_fetch(name: HubName, files: Sequence[str] = CHECKPOINT) -> list[RemoteFile]:
+    """Return these files of a model with their sizes. Fetches none.
+
+    Offline, an empty list: all of them are in the cache. Raises HubError when the hub cannot be asked and the cache
+    lacks some.
     """
     from huggingface_hub import constants, snapshot_download
 
     if constants.is_offline_mode():
         fetch(name, files)
-        return 0, 0
+        return []
     commit = pinned(name, "model")
     with explained(name, "model"):
         listed = snapshot_download(
@@ -85,5 +102,39 @@ def to_fetch(name: HubName, files: Sequence[str] = CHECKPOINT) -> tuple[int, int
             ignore_patterns=list(_ASIDE),
             dry_run=True,
         )
-    missing = [file for file in listed if file.will_download]
-    return len(missing), sum(file.file_size or 0 for file in missing)
+    return [RemoteFile(file.filename, file.file_size or 0, not file.will_download) for file in listed]
+
+
+def read_range(name: HubName, file: str, start: int, count: int) -> bytes:
+    """Return `count` bytes of a file of a model from `start` on, fewer where it ends; no others are transferred.
+
+    Raises HubError when the hub refuses or cannot be reached, after some attempts.
+    """
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]  # documented, and not in its __all__
+        build_hf_headers,
+        get_session,
+        hf_raise_for_status,
+    )
+
+    commit = pinned(name, "model")
+    headers = build_hf_headers() | {"Range": f"bytes={start}-{start + count - 1}", "Accept-Encoding": "identity"}
+    url = hf_hub_url(commit.repo, file, revision=commit.revision)
+    with explained(name, "model"):
+        for pause in (*_PAUSES, None):
+            try:
+                with get_session().stream("GET", url, headers=headers, follow_redirects=True) as response:
+                    hf_raise_for_status(response)
+                    # A proxy may send the whole file all the same: it is read no further than it has to be.
+                    begin = start if response.status_code == _WHOLE else 0
+                    content = b""
+                    for piece in response.iter_bytes():
+                        content += piece
+                        if len(content) >= begin + count:
+                            break
+                    return content[begin : begin + count]
+            except transfer_errors() as error:
+                if pause is None or not may_pass(error):
+                    raise
+                time.sleep(pause)
+    raise AssertionError("the last attempt returns or raises")

@@ -100,6 +100,11 @@ def pinned(name: HubName, kind: RepoKind) -> HubName:
     return HubName(name.repo, _commits[key])
 
 
+def note_published(name: HubName, commit: str) -> None:
+    """From now on, let this process read what it has published itself, where it has read the revision before, too."""
+    _commits["model", name.repo, name.revision] = commit
+
+
 _commits: dict[tuple[str, str, str], str] = {}
 """Commits of revisions that this process has asked for: all it reads of a name is of the same commit."""
 
@@ -124,7 +129,6 @@ def explained(name: HubName, kind: RepoKind) -> AbstractContextManager[None]:
 
 
 def _explain(error: Exception, name: HubName, kind: RepoKind) -> HubError | None:
-    from httpx2 import HTTPError
     from huggingface_hub import constants, errors
 
     where = str(name)
@@ -156,7 +160,7 @@ def _explain(error: Exception, name: HubName, kind: RepoKind) -> HubError | None
             where=where,
             fix=f"fetch it where there is a network: {name.download_command(kind)} (or unset HF_HUB_OFFLINE)",
         )
-    if isinstance(error, (*unreachable, HTTPError, OSError)):
+    if isinstance(error, (*unreachable, *transfer_errors())):
         first = str(error.__cause__ or error).strip().splitlines()
         return HubError(
             f"no such folder {name.repo!r}, and {kind} {name} could not be fetched from {constants.ENDPOINT}: "
@@ -165,6 +169,19 @@ def _explain(error: Exception, name: HubName, kind: RepoKind) -> HubError | None
             fix=f"try again; or fetch it beforehand: {name.download_command(kind)}, and set HF_HUB_OFFLINE=1",
         )
     return None
+
+
+def transfer_errors() -> tuple[type[Exception], ...]:
+    """Return what the client raises when a transfer fails: errors of its HTTP library, which its own are made of."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return tuple(base for base in HfHubHTTPError.__mro__[1:] if base.__name__ in ("HTTPError", "OSError"))
+
+
+def may_pass(error: Exception) -> bool:
+    """Return whether the same request may succeed later: the hub is busy or broken, or was not reached."""
+    status = _status(error)
+    return status is None or status == 429 or status >= 500
 
 
 def _status(error: Exception) -> int | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import HubError
-from areal.hub.names import HubName, find_name
+from areal.hub.names import HubName, find_name, may_pass, note_published, transfer_errors
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -89,23 +89,18 @@ def publish(folder: Path, name: HubName, *, card: str, private: bool, message: s
             problem = _explain(error, name)
             if problem is None:
                 raise
-            if pause is None or not _may_pass(error):
+            if pause is None or not may_pass(error):
                 raise problem from error
             _logger.warning("%s; trying again in %g s", problem, pause)
             time.sleep(pause)
         else:
+            note_published(name, done.oid)
             url = f"{constants.ENDPOINT}/{name.repo}"
             return Publication(repo=name.repo, revision=name.revision, commit=done.oid, url=url, files=(CARD, *files))
     raise AssertionError("the last attempt returns or raises")
 
 
-def _may_pass(error: Exception) -> bool:
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    return status is None or status == 429 or status >= 500
-
-
 def _explain(error: Exception, name: HubName) -> HubError | None:
-    from httpx2 import HTTPError
     from huggingface_hub import constants, errors
 
     where = str(name)
@@ -118,8 +113,10 @@ def _explain(error: Exception, name: HubName) -> HubError | None:
             where=where,
             fix="use a token with write access to that account (HF_TOKEN or `hf auth login`), or another name",
         )
-    if isinstance(error, (HTTPError, OSError)):
-        said = str(status) if status else type(error).__name__
+    # For a file whose upload broke the client raises its own error, from that of its HTTP library.
+    broken = next((one for one in (error, error.__cause__) if isinstance(one, transfer_errors())), None)
+    if broken is not None:
+        said = str(status) if status else type(broken).__name__
         return HubError(
             f"publishing {name.repo} at {constants.ENDPOINT} failed ({said}); what arrived is kept there",
             where=where,

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import re
+import socket
+import struct
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
@@ -53,7 +56,10 @@ class HubServer:
         self.stored: dict[str, bytes] = {}
         self.requests: list[str] = []
         self.faults: Counter[str] = Counter()
-        """What fails so many times: "upload" and "commit" (503), "download" (cut in the middle)."""
+        """What fails so many times: "upload" and "commit" (503), "reset" (the connection, in the middle of the body of
+        an upload), "download" (cut in the middle), "ranges" (all of a file is sent)."""
+        self.sent_bytes = 0
+        """Of bodies, as far as the other side took them."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (HubAnswers,), {"hub": self}))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -125,12 +131,24 @@ class HubAnswers(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         self.hub.requests.append(f"{self.command} {path}")
         length = int(self.headers.get("Content-Length") or 0)
+        if self.command == "PUT" and self.hub.fault("reset"):
+            self._reset(length // 2)
+            return
         self.body = self.rfile.read(length)
         for method, pattern, action in _ROUTES:
             if method == self.command and (match := re.fullmatch(pattern, path)):
                 getattr(self, action)(**match.groupdict())
                 return
         self._error(404, None, f"no route for {self.command} {path}")
+
+    def _reset(self, after: int) -> None:
+        """Take so many bytes of the body, and reset the connection, as a machine on the way does that restarts."""
+        self.rfile.read(after)
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        for end in (self.rfile, self.wfile, self.connection):
+            end.close()
+        self.wfile = io.BytesIO()  # the base class flushes it
+        self.close_connection = True
 
     do_GET = do_HEAD = do_POST = do_PUT = _serve
 
@@ -148,6 +166,7 @@ class HubAnswers(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+            self.hub.sent_bytes += len(body)
 
     def _error(self, status: int, code: str | None, message: str) -> None:
         headers = {"X_Error_Message": message} | ({"X_Error_Code": code} if code else {})
@@ -231,7 +250,8 @@ class HubAnswers(BaseHTTPRequestHandler):
 
     def stored(self, oid: str) -> None:
         content = self.hub.stored[oid]
-        begin = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        asked = "" if self.hub.fault("ranges") else self.headers.get("Range", "")
+        begin = re.fullmatch(r"bytes=(\d+)-(\d*)", asked)
         part = content[int(begin[1]) : int(begin[2]) + 1 if begin[2] else None] if begin else content
         headers = {"ETag": f'"{oid}"', "Content_Length": str(len(part))}
         if begin:

@@ -4,11 +4,13 @@ import json
 
 import pytest
 
-from areal.api import HubError
+from areal.api import HubError, ModelError
 from areal.dataset.reading import read_rows
-from areal.hub.download import METADATA, local_folder, to_fetch
+from areal.hub import download
+from areal.hub.download import METADATA, RemoteFile, local_folder, read_range, to_fetch
 from areal.hub.names import HubName, find_name, pin
 from areal.trainer.config import DatasetConfig, DPOConfig, ModelConfig, PPOConfig
+from areal.trainer.configuration.weights import check_remote_weights
 from areal.trainer.hub_sources import pin_sources, recorded_pins, write_pins
 
 FILES = {"config.json": b'{"model_type": "qwen3"}', "tokenizer.json": b"{}", "pytorch_model.bin": b"pickle"}
@@ -49,12 +51,78 @@ def test_only_files_that_are_needed_are_fetched_and_never_twice(hub):
     folder = local_folder("org/model", METADATA)
     assert sorted(hub.downloads()) == ["config.json", "tokenizer.json"]
     assert folder.name == sha
-    assert to_fetch(HubName("org/model")) == (1, len(WEIGHTS))
+    assert [file for file in to_fetch(HubName("org/model")) if not file.is_cached] == [
+        RemoteFile("model.safetensors", len(WEIGHTS), is_cached=False)
+    ]
     assert local_folder("org/model@main").joinpath("model.safetensors").read_bytes() == WEIGHTS
     assert not (folder / "onnx").exists()
     assert not (folder / "pytorch_model.bin").exists()
-    assert to_fetch(HubName("org/model")) == (0, 0)
+    assert all(file.is_cached for file in to_fetch(HubName("org/model")))
     assert hub.downloads().count("config.json") == 1
+
+
+def test_a_range_of_a_file_is_read_and_no_more_is_sent(hub, monkeypatch):
+    monkeypatch.setattr(download, "_PAUSES", (0.0,))
+    hub.add("org/model", MODEL)
+    assert read_range(HubName("org/model"), "model.safetensors", 300, 5) == WEIGHTS[300:305]
+    assert read_range(HubName("org/model"), "model.safetensors", len(WEIGHTS) - 3, 100) == WEIGHTS[-3:]
+    assert hub.sent_bytes < 4096
+    hub.faults["ranges"] = 1  # a server that sends all of it is read as far as needed
+    assert read_range(HubName("org/model"), "model.safetensors", 300, 5) == WEIGHTS[300:305]
+    hub.faults["download"] = 1
+    assert read_range(HubName("org/model"), "model.safetensors", 0, 1000) == WEIGHTS[:1000]
+    with pytest.raises(HubError):
+        read_range(HubName("org/model"), "absent.safetensors", 0, 8)
+
+
+def sharded(folder):
+    """Return the files of a tiny model in several shards."""
+    from areal.models import from_config, save_pretrained
+    from areal.trainer.demo import MODEL as ARCHITECTURE
+
+    save_pretrained(from_config(ARCHITECTURE, seed=3), folder, max_shard_bytes=60_000)
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_the_dry_run_of_a_name_reads_headers_and_finds_what_loading_would_fail_on(hub, tmp_path):
+    files = sharded(tmp_path / "model")
+    config = json.loads(files["config.json"])
+    shards = sorted(name for name in files if name.endswith(".safetensors"))
+    assert len(shards) > 2
+
+    def check(files):
+        name = HubName("org/tiny", hub.add("org/tiny", files))
+        return check_remote_weights(name, to_fetch(name), config, native=True)
+
+    total = sum(len(files[name]) for name in shards)
+    assert 0 < check(files) < total
+    first, second = files[shards[0]], files[shards[1]]
+    cut = files | {shards[0]: first[:-10], shards[1]: b"\x04" + bytes(7) + b"nope"}
+    with pytest.raises(ModelError) as caught:
+        check(cut)
+    assert f"{shards[0]} is cut: 10 bytes are missing" in str(caught.value)
+    assert f"{shards[1]} is damaged" in str(caught.value)
+    with pytest.raises(ModelError, match=f"names files that it does not have: {shards[0]}"):
+        check({name: data for name, data in files.items() if name != shards[0]})
+    with pytest.raises(ModelError, match=r"names \d+ tensors that its files lack"):
+        check(files | {shards[0]: second})
+    with pytest.raises(ModelError, match="has no weights"):
+        check({"config.json": files["config.json"]})
+    other = {**config, "vocab_size": config["vocab_size"] + 1}
+    name = HubName("org/tiny", hub.add("org/tiny", files))
+    with pytest.raises(ModelError, match=r"org/tiny@.*embed_tokens"):
+        check_remote_weights(name, to_fetch(name), other, native=True)
+
+
+def test_headers_of_a_large_file_are_all_that_is_sent(hub, monkeypatch):
+    from areal.trainer.configuration import weights
+
+    header = json.dumps({"a": {"dtype": "F32", "shape": [4_000_000], "data_offsets": [0, 16_000_000]}}).encode()
+    content = len(header).to_bytes(8, "little") + header + bytes(16_000_000)
+    name = HubName("org/large", hub.add("org/large", {"config.json": b"{}", "model.safetensors": content}))
+    monkeypatch.setattr(weights, "_FIRST_READ", 64)  # as with a header that is longer than the first read
+    assert check_remote_weights(name, to_fetch(name), {}, native=False) == 16_000_000
+    assert hub.sent_bytes < 20_000
 
 
 def test_one_process_reads_one_commit_of_a_branch_that_moves(hub):
@@ -201,7 +269,7 @@ def test_a_run_on_names_of_the_hub_is_continued_with_its_commits(hub, tmp_path):
 
     dry = train("--dry-run")
     assert dry["tried"]["downloads"]["model.path"]["files"] == 1
-    assert "model.safetensors" not in hub.downloads()
+    assert not list((tmp_path / "own").rglob("*.safetensors"))
     train("total_train_steps=1")
     hub.add("org/tiny", {"config.json": b"{}"})
     again = train("total_train_steps=2")

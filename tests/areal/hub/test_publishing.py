@@ -1,5 +1,6 @@
 """Models of runs published with the real client on a hub on loopback."""
 
+import hashlib
 import json
 
 import pytest
@@ -8,8 +9,9 @@ import yaml
 from areal.api import HubError, UsageError
 from areal.cli.main import main
 from areal.hub import publishing
-from areal.hub.names import HubName
+from areal.hub.names import HubName, pin
 from areal.hub.publishing import publish, repository_name
+from areal.infra.checkpoint.store import Manifest
 from areal.trainer.config import PPOConfig
 from areal.trainer.model_card import build_card
 from areal.trainer.python.arguments import RunSettings
@@ -35,7 +37,7 @@ def run(tmp_path):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     manifest = folder / "checkpoints" / "step-00000010.000001" / "manifest.json"
     manifest.parent.mkdir(parents=True)
-    manifest.write_text(json.dumps({"meta": {"rows": "abc123"}}))
+    manifest.write_bytes(Manifest(step=10, created_unix=0.0, files={}, meta={"rows": "abc123"}).to_bytes())
     model = folder / "final"
     model.mkdir()
     (model / "config.json").write_text('{"model_type": "qwen3"}')
@@ -108,6 +110,62 @@ def test_a_hub_that_keeps_failing_is_an_error_and_leaves_the_old_version(run, lo
         push(run, private=False)
     assert "same command again" in failed.value.fix
     assert logged_in.files("org/mine") == {"README.md": b"old"}
+
+
+@pytest.fixture
+def large(run):
+    """Weights in two files, each larger than what fits into the buffers of a connection."""
+    (run / "final" / "model.safetensors").unlink()
+    weights = {f"model-0000{n}-of-00002.safetensors": bytes([n]) * (6 << 20) for n in (1, 2)}
+    for name, content in weights.items():
+        (run / "final" / name).write_bytes(content)
+    return weights
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """The client waits longer after each failed attempt; here it does not wait."""
+    from huggingface_hub.utils import _http
+
+    monkeypatch.setattr(_http.time, "sleep", lambda seconds: None)
+
+
+def test_an_upload_whose_connection_is_reset_in_the_middle_goes_on(run, logged_in, large, impatient):
+    logged_in.faults["reset"] = 2
+    done = push(run, private=False)
+    files = logged_in.files("org/mine")
+    assert {name: files[name] for name in large} == large
+    assert logged_in.repositories["model", "org/mine"].refs["main"] == done.commit
+    assert sum("/commit/" in line for line in logged_in.requests) == 1
+
+
+def test_an_upload_that_is_always_reset_publishes_nothing_and_the_same_call_goes_on(run, logged_in, large, impatient):
+    old = logged_in.add("org/mine", {"README.md": b"old", "model.safetensors": b"old weights"})
+    first = next(iter(large))
+    logged_in.stored[hashlib.sha256(large[first]).hexdigest()] = large[first]  # what arrived before it broke
+    logged_in.faults["reset"] = 10_000
+    with pytest.raises(HubError, match=r"publishing org/mine at .* failed \(\w+Error\)") as failed:
+        push(run, private=False)
+    assert "same command again" in failed.value.fix
+    assert logged_in.repositories["model", "org/mine"].refs["main"] == old
+    assert logged_in.files("org/mine") == {"README.md": b"old", "model.safetensors": b"old weights"}
+    assert not any("/commit/" in line for line in logged_in.requests)
+    logged_in.faults.clear()
+    logged_in.requests.clear()
+    push(run, private=False)
+    files = logged_in.files("org/mine")
+    assert {name: files[name] for name in large} == large
+    assert "model.safetensors" not in files, "the weights of the older version"
+    assert sum(line.startswith("PUT ") for line in logged_in.requests) == 1, "only what was missing"
+
+
+def test_what_this_process_published_is_what_it_reads_next(run, logged_in):
+    """Else a model that is trained further, published and evaluated in one program would be the old one."""
+    old = logged_in.add("org/mine", {"README.md": b"old"})
+    assert pin("org/mine") == f"org/mine@{old}"
+    done = push(run, private=False)
+    assert done.commit != old
+    assert pin("org/mine") == f"org/mine@{done.commit}"
 
 
 def test_without_a_token_or_with_a_wrong_one_nothing_is_sent(run, hub, monkeypatch, caplog):
