@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.infra.metrics import names
 from areal.infra.metrics.jsonl import load_rollouts
 from areal.infra.metrics.logger import ROLLOUTS_FILE, read_metrics, series
-from areal.infra.metrics.report import CONFIG_FILE, asset, embed_json, fill_page, metrics_file_of, page_policy, thin
+from areal.infra.metrics.report import CONFIG_FILE, asset, line_style, metrics_file_of, render_page, thin
 from areal.utils.atomic import atomic_write
 
 if TYPE_CHECKING:
@@ -39,10 +39,16 @@ _FIRST: Final = (
 _LESS_IS_BETTER: Final = (names.LOSS, names.EVAL_LOSS)
 _MORE_IS_BETTER: Final = (names.REWARD_MEAN, names.ACCURACY, names.EVAL_ACCURACY)
 _SCORES: Final = ("/avg@", "/pass@", "/maj@")
+_NAMED: Final = 4
+"""Runs that the head of the page names; of more it says how many."""
 _PROMPTS: Final = 40
 _SAMPLES: Final = 4
 _OWN: Final = ("output_dir", "trial_name")
 """Settings that differ between any two runs."""
+_NAVIGATION: Final = (
+    '<a href="#results">Results</a><a href="#curves">Curves</a><a href="#settings">Settings</a>'
+    '<a href="#samples">Samples</a>'
+)
 
 
 def compare_runs(run_dirs: Sequence[Path], going_on: Sequence[bool] = ()) -> dict[str, Any]:
@@ -93,10 +99,10 @@ def render_comparison(content: Mapping[str, Any]) -> str:
 
 def write_comparison(content: Mapping[str, Any], output: Path, *, refresh_seconds: int = 0) -> Path:
     """Write the page and return its path. refresh_seconds: how often it loads itself again; 0 never does."""
-    style, script = asset("report.css") + asset("compare.css"), asset("compare.js")
     names_of_runs = [run["name"] for run in content["runs"]]
     legend = "".join(
-        f'<span class="key"><i class="swatch c{index % 8}"></i>{escape(name)}</span>'
+        f'<button type="button" class="key" data-run="{index}" aria-pressed="true">'
+        f'<i class="swatch {line_style(index)}"></i>{escape(name)}</button>'
         for index, name in enumerate(names_of_runs)
     )
     metric_rows = []
@@ -106,21 +112,26 @@ def write_comparison(content: Mapping[str, Any], output: Path, *, refresh_second
             metric_rows.append([one["metric"], "best", *map(_number, one["best"])])
     setting_rows = [[one["key"], *(_value(value) for value in one["values"])] for one in content["differences"]]
     fields = {
-        "policy": page_policy(style, script),
-        "refresh": f'<meta http-equiv="refresh" content="{refresh_seconds}">' if refresh_seconds else "",
-        "style": style,
-        "script": script,
-        "title": escape(" · ".join(names_of_runs)),
-        "subtitle": escape(", ".join(f"{run['name']}: {run['steps']} steps" for run in content["runs"])),
         "legend": legend,
         "metrics": _table(["metric", "", *names_of_runs], metric_rows),
         "settings": _table(["setting", *names_of_runs], setting_rows)
         if setting_rows
         else '<p class="note">No setting differs.</p>',
-        "data": embed_json({key: content[key] for key in ("runs", "curves", "prompts")}),
     }
+    page = render_page(
+        "compare.html",
+        fields,
+        kind="comparison",
+        title=_title(names_of_runs),
+        subtitle=_steps_done(content["runs"]),
+        navigation=_NAVIGATION,
+        style=asset("report.css") + asset("compare.css"),
+        script=asset("compare.js"),
+        data={key: content[key] for key in ("runs", "curves", "prompts")},
+        refresh_seconds=refresh_seconds,
+    )
     output.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(output, fill_page("compare.html", fields))
+    atomic_write(output, page)
     return output
 
 
@@ -216,6 +227,19 @@ def _short_names(run_dirs: Sequence[Path]) -> list[str]:
         if len(set(shown)) == len(shown):
             return shown
     return [f"{'/'.join(one[-2:])} ({index})" for index, one in enumerate(parts, 1)]
+
+
+def _title(runs: Sequence[str]) -> str:
+    return " · ".join(runs) if len(runs) <= _NAMED else f"{len(runs)} runs"
+
+
+def _steps_done(runs: Sequence[Mapping[str, Any]]) -> str:
+    if len(runs) <= _NAMED:
+        return ", ".join(f"{run['name']}: {run['steps']} steps" for run in runs)
+    done = [run["steps"] for run in runs]
+    going = sum(run["going_on"] for run in runs)
+    span = f"{max(done)} steps each" if min(done) == max(done) else f"{min(done)} to {max(done)} steps"
+    return span + (f", {going} of them go on" if going else "")
 
 
 def _number(value: float | None) -> str:

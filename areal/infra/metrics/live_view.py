@@ -108,12 +108,16 @@ class LiveView:
 
     def __enter__(self) -> Self:
         """Start drawing, on a terminal; elsewhere, start to watch for long silence."""
-        if self._live_wanted:
+        if self._live_wanted and self._notebook:
+            from areal.infra.metrics.notebook import NotebookPanel
+
+            self._live = NotebookPanel(self._render)
+            self._live.start()
+        elif self._live_wanted:
             from rich.console import Console
             from rich.live import Live
 
-            # Without a file, rich draws into the output of the cell.
-            console = Console(force_jupyter=True) if self._notebook else Console(file=self._stream)
+            console = Console(file=self._stream)
             # Log lines that are printed meanwhile appear above the view.
             self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4, transient=False)
             self._live.start(refresh=True)

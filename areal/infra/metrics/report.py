@@ -5,7 +5,8 @@ Everything that came from a run reaches the page in one of two ways: escaped HTM
 the page's own script and style by hash and nothing else.
 
 Charts are SVG text, drawn once, here, so that the page shows its curves without scripts; `Chart.hover` is what the
-script needs to show the values under the pointer. Colours and fonts come from the page's style sheet.
+script (`assets/readout.js`) needs to show values under the pointer, or at a cursor that keys move. Colours and fonts
+come from the page's style sheet.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import UsageError
 from areal.infra.metrics import names
-from areal.infra.metrics.jsonl import Rollouts, load_rollouts, strict
+from areal.infra.metrics.jsonl import load_rollouts, strict
 from areal.infra.metrics.logger import METRICS_FILE, ROLLOUTS_FILE, read_metrics, series
 from areal.infra.metrics.samples import component_means
+from areal.infra.metrics.windows import PROFILE_FOLDER, TRACE_FOLDER
 from areal.utils.atomic import atomic_write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     Steps = Mapping[int, Mapping[str, float]]
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 CONFIG_FILE: Final = "config.yaml"
 """Where the trainer leaves the resolved configuration; shown as it is when present."""
+_NAVIGATION: Final = '<a href="#curves">Curves</a><a href="#rollouts">Rollouts</a><a href="#config">Configuration</a>'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +123,35 @@ def write_report(run_dir: Path, output: Path, attempt: int | None = None) -> Pat
     steps = read_metrics(metrics_file_of(run_dir), attempt)
     rollouts = load_rollouts(run_dir / ROLLOUTS_FILE, attempt)
     charts, other = _charts(steps)
-    data = {"charts": [chart.hover for _, chart in [*charts, *other]], "groups": rollouts.groups}
+    config = run_dir / CONFIG_FILE
+    recordings = ""
+    if any((run_dir / folder).is_dir() for folder in (TRACE_FOLDER, PROFILE_FOLDER)):
+        from areal.infra.metrics.recordings import find_recordings, recordings_section
+
+        recordings = recordings_section(find_recordings(run_dir), output)
+    fields = {
+        "tiles": "".join(_tiles(steps)),
+        "charts": "".join(_card(index, panel, chart) for index, (panel, chart) in enumerate(charts))
+        or '<p class="empty">No step has been logged yet.</p>',
+        "other": _other_section(other, first=len(charts)),
+        "rollouts_note": escape(rollouts.note),
+        "browser_state": "" if rollouts.groups else " hidden",
+        "recordings": recordings,
+        "config": _config_section(config.read_text(encoding="utf-8", errors="replace")) if config.is_file() else "",
+    }
+    page = render_page(
+        "report.html",
+        fields,
+        kind="report",
+        title="/".join(run_dir.resolve().parts[-2:]),
+        subtitle=_subtitle(steps) + ("" if attempt is None else f" · as attempt {attempt} left them"),
+        navigation=_NAVIGATION + ('<a href="#recordings">Traces</a>' if recordings else ""),
+        style=asset("report.css"),
+        script=asset("report.js"),
+        data={"charts": [chart.hover for _, chart in [*charts, *other]], "groups": rollouts.groups},
+    )
     output.parent.mkdir(parents=True, exist_ok=True)
-    subtitle = _subtitle(steps) + ("" if attempt is None else f" · as attempt {attempt} left them")
-    atomic_write(output, _page(run_dir, subtitle, _tiles(steps), charts, other, rollouts, data))
+    atomic_write(output, page)
     return output
 
 
@@ -142,6 +170,50 @@ def metrics_file_of(run_dir: Path) -> Path:
     return metrics_file
 
 
+def render_page(
+    template: str,
+    fields: Mapping[str, str],
+    *,
+    kind: str,
+    title: str,
+    subtitle: str,
+    navigation: str,
+    style: str,
+    script: str,
+    data: Any,
+    refresh_seconds: int = 0,
+) -> str:
+    """Return a page: the frame of all pages around a template of its main part. `fields` and `navigation` are HTML.
+
+    script: runs after `assets/readout.js`. data: what it reads. refresh_seconds: how often the page loads itself again;
+    0 never does.
+    """
+    script = asset("readout.js") + script
+    frame = {
+        "policy": (
+            f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; "
+            "form-action 'none'"
+        ),
+        "refresh": f'<meta http-equiv="refresh" content="{refresh_seconds}">' if refresh_seconds else "",
+        "kind": kind,
+        "title": escape(title),
+        "subtitle": escape(subtitle),
+        "navigation": navigation,
+        "style": style,
+        "main": _filled(template, fields),
+        "data": embed_json(data),
+        "script": script,
+    }
+    return _filled("page.html", frame)
+
+
+def _filled(template: str, fields: Mapping[str, str]) -> str:
+    # One pass over the template: text that is inserted is never searched for further fields.
+    pieces = asset(template).split("{{")
+    rest = [piece.partition("}}") for piece in pieces[1:]]
+    return pieces[0] + "".join(fields[key.strip()] + after for key, _, after in rest)
+
+
 def embed_json(value: Any) -> str:
     """JSON that can stand inside a script element: no character sequence in it can end the element or open a
     comment.
@@ -150,50 +222,6 @@ def embed_json(value: Any) -> str:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
-
-
-def _page(
-    run_dir: Path,
-    subtitle: str,
-    tiles: Iterable[str],
-    charts: Sequence[tuple[_Panel, Chart]],
-    other: Sequence[tuple[_Panel, Chart]],
-    rollouts: Rollouts,
-    data: Mapping[str, Any],
-) -> str:
-    style, script = asset("report.css"), asset("report.js")
-    name = "/".join(run_dir.resolve().parts[-2:])
-    config = run_dir / CONFIG_FILE
-    fields = {
-        "policy": page_policy(style, script),
-        "style": style,
-        "script": script,
-        "title": escape(name),
-        "subtitle": escape(subtitle),
-        "tiles": "".join(tiles),
-        "charts": "".join(_card(index, panel, chart) for index, (panel, chart) in enumerate(charts))
-        or '<p class="empty">No step has been logged yet.</p>',
-        "other": _other_section(other, first=len(charts)),
-        "rollouts_note": escape(rollouts.note),
-        "browser_state": "" if rollouts.groups else " hidden",
-        "config": _config_section(config.read_text(encoding="utf-8", errors="replace")) if config.is_file() else "",
-        "data": embed_json(data),
-    }
-    return fill_page("report.html", fields)
-
-
-def page_policy(style: str, script: str) -> str:
-    """Return the content security policy of a page that may use this style and this script, and load nothing."""
-    sources = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
-    return f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
-
-
-def fill_page(template: str, fields: Mapping[str, str]) -> str:
-    """Return a template with its fields; they are HTML already."""
-    # One pass over the template: text that is inserted is never searched for further fields.
-    pieces = asset(template).split("{{")
-    rest = [piece.partition("}}") for piece in pieces[1:]]
-    return pieces[0] + "".join(fields[key.strip()] + after for key, _, after in rest)
 
 
 def _charts(steps: Steps) -> tuple[list[tuple[_Panel, Chart]], list[tuple[_Panel, Chart]]]:
@@ -295,7 +323,8 @@ def _tile(label: str, value: str, detail: str, *, lead: bool = False) -> str:
 def _card(index: int, panel: _Panel, chart: Chart) -> str:
     labels = [line["name"] for line in chart.hover["series"]]
     legend = "".join(
-        f'<span class="key"><i class="swatch c{i % 8}"></i>{escape(label)}</span>' for i, label in enumerate(labels)
+        f'<span class="key"><i class="swatch {line_style(i)}"></i>{escape(label)}</span>'
+        for i, label in enumerate(labels)
     )
     hint = f'<p class="hint">{escape(panel.hint)}</p>' if panel.hint else ""
     return (
@@ -418,12 +447,13 @@ def line_chart(title: str, series: Mapping[str, Points], *, band: tuple[str, Poi
     for index, (name, points) in enumerate(series.items()):
         runs = _finite_runs(points)
         path = "".join(_path([(frame.x(s), frame.y(v)) for s, v in run]) for run in runs)
-        body.append(f'<path class="line c{index}" d="{path}"/>')
+        style = line_style(index)
+        body.append(f'<path class="line {style}" d="{path}"/>')
         if len(finite[name]) <= 40:
             body += [
-                f'<circle class="dot c{index}" cx="{frame.x(s)}" cy="{frame.y(v)}" r="2.4"/>' for s, v in finite[name]
+                f'<circle class="dot {style}" cx="{frame.x(s)}" cy="{frame.y(v)}" r="2.4"/>' for s, v in finite[name]
             ]
-    hover = [{"name": name, "color": i, "points": finite[name]} for i, name in enumerate(series)]
+    hover = [{"name": name, "style": line_style(i), "points": finite[name]} for i, name in enumerate(series)]
     return Chart(svg=_svg(title, body), hover=frame.hover(title, hover))
 
 
@@ -455,13 +485,19 @@ def stacked_chart(title: str, series: Mapping[str, Points]) -> Chart | None:
     hover = [
         {
             "name": name,
-            "color": i % 8,
+            "style": line_style(i),
             "points": [(s, v) for s, v in part.items() if s in base and math.isfinite(v)],
             "stacked": True,
         }
         for i, (name, part) in enumerate(parts.items())
     ]
     return Chart(svg=_svg(title, body), hover=frame.hover(title, hover))
+
+
+def line_style(index: int) -> str:
+    """Return the classes of the style sheet for a curve: eight colours, then the same ones dashed and dotted."""
+    dash = index // 8 % 3
+    return f"c{index % 8} d{dash}" if dash else f"c{index % 8}"
 
 
 def thin(points: Points, limit: int = MAX_POINTS) -> Points:
@@ -556,6 +592,5 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 def _svg(title: str, body: Sequence[str]) -> str:
     return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">'
-        f'{"".join(body)}<g class="cursor" visibility="hidden"><line y1="{TOP}" y2="{HEIGHT - BOTTOM}"/></g></svg>'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">{"".join(body)}</svg>'
     )

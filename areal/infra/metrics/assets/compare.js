@@ -3,33 +3,24 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const $ = (id) => document.getElementById(id);
-  const make = (tag, className, text) => {
-    const element = document.createElement(tag);
-    if (className) element.className = className;
-    if (text !== undefined) element.textContent = text;
-    return element;
-  };
-  const draw = (tag, attributes, text) => {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    if (text !== undefined) element.textContent = text;
-    return element;
-  };
-  const short = (value) => {
-    const size = Math.abs(value);
-    return size !== 0 && (size < 1e-3 || size >= 1e5) ? value.toExponential(1) : String(Number(value.toPrecision(3)));
-  };
+  const { make, draw, short, attach } = readout;
+  const tick = (value) => short(Number(value.toPrecision(3)));
   const [width, height, left, right, top, bottom] = [480, 196, 64, 14, 8, 26];
   const few = 12;
   let all = false;
+  const styleOf = (index) => `c${index % 8} d${Math.floor(index / 8) % 3}`;
 
   // What is chosen is kept in the address, so that it survives when the page loads itself again.
   const kept = new URLSearchParams(location.hash.slice(1));
   if (kept.has("smooth")) $("smoothing").value = kept.get("smooth");
   $("log").checked = kept.get("log") === "1";
   $("needle").value = kept.get("find") ?? "";
+  const keys = [...document.querySelectorAll("button[data-run]")];
+  const away = new Set((kept.get("hide") ?? "").split(",").filter(Boolean).map(Number));
+  const press = () => { for (const key of keys) key.setAttribute("aria-pressed", String(!away.has(Number(key.dataset.run)))); };
+  press();
   const keep = () => {
-    const chosen = new URLSearchParams({ smooth: $("smoothing").value, log: $("log").checked ? "1" : "0", find: $("needle").value, prompt: $("prompt").value });
+    const chosen = new URLSearchParams({ smooth: $("smoothing").value, log: $("log").checked ? "1" : "0", find: $("needle").value, prompt: $("prompt").value, hide: [...away].join(",") });
     history.replaceState(null, "", `#${chosen}`);
   };
 
@@ -47,7 +38,7 @@
   const chart = (name, lines) => {
     const weight = Number($("smoothing").value);
     const logarithmic = $("log").checked;
-    const usable = lines.map((points) => (logarithmic ? points.filter((point) => point[1] > 0) : points));
+    const usable = lines.map((points, index) => (away.has(index) ? [] : logarithmic ? points.filter((point) => point[1] > 0) : points));
     const every = usable.flat();
     if (!every.length) return null;
     const scale = (value) => (logarithmic ? Math.log10(value) : value);
@@ -63,17 +54,21 @@
       const at = height - bottom - share * (height - top - bottom);
       const value = low + share * (high - low);
       svg.append(draw("line", { class: "grid", x1: left, x2: width - right, y1: at, y2: at }));
-      svg.append(draw("text", { class: "tick", x: left - 7, y: at + 4, "text-anchor": "end" }, short(logarithmic ? 10 ** value : value)));
+      svg.append(draw("text", { class: "tick", x: left - 7, y: at + 4, "text-anchor": "end" }, tick(logarithmic ? 10 ** value : value)));
     }
     svg.append(draw("text", { class: "tick", x: left, y: height - 8 }, String(first)));
     if (last !== first) svg.append(draw("text", { class: "tick", x: width - right, y: height - 8, "text-anchor": "end" }, String(last)));
     const path = (points) => points.map((point, index) => `${index ? "L" : "M"}${x(point[0]).toFixed(1)} ${y(point[1]).toFixed(1)}`).join("");
-    usable.forEach((points, index) => {
-      if (!points.length) return;
-      if (points.length === 1) svg.append(draw("circle", { class: `dot c${index % 8}`, cx: x(points[0][0]), cy: y(points[0][1]), r: 3 }));
-      if (weight > 0) svg.append(draw("path", { class: `line faded c${index % 8}`, d: path(points) }));
-      svg.append(draw("path", { class: `line c${index % 8}`, d: path(weight > 0 ? smooth(points, weight) : points) }));
-    });
+    const series = usable.map((points, index) => ({
+      name: data.runs[index].name, style: styleOf(index), points: weight > 0 ? smooth(points, weight) : points, raw: weight > 0 ? points : null,
+    }));
+    for (const line of series) {
+      if (!line.points.length) continue;
+      if (line.points.length === 1) svg.append(draw("circle", { class: `dot ${line.style}`, cx: x(line.points[0][0]), cy: y(line.points[0][1]), r: 3 }));
+      if (line.raw) svg.append(draw("path", { class: `line faded ${line.style}`, d: path(line.raw) }));
+      svg.append(draw("path", { class: `line ${line.style}`, d: path(line.points) }));
+    }
+    attach(svg, { title: name, domain: [first, last], plot: [width, height, left, right, top, bottom], y, series });
     const figure = make("figure", "card");
     const caption = make("figcaption");
     caption.append(make("h3", "", name));
@@ -91,6 +86,14 @@
   const changed = () => { curves(); keep(); };
   $("controls").addEventListener("input", changed);
   $("controls").addEventListener("submit", (event) => event.preventDefault());
+  for (const key of keys) {
+    key.addEventListener("click", () => {
+      const run = Number(key.dataset.run);
+      if (!away.delete(run)) away.add(run);
+      press();
+      changed();
+    });
+  }
   $("more").addEventListener("click", () => { all = true; curves(); });
   curves();
 
@@ -109,7 +112,7 @@
     $("answers").replaceChildren(...one.runs.map((run, index) => {
       const column = make("div");
       const head = make("p", "key");
-      head.append(make("i", `swatch c${index % 8}`), `${data.runs[index].name}, step ${run.step}`);
+      head.append(make("i", `swatch ${styleOf(index)}`), `${data.runs[index].name}, step ${run.step}`);
       column.append(head);
       for (const sample of run.samples) {
         const card = make("div", "sample");

@@ -1,86 +1,17 @@
-// Hover values of the curves, and the browser of rollouts. Text from a run is only ever shown through textContent.
+// Values of the curves, and the browser of rollouts. Text from a run is only ever shown through textContent.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const $ = (id) => document.getElementById(id);
-  const tip = $("tip");
+  const { tip, make, short, place, hide, attach } = readout;
 
-  const make = (tag, className, text) => {
-    const element = document.createElement(tag);
-    if (className) element.className = className;
-    if (text !== undefined) element.textContent = text;
-    return element;
-  };
-  const short = (value) => {
-    if (value === null || value === undefined || !Number.isFinite(value)) return "n/a";
-    const size = Math.abs(value);
-    if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(2);
-    return size >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4)));
-  };
-  const place = (event) => {
-    tip.hidden = false;
-    const box = tip.getBoundingClientRect();
-    const left = event.clientX + 16 + box.width > innerWidth ? event.clientX - box.width - 12 : event.clientX + 16;
-    tip.style.left = `${Math.max(4, left)}px`;
-    tip.style.top = `${Math.max(4, Math.min(innerHeight - box.height - 8, event.clientY + 14))}px`;
-  };
-  const hide = () => { tip.hidden = true; };
-
-  // ---- curves ----
-  const nearestStep = (steps, wanted) => {
-    let low = 0;
-    let high = steps.length - 1;
-    while (high - low > 1) {
-      const middle = (low + high) >> 1;
-      if (steps[middle] < wanted) low = middle; else high = middle;
-    }
-    return wanted - steps[low] <= steps[high] - wanted ? steps[low] : steps[high];
-  };
   for (const figure of document.querySelectorAll("figure[data-chart]")) {
     const chart = data.charts[Number(figure.dataset.chart)];
-    const svg = figure.querySelector("svg");
-    const cursor = svg.querySelector(".cursor");
-    const [width, , left, right] = chart.plot;
-    const [first, last] = chart.domain;
-    const lookups = chart.series.map((line) => new Map(line.points));
-    const steps = [...new Set(chart.series.flatMap((line) => line.points.map((point) => point[0])))].sort((a, b) => a - b);
-    if (!steps.length) continue;
-    svg.addEventListener("pointermove", (event) => {
-      const box = svg.getBoundingClientRect();
-      const share = ((event.clientX - box.left) / box.width * width - left) / (width - left - right);
-      const step = nearestStep(steps, first + share * (last - first));
-      const x = last === first ? (left + width - right) / 2 : left + (step - first) / (last - first) * (width - left - right);
-      cursor.setAttribute("visibility", "visible");
-      cursor.firstChild.setAttribute("x1", x);
-      cursor.firstChild.setAttribute("x2", x);
-      tip.replaceChildren(make("b", "", `step ${step.toLocaleString("en")}`));
-      let sum = 0;
-      chart.series.forEach((line, index) => {
-        if (!lookups[index].has(step)) return;
-        const value = lookups[index].get(step);
-        sum += value;
-        const row = make("div", "row");
-        const name = make("span");
-        name.append(make("i", `swatch c${line.color}`), ` ${line.name}`);
-        row.append(name, make("span", "", short(value)));
-        tip.append(row);
-      });
-      if (chart.series.length > 1 && chart.series[0].stacked) {
-        const row = make("div", "row");
-        row.append(make("span", "", "total"), make("span", "", short(sum)));
-        tip.append(row);
-      }
-      place(event);
-    });
-    svg.addEventListener("pointerleave", () => { cursor.setAttribute("visibility", "hidden"); hide(); });
+    const [, height, , , top, bottom] = chart.plot;
+    const [, , low, high] = chart.domain;
+    const y = (value) => height - bottom - (value - low) / (high - low) * (height - top - bottom);
+    attach(figure.querySelector("svg"), { ...chart, y });
   }
-
-  // ---- theme ----
-  $("theme").addEventListener("click", () => {
-    const root = document.documentElement;
-    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-  });
 
   // ---- rollouts ----
   if (!data.groups.length) return;
@@ -176,7 +107,7 @@
           row.append(make("span", "", name), make("span", "", String(value)));
           tip.append(row);
         }
-        place(event);
+        place(event.clientX, event.clientY);
       });
       token.addEventListener("pointerleave", hide);
       return token;

@@ -66,6 +66,9 @@ class MlflowTracker:
             return "" if spec else f"{uri} needs the whole of MLflow, not mlflow-skinny; run pip install mlflow"
         return ""
 
+    def known(self) -> None:
+        """Return None: every value is there when `log` returns."""
+
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Send all values of the step in one request."""
         now = time.time_ns() // 1_000_000

@@ -50,6 +50,9 @@ class SwanlabTracker:
             return ""
         return "there is no login for SwanLab; run `swanlab login`, set SWANLAB_API_KEY, or write mode: offline"
 
+    def known(self) -> None:
+        """Return None: its client cannot read."""
+
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Send all values of the step."""
         self._run.log(dict(metrics), step=step)

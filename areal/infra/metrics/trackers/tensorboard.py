@@ -52,6 +52,9 @@ class TensorBoardTracker:
         inside = bool(settings.folder) and not settings.folder.startswith("/") and ".." not in parts
         return "" if inside else f"folder is {settings.folder!r}, expected one below the run directory"
 
+    def known(self) -> None:
+        """Return None: what is sent again takes the place of what is there."""
+
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one scalar per metric."""
         values = [self._summaries.Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]

@@ -88,6 +88,10 @@ class Tracker(Protocol):
         """Say why the section cannot work on this machine, "" when nothing is known to be wrong. Imports no client."""
         ...
 
+    def known(self) -> dict[int, set[str]] | None:
+        """Return what the service has of the run that is continued, names by step; None when that cannot be asked."""
+        ...
+
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Send the values of a step; several calls for one step add up."""
         ...
@@ -121,9 +125,19 @@ class Trackers:
     """
 
     def __init__(
-        self, build: Mapping[str, Callable[[], Tracker]], state: TrackerState, *, samples_every_steps: int = 10
+        self,
+        build: Mapping[str, Callable[[], Tracker]],
+        state: TrackerState,
+        *,
+        samples_every_steps: int = 10,
+        finished: Callable[[], Mapping[int, Mapping[str, float]]] = dict,
     ) -> None:
-        """build: starts each tracker, by name."""
+        """build: starts each tracker, by name. finished: steps that are done and not done again, for trackers that lack
+        some since they were killed before they had sent them.
+        """
+        self._finished = finished
+        self._known: dict[str, dict[int, set[str]]] = {}
+        """Of trackers that say what they have; it counts more than what was sent."""
         self._build, self._state, self._samples_every = dict(build), state, samples_every_steps
         self._sent = state.sent
         """Where the process before this one got to; stays as it is."""
@@ -140,6 +154,9 @@ class Trackers:
         new = {name: value for name, value in metrics.items() if not self._sent.covers(step, name)}
         for name, tracker in list(self._trackers.items()):
             values = metrics if tracker.replaces else new
+            if name in self._known:
+                there = self._known[name].get(step, set())
+                values = {key: value for key, value in metrics.items() if key not in there}
             if values:
                 self._attempt(name, "log", partial(tracker.log, step, values))
         if self._trackers:
@@ -174,7 +191,18 @@ class Trackers:
             self._state.save()
 
     def _start(self, name: str, start: Callable[[], Tracker]) -> None:
-        self._trackers[name] = start()
+        tracker = self._trackers[name] = start()
+        known = tracker.known()
+        if known is None:
+            return
+        self._known[name] = known
+        lacking = {
+            step: {key: value for key, value in values.items() if key != "time" and key not in known.get(step, ())}
+            for step, values in self._finished().items()
+        }
+        for step, values in lacking.items():
+            if values:
+                tracker.log(step, values)
 
     def _attempt(self, name: str, what: str, action: Callable[[], object]) -> None:
         try:
@@ -192,8 +220,10 @@ class Trackers:
             )
 
 
-def open_trackers(run: TrackedRun, config: TrackersConfig) -> Trackers:
-    """Return the trackers that a configuration asks for."""
+def open_trackers(
+    run: TrackedRun, config: TrackersConfig, *, finished: Callable[[], Mapping[int, Mapping[str, float]]] = dict
+) -> Trackers:
+    """Return the trackers that a configuration asks for. finished: as of `Trackers`."""
     wanted = {name: settings for name in TRACKERS if (settings := getattr(config, name)) is not None}
     state = TrackerState.read(run.directory / STATE_FILE) if wanted and run.continues else None
     state = state or TrackerState(run.directory / STATE_FILE)
@@ -204,7 +234,7 @@ def open_trackers(run: TrackedRun, config: TrackersConfig) -> Trackers:
         return lambda: load("tracker", name, TRACKERS)(known, settings)
 
     build = {name: starter(name, settings) for name, settings in wanted.items()}
-    return Trackers(build, state, samples_every_steps=config.samples_every_steps)
+    return Trackers(build, state, samples_every_steps=config.samples_every_steps, finished=finished)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ class TrackioTracker:
 
     def __init__(self, run: TrackedRun, settings: TrackioConfig) -> None:
         self._trackio: Any = importlib.import_module("trackio")
+        self._in_space = bool(settings.space_id)
         self._run = self._trackio.init(
             project=settings.project or run.experiment,
             # Trackio finds a run again by its name, so the name carries the identity.
@@ -40,6 +41,16 @@ class TrackioTracker:
         if name.count("/") <= 1 and not name.startswith("/") and not name.endswith("/"):
             return ""
         return f"space_id is {name!r}, expected user/name"
+
+    def known(self) -> dict[int, set[str]] | None:
+        """Return what the local database has, which a process that was killed may not have filled; None for Spaces."""
+        if self._in_space:
+            return None
+        storage = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
+        found: dict[int, set[str]] = {}
+        for row in storage.get_logs(self._run.project, self._run.name):
+            found.setdefault(int(row["step"]), set()).update(row)
+        return found
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Send all values of the step."""

@@ -65,6 +65,9 @@ class WandbTracker:
             return ""
         return f"there is no login for {host}; run `wandb login`, set WANDB_API_KEY, or write mode: offline"
 
+    def known(self) -> None:
+        """Return None: its client cannot read offline runs, and what is on its way is unknown."""
+
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Send one row of the history."""
         self._run.log({_STEP: step, **metrics})

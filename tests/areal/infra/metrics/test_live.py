@@ -8,6 +8,7 @@ import math
 import os
 import pty
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -180,3 +181,66 @@ def test_times_and_ranges_are_written_for_people():
     ]  # fmt: skip
     assert axis([(3, 0.5), (9, math.nan), (12, 0.25)]) == "  0.25 .. 0.5, steps 3-12"
     assert axis([(3, math.nan)]) == "  steps 3-3"
+
+
+def test_the_view_is_drawn_before_torch_is_loaded(tmp_path):
+    """In a process that cannot load torch at all, as one in which that takes long."""
+    import subprocess
+
+    root = Path(__file__).resolve().parents[4]
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from areal.cli.main import main\n"
+        f"sys.exit(main(['train', 'examples/math/arithmetic_sft.yaml', 'output_dir={tmp_path}', 'trial_name=größer']))"
+    )
+    leader, follower = pty.openpty()
+    done = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=root, stdin=follower, stdout=follower, stderr=follower,
+        env=os.environ | {"COLUMNS": "100"},
+    )  # fmt: skip
+    os.close(follower)
+    drawn = b""
+    try:
+        while chunk := os.read(leader, 65536):
+            drawn += chunk
+    except OSError:  # how Linux says that the other side is closed
+        pass
+    os.close(leader)
+    assert done.wait(timeout=60) == 2
+    text = drawn.decode()
+    assert text.index("arithmetic/größer") < text.index("starting (0 s)") < text.index("areal[train]")
+
+
+def test_a_notebook_gets_one_display_that_is_replaced_and_keeps_the_final_state(monkeypatch, clock):
+    """The messages of IPython are recorded; tests/areal/trainer/test_notebook.py has a real kernel."""
+    sent = []
+
+    class Handle:
+        def update(self, bundle, *, raw):
+            sent.append(("update", bundle["text/plain"], bundle["text/html"], raw))
+
+    def display(bundle, *, raw, display_id):
+        sent.append(("display", bundle["text/plain"], bundle["text/html"], display_id))
+        return Handle()
+
+    shell = type("ZMQInteractiveShell", (), {})()
+    ipython = types.ModuleType("IPython")
+    ipython.get_ipython, ipython.display = lambda: shell, types.ModuleType("IPython.display")
+    ipython.display.display = display
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", ipython.display)
+    with LiveView(title="<b>run", clock=clock) as view:
+        drawn_again = view._live._update
+        view.plan(2)
+        drawn_again()
+        drawn_again()  # nothing changed
+        view.update(2, METRICS)
+    assert [kind for kind, *_ in sent] == ["display", "update", "update"]
+    assert "starting" in sent[0][1]
+    assert "first step" in sent[1][1]
+    assert "step 2/2" in sent[2][1]
+    assert "done" in sent[2][1]
+    assert "0.531" in sent[2][2]
+    assert "<b>run" not in sent[2][2], "a title is text"
+    assert sent[2][2].startswith("<pre")
+    assert view._live is None

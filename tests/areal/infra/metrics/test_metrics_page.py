@@ -52,7 +52,9 @@ def grpo(folder):
 
 
 def ppo(folder):
-    runs.train(runs.tiny(folder, objective__preset="ppo", critic={"lr": 1e-3}, total_train_steps=1))
+    runs.train(
+        runs.tiny(folder, objective__preset="ppo", critic={"lr": 1e-3}, total_train_steps=1, rollout__surplus_prompts=1)
+    )
 
 
 def pairs(kind):

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from itertools import pairwise
+from urllib.parse import unquote
 
 import pytest
 
@@ -137,6 +138,31 @@ def test_nothing_the_model_wrote_becomes_markup_or_script(page):
     assert any(
         EVIL.replace("\u2028", "\n").splitlines()[0] in text for text in page.text
     )  # shown, as text, in the config
+
+
+def test_the_page_links_traces_and_profiles_by_relative_paths_that_exist(run_dir, tmp_path):
+    for name in ("trace/step-000010.json", "trace/step-000010-2.json", "profile/steps-000005-000006.json.gz",
+                 "profile/steps-000005-000006.txt", "profile/.steps-000007-000007.json.gz.tmp.json.gz",
+                 "trace/notes.txt"):  # fmt: skip
+        (run_dir / name).parent.mkdir(exist_ok=True)
+        (run_dir / name).write_bytes(b"{}")
+    for output in (run_dir / "report.html", tmp_path / "out" / "report.html"):
+        page = Page(write_report(run_dir, output).read_text(encoding="utf-8"))
+        links = [attributes["href"] for tag, attributes in page.tags if tag == "a" and "download" in attributes]
+        found = [(output.parent / unquote(link)).resolve().relative_to(run_dir.resolve()) for link in links]
+        assert [str(file) for file in found] == [
+            "trace/step-000010-2.json", "trace/step-000010.json", "profile/steps-000005-000006.json.gz",
+            "profile/steps-000005-000006.txt",
+        ]  # fmt: skip
+        assert all((run_dir / file).is_file() for file in found)
+    text = "".join(page.text)
+    assert "ui.perfetto.dev" in text
+    assert "from step 10" in text
+    assert "steps 5 to 6" in text
+
+
+def test_the_page_of_a_run_without_recordings_does_not_speak_of_them(page):
+    assert "Traces" not in "".join(page.text)
 
 
 def test_the_page_loads_nothing_and_its_policy_allows_only_its_own_script_and_style(page):

@@ -10,13 +10,13 @@ from areal.api import RewardUse, StopReason, Trajectory
 from areal.infra.metrics import names
 from areal.infra.metrics.live_view import format_step
 from areal.infra.metrics.samples import (
+    VarianceWatch,
     component_means,
     recorded_metrics,
     reward_metrics,
     sample_metrics,
     use_metrics,
 )
-from areal.infra.metrics.variance import VarianceWatch
 
 
 def trajectory(group, sample, reward=0.0, *, components=(), stats=()):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from areal.api import PromptGroup, StopReason, Trajectory
 from areal.infra.metrics.attempts import run_id_of
 from areal.infra.metrics.config import MetricsConfig
-from areal.infra.metrics.logger import METRICS_FILE, MetricLogger
+from areal.infra.metrics.logger import METRICS_FILE, MetricLogger, read_metrics
 from areal.infra.metrics.trackers import config as sections
 from areal.infra.metrics.trackers.tracking import Ending, TrackedRun, open_trackers, problems
 
@@ -65,7 +65,10 @@ def run(name: str, folder: Path, first: int, settings: dict) -> None:
         directory=folder, experiment="arithmetic", trial="tiny", config=RUN_CONFIG, id=run_id, first_step=first,
         continues=first > 0,
     )  # fmt: skip
-    trackers = open_trackers(tracked, config)
+    done = (
+        {step: values for step, values in read_metrics(folder / METRICS_FILE).items() if step <= first} if first else {}
+    )
+    trackers = open_trackers(tracked, config, finished=lambda: done)
     first_logged = first + 1 if first else 0
     metrics = MetricLogger(
         folder, MetricsConfig(trackers=config), first_step=first_logged, run_id=run_id, trackers=trackers
@@ -87,7 +90,7 @@ def run(name: str, folder: Path, first: int, settings: dict) -> None:
     sys.stdout.write(json.dumps(answer))
     sys.stdout.flush()
     if first == 0 and name != "prometheus":
-        if name in ("swanlab", "trackio", "wandb"):  # these send from buffers, whose last moments a kill loses
+        if name in ("swanlab", "wandb"):  # these send from buffers, whose last moments a kill loses
             trackers.finish(Ending(state="interrupted", exit_code=143, summary={"steps": 4}))
         os._exit(9)
     metrics.close()

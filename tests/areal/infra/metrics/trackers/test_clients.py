@@ -78,13 +78,15 @@ def test_wandb_continues_one_run_and_sends_each_step_once(tmp_path):
     assert {"areal/state": "finished", "areal/steps": 6}.items() <= second["summary"].items()
 
 
-def test_trackio_has_one_run_with_each_step_once(tmp_path):
+def test_trackio_has_one_run_with_each_step_once_although_a_kill_lost_some(tmp_path):
     found = twice(tmp_path, "trackio")
     (name,) = found["runs"]
     assert re.fullmatch(r"tiny-[0-9a-f]{8}", name)
-    rewards = [(row["step"], row["reward/mean"]) for row in found["logs"] if "reward/mean" in row]
-    assert rewards == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (5, 5.02), (6, 6.02)]
-    assert [row["step"] for row in found["logs"] if "samples" in row] == [2, 4, 6]
+    rewards = sorted((row["step"], row["reward/mean"]) for row in found["logs"] if "reward/mean" in row)
+    assert [step for step, _ in rewards] == [1, 2, 3, 4, 5, 6]
+    assert [value for _, value in rewards][:2] == [1.0, 2.0]  # from metrics.jsonl where the kill lost them
+    assert all(value in (step, step + 0.02) for step, value in rewards)
+    assert sorted(row["step"] for row in found["logs"] if "eval/reward" in row) == [0, 2, 4, 6]
     assert found["logs"][-1]["areal/steps"] == 6
     assert found["config"]["actor.learning_rate"] == 0.0001
 

@@ -38,6 +38,10 @@ class Recording:
     def __init__(self, *, breaks_at: int | None = None) -> None:
         self.calls: list[tuple] = []
         self.breaks_at = breaks_at
+        self.has: dict | None = None
+
+    def known(self):
+        return self.has
 
     def log(self, step, metrics):
         self.calls.append((step, dict(metrics)))
@@ -148,6 +152,18 @@ def test_steps_that_are_done_again_are_sent_once(tmp_path):
         trackers.log_samples(step, [group()])
     assert second.calls == [(5, {"a": 5.5}), (6, {"a": 6.5}), (6, 1)]
     assert [call for call in first.calls if isinstance(call[1], int)] == [(2, 1), (4, 1)]
+
+
+def test_steps_that_a_killed_process_did_not_send_come_from_the_metrics(tmp_path):
+    tracker = Recording()
+    tracker.has = {1: {"a"}, 2: {"eval/b"}, 4: {"a"}}
+    state = TrackerState(tmp_path / "trackers.json")
+    state.note(4, {"a": 4.0})  # handed over, and lost with the process: 3 was never sent
+    done = {1: {"a": 1.0, "time": 9.0}, 2: {"eval/b": 5.0, "a": 2.0, "time": 9.0}}
+    trackers = Trackers({"x": lambda: tracker}, state, finished=lambda: done)
+    for step in range(3, 6):
+        trackers.log(step, {"a": float(step)})
+    assert tracker.calls == [(2, {"a": 2.0}), (3, {"a": 3.0}), (5, {"a": 5.0})]
 
 
 def test_a_process_that_logs_nothing_leaves_no_trace(tmp_path):
