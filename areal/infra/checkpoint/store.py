@@ -300,6 +300,24 @@ class CheckpointStore:
                 return self._open(folder, ())
         raise CheckpointError(f"no checkpoint of step {step} in {self.directory}; there are {self.steps() or 'none'}")
 
+    def check(self, step: int) -> None:
+        """Raise as `load` does, but for content that was altered under its old size: no file is read."""
+        for number, _, folder in self._folders():
+            if number == step:
+                check_sizes(folder, read_manifest(folder))
+                return
+        raise CheckpointError(f"no checkpoint of step {step} in {self.directory}; there are {self.steps() or 'none'}")
+
+    def intact_beside(self, step: int) -> int | None:
+        """Return the newest intact step before `step`, whose checkpoint is damaged; else the newest of all, or None."""
+        others = [number for number in reversed(self.steps()) if number != step]
+        for number in sorted(others, key=lambda number: number > step):
+            try:
+                return self.load(number).step
+            except CheckpointError:
+                continue
+        return None
+
     def steps(self) -> list[int]:
         """Return steps that have a published checkpoint, ascending; not verified."""
         return sorted({step for step, _, _ in self._folders()})

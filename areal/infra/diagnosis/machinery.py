@@ -164,12 +164,13 @@ def prompts_filtered(record: RunRecord) -> Grounds | None:
 
 def prompts_stale(record: RunRecord) -> Grounds | None:
     """Detect that prompts grow too old before they finish."""
-    dropped = record.totals(names.DROPPED_PREFIX).get("stale", 0.0)
+    totals = record.totals(names.DROPPED_PREFIX)
+    dropped = totals.get("stale", 0.0) + totals.get("surplus", 0.0)
     trained = int(record.setting("rollout.batch_size", 0)) * len(record.values(names.REWARD_MEAN))
     if not dropped or dropped < STALE_SHARE * (dropped + trained):
         return None
     return Grounds(
-        text=f"{dropped:.0f} prompts were dropped as stale, {trained} trained",
+        text=f"{dropped:.0f} prompts were dropped as stale or surplus, {trained} trained",
         numbers={"dropped": dropped, "trained": trained, "share": dropped / (dropped + trained)},
     )
 

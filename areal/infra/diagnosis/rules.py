@@ -9,12 +9,12 @@ where the run recorded the cause itself, "likely" where little else looks so, "p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from areal.infra.diagnosis import learning, machinery
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from areal.infra.diagnosis.record import Grounds, RunRecord
 
@@ -35,42 +35,28 @@ class Rule:
     see: str
     """Page, and command where there is one."""
 
+    def texts(self) -> dict[str, str]:
+        """Return what readers see, by field."""
+        return {field: getattr(self, field) for field in ("sign", "when", "cause", "confidence", "fix", "see")}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A rule that applies to a run."""
+    """A rule that applies to a run, and why."""
 
-    rule: str
-    sign: str
-    when: str
-    evidence: str
-    numbers: Mapping[str, Any]
-    cause: str
-    confidence: str
-    fix: str
-    see: str
+    name: str
+    """Key of `RULES`."""
+    rule: Rule
+    grounds: Grounds
 
 
 def diagnose(record: RunRecord) -> list[Finding]:
     """Apply all rules, in order of the table."""
-    findings = []
-    for name, rule in RULES.items():
-        evidence = rule.find(record)
-        if evidence is not None:
-            findings.append(
-                Finding(
-                    rule=name,
-                    sign=rule.sign,
-                    when=rule.when,
-                    evidence=evidence.text,
-                    numbers=evidence.numbers,
-                    cause=rule.cause,
-                    confidence=rule.confidence,
-                    fix=rule.fix,
-                    see=rule.see,
-                )
-            )
-    return findings
+    return [
+        Finding(name=name, rule=rule, grounds=grounds)
+        for name, rule in RULES.items()
+        if (grounds := rule.find(record)) is not None
+    ]
 
 
 RULES: Final[dict[str, Rule]] = {
@@ -430,9 +416,9 @@ RULES: Final[dict[str, Rule]] = {
     ),
     "prompts_stale": Rule(
         find=machinery.prompts_stale,
-        sign="prompts are dropped as stale",
+        sign="prompts are dropped as stale or surplus",
         when=f">= {machinery.STALE_SHARE:.0%} of the prompts",
-        cause="with consume=drop long answers miss the bound: the data is biased to short ones",
+        cause="with consume=drop long answers miss the bound, or the batch: the data is biased to short ones",
         confidence="certain",
         fix="use rollout.consume=deadline or fifo, or raise max_head_offpolicyness",
         see="docs/concepts.md",

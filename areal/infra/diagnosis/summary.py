@@ -70,8 +70,14 @@ def summarise(record: RunRecord, findings: Sequence[Finding]) -> dict[str, Any]:
         "checkpoints": [asdict(checkpoint) for checkpoint in record.checkpoints],
         "final_model": (record.directory / "final").is_dir(),
         "signs": [
-            {key: getattr(finding, key) for key in ("rule", "sign", "when", "evidence", "numbers")}
-            for finding in findings
+            {
+                "rule": one.name,
+                "sign": one.rule.sign,
+                "when": one.rule.when,
+                "evidence": one.grounds.text,
+                "numbers": one.grounds.numbers,
+            }
+            for one in findings
         ],
     }
 

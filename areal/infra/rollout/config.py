@@ -15,9 +15,9 @@ class RolloutConfig(Config):
     engine: Literal["embedded", "sglang", "vllm"] = "embedded"
     """What generates. embedded: this process (section engine); vllm, sglang: server processes (sections servers,
     supervisor, weights, and that of the same name)."""
-    batch_size: int = number(64, at_least=1)
+    batch_size: int = number(64, at_least=1, at_most=2**20)
     """Prompts per training step."""
-    group_size: int = number(8, at_least=1)
+    group_size: int = number(8, at_least=1, at_most=65536)
     """Samples per prompt."""
     max_head_offpolicyness: int = number(1, at_least=0)
     """Hard bound: no trained token is older than this many weight versions. 0 is synchronous training."""
@@ -26,7 +26,14 @@ class RolloutConfig(Config):
     stragglers); deadline: any finished prompts, as long as every waiting one can still meet the bound; drop: any
     finished prompts, and those that became too old are dropped and counted (biased against long answers)."""
     max_concurrent_prompts: int = number(0, at_least=0)
-    """Prompts in flight at once; 0 means as many as the staleness bound admits."""
+    """Prompts in flight at once; 0 means as many as the staleness bound and surplus_prompts admit."""
+    surplus_prompts: int = number(0, at_least=0)
+    """Prompts started beyond those that the bound admits while the trainer waits for a batch (oversampling), so that
+    prompts which are dropped (filter_zero_variance, faults) have been replaced already. Once the batch is complete, the
+    surplus is cancelled in the engine. With consume fifo, batches are those of a run without surplus, and what was
+    cancelled is sampled again, first of all, with newer weights; with drop, the prompts that finish first are trained
+    and the others given up, which is biased against long answers. deadline cancels as fifo does; a surplus prompt is
+    only trained or dropped once it has taken the place of a prompt that was dropped."""
     max_retries: int = number(2, at_least=0)
     """Further attempts at an episode after a retryable fault."""
     min_group_size: int = number(0, at_least=0)

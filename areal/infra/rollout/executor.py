@@ -13,7 +13,8 @@ which prompts may run and be trained and knows where each of them is.
 Reproducibility: row, seed and order of a prompt depend on its ordinal alone, and all episodes of a wave are created in
 order of (ordinal, sample) in one iteration of the loop. With max_head_offpolicyness 0 a run is therefore an ordinary
 synchronous loop, sample for sample. A resumed run admits again, in order, whatever was in flight, finished but not
-trained, or handed out but not trained when the state was saved: no prompt is lost and none is trained twice."""
+trained, or handed out but not trained when the state was saved: no prompt is lost and none is trained twice.
+Surplus prompts (`surplus_prompts`) change neither, under consume="fifo": see `ledger`."""
 
 from __future__ import annotations
 
@@ -27,16 +28,19 @@ from areal.api import CheckpointError, DataError, Fault, FaultKind, PromptGroup,
 from areal.infra.rollout.episode import EpisodeJob, EpisodeOutcome, EpisodeRunner
 from areal.infra.rollout.groups import (
     STALE,
+    SURPLUS,
     ZERO_VARIANCE,
+    Cancelled,
     FailureTally,
     GroupRun,
+    LostRewards,
     RolloutBatch,
     evaluate_rows,
+    place_of,
     watch_of_evaluation,
 )
 from areal.infra.rollout.ledger import AdmissionPolicy, PromptLedger, PromptState
 from areal.infra.rollout.loop_thread import POLL_INTERVAL_SECONDS, LoopThread, RolloutStoppedError, StallWatchdog, never
-from areal.infra.rollout.lost_rewards import LostRewards, place_of
 from areal.infra.rollout.schedule import PromptSchedule, RolloutSource, SourceExhaustedError
 from areal.utils import stats
 
@@ -100,11 +104,15 @@ class RolloutExecutor:
         self._ledger = PromptLedger()
         self._version: int | None = None
         self._finished: dict[int, PromptGroup] = {}
+        self._condemned: dict[int, tuple[PromptGroup, str]] = {}
+        """Finished prompts that are dropped, for a reason, when all before them have ended."""
         self._taken: tuple[PromptGroup, ...] = ()
         """The batch that is being trained."""
         self._exhausted: SourceExhaustedError | None = None
         self._runs: dict[int, GroupRun] = {}
         self._admitting = False
+        self._waiting = False
+        """Whether the trainer waits for a batch."""
         self._interruptions = 0
         self._totals: Counter[str] = Counter()
         self._wait_seconds = 0.0
@@ -137,23 +145,19 @@ class RolloutExecutor:
             version = self._require_started("next_batch")
             if self._ledger.count(PromptState.IN_TRAINING):
                 raise UsageError("next_batch() was called twice; call advance() when the last batch has been trained")
-            while True:
-                self._loop.raise_failure()
-                selected = self._policy.select(self._ledger, version)
-                if selected is not None:
-                    break
-                if self._exhausted is not None and len(self._ledger.live) < self._config.batch_size:
-                    raise self._exhausted
-                if should_stop():
-                    raise RolloutStoppedError("asked to stop while waiting for a batch")
-                self._changed.wait(POLL_INTERVAL_SECONDS)
+            selected = self._wait_for_batch(version, should_stop)
+            if self._policy.drops_in_order and not self._config.max_head_offpolicyness:
+                # A limit on concurrency may have kept surplus from starting: how much of it has its rows is no race.
+                self._admit(limited=False)
             self._ledger.take(selected)
             groups = self._taken = tuple(self._finished.pop(ordinal) for ordinal in selected)
+            cancelled, given_up = self._end_surplus()
             by_source = self._schedule.metrics(groups)
             dropped, faults, reward_uses = self._tally.flush()
             interruptions, self._interruptions = self._interruptions, 0
             waited = monotonic() - started
             self._wait_seconds += waited
+        self._loop.call(partial(_cancel, given_up))
         self._check_bound(groups, version)
         return RolloutBatch(
             groups=groups,
@@ -164,13 +168,14 @@ class RolloutExecutor:
             interruptions=interruptions,
             reward_uses=reward_uses,
             by_source=by_source,
+            cancelled=cancelled,
         )
 
     def batch_progress(self) -> tuple[int, int]:
         """Return how many samples of the next batch there are, and how many it needs; from any thread."""
         wanted = self._config.batch_size * self._config.group_size
         with self._changed:
-            finished = self._ledger.count(PromptState.FINISHED) * self._config.group_size
+            finished = len(self._finished) * self._config.group_size
             under_way = sum(len(run.outcomes) for run in self._runs.values())
         return min(wanted, finished + under_way), wanted
 
@@ -192,14 +197,10 @@ class RolloutExecutor:
             self._taken = ()
             self._version = version
             stale = self._policy.expired(self._ledger, version)
-            for ordinal in stale:
-                self._ledger.drop(ordinal, STALE)
-                self._schedule.end(ordinal, None)
-                self._tally.record_drop(STALE)
-                self._finished.pop(ordinal, None)
+            given_up = [run for ordinal in stale if (run := self._give_up(ordinal, STALE)) is not None]
             self._schedule.advance()
         self._loop.raise_failure()
-        self._loop.call(partial(self._discard_runs, stale))
+        self._loop.call(partial(_cancel, given_up))
         self._loop.call(self._pump)
 
     def evaluate(
@@ -310,28 +311,35 @@ class RolloutExecutor:
 
     def _pump(self) -> None:
         """Admit what the bound allows and create its episodes, in order."""
-        admitted: list[GroupRun] = []
         with self._changed:
-            if not self._admitting or self._loop.failed or self._version is None:
-                return
-            if not self._ledger.count(PromptState.IN_FLIGHT):
-                self._watchdog.beat()
-            for _ in range(self._policy.room(self._ledger)):
-                try:
-                    visit = self._schedule.draw(self._ledger.next_to_admit)
-                except SourceExhaustedError as error:
-                    # What is in flight may still fill a batch, and the run may end before it needs more.
-                    self._exhausted = error
-                    break
-                ordinal = self._ledger.admit(self._version)
-                source = self._schedule.name(visit)
-                run = GroupRun(ordinal=ordinal, admitted_version=self._version, source=source, visit=visit)
-                self._runs[ordinal] = run
-                admitted.append(run)
+            admitted = self._admit()
         for run in admitted:
             self._launch(run)
 
+    def _admit(self, *, limited: bool = True) -> list[GroupRun]:
+        """Give slots to what the bound allows; the lock is held. limited: by max_concurrent_prompts, too."""
+        admitted: list[GroupRun] = []
+        if not self._admitting or self._loop.failed or self._version is None:
+            return admitted
+        if not self._ledger.count(PromptState.IN_FLIGHT):
+            self._watchdog.beat()
+        for _ in range(self._policy.room(self._ledger, waiting=self._waiting, limited=limited)):
+            try:
+                visit = self._schedule.draw(self._ledger.next_to_admit)
+            except SourceExhaustedError as error:
+                # What is in flight may still fill a batch, and the run may end before it needs more.
+                self._exhausted = error
+                break
+            ordinal = self._ledger.admit(self._version)
+            source = self._schedule.name(visit)
+            run = GroupRun(ordinal=ordinal, admitted_version=self._version, source=source, visit=visit)
+            self._runs[ordinal] = run
+            admitted.append(run)
+        return admitted
+
     def _launch(self, run: GroupRun) -> None:
+        if self._runs.get(run.ordinal) is not run:
+            return  # given up since it was admitted
         assert run.visit is not None, "drawn at admission"
         try:
             with stats.scope() as recorded:
@@ -405,33 +413,99 @@ class RolloutExecutor:
     def _conclude(self, run: GroupRun) -> None:
         """All samples of a prompt are there: keep it or drop it."""
         with self._changed:
-            if self._runs.pop(run.ordinal, None) is None or run.ordinal not in self._ledger.live:
-                return  # dropped as stale meanwhile
+            if self._runs.get(run.ordinal) is not run:
+                return  # given up meanwhile
+            del self._runs[run.ordinal]
             group, reason = run.group(), run.drop_reason(self._config)
             self._tally.record_uses(group.reward_uses)
             if reason is None:
                 self._ledger.finish(run.ordinal)
                 self._finished[run.ordinal] = group
                 self._tally.record_success()
+            elif self._policy.keeps_surplus_apart:
+                self._ledger.finish(run.ordinal)
+                self._condemned[run.ordinal] = (group, reason)
             else:
-                self._ledger.drop(run.ordinal, reason)
-                # Equal rewards say how hard the row is; a group that lost samples does not.
-                self._schedule.end(run.ordinal, group if reason == ZERO_VARIANCE else None)
-                try:
-                    self._tally.record_drop(reason)
-                except RolloutError as error:
-                    self._loop.fail(error)
+                self._drop(group, reason)
+            if self._policy.keeps_surplus_apart:
+                self._drop_condemned()
+            # With the lock, so that the trainer takes its batch before or after a drop and its replacement.
+            admitted = self._admit()
             # A drop counts as well: it may have been the prompt that the oldest finished ones were waiting for.
             if self._ledger.count(PromptState.FINISHED) >= self._config.batch_size:
                 self._changed.notify_all()
-        self._pump()
+        for other in admitted:
+            self._launch(other)
 
-    def _discard_runs(self, ordinals: Sequence[int]) -> None:
-        for ordinal in ordinals:
-            with self._changed:
-                run = self._runs.pop(ordinal, None)
-            for task in list(run.tasks) if run is not None else ():
-                task.cancel()
+    def _drop_condemned(self) -> None:
+        """Drop those whose turn it is: what comes after those that the bound admits is surplus, which has no turn yet.
+        With drops in order, all before have to have ended."""
+        ahead = 0
+        for prompt in list(self._ledger.live.values()):
+            waits = prompt.state is PromptState.IN_FLIGHT and self._policy.drops_in_order
+            if waits or ahead == self._policy.max_live:
+                return
+            if prompt.ordinal in self._condemned:
+                self._drop(*self._condemned.pop(prompt.ordinal))
+            else:
+                ahead += 1
+
+    def _drop(self, group: PromptGroup, reason: str) -> None:
+        self._ledger.drop(group.ordinal, reason)
+        # Equal rewards say how hard the row is; a group that lost samples does not.
+        self._schedule.end(group.ordinal, group if reason == ZERO_VARIANCE else None)
+        try:
+            self._tally.record_drop(reason)
+        except RolloutError as error:
+            self._loop.fail(error)
+
+    # -- both, with the lock -----------------------------------------------------------------------------------------
+
+    def _wait_for_batch(self, version: int, should_stop: ShouldStop) -> tuple[int, ...]:
+        """Return the prompts of the next batch when they are there; surplus is admitted meanwhile."""
+        try:
+            while True:
+                self._loop.raise_failure()
+                selected = self._policy.select(self._ledger, version)
+                if selected is not None:
+                    return selected
+                if self._exhausted is not None:
+                    left = len(self._ledger.live) + self._ledger.num_waiting
+                    if left < self._config.batch_size:
+                        raise self._exhausted
+                if should_stop():
+                    raise RolloutStoppedError("asked to stop while waiting for a batch")
+                if self._policy.has_surplus and not self._waiting:
+                    self._waiting = True
+                    self._loop.call(self._pump)
+                self._changed.wait(POLL_INTERVAL_SECONDS)
+        finally:
+            self._waiting = False
+
+    def _end_surplus(self) -> tuple[Cancelled | None, list[GroupRun]]:
+        """Give up what the batch was complete without; return what that was, and what is in flight of it."""
+        if not self._policy.has_surplus:
+            return None, []
+        ordinals = self._policy.surplus(self._ledger)
+        done = sum(len(self._runs[ordinal].outcomes) for ordinal in ordinals if ordinal in self._runs)
+        done += sum(ordinal not in self._runs for ordinal in ordinals) * self._config.group_size
+        reason = None if self._policy.requeues else SURPLUS
+        given_up = [run for ordinal in ordinals if (run := self._give_up(ordinal, reason)) is not None]
+        self._totals["cancelled"] += len(ordinals)
+        return Cancelled(prompts=len(ordinals), samples=done), given_up
+
+    def _give_up(self, ordinal: int, reason: str | None) -> GroupRun | None:
+        """End a live prompt without a result; return it when it is in flight. reason: why it is dropped; None admits it
+        again."""
+        if reason is None:
+            self._ledger.requeue(ordinal)
+        else:
+            self._ledger.drop(ordinal, reason)
+            self._schedule.end(ordinal, None)
+            self._tally.record_drop(reason)
+        self._finished.pop(ordinal, None)
+        self._condemned.pop(ordinal, None)
+        return self._runs.pop(ordinal, None)
 
     # -- both --------------------------------------------------------------------------------------------------------
 
@@ -463,3 +537,10 @@ class RolloutExecutor:
                 f"bug: a prompt admitted at version {oldest} would be trained at {version}, beyond the bound of "
                 f"{self._config.max_head_offpolicyness}"
             )
+
+
+def _cancel(runs: Sequence[GroupRun]) -> None:
+    """End the episodes of prompts that were given up; their requests end in the engine. On the loop."""
+    for run in runs:
+        for task in list(run.tasks):
+            task.cancel()

@@ -1,7 +1,7 @@
 """Turn the outcomes of samples into groups and batches that can be trained, and count what went wrong.
 
 A `GroupRun` collects the samples of one prompt; a `RolloutBatch` is what the trainer gets; a `FailureTally` counts
-faults and drops, and ends a run that would otherwise spin.
+faults and drops, and ends a run that would otherwise spin; `LostRewards` ends one whose reward hangs or crashes.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import FaultKind, PromptGroup, RewardUse, RolloutError
 from areal.infra.metrics import names
 from areal.infra.metrics.samples import sample_metrics, use_metrics
 from areal.infra.rollout.episode import EpisodeJob, EpisodeOutcome, EpisodeRunner
-from areal.infra.rollout.lost_rewards import LostRewards, place_of
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -36,9 +35,26 @@ REJECTED = "rejected"
 """Drop reason: the workflow returned None for too many samples."""
 STALE = "stale"
 """Drop reason: too old to be trained, under consume="drop"."""
+SURPLUS = "surplus"
+"""Drop reason: the batch was complete without it, under consume="drop"."""
 _NOTED_PER_KIND = 5
 """Faults of each kind that are logged with prompt and row; the others are only counted."""
 _ON_PURPOSE = frozenset({ZERO_VARIANCE, REJECTED})
+_BY_TIME = frozenset({STALE, SURPLUS})
+
+
+_LOST: Final = (FaultKind.REWARD_TIMEOUT, FaultKind.REWARD_DIED)
+_ANSWERED: Final = (FaultKind.REWARD_RAISED, FaultKind.REWARD_INVALID)
+_FIRST_SAMPLES: Final = 4
+"""Before anything was scored, this many samples are enough, unless they are of one odd row and the reward answered
+for another one."""
+
+
+def place_of(job: EpisodeJob, dataset: str = "") -> str:
+    """`prompt 7, row 3 of dataset gsm8k, sample 0`, without what is unknown."""
+    row = "" if job.row_index < 0 else f", row {job.row_index}"
+    of = f" of dataset {dataset}" if row and dataset else ""
+    return f"prompt {job.ordinal}{row}{of}, sample {job.sample_index}"
 
 
 def added_uses(parts: Iterable[Mapping[str, RewardUse]]) -> dict[str, RewardUse]:
@@ -102,7 +118,7 @@ class FailureTally:
         self.dropped[reason] += 1
         if reason in _ON_PURPOSE:
             self._filtered_in_row += 1
-        elif reason != STALE:
+        elif reason not in _BY_TIME:
             self._failures_in_row += 1
         if self._failures_in_row >= self._max_failures:
             raise RolloutError(
@@ -146,6 +162,61 @@ class FailureTally:
         self._last_message = {str(kind): str(message) for kind, message in state["last_message"].items()}
         self._failures_in_row = int(state["failures_in_row"])
         self._filtered_in_row = int(state["filtered_in_row"])
+
+
+class LostRewards:
+    """Counts samples whose reward timed out or lost its process, and ends the run that has no others, while it still
+    costs seconds.
+
+    Every lost call costs the time limit, and with many samples waiting for few reward processes the prompts that would
+    have to be dropped in a row are hours away. What counts here are samples, in the order in which their calls were
+    lost, whatever prompt they belong to and however long they waited in the queue; a sample that is tried again counts
+    once, and any sample that gets through starts the count anew.
+    """
+
+    def __init__(self, config: RolloutConfig, *, place: Callable[[EpisodeJob], str] | None = None) -> None:
+        """place: a sample in words, with its row; None takes `place_of`."""
+        self._limit = config.max_lost_rewards
+        self._place = place or place_of
+        self._scored = False
+        self._answered: set[int] = set()
+        """Prompts for which the reward returned something else than a score, or raised."""
+        self._lost: dict[tuple[int, int], tuple[EpisodeJob, Fault]] = {}
+
+    def note(self, job: EpisodeJob, fault: Fault | None) -> None:
+        """Take in one attempt at a sample; None when it succeeded.
+
+        Raises RolloutError when too many in a row were lost, naming reward, rows, seconds and exits.
+        """
+        if fault is None:
+            self._scored = True
+            self._lost.clear()
+        elif fault.kind in _ANSWERED:
+            self._answered.add(job.ordinal)
+        elif fault.kind in _LOST:
+            self._lost[job.ordinal, job.sample_index] = (job, fault)
+            if len(self._lost) >= self._limit or (len(self._lost) >= _FIRST_SAMPLES and self._hopeless()):
+                raise self._error()
+
+    def _hopeless(self) -> bool:
+        """Whether nothing was ever scored, and it is not just one row that the reward cannot take."""
+        prompts = {ordinal for ordinal, _ in self._lost}
+        return not self._scored and (len(prompts) > 1 or self._answered <= prompts)
+
+    def _error(self) -> RolloutError:
+        lost = list(self._lost.values())
+        slow = sum(fault.kind is FaultKind.REWARD_TIMEOUT for _, fault in lost)
+        counts = {"timed out": slow, "lost the process": len(lost) - slow}
+        how = " and ".join(f"{number} {what}" for what, number in counts.items() if number)
+        since = "in between" if self._scored else "since the start"
+        lines = [f"  {self._place(job)}: {fault.message}" for job, fault in (lost[0], lost[-1])]
+        return RolloutError(
+            f"the reward of {len(lost)} samples in a row was lost ({how}) and no sample was scored {since}. The first "
+            f"and the last:\n" + "\n".join(lines),
+            where="reward",
+            fix="call the reward on that row by itself; raise rollout.reward_timeout_seconds if it may take longer, "
+            "rollout.max_lost_rewards if such answers are to be expected",
+        )
 
 
 def watch_of_evaluation(config: RolloutConfig, *, dataset: str = "") -> Callable[[EpisodeJob, Fault | None], None]:
@@ -276,6 +347,15 @@ async def run_jobs(
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Surplus prompts of one batch."""
+
+    prompts: int
+    samples: int
+    """Samples of theirs that were finished, which is work thrown away."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutBatch:
     """Exactly `batch_size` prompts, ascending by ordinal, none admitted more than the bound before `version`."""
@@ -295,6 +375,8 @@ class RolloutBatch:
     """Calls of each reward component for the prompts that ended since the last batch, dropped ones included."""
     by_source: Mapping[str, float] = field(default_factory=dict)
     """Metrics of each source (`PromptSchedule.metrics`)."""
+    cancelled: Cancelled | None = None
+    """Surplus prompts that this batch was complete without; None in a run that starts none."""
 
     @property
     def trajectories(self) -> tuple[Trajectory, ...]:
@@ -325,7 +407,19 @@ class RolloutBatch:
             "rollout/interruptions": float(self.interruptions),
             **{f"{names.DROPPED_PREFIX}{reason}": float(number) for reason, number in self.dropped.items()},
             **{f"{names.FAULT_PREFIX}{kind}": float(number) for kind, number in self.faults.items()},
+            **self._cancelled_metrics(),
             **sample_metrics(self.trajectories),
             **use_metrics(self.reward_uses),
             **self.by_source,
+        }
+
+    def _cancelled_metrics(self) -> dict[str, float]:
+        if self.cancelled is None:
+            return {}
+        prompts = self.cancelled.prompts
+        ended = len(self.groups) + sum(number for reason, number in self.dropped.items() if reason != SURPLUS)
+        return {
+            names.CANCELLED: float(prompts),
+            names.CANCELLED_SHARE: prompts / (prompts + ended),
+            names.CANCELLED_SAMPLES: float(self.cancelled.samples),
         }

@@ -1,8 +1,9 @@
 """Keep the account of prompts, and decide which may start and which form the next batch. No clocks, no threads.
 
 Life of an ordinal:  waiting -> in flight -> finished -> in training -> trained
-                                    |            |
-                                    +------------+--> dropped (with a reason)
+                        ^           |            |
+                        |           +------------+--> dropped (with a reason)
+                        +-----------+------------+    surplus of a batch
 
 "Live" means admitted and neither trained nor dropped. Ordinals below the watermark are all trained or dropped and kept
 only as counts; the sets above it are small, since the staleness bound keeps live prompts close together.
@@ -29,14 +30,30 @@ deadline  A prompt admitted at a must be in the batch of version a + S at the la
           no deadlock.
 drop      The batch is the B finished prompts that finished first. A prompt whose deadline has passed is dropped, in
           flight or finished, and replaced. The bound holds by construction; the price is a bias against long answers.
+
+Surplus: while the trainer waits, X = `surplus_prompts` more may be live. When it takes its batch, all but S * B of the
+others end, so the surplus is gone before training begins.
+
+fifo      The last ones admitted end, and wait to be admitted again before any new one. Those that stay have fewer than
+          S * B before them, so the argument above holds for them. A prompt that is to be dropped counts as ended once
+          all before it have: then a batch extends over the same ordinals whatever finishes first, it is the batch of a
+          run without surplus, and, where S = 0, exactly X more ordinals than those have been admitted.
+deadline  The same ones end. Until they do, no surplus prompt can be part of a batch, nor be dropped, however early it
+          has finished: else those with short answers would be taken and the others sampled again until theirs are
+          short, too. Of two runs that differ in nothing but the answer of a surplus prompt, both cancel it or neither.
+          When a prompt that the bound admits is dropped, the oldest surplus prompt takes its place, with the deadline
+          of its admission: while the trainer waits no version passes, so the invariant holds as after any admission.
+drop      Those that would be too old first end, those in flight before those that have finished, and are dropped:
+          admitted again, the same slow prompts would be cancelled in every step.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter, deque
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -92,7 +109,7 @@ class PromptLedger:
 
     @property
     def num_waiting(self) -> int:
-        """Prompts that were live when the state was saved and have not been admitted again yet."""
+        """Prompts that were live when the state was saved, or surplus of a batch, and are not admitted again yet."""
         return len(self._waiting)
 
     @property
@@ -101,7 +118,7 @@ class PromptLedger:
         return self._waiting[0] if self._waiting else self.next_ordinal
 
     def admit(self, version: int) -> int:
-        """Give the next ordinal a slot: first those that a resumed run still owes, then new ones."""
+        """Give the next ordinal a slot: first those that are owed from before, then new ones."""
         ordinal = self.next_to_admit
         if self._waiting:
             self._waiting.popleft()
@@ -140,6 +157,12 @@ class PromptLedger:
         self.dropped[ordinal] = reason
         self.num_dropped[reason] += 1
         self._raise_watermark()
+
+    def requeue(self, ordinal: int) -> None:
+        """Take a live prompt back: it is admitted again before new ones."""
+        assert self.live[ordinal].state is not PromptState.IN_TRAINING, f"prompt {ordinal} is being trained"
+        self._end(ordinal)
+        insort(self._waiting, ordinal)
 
     def counts(self) -> dict[str, int]:
         """Prompts by where they are; "admitted" is the sum of all others."""
@@ -197,15 +220,53 @@ class AdmissionPolicy:
     def __init__(self, config: RolloutConfig) -> None:
         self._batch_size = config.batch_size
         self._bound = config.max_head_offpolicyness
-        self._max_live = (config.max_head_offpolicyness + 1) * config.batch_size
-        self._max_in_flight = config.max_concurrent_prompts or self._max_live
+        self._surplus = config.surplus_prompts
+        self.max_live = (config.max_head_offpolicyness + 1) * config.batch_size
+        """Prompts that the bound admits, without surplus."""
+        self._max_in_flight = config.max_concurrent_prompts or self.max_live + self._surplus
         self._select = {"fifo": self._oldest, "deadline": self._feasible, "drop": self._first_finished}[config.consume]
         self._drops = config.consume == "drop"
+        self._in_order = config.consume == "fifo"
 
-    def room(self, ledger: PromptLedger) -> int:
-        """Return how many further prompts may be admitted now."""
-        in_flight = ledger.count(PromptState.IN_FLIGHT)
-        return max(0, min(self._max_live - len(ledger.live), self._max_in_flight - in_flight))
+    @property
+    def has_surplus(self) -> bool:
+        """Whether more prompts are started than batches need."""
+        return self._surplus > 0
+
+    @property
+    def drops_in_order(self) -> bool:
+        """Whether a prompt is only dropped once all that were admitted before it have ended."""
+        return self.has_surplus and self._in_order
+
+    @property
+    def keeps_surplus_apart(self) -> bool:
+        """Whether surplus prompts are only dropped or trained once they have taken the place of another one."""
+        return self.has_surplus and not self._drops
+
+    @property
+    def requeues(self) -> bool:
+        """Whether surplus prompts are admitted again; else they are dropped."""
+        return not self._drops
+
+    def room(self, ledger: PromptLedger, *, waiting: bool = False, limited: bool = True) -> int:
+        """Return how many further prompts may be admitted now. waiting: the trainer waits for a batch. limited: by
+        max_concurrent_prompts, too."""
+        # With bound 0 it has nothing else to do; whether it asks before or after the last sample must not matter.
+        idle = not ledger.count(PromptState.IN_TRAINING) and (waiting or not self._bound)
+        most = self.max_live + (self._surplus if idle else 0)
+        room = most - len(ledger.live)
+        return max(0, min(room, self._max_in_flight - ledger.count(PromptState.IN_FLIGHT)) if limited else room)
+
+    def surplus(self, ledger: PromptLedger) -> tuple[int, ...]:
+        """Ordinals to cancel, ascending, now that a batch was taken."""
+        left = [prompt for prompt in ledger.live.values() if prompt.state is not PromptState.IN_TRAINING]
+        excess = len(left) - self._bound * self._batch_size
+        if not self._surplus or excess <= 0:
+            return ()
+        if self._drops:
+            left.sort(key=lambda prompt: (prompt.admitted_version, prompt.state is PromptState.FINISHED))
+            left = left[:excess]
+        return tuple(sorted(prompt.ordinal for prompt in left[-excess:]))
 
     def select(self, ledger: PromptLedger, version: int) -> tuple[int, ...] | None:
         """Ordinals of the batch to train at `version`, ascending; None when the trainer has to wait."""
@@ -233,10 +294,13 @@ class AdmissionPolicy:
         return None
 
     def _feasible(self, ledger: PromptLedger, version: int) -> list[LivePrompt] | None:
-        finished = [prompt for prompt in ledger.live.values() if prompt.state is PromptState.FINISHED]
+        admitted = list(islice(ledger.live.values(), self.max_live))  # what comes after them is surplus
+        finished = [prompt for prompt in admitted if prompt.state is PromptState.FINISHED]
+        if len(finished) < self._batch_size:
+            return None
         finished.sort(key=lambda prompt: (prompt.admitted_version, prompt.finished_order))
         chosen = finished[: self._batch_size]
-        left_by_deadline = Counter(prompt.admitted_version + self._bound for prompt in ledger.live.values())
+        left_by_deadline = Counter(prompt.admitted_version + self._bound for prompt in admitted)
         left_by_deadline.subtract(prompt.admitted_version + self._bound for prompt in chosen)
         deadlines = sorted(left_by_deadline)
         due = accumulate(left_by_deadline[deadline] for deadline in deadlines)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from areal.api import RolloutError, UsageError
 from areal.infra.metrics import names
-from areal.infra.rollout.interleaving import next_turn, whole_weights
 from areal.infra.rollout.pools import DifficultyPools
 
 if TYPE_CHECKING:
@@ -108,7 +107,11 @@ class PromptSchedule:
         _check(sources)
         by_difficulty = curriculum if curriculum is not None and curriculum.orders_rows else None
         self._max_reuse = 0 if curriculum is None else curriculum.max_reuse
-        self._weights = whole_weights([source.weight for source in sources])
+        self._weights: tuple[int, ...] = (1,)
+        if len(sources) > 1:
+            from areal.infra.rollout.interleaving import whole_weights
+
+            self._weights = whole_weights([source.weight for source in sources])
         self._sources = [_Progress(source, _pools(source, seed, by_difficulty)) for source in sources]
         self._taken = [0] * len(sources)
         self._open: dict[int, Visit] = {}
@@ -135,7 +138,11 @@ class PromptSchedule:
         if ordinal in self._open:
             return self._open[ordinal]
         assert ordinal == sum(self._taken), f"prompt {ordinal} is drawn after {sum(self._taken)} others"
-        index = next_turn(self._weights, self._taken)
+        index = 0
+        if len(self._sources) > 1:
+            from areal.infra.rollout.interleaving import next_turn
+
+            index = next_turn(self._weights, self._taken)
         each = self._sources[index]
         number: int | None = self._taken[index]
         if each.pools is not None:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 
 def found(scene):
-    return {finding.rule: finding for finding in diagnose(load_record(scene.write()))}
+    return {finding.name: finding for finding in diagnose(load_record(scene.write()))}
 
 
 def killed(scene):
@@ -272,8 +272,8 @@ def test_a_rule_fires_alone_in_its_scene(tmp_path, name):
     SCENES[name](scene)
     seen = found(scene)
     assert set(seen) == {name} | ALONG.get(name, set())
-    assert seen[name].evidence
-    assert seen[name].numbers
+    assert seen[name].grounds.text
+    assert seen[name].grounds.numbers
 
 
 def test_a_rule_points_to_pages_and_commands_that_exist():
@@ -288,12 +288,12 @@ def test_evidence_has_the_numbers_and_the_places(tmp_path):
     faults("reward_timeout")(scene)
     steps_skipped(scene)
     seen = found(scene)
-    assert seen["reward_timeout"].evidence == (
+    assert seen["reward_timeout"].grounds.text == (
         "reward exact: reward_timeout 200, of 2560 samples asked for; prompt 7, row 3: it went wrong"
     )
-    assert seen["reward_timeout"].numbers["reward_timeout"] == 200
-    assert "2 optimizer steps skipped at steps 7, 8" in seen["steps_skipped"].evidence
-    assert "prompt groups [99]" in seen["steps_skipped"].evidence
+    assert seen["reward_timeout"].grounds.numbers["reward_timeout"] == 200
+    assert "2 optimizer steps skipped at steps 7, 8" in seen["steps_skipped"].grounds.text
+    assert "prompt groups [99]" in seen["steps_skipped"].grounds.text
 
 
 def test_one_right_answer_among_hundreds_is_no_solved_task(tmp_path):
@@ -321,7 +321,7 @@ def test_a_single_step_says_nothing_about_trends(tmp_path):
 def test_the_log_of_a_rank_that_failed_is_part_of_the_evidence(tmp_path):
     scene = Scene(tmp_path)
     rank_died(scene)
-    evidence = found(scene)["rank_died"].evidence
+    evidence = found(scene)["rank_died"].grounds.text
     assert "rank 1 of 2: exit status 9" in evidence
     assert "NCCL says no" in evidence
 
@@ -331,7 +331,7 @@ def test_a_rank_that_was_killed_is_told_from_one_that_failed(tmp_path):
     launched(scene, tmp_path, (137, 1, "rank 1 of 2: killed by SIGKILL"), (0, None, "all ranks ended well"))
     seen = found(scene)
     assert set(seen) == {"killed"}
-    assert seen["killed"].evidence == (
+    assert seen["killed"].grounds.text == (
         "1 earlier starts wrote no end; the run was continued; rank 1 of 2: killed by SIGKILL"
     )
 
@@ -339,5 +339,5 @@ def test_a_rank_that_was_killed_is_told_from_one_that_failed(tmp_path):
 def test_the_end_of_a_servers_log_tells_that_its_memory_ran_out(tmp_path):
     (tmp_path / "servers" / "vllm-0").mkdir(parents=True)
     (tmp_path / "servers" / "vllm-0" / "ab.log").write_text("torch.OutOfMemoryError: CUDA out of memory.\n")
-    evidence = found(Scene(tmp_path))["out_of_memory"].evidence
+    evidence = found(Scene(tmp_path))["out_of_memory"].grounds.text
     assert "vllm-0/ab.log" in evidence

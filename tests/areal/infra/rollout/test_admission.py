@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from areal.infra.rollout.config import RolloutConfig
-from areal.infra.rollout.groups import STALE
+from areal.infra.rollout.groups import STALE, SURPLUS
 from areal.infra.rollout.ledger import AdmissionPolicy, PromptLedger, PromptState
 
 
@@ -22,8 +22,8 @@ class Model:
         self.batch = None
         self.admit()
 
-    def admit(self):
-        for _ in range(self.policy.room(self.ledger)):
+    def admit(self, *, waiting=False):
+        for _ in range(self.policy.room(self.ledger, waiting=waiting)):
             self.ledger.admit(self.version)
         self.check()
 
@@ -50,6 +50,19 @@ class Model:
             assert len(self.batch) == self.config.batch_size
             assert max(ages) <= self.config.max_head_offpolicyness
             self.ledger.take(self.batch)
+            for ordinal in self.policy.surplus(self.ledger):
+                if self.policy.requeues:
+                    self.ledger.requeue(ordinal)
+                else:
+                    self.ledger.drop(ordinal, SURPLUS)
+                    self.dropped.add(ordinal)
+            if self.config.surplus_prompts:
+                left = len(self.ledger.live) - self.config.batch_size
+                assert left <= self.config.max_head_offpolicyness * self.config.batch_size
+            self.admit()
+
+    def wait(self):
+        self.admit(waiting=True)
 
     def advance(self, stepped):
         if self.batch is None:
@@ -65,10 +78,13 @@ class Model:
 
     def check(self):
         ledger, config = self.ledger, self.config
-        assert len(ledger.live) <= (config.max_head_offpolicyness + 1) * config.batch_size
+        idle = self.batch is None
+        most = (config.max_head_offpolicyness + 1) * config.batch_size + idle * config.surplus_prompts
+        assert len(ledger.live) <= most
         assert len(self.in_flight()) <= (config.max_concurrent_prompts or len(ledger.live))
         assert list(ledger.live) == sorted(ledger.live)
-        everything = sorted([*self.trained, *self.dropped, *ledger.live])
+        assert len({*ledger.live} & {*ledger._waiting}) == 0
+        everything = sorted([*self.trained, *self.dropped, *ledger.live, *ledger._waiting])
         assert everything == list(range(ledger.next_ordinal)), "every ordinal is in exactly one place"
         assert sum(ledger.counts().values()) == 2 * ledger.next_ordinal
         assert all(ordinal < ledger.watermark or ordinal in ledger.trained for ordinal in self.trained)
@@ -83,11 +99,13 @@ class Model:
         raise AssertionError("nothing can be trained although everything finishes")
 
 
+MOVES = {"end": "end_one", "take": "take", "wait": "wait", "advance": "advance"}
 moves = st.lists(
     st.one_of(
         st.tuples(st.just("end"), st.integers(0, 50), st.booleans()),
         st.tuples(st.just("end"), st.integers(0, 50), st.just(False)),
         st.tuples(st.just("take")),
+        st.tuples(st.just("wait")),
         st.tuples(st.just("advance"), st.sampled_from([1, 1, 1, 0])),
     ),
     max_size=120,
@@ -101,14 +119,21 @@ moves = st.lists(
     batch_size=st.integers(1, 4),
     bound=st.integers(0, 3),
     concurrency=st.sampled_from([0, 1, 2, 5]),
+    surplus=st.sampled_from([0, 0, 1, 4]),
 )
-def test_whatever_happens_the_bound_holds_and_progress_is_possible(moves, consume, batch_size, bound, concurrency):
+def test_whatever_happens_the_bound_holds_and_progress_is_possible(
+    moves, consume, batch_size, bound, concurrency, surplus
+):
     config = RolloutConfig(
-        batch_size=batch_size, max_head_offpolicyness=bound, consume=consume, max_concurrent_prompts=concurrency
+        batch_size=batch_size,
+        max_head_offpolicyness=bound,
+        consume=consume,
+        max_concurrent_prompts=concurrency,
+        surplus_prompts=surplus,
     )
     model = Model(config)
     for move, *arguments in moves:
-        {"end": model.end_one, "take": model.take, "advance": model.advance}[move](*arguments)
+        getattr(model, MOVES[move])(*arguments)
         model.check()
     model.drain()
     if consume == "fifo":
@@ -120,7 +145,7 @@ def test_whatever_happens_the_bound_holds_and_progress_is_possible(moves, consum
 def test_a_restored_ledger_admits_exactly_what_was_live_and_then_new_ordinals(moves, batch_size, bound):
     model = Model(RolloutConfig(batch_size=batch_size, max_head_offpolicyness=bound, consume="deadline"))
     for move, *arguments in moves:
-        {"end": model.end_one, "take": model.take, "advance": model.advance}[move](*arguments)
+        getattr(model, MOVES[move])(*arguments)
     restored = PromptLedger.restored(json.loads(json.dumps(model.ledger.state_dict())))
     owed = sorted(model.ledger.live)
     assert restored.num_waiting == len(owed)

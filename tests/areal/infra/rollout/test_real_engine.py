@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
@@ -125,3 +127,44 @@ def test_every_token_of_an_asynchronous_run_was_sampled_by_the_version_on_its_la
                         assert label != version or abs(expected[index] - trajectory.logprobs[index]) < 1e-4
     assert sum(batch.staleness.get(2, 0) for batch in batches) > 0
     assert sum(batch.interruptions for batch in batches) == 0 or cut
+
+
+class Uneven(RolloutWorkflow):
+    """One generation: short answers to the first four prompts, to others the longest that fit."""
+
+    def __init__(self, *, short, long):
+        self.short, self.long = short, long
+
+    async def arun_episode(self, engine, data):
+        prompt = [2 + data["id"] % 29, 3, 4]
+        budget = GenerationConfig(max_new_tokens=self.short if data["id"] < 4 else self.long, min_new_tokens=self.short)
+        response = await engine.agenerate(ModelRequest(input_ids=prompt, gconfig=budget))
+        count = len(response.output_tokens)
+        return Trajectory(
+            tokens=prompt + response.output_tokens,
+            loss_mask=[0] * 3 + [1] * count,
+            logprobs=[0.0] * 3 + response.output_logprobs,
+            versions=[-1] * 3 + response.output_versions,
+            turn_ids=[-1] * 3 + [0] * count,
+            reward=float(count),
+            stop_reason=response.stop_reason,
+        )
+
+
+def test_surplus_leaves_the_engine_before_it_has_cost_its_tokens(world):
+    engine = EmbeddedEngine(weights(0), config=EmbeddedEngineConfig(max_batch_size=16), eos_token_id=31)
+    config = RolloutConfig(batch_size=4, group_size=2, max_head_offpolicyness=0, surplus_prompts=4)
+    workflow = Uneven(short=4, long=56)
+    with RolloutExecutor(engine=engine, workflow=workflow, rows=world.Rows(), config=config, seed=5) as rollout:
+        rollout.start()
+        assert [group.ordinal for group in rollout.next_batch().groups] == [0, 1, 2, 3]
+        while engine.stats()["active"] or engine.stats()["waiting"]:
+            time.sleep(0.001)
+        spent = engine.stats()
+        # Evaluations, for one, run while the trainer trains: the engine is theirs.
+        rollout.evaluate([{"id": 0}], workflow=workflow)
+        after = engine.stats()
+    engine.close()
+    assert spent["cancelled"] == 8
+    assert spent["generated_tokens"] < 8 * 4 + 8 * 56 / 2
+    assert after["generated_tokens"] - spent["generated_tokens"] <= 4

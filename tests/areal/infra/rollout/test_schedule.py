@@ -336,19 +336,20 @@ class Recorder:
         return order
 
 
+@pytest.mark.parametrize("surplus", [0, 3])
 @pytest.mark.parametrize("curriculum", [None, CurriculumConfig(pools=POOLS, replay=0.2)])
-def test_a_run_killed_after_any_step_trains_the_same_rows_in_the_same_order(world, curriculum):
+def test_a_run_killed_after_any_step_trains_the_same_rows_in_the_same_order(world, curriculum, surplus):
     """Synchronous, with prompts dropped for equal rewards while others are in flight, and latencies that shuffle."""
     recorder, steps = Recorder(world), 8
-    engine = world.VirtualEngine(latency=world.random_latency(0, 0.002))
-    with recorder.executor(engine, curriculum) as rollout:
+    engine = world.VirtualEngine(latency=world.random_latency(9, 0.002))
+    with recorder.executor(engine, curriculum, surplus_prompts=surplus) as rollout:
         rollout.start()
         whole = recorder.train(rollout, engine, steps)
         assert rollout.stats()["dropped/zero_variance"] > 0
     order, saved = [], None
     for step in range(steps):
-        engine = world.VirtualEngine(latency=world.random_latency(0, 0.002), version=step)
-        with recorder.executor(engine, curriculum) as rollout:
+        engine = world.VirtualEngine(latency=world.random_latency(step, 0.002), version=step)
+        with recorder.executor(engine, curriculum, surplus_prompts=surplus) as rollout:
             if saved is not None:
                 rollout.load_state_dict(json.loads(saved))
             rollout.start()

@@ -55,6 +55,7 @@ def test_bound_ledger_and_batch_size_hold_under_faults_and_interruptions(world, 
         min_group_size=chance.choice([0, 3]),
         max_retries=1,
         filter_zero_variance=chance.random() < 0.5,
+        surplus_prompts=chance.choice([0, 3, 9]),
     )
     engine = world.VirtualEngine(latency=world.random_latency(bound, 0.004), fault=engine_fault, num_tokens=3)
     workflow = world.OneCall(fault=workflow_fault, reward=lambda data, tokens: float(tokens[0] % 3))
@@ -72,7 +73,7 @@ def test_bound_ledger_and_batch_size_hold_under_faults_and_interruptions(world, 
                 assert all(t.head_version >= group.admitted_version for t in group.trajectories)
                 assert len({t.reward for t in group.trajectories}) > 1 or not config.filter_zero_variance
             trained += [group.ordinal for group in batch.groups]
-            counts = rollout.stats()
+            counts = rollout.stats()  # surplus is gone
             assert counts["in_flight"] + counts["finished"] + counts["in_training"] <= (bound + 1) * 8
             if config.max_concurrent_prompts:
                 assert counts["in_flight"] <= config.max_concurrent_prompts
