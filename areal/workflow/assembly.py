@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from areal.api import (
     NO_VERSION,
+    ArealError,
     ConfigError,
     DataError,
     FaultError,
     FaultKind,
+    RegistryError,
     RolloutWorkflow,
     StopReason,
     Trajectory,
@@ -218,16 +220,40 @@ def create_workflow(
 ) -> RolloutWorkflow:
     """Build the workflow `name` (registry name or importable path) with the options of the configuration.
 
-    Raises RegistryError for an unknown name, ConfigError for an option it does not take (with the nearest one) and
-    when the target does not build a RolloutWorkflow.
+    Raises RegistryError for an unknown name and a module that cannot be imported, ConfigError for an option it does not
+    take (with the nearest one), when the target raises, and when it does not build a RolloutWorkflow.
     """
-    factory = load("workflow", name, WORKFLOWS)
+    try:
+        factory = load("workflow", name, WORKFLOWS)
+    except ArealError:
+        raise
+    except (Exception, SystemExit) as error:
+        from areal.utils.user_code import blame
+
+        if (found := blame(error)) is None:
+            raise
+        raise RegistryError(
+            f"workflow {name!r} cannot be loaded: {found.text}", where=found.place, fix=found.fix_of_import
+        ) from error
     if not callable(factory):
         raise ConfigError(
             f"workflow {name!r} is {type(factory).__name__}, expected a class or function that builds a workflow"
         )
     check_options(f"workflow {name!r}", factory, options, _FRAMEWORK_PARAMETERS)
-    workflow = factory(reward=reward, gconfig=gconfig, tokenizer=tokenizer, **options)
+    try:
+        workflow = factory(reward=reward, gconfig=gconfig, tokenizer=tokenizer, **options)
+    except ArealError:
+        raise
+    except (Exception, SystemExit) as error:
+        from areal.utils.user_code import blame
+
+        if (found := blame(error, factory)) is None:
+            raise
+        raise ConfigError(
+            f"workflow {name!r} cannot be built: {found.text}",
+            where=found.place,
+            fix="mend its constructor, or the options it is given (workflow_options)",
+        ) from error
     if not isinstance(workflow, RolloutWorkflow):
         raise ConfigError(f"workflow {name!r} built {type(workflow).__name__}, expected a RolloutWorkflow")
     return workflow

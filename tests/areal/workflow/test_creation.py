@@ -45,3 +45,21 @@ def test_targets_that_build_no_workflow_are_refused(digits):
         create("areal.workflow.registry:WORKFLOWS", digits)
     with pytest.raises(ConfigError, match="built dict, expected a RolloutWorkflow"):
         create("builtins:dict", digits)
+
+
+def test_what_a_constructor_raises_names_the_line_of_the_user(digits, tmp_path, monkeypatch):
+    (tmp_path / "odd_flows.py").write_text(
+        "class Flow:\n    def __init__(self, *, reward, gconfig, tokenizer, depth):\n        self.half = 4 // depth\n"
+    )
+    (tmp_path / "unfinished_flows.py").write_text("import a_package_nobody_has\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(
+        ConfigError, match=r"'odd_flows:Flow' cannot be built: ZeroDivisionError: .*4 // depth"
+    ) as caught:
+        create("odd_flows:Flow", digits, depth=0)
+    assert caught.value.where == f"{tmp_path / 'odd_flows.py'}:3"
+    assert "workflow_options" in caught.value.fix
+    with pytest.raises(RegistryError, match="cannot be loaded: ModuleNotFoundError") as caught:
+        create("unfinished_flows:Flow", digits)
+    assert caught.value.where == f"{tmp_path / 'unfinished_flows.py'}:1"
+    assert caught.value.fix == "install a_package_nobody_has, or do not import it"
