@@ -18,16 +18,21 @@ if TYPE_CHECKING:
 
     from areal.trainer.python.loop import PolicyLoop
     from areal.trainer.python.result import MetricTable, TrainResult
+    from areal.trainer.python.runs import DistillationRun as Distillation
     from areal.trainer.python.runs import DPORun as DPO
     from areal.trainer.python.runs import GRPORun as GRPO
     from areal.trainer.python.runs import PPORun as PPO
     from areal.trainer.python.runs import RewardModelRun as RewardModel
     from areal.trainer.python.runs import SFTRun as SFT
+    from areal.trainer.python.trial import DryRun
+    from areal.utils import stats
 
 __version__ = "0.1.0"
 
 _EXPORTS: Final[dict[str, str]] = {
     "DPO": "areal.trainer.python.runs:DPORun",
+    "Distillation": "areal.trainer.python.runs:DistillationRun",
+    "DryRun": "areal.trainer.python.trial:DryRun",
     "GRPO": "areal.trainer.python.runs:GRPORun",
     "MetricTable": "areal.trainer.python.result:MetricTable",
     "PPO": "areal.trainer.python.runs:PPORun",
@@ -35,18 +40,32 @@ _EXPORTS: Final[dict[str, str]] = {
     "RewardModel": "areal.trainer.python.runs:RewardModelRun",
     "SFT": "areal.trainer.python.runs:SFTRun",
     "TrainResult": "areal.trainer.python.result:TrainResult",
+    "stats": "areal.utils.stats",
 }
-"""Name to the class behind it."""
+"""Name to the class or module behind it."""
 
-__all__ = ["DPO", "GRPO", "PPO", "SFT", "MetricTable", "PolicyLoop", "RewardModel", "TrainResult"]
+__all__ = [
+    "DPO",
+    "GRPO",
+    "PPO",
+    "SFT",
+    "Distillation",
+    "DryRun",
+    "MetricTable",
+    "PolicyLoop",
+    "RewardModel",
+    "TrainResult",
+    "stats",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Load an exported class when it is first named (PEP 562)."""
+    """Load what is exported when it is first named (PEP 562)."""
     if name not in _EXPORTS:
         raise AttributeError(f"module 'areal' has no attribute {name!r}; it exports {', '.join(_EXPORTS)}")
     module, _, target = _EXPORTS[name].partition(":")
-    found = globals()[name] = getattr(import_module(module), target)
+    loaded = import_module(module)
+    found = globals()[name] = getattr(loaded, target) if target else loaded
     return found
 
 

@@ -17,7 +17,7 @@ from areal.api import CheckpointError, ConfigError
 from areal.dataset.encoding import check_tokenizer, load_tokenizer
 from areal.dataset.loading import ShuffledRows, load_dataset
 from areal.engine.precision import accelerator, concrete_dtype
-from areal.engine.train.engine import TrainingEngine
+from areal.engine.registry import training_engine
 from areal.engine.train.runner import FrozenModel
 from areal.hub.download import METADATA, local_folder
 from areal.infra.checkpoint.store import load_state, save_state
@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 
     from areal.api import DatasetKind, PaddedBatch
     from areal.dataset.config import DatasetConfig
-    from areal.dataset.limits import LengthLimit
+    from areal.dataset.origins import LengthLimit
     from areal.engine.config import TrainEngineConfig
     from areal.engine.train.checkpoint import ShardedCheckpoints
+    from areal.engine.train.divided import DividedBatch
+    from areal.engine.train.engine import TrainingEngine
     from areal.engine.train.loading import ShardSource
     from areal.engine.train.ranks import Ranks
     from areal.trainer.config import ModelConfig, RunConfig
@@ -92,7 +94,7 @@ def load_rows(
     config: DatasetConfig, tokenizer: Any, *, kind: DatasetKind, seed: int, limit: LengthLimit | None = None
 ) -> ShuffledRows:
     """Return checked rows of one dataset in the run's order; errors name rows and the fix. limit: of their lengths
-    (`areal.trainer.configuration.lengths`)."""
+    (`areal.trainer.configuration.validation.length_limit`)."""
     return ShuffledRows(load_dataset(config, tokenizer, kind=kind, limit=limit), seed=seed, shuffle=config.shuffle)
 
 
@@ -112,7 +114,9 @@ _Learner = TypeVar("_Learner")
 class LogpScorer(Protocol):
     """An engine or a frozen model."""
 
-    def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0, only_masked: bool = False) -> Tensor:
+    def forward_logp(
+        self, batch: PaddedBatch | DividedBatch, *, temperature: float = 1.0, only_masked: bool = False
+    ) -> Tensor:
         """See `areal.api.TrainEngine`."""
         ...
 
@@ -138,7 +142,9 @@ def build_engine(
     something in place of the projection to the vocabulary, for a critic.
     """
     model, source = _load(config, tokenizer, load_model)
-    return TrainingEngine(
+    # Value models are native whatever the actor is.
+    make = training_engine(config.archon if head is None else None)
+    return make(
         model if head is None else head(model),
         config=settings,
         archon=config.archon,

@@ -29,8 +29,7 @@ from areal.infra.supervisor.config import SupervisorConfig
 from areal.infra.weights.config import WeightTransferConfig
 from areal.reward.components import RewardChoice, resolve_components
 from areal.trainer.distillation_config import DistillationConfig
-from areal.trainer.evaluation_config import EarlyStopConfig, EvalSetConfig, ExportConfig
-from areal.trainer.source_config import SourceConfig, check_sources
+from areal.trainer.evaluation_config import EarlyStopConfig, EvalSetConfig, ExportConfig, check_own_scoring
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +117,8 @@ class RunConfig(Config):
     """Names this run."""
     output_dir: str = ""
     """Run directory; empty means runs/<experiment_name>/<trial_name>."""
-    seed: int = 1
-    """Seed of parameters, data order and sampling."""
+    seed: int = number(1, at_least=0, below=2**32)
+    """Seed of parameters, data order and sampling; at most 4294967295."""
     num_threads: int = number(0, at_least=0)
     """Threads that one operation is divided over; 0 chooses: no more than CPUs are free, and one for a small model,
     which more would slow down (the log and the dry run say why). A continued run keeps the number it had."""
@@ -170,6 +169,33 @@ class SFTConfig(RunConfig):
 
     dataset_kind: ClassVar[DatasetKind] = "sft"
     """What the rows must be made for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceConfig(Config):
+    """One of several sources of training rows."""
+
+    dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    """Rows of the source."""
+    weight: float = number(1.0, above=0)
+    """Share of the prompts, relative to the weights of the other sources."""
+    max_rows: int | None = number(None, at_least=1)
+    """Take the first so many rows only; null takes all."""
+    reward: RewardChoice = ""
+    """What scores, as `reward` of the run: a name or path, a list, or a map; empty takes the run's."""
+    workflow: str = ""
+    """Workflow: registry name or importable path; empty takes the run's workflow with its options."""
+    workflow_options: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of this source's own workflow."""
+    gconfig: GenerationConfig | None = None
+    """Sampling, at the run's temperature; null takes the run's gconfig."""
+    pass_reward: float = 1.0
+    """A sample passes, for pass rates, when its reward is at least this."""
+
+    def __post_init__(self) -> None:
+        """Check that options belong to something."""
+        super().__post_init__()
+        check_own_scoring(self.reward, self.workflow, self.workflow_options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,9 +273,43 @@ class PPOConfig(RunConfig):
         if self.distillation is not None:
             for source in self.all_sources.values():
                 self.distillation.check_sampling(source.gconfig or self.gconfig)
-        check_sources(self.sources, self.gconfig, self.train_dataset, self.objective.overlong_buffer)
+        if self.sources:
+            self._check_sources()
         self._check_servers()
         self._check_ratios()
+
+    def _check_sources(self) -> None:
+        """Check sources against the run's sampling, its train_dataset and its length limit."""
+        if self.train_dataset.name:
+            raise ConfigError(
+                f"train_dataset is {self.train_dataset.name!r}, and there are sources, too",
+                where="train_dataset.name",
+                fix="make it one of the sources, or remove sources",
+            )
+        for name, source in self.sources.items():
+            if not re.fullmatch(r"[\w.-]+", name):
+                raise ConfigError(
+                    f"sources has {name!r}; names are part of metrics, expected letters, digits, '_', '-' and '.'",
+                    fix="rename the source",
+                )
+            own, run = source.gconfig, self.gconfig
+            if own is None:
+                continue
+            # The trainer computes probabilities at one temperature: the ratios of other samples would be wrong.
+            if (own.greedy, own.temperature) != (run.greedy, run.temperature):
+                raise ConfigError(
+                    f"sources.{name}.gconfig samples at temperature {own.temperature:g} (greedy: {own.greedy}), the "
+                    f"run at {run.temperature:g} (greedy: {run.greedy}); one loss needs one temperature",
+                    where=f"sources.{name}.gconfig.temperature",
+                    fix=f"set sources.{name}.gconfig.temperature to {run.temperature:g}, or the run's gconfig to both",
+                )
+            if self.objective.overlong_buffer and own.max_new_tokens != run.max_new_tokens:
+                raise ConfigError(
+                    f"objective.overlong_buffer counts back from gconfig.max_new_tokens {run.max_new_tokens}, and "
+                    f"sources.{name} stops at {own.max_new_tokens}",
+                    where=f"sources.{name}.gconfig.max_new_tokens",
+                    fix="give all sources the same max_new_tokens, or set objective.overlong_buffer to 0",
+                )
 
     @property
     def learns_from_reward(self) -> bool:

@@ -201,7 +201,8 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     transform = shuffle_rewards if config.control == "shuffled-rewards" else None
     with open_session(rl) as session, PPOTrainer(rl, session, transform_rewards=transform) as trainer:
         summary = trainer.train()
-        (test,) = trainer.evaluation_sets
+        assert trainer.evaluator is not None
+        (test,) = trainer.evaluator.sets
         before, after = (score(trainer.evaluations[index].results[test.name], test.rows) for index in (0, -1))
     from areal.infra.metrics.report import write_report
 

@@ -22,7 +22,7 @@ class TeacherConfig(Config):
     """Checkpoint folder of a frozen teacher, or org/name@revision of the hub; loaded beside the trained model and split
     over ranks like it."""
     server: str = ""
-    """Address of a vLLM server with the teacher, e.g. http://teacher:8000; instead of path."""
+    """Address of a vLLM or SGLang server with the teacher, e.g. http://teacher:8000; instead of path."""
     tokenizer_path: str = ""
     """Folder of the teacher's tokenizer, which is compared with the trained model's; empty means path. Required with
     server."""
@@ -42,7 +42,7 @@ class TeacherConfig(Config):
         if bool(self.path) == bool(self.server):
             raise ConfigError(
                 f"a teacher has path {self.path!r} and server {self.server!r}, expected exactly one of them",
-                fix="set path to a checkpoint folder, or server to the address of a vLLM server",
+                fix="set path to a checkpoint folder, or server to the address of a vLLM or SGLang server",
             )
         if self.server and not re.match(r"https?://[^/]", self.server):
             raise ConfigError(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from areal.api import LossOutput, PaddedBatch, PairedBatch, TrainStats
     from areal.dataset.loading import ShuffledRows
+    from areal.engine.train.divided import DividedBatch
     from areal.trainer.assembly import LogpScorer
     from areal.trainer.config import DPOConfig
     from areal.trainer.rank_group import RankGroup
@@ -36,7 +37,7 @@ class DPOLearner:
         self.engine = build_engine(config, tokenizer, settings=config.actor, total_steps=total_steps)
         self.states = EngineStates({"actor": self.engine})
 
-    def learn(self, batch: PairedBatch) -> TrainStats:
+    def learn(self, batch: DividedBatch) -> TrainStats:
         """Do one optimizer step."""
         num_pairs = len(batch.lengths) // 2
 
@@ -45,15 +46,9 @@ class DPOLearner:
 
         return self.engine.train_batch(batch, loss_fn)
 
-    def score(self, batch: PairedBatch) -> Tensor:
+    def score(self, batch: DividedBatch) -> Tensor:
         """Log-probabilities of the answers' tokens."""
         return _score(self.engine, batch)
-
-    def evaluate(self, batch: PairedBatch, *, num_pairs: int) -> dict[str, Tensor]:
-        """Terms of loss and metrics. num_pairs: that the means are over; `batch` may be a part of them."""
-        logp = self.score(batch)
-        output = preference_loss(logp, batch=batch, settings=self.settings, num_pairs=num_pairs)
-        return {"loss": output.loss, **output.metrics}
 
     def export(self, folder: Path) -> None:
         """Write the trained model."""
@@ -92,9 +87,8 @@ class DPOTrainer(RowTrainer["DPOConfig", DPOLearner]):
             reference = self.group.create(build_scorer, self.config, self.tokenizer, self.config.reference_path)
 
         def score(batch: PairedBatch) -> Tensor:
-            if reference is None:
-                return self.learner.run(DPOLearner.score, batch)
-            return reference.run(_score, batch)
+            divided = self.engine.divide(batch)
+            return self.learner.run(DPOLearner.score, divided) if reference is None else reference.run(_score, divided)
 
         for name, scores in self._references.items():
             scores.compute(missing[name], score, batch_size=size, stop=lambda: self.session.stop.requested)
@@ -104,7 +98,7 @@ class DPOTrainer(RowTrainer["DPOConfig", DPOLearner]):
     def learn(self, ordinals: range) -> tuple[TrainStats, float]:
         """Do one optimizer step."""
         batch = self._batch("train_dataset", self.rows, ordinals)
-        return self.learner.run(DPOLearner.learn, batch), float(batch.lengths.sum())
+        return self.learner.run(DPOLearner.learn, self.engine.divide(batch)), float(batch.lengths.sum())
 
     def evaluate(self, count: int) -> Mapping[str, float]:
         """Return loss and metrics of the validation pairs."""
@@ -113,7 +107,10 @@ class DPOTrainer(RowTrainer["DPOConfig", DPOLearner]):
 
         def terms(ordinals: range) -> dict[str, Tensor]:
             batch = self._batch("valid_dataset", valid, ordinals)
-            return self.learner.run(DPOLearner.evaluate, batch, num_pairs=count)
+            logp = self.learner.run(DPOLearner.score, self.engine.divide(batch))
+            # `batch` is a part of what the means are over.
+            output = preference_loss(logp, batch=batch, settings=self.config.preference, num_pairs=count)
+            return {"loss": output.loss, **output.metrics}
 
         return self.evaluate_in_parts(count, terms)
 
@@ -131,5 +128,5 @@ class DPOTrainer(RowTrainer["DPOConfig", DPOLearner]):
         return collate_pairs([rows.row(ordinal) for ordinal in ordinals], numbers=ordinals)
 
 
-def _score(scorer: LogpScorer, batch: PairedBatch) -> Tensor:
+def _score(scorer: LogpScorer, batch: DividedBatch) -> Tensor:
     return scorer.forward_logp(batch, only_masked=True)

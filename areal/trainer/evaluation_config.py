@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from areal.api import Config, ConfigError, GenerationConfig, number
 from areal.dataset.config import DatasetConfig
 from areal.reward.components import RewardChoice, resolve_components
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 RULES: Final[dict[str, str]] = {
     "auto": "areal.trainer.evaluation.answers:auto",
@@ -16,6 +19,19 @@ RULES: Final[dict[str, str]] = {
     "text": "areal.trainer.evaluation.answers:text",
 }
 """Name to the function that finds the answer in a completion."""
+
+
+def check_own_scoring(reward: RewardChoice, workflow: str, options: Mapping[str, Any]) -> None:
+    """Raise ConfigError unless the reward and workflow of an evaluation set or a source, where it has its own, are ones
+    that can be resolved, and options belong to a workflow.
+    """
+    if reward != "":
+        resolve_components(reward)
+    if options and not workflow:
+        raise ConfigError(
+            "workflow_options are set without workflow: an empty workflow takes the run's, with the run's options",
+            fix="name the workflow, or remove workflow_options",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +61,7 @@ class EvalSetConfig(Config):
     def __post_init__(self) -> None:
         """Check that options belong to something and that samples can differ."""
         super().__post_init__()
-        if self.reward != "":
-            resolve_components(self.reward)
-        if self.workflow_options and not self.workflow:
-            raise ConfigError(
-                "workflow_options are set without workflow: an empty workflow takes the run's, with the run's options",
-                fix="name the workflow, or remove workflow_options",
-            )
+        check_own_scoring(self.reward, self.workflow, self.workflow_options)
         if self.gconfig is not None and self.gconfig.greedy and self.samples > 1:
             raise ConfigError(
                 f"samples is {self.samples} and gconfig.greedy is true: all samples of a row would be the same",

@@ -8,19 +8,21 @@ The files are those that the run itself would have written at that step, bit by 
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from areal.api import CheckpointError, UsageError
 from areal.hub.publishing import publish
-from areal.infra.checkpoint.store import CheckpointStore
+from areal.infra.checkpoint.store import CheckpointStore, DamagedError
 from areal.trainer.config import PPOConfig, RewardModelConfig
 from areal.trainer.configuration.source import config_from_mapping
 from areal.trainer.milestones import adapter_folder, export_folder
 from areal.trainer.model_card import build_card
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from areal.hub.names import HubName
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 CHECKPOINTS: Final = "checkpoints"
 _NEEDED: Final = ("kind", "seed", "model", "actor")
 """What decides which model a checkpoint holds; other keys may be of another version of this program."""
+
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +81,18 @@ def export_checkpoint(run: Path, *, step: int | None = None, output: Path | None
     chosen = find_step(run, step)
     folder = output or export_folder(run, chosen)
     check_replaceable(folder)
-    checkpoint = _store(run).load(chosen)
+    checkpoint = _undamaged(run, chosen, CheckpointStore.load)
     config = _config_of(checkpoint)
     _write(checkpoint, config, folder)
     adapter = None
     if config.actor.lora is not None and not isinstance(config, RewardModelConfig):
         adapter = adapter_folder(folder)
     return Exported(folder=folder, step=chosen, adapter=adapter)
+
+
+def check_step(run: Path, step: int) -> None:
+    """Raise as `export_checkpoint` does for a checkpoint of which files are missing or cut short; reads none."""
+    _undamaged(run, step, CheckpointStore.check)
 
 
 def push_model(run: Path, folder: Path, name: HubName, *, step: int, private: bool) -> Publication:
@@ -93,6 +103,25 @@ def push_model(run: Path, folder: Path, name: HubName, *, step: int, private: bo
     card = build_card(run, name, step=step)
     message = f"Model after step {step} of {run.resolve().name}"
     return publish(folder, name, card=card, private=private, message=message)
+
+
+def _undamaged(run: Path, step: int, read: Callable[[CheckpointStore, int], _T]) -> _T:
+    """Return what is read of a checkpoint. Raises CheckpointError for a damaged one, with the newest intact one."""
+    store = _store(run)
+    try:
+        return read(store, step)
+    except DamagedError as error:
+        other = store.intact_beside(step)
+        if other is None:
+            message = f"the checkpoint of step {step} is damaged, and no other in {store.directory} is intact: {error}"
+            raise CheckpointError(message, where=str(store.directory), fix="restore one from a copy") from error
+        command = shlex.join(["areal", "export", str(run), "--step", str(other)])
+        intact = f"The newest {'older ' if other < step else ''}one that is intact is of step {other}"
+        raise CheckpointError(
+            f"the checkpoint of step {step} is damaged: {error}. {intact}",
+            where=str(store.directory),
+            fix=f"export that one: `{command}`",
+        ) from error
 
 
 def _write(checkpoint: Checkpoint, config: PPOConfig | RowsConfig, folder: Path) -> None:

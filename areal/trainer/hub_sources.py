@@ -15,6 +15,7 @@ import json
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from areal.api import HubError
 from areal.hub.names import find_name, pinned
 from areal.utils.atomic import atomic_write
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from areal.hub.names import RepoKind
+    from areal.trainer.configuration.source import Resolved
 
 PINS_FILE: Final = "hub.json"
 MODEL_REWARD: Final = "areal.engine.train.model_reward:ModelReward"
@@ -63,7 +65,9 @@ def pin_sources(config: _Config, recorded: Mapping[str, str]) -> PinnedSources[_
     pins: dict[str, str] = {}
 
     def commit_of(path: Any, kind: RepoKind, *, asked: bool = True) -> Any:
-        name = find_name(path) if isinstance(path, str) and path else None
+        # No name has a colon, which says what is built on the spot: characters:0123456789+-*/
+        may_be_name = isinstance(path, str) and "/" in path and ":" not in path
+        name = find_name(path) if may_be_name else None
         if name is None or name.is_pinned or (not asked and "@" not in path):
             return path
         key = f"{kind} {name}"
@@ -99,3 +103,18 @@ def pin_sources(config: _Config, recorded: Mapping[str, str]) -> PinnedSources[_
         return replace(value, **changed) if changed else value
 
     return PinnedSources(walk(config), pins)
+
+
+def with_pins(resolved: Resolved, *, restart: bool = False) -> Resolved:
+    """Return the configuration with commits for hub names, as the run will begin with it.
+
+    What the hub refuses is reported with the key it belongs to, and with all other problems, where checks read it.
+    """
+    from areal.trainer.configuration.validation import validate_run
+
+    recorded = {} if restart else recorded_pins(resolved.config.directory)
+    try:
+        return replace(resolved, config=pin_sources(resolved.config, recorded).config)
+    except HubError:
+        validate_run(resolved.config, resolved.provenance)
+        raise

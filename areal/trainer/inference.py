@@ -55,6 +55,7 @@ def _with_servers(
     from areal.engine.checks import RequestLimits
     from areal.engine.server.engine import ServerEngine
     from areal.infra.weights.building import build_carrier
+    from areal.models.wrapping import refused_tokens
     from areal.trainer.server_command import adapter_of
     from areal.trainer.server_weights import served_model, served_weights
 
@@ -85,6 +86,7 @@ def _with_servers(
             vocab_size=args.vocab_size,
             eos_token_id=tokenizer.eos_token_id,
             tokenizer=tokenizer,
+            refused=refused_tokens(args),
         ),
         to_hf=weights.to_hf,
         weights=weights.first,

@@ -1,7 +1,8 @@
 """Turn trajectories into optimizer steps: old and reference log-probabilities, advantages, minibatches, updates.
 
-Knows engines and the objective; knows nothing of rollouts, files or steps of a run. `PolicyLearner` is on every rank;
-`Policy` is what rank 0 gives to the rollouts of it.
+Knows models and the objective; knows nothing of rollouts, files or steps of a run. Rank 0 alone does what is about a
+whole batch: it collates trajectories, computes advantages, cuts minibatches and counts their denominators. The models
+of every rank (`areal.trainer.policy_models`) then score and train the rows that each is given.
 """
 
 from __future__ import annotations
@@ -13,63 +14,34 @@ import torch
 
 from areal.algorithm.advantages import overlong_filter, overlong_penalty
 from areal.algorithm.aggregations import count
-from areal.algorithm.blocks import block_name
 from areal.algorithm.packing import collate, select, split_groups
-from areal.algorithm.supervised import value_loss
 from areal.algorithm.tokens import SAMPLER_PREFIX, mismatch_summary, sampler_mismatch
-from areal.api import ConfigError, DistilledBatch, EngineError, LossOutput, PaddedBatch, TrainStats
+from areal.api import DistilledBatch, PaddedBatch, TrainStats
 from areal.engine.precision import concrete_dtype
-from areal.engine.train.runner import FrozenModel
 from areal.infra.metrics import names
-from areal.models.value_head import ValueModel
-from areal.trainer.assembly import EngineStates, build_engine, build_scorer, export_model, load_model
-from areal.trainer.teachers import build_local_teachers
+from areal.trainer.assembly import load_model
+from areal.trainer.policy_models import MinibatchCounts, PolicyModels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from torch import Tensor, nn
 
-    from areal.algorithm.aggregations import Denominators
-    from areal.algorithm.objective import Objective
     from areal.api import TeacherScores, Trajectory
-    from areal.engine.train.engine import TrainingEngine
-    from areal.trainer.assembly import LogpScorer
+    from areal.engine.train.divided import DividedBatch
     from areal.trainer.config import PPOConfig
     from areal.trainer.rank_group import Distributed
-    from areal.trainer.teachers import LocalTeachers
 
 
 class PolicyLearner:
-    """Owns the actor and, when the objective asks for them, critic and reference. The part of a run on every rank."""
+    """Learns from trajectories with the models of all ranks. On rank 0."""
 
-    def __init__(
-        self,
-        *,
-        config: PPOConfig,
-        objective: Objective,
-        actor: TrainingEngine,
-        critic: TrainingEngine | None = None,
-        reference: LogpScorer | None = None,
-        teachers: LocalTeachers | None = None,
-    ) -> None:
-        """Raise ConfigError when critic or reference do not fit what the objective needs."""
-        if objective.needs_critic != (critic is not None):
-            name = block_name(objective.advantage)
-            need = "needs a critic: set `critic`" if objective.needs_critic else "uses no critic: remove `critic`"
-            raise ConfigError(f"objective {config.objective.preset!r} (advantage {name!r}) {need}")
-        if objective.needs_reference and reference is None:
-            raise ConfigError(f"objective {config.objective.preset!r} with kl.coef > 0 needs a reference model")
-        self.config = config
-        self.objective = objective
-        self.actor = actor
-        self.critic = critic
-        self.reference = reference
-        self.teachers = teachers
-        engines = {"actor": actor} if critic is None else {"actor": actor, "critic": critic}
-        # Of the trained models; the reference is rebuilt from the run's start.
-        self.states = EngineStates(engines, together="learner")
+    def __init__(self, models: Distributed[PolicyModels]) -> None:
+        self.models = models
+        self.config = models.local.config
+        self.objective = models.local.objective
+        self.actor = models.local.actor
+        """Rank 0's own."""
 
     def prepare(
         self,
@@ -82,19 +54,16 @@ class PolicyLearner:
         teachers: number of each trajectory's teacher; served: what teachers on servers say. Both for distillation only.
         """
         batch = self._shape(collate(trajectories))
-        if self._recomputes_prox():
-            logp_prox = self.actor.forward_logp(batch, temperature=self._temperature, only_masked=True)
-        else:
-            logp_prox = batch.logp_behave
-        batch = replace(batch, logp_prox=logp_prox)
-        if self.objective.needs_reference and self.reference is not None:
-            batch = replace(
-                batch, logp_ref=self.reference.forward_logp(batch, temperature=self._temperature, only_masked=True)
-            )
-        if self.teachers is not None:
-            batch = self.teachers.score(batch, teachers, served=served, temperature=self._temperature)
-        if self.critic is not None:
-            batch = replace(batch, values=self.critic.forward_values(batch))
+        divided = self.actor.divide(batch)
+        scores = self.models.run(PolicyModels.score, divided, with_prox=self._recomputes_prox())
+        batch = replace(
+            batch,
+            logp_prox=batch.logp_behave if scores.logp_prox is None else scores.logp_prox,
+            logp_ref=scores.logp_ref,
+            values=scores.values,
+        )
+        if self.models.local.teachers is not None:
+            batch = self._taught(batch, divided, teachers, served)
         return self._with_advantages(batch)
 
     def update(self, batch: PaddedBatch) -> dict[str, float]:
@@ -109,37 +78,17 @@ class PolicyLearner:
             minibatch = select(trained, indices)
             # Without a forward of its own, the first minibatch's says how sampler and trainer differ.
             compare = number == 0 and not self._recomputes_prox()
-            actor_stats.append(self._update_actor(minibatch, compare=compare))
-            if self.critic is not None:
-                critic_stats.append(self._update_critic(self.critic, minibatch))
+            stats, of_critic = self.models.run(
+                PolicyModels.train, self.actor.divide(minibatch), self._counts(minibatch, compare=compare)
+            )
+            actor_stats.append(stats)
+            critic_stats += [] if of_critic is None else [of_critic]
         metrics = _merge(actor_stats, "train") | _merge(critic_stats, "critic")
         compared = {key: metrics.pop(key) for key in list(metrics) if key.startswith(f"train/{SAMPLER_PREFIX}")}
         sums = {key.removeprefix("train/"): value for key, value in compared.items()} or self._compare(batch)
         metrics |= {f"{names.MISMATCH_PREFIX}{key}": value for key, value in mismatch_summary(sums).items()}
-        metrics[names.KL] = metrics["train/kl_ref" if self.reference is not None else "train/approx_kl"]
+        metrics[names.KL] = metrics["train/kl_ref" if self.models.local.reference is not None else "train/approx_kl"]
         return metrics | self._describe(batch)
-
-    def weights(self) -> Mapping[str, Tensor]:
-        """Return what rollouts get; see `TrainingEngine.weights`."""
-        return self.actor.weights()
-
-    def publish(self, version: int) -> Mapping[str, Tensor]:
-        """Return the same, as `version`."""
-        self.actor.set_version(version)
-        return self.weights()
-
-    def forward_logp(self, batch: PaddedBatch) -> Tensor:
-        """See `areal.api.TrainEngine`: of the actor."""
-        return self.actor.forward_logp(batch)
-
-    def export(self, folder: Path) -> None:
-        """Write the trained actor."""
-        export_model(self.actor, self.config, folder)
-
-    @property
-    def _temperature(self) -> float:
-        """Sampling temperature, which the trainer's softmax must share. Greedy sampling records temperature 1."""
-        return 1.0 if self.config.gconfig.greedy else self.config.gconfig.temperature
 
     def _recomputes_prox(self) -> bool:
         mode = self.config.objective.prox_logp
@@ -192,81 +141,32 @@ class PolicyLearner:
         )
         return {key: float(value) for key, value in sums.items()}
 
-    def _update_actor(self, minibatch: PaddedBatch, *, compare: bool) -> TrainStats:
-        """compare: also measure how the sampler's log-probabilities differ from those of this forward."""
+    def _taught(
+        self, batch: PaddedBatch, divided: DividedBatch, teachers: Sequence[int], served: TeacherScores | None
+    ) -> DistilledBatch:
+        """Return the batch with what its teachers say."""
+        assert self.models.local.teachers is not None
+
+        def score(number: int, rows: list[int]) -> TeacherScores:
+            return self.models.run(PolicyModels.score_by_teacher, number, divided.limited_to(rows))
+
+        return self.models.local.teachers.combine(batch, teachers, served=served, score=score)
+
+    def _counts(self, minibatch: PaddedBatch, *, compare: bool) -> MinibatchCounts:
+        """compare: also measure how the sampler's log-probabilities differ from those of the update's forward pass."""
         denominators = self.objective.denominators(
             mask=minibatch.loss_mask,
             groups=minibatch.groups,
             logp_prox=minibatch.logp_prox,
             logp_behave=minibatch.logp_behave,
         )
-        counted = count(minibatch.loss_mask, minibatch.groups) if isinstance(minibatch, DistilledBatch) else None
-        version = self.actor.version
-        num_fresh = float((minibatch.loss_mask * (minibatch.versions == version)).sum())
-
-        def loss_fn(logp: Tensor, entropy: Tensor | None, micro: PaddedBatch) -> LossOutput:
-            if micro.logp_prox is None or micro.advantages is None:
-                raise EngineError("update of a batch that was not prepared; call prepare first")
-            output = self.objective.loss(
-                logp,
-                logp_prox=micro.logp_prox,
-                logp_behave=micro.logp_behave,
-                logp_ref=micro.logp_ref,
-                advantages=micro.advantages,
-                mask=micro.loss_mask,
-                groups=micro.groups,
-                denominators=denominators,
-                entropy=entropy,
-            )
-            if isinstance(micro, DistilledBatch) and counted is not None:
-                distilled = self._distil(logp, micro, counted)
-                output = LossOutput(loss=output.loss + distilled.loss, metrics={**output.metrics, **distilled.metrics})
-            if not compare:
-                return output
-            sums = sampler_mismatch(
-                logp,
-                micro.logp_behave,
-                mask=micro.loss_mask,
-                fresh=micro.versions == version,
-                num_tokens=denominators.tokens,
-                num_fresh=num_fresh,
-            )
-            return replace(output, metrics={**output.metrics, **sums})
-
-        return self.actor.train_batch(minibatch, loss_fn, temperature=self._temperature, with_entropy=True)
-
-    def _distil(self, logp: Tensor, micro: DistilledBatch, denominators: Denominators) -> LossOutput:
-        """Loss towards the teachers. denominators: of the minibatch."""
-        assert self.config.distillation is not None, "only teachers make such a batch"
-        assert self.teachers is not None
-        return self.config.distillation.loss.loss(
-            logp,
-            teacher_logp=micro.teacher_logp,
-            logp_anchor=micro.logp_behave,
-            mask=micro.loss_mask,
+        fresh = minibatch.versions == self.actor.version
+        return MinibatchCounts(
             denominators=denominators,
-            groups=micro.groups,
-            aggregation=self.objective.aggregation,
-            candidate_logp=micro.candidate_logp,
-            teacher_candidate_logp=micro.candidate_teacher_logp,
-            complete=self.teachers.complete,
+            critic=count(minibatch.loss_mask),
+            distilled=count(minibatch.loss_mask, minibatch.groups) if isinstance(minibatch, DistilledBatch) else None,
+            fresh_tokens=float((minibatch.loss_mask * fresh).sum()) if compare else None,
         )
-
-    def _update_critic(self, critic: TrainingEngine, minibatch: PaddedBatch) -> TrainStats:
-        denominators = count(minibatch.loss_mask)
-
-        def loss_fn(values: Tensor, _: Tensor | None, micro: PaddedBatch) -> LossOutput:
-            if micro.values is None or micro.returns is None:
-                raise EngineError("critic update on a batch that was not prepared with values and returns")
-            return value_loss(
-                values,
-                old_values=micro.values,
-                returns=micro.returns,
-                mask=micro.loss_mask,
-                denominators=denominators,
-            )
-
-        return critic.train_batch(minibatch, loss_fn)
 
     def _describe(self, batch: PaddedBatch) -> dict[str, float]:
         """Properties of the batch itself."""
@@ -334,59 +234,35 @@ def _merge(stats: Sequence[TrainStats], prefix: str) -> dict[str, float]:
     return merged
 
 
-def build_learner(config: PPOConfig, tokenizer: Any, total_steps: int) -> PolicyLearner:
-    """Actor, and critic and reference where the objective asks for them. total_steps: training steps of the run."""
-    objective = config.objective.build()
-    steps = total_steps * config.objective.num_minibatches
-    critic = None
-    if config.critic is not None:
-        critic = build_engine(config, tokenizer, settings=config.critic, total_steps=steps, head=ValueModel)
-    actor = build_engine(config, tokenizer, settings=config.actor, total_steps=steps)
-    reference: LogpScorer | None = None
-    if objective.needs_reference and actor.ranks.is_alone:
-        # Of the actor's own model: device and dtype are then the same, and so are the first step's log-probabilities.
-        reference = FrozenModel.copy_of(actor.model, config=config.actor)
-    elif objective.needs_reference:
-        reference = build_scorer(config, tokenizer)
-    return PolicyLearner(
-        config=config,
-        objective=objective,
-        actor=actor,
-        critic=critic,
-        reference=reference,
-        teachers=build_local_teachers(config, tokenizer, student=actor.model),
-    )
-
-
 class Policy:
     """The actor as inference engines know it, on rank 0: they get its weights and compare with its scores."""
 
-    def __init__(self, config: PPOConfig, learner: Distributed[PolicyLearner], tokenizer: Any) -> None:
-        self._config, self._learner, self._tokenizer = config, learner, tokenizer
+    def __init__(self, config: PPOConfig, models: Distributed[PolicyModels], tokenizer: Any) -> None:
+        self._config, self._models, self._tokenizer = config, models, tokenizer
 
     @property
     def model(self) -> nn.Module:
         """The live model where one process has all of it. Else, for servers, rank 0's part of it, which tells sizes and
         device; for an engine in this process, which copies it, a new one with the present weights.
         """
-        return self.whole_model() if self._config.rollout.engine == "embedded" else self._learner.local.actor.model
+        return self.whole_model() if self._config.rollout.engine == "embedded" else self._models.local.actor.model
 
     def whole_model(self) -> nn.Module:
         """Return the live model where one process has all of it, else a new one with the present weights."""
-        actor = self._learner.local.actor
+        actor = self._models.local.actor
         return actor.model if actor.ranks.is_alone else self._assembled()
 
     def weights(self) -> Mapping[str, Tensor]:
         """See `TrainEngine.weights`: of the whole model."""
-        return self._learner.run(PolicyLearner.weights)
+        return self._models.run(PolicyModels.weights)
 
     def publish(self, version: int) -> Mapping[str, Tensor]:
         """Return the weights, as those of `version`."""
-        return self._learner.run(PolicyLearner.publish, version)
+        return self._models.run(PolicyModels.publish, version)
 
     def forward_logp(self, batch: PaddedBatch) -> Tensor:
         """See `TrainEngine.forward_logp`."""
-        return self._learner.run(PolicyLearner.forward_logp, batch)
+        return self._models.run(PolicyModels.forward_logp, self._models.local.actor.divide(batch))
 
     def _assembled(self) -> nn.Module:
         model: nn.Module = load_model(self._config, self._tokenizer)
@@ -400,5 +276,5 @@ class Policy:
         from areal.engine.embedded.engine import replace_weights
 
         frozen = frozenset(name for name, value in model.named_parameters() if not value.requires_grad)
-        replace_weights(model, self.weights(), version=self._learner.local.actor.version, frozen=frozen)
+        replace_weights(model, self.weights(), version=self._models.local.actor.version, frozen=frozen)
         return model

@@ -149,23 +149,23 @@ class RunExports:
 class EarlyStop:
     """Counts values in a row without an improvement."""
 
-    def __init__(self, config: EarlyStopConfig | None, state: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, config: EarlyStopConfig, state: Mapping[str, Any] | None = None) -> None:
         """state: what `state_dict` returned; of another metric or mode it is not used."""
         self._config = config
         self._best: float | None = None
         self._waited = 0
-        if config is not None and state and (state["metric"], state["mode"]) == (config.metric, config.mode):
+        if state and (state["metric"], state["mode"]) == (config.metric, config.mode):
             self._best, self._waited = state["best"], int(state["waited"])
 
     @property
     def stopped(self) -> bool:
         """Whether the run should end."""
-        return self._config is not None and self._waited >= self._config.patience
+        return self._waited >= self._config.patience
 
     def after_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Compare the watched metric of a step, if it has it, with the best one. NaN counts as worse."""
         config = self._config
-        if config is None or config.metric not in metrics:
+        if config.metric not in metrics:
             return
         value = metrics[config.metric]
         if math.isfinite(value) and (
@@ -178,10 +178,8 @@ class EarlyStop:
             message = "early stop after step %d: %s has not improved on %s for %d values"
             _logger.info(message, step, config.metric, self._best, self._waited)
 
-    def state_dict(self) -> dict[str, Any] | None:
-        """JSON-able; None when nothing is watched."""
-        if self._config is None:
-            return None
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able."""
         watched = {"metric": self._config.metric, "mode": self._config.mode}
         return {**watched, "best": self._best, "waited": self._waited}
 

@@ -18,19 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from areal.api import RolloutError, WeightUpdateMeta
 from areal.infra.metrics import names
-from areal.infra.metrics.samples import recorded_metrics, reward_metrics
-from areal.infra.metrics.variance import VarianceWatch
+from areal.infra.metrics.samples import VarianceWatch, recorded_metrics, reward_metrics
 from areal.infra.rollout.episode import sample_id
 from areal.infra.rollout.executor import RolloutExecutor
 from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.trainer.assembly import build_seeded, load_states, steps_in_run, to_save, tokenizer_of
-from areal.trainer.evaluation.evaluator import Evaluation, Evaluator
-from areal.trainer.evaluation.sets import EvaluationSets
 from areal.trainer.inference import build_inference_engine
-from areal.trainer.learner import Policy, PolicyLearner, build_learner
+from areal.trainer.learner import Policy, PolicyLearner
+from areal.trainer.policy_models import PolicyModels, build_models
 from areal.trainer.rank_group import RankGroup
 from areal.trainer.sources import TrainingSources
-from areal.trainer.teachers import TeacherChoice
 from areal.trainer.utilisation import Utilisation
 from areal.utils import stats, tracing
 from areal.utils.seeding import seed_everything, set_rng_state
@@ -42,7 +39,9 @@ if TYPE_CHECKING:
     from areal.api import Trajectory
     from areal.infra.rollout.groups import RolloutBatch
     from areal.trainer.config import PPOConfig
+    from areal.trainer.evaluation.sets import Evaluation, EvaluationSets, Evaluator
     from areal.trainer.session import RunSession, States
+    from areal.trainer.teachers import TeacherChoice
 
     RewardTransform = Callable[[int, Sequence[Trajectory]], Sequence[Trajectory]]
 
@@ -81,17 +80,22 @@ class PPOTrainer:
         session.check_unfinished(self.total_steps)
         group = group or RankGroup()
         session.view.begin("loading the model")
-        self.learner = group.create(build_seeded, build_learner, config, self.tokenizer, self.total_steps)
-        self.actor = self.learner.local.actor
-        self._utilisation = Utilisation(config, self.learner.local.states.ranks)
-        self.policy = Policy(config, self.learner, self.tokenizer)
+        self.models = group.create(build_seeded, build_models, config, self.tokenizer, self.total_steps)
+        self.learner = PolicyLearner(self.models)
+        self.actor = self.learner.actor
+        self._utilisation = Utilisation(config, self.models.local.states.ranks)
+        self.policy = Policy(config, self.models, self.tokenizer)
         if session.resumed is not None:
-            self.learner.run(load_states, session.resumed.path)
+            self.models.run(load_states, session.resumed.path)
             set_rng_state(session.resumed.load("rng"))
         # Now, so that a reward that cannot be imported is reported before anything is sampled.
         session.view.begin("starting rewards and the engine")
         self.sources.start()
-        self.evaluation_sets = EvaluationSets(config, self.tokenizer, reward=self.sources.shared)
+        sets: EvaluationSets | None = None
+        if config.eval_sets:
+            from areal.trainer.evaluation.sets import EvaluationSets
+
+            sets = EvaluationSets(config, self.tokenizer, reward=self.sources.shared)
         self.engine = build_inference_engine(
             config,
             actor=self.policy,
@@ -100,11 +104,20 @@ class PPOTrainer:
             version=session.first_step,
         )
         self.executor = self._build_executor()
-        self._teachers = None if config.distillation is None else TeacherChoice(config.distillation, self.sources.rows)
+        self._teachers: TeacherChoice | None = None
+        if config.distillation is not None:
+            from areal.trainer.teachers import TeacherChoice
+
+            self._teachers = TeacherChoice(config.distillation, self.sources.rows)
         self._variance = VarianceWatch(compares_groups=config.objective.build().needs_group)
         self.evaluations: list[Evaluation] = []
         """Results of this process's evaluations, oldest first."""
-        self._evaluator = Evaluator(self.evaluation_sets, self.executor, seed=config.seed)
+        self.evaluator: Evaluator | None = None
+        """None without evaluation sets."""
+        if sets is not None:
+            from areal.trainer.evaluation.sets import Evaluator
+
+            self.evaluator = Evaluator(sets, self.executor, seed=config.seed)
 
     def __enter__(self) -> PPOTrainer:
         """Prepare for long life; rollouts begin in `train`."""
@@ -119,7 +132,8 @@ class PPOTrainer:
         gc.unfreeze()
         self.executor.close()
         self.engine.close()
-        self.evaluation_sets.close()
+        if self.evaluator is not None:
+            self.evaluator.sets.close()
         self.sources.close()
 
     def train(self) -> dict[str, Any]:
@@ -152,13 +166,13 @@ class PPOTrainer:
                 trajectories = list(self._transform_rewards(step, trajectories))
             scored = self.sources.normalised(trajectories)
             if self._teachers is None:
-                batch = self.learner.run(PolicyLearner.prepare, scored)
+                batch = self.learner.prepare(scored)
             else:
                 teachers = self._teachers.of(scored)
                 served = self._teachers.served(scored, teachers)
-                batch = self.learner.run(PolicyLearner.prepare, scored, teachers, served)
+                batch = self.learner.prepare(scored, teachers, served)
             clock.lap("prepare")
-            metrics = self.learner.run(PolicyLearner.update, batch)
+            metrics = self.learner.update(batch)
             if scored is not trajectories:
                 metrics |= reward_metrics(trajectories)  # normalised ones have mean 0 at every step
             clock.lap("update")
@@ -214,7 +228,10 @@ class PPOTrainer:
 
     def _evaluate(self, step: int) -> Evaluation | None:
         """None without sets, when it failed, and when a stop was requested."""
-        evaluation = self.session.evaluated(step, lambda: self._evaluator.run(step, self._should_stop))
+        evaluator = self.evaluator
+        if evaluator is None:
+            return None
+        evaluation = self.session.evaluated(step, lambda: evaluator.run(step, self._should_stop))
         if evaluation is not None:
             self.evaluations.append(evaluation)
             self.session.metrics.log(step, evaluation.metrics())
@@ -240,10 +257,10 @@ class PPOTrainer:
         return executor
 
     def _states(self) -> States:
-        return to_save(self.learner, {"rollout": self.executor.state_dict()})
+        return to_save(self.models, {"rollout": self.executor.state_dict()})
 
     def _export(self, folder: Path) -> None:
-        self.learner.run(PolicyLearner.export, folder)
+        self.models.run(PolicyModels.export, folder)
         self.tokenizer.save_pretrained(folder)
 
 

@@ -2,17 +2,20 @@
 
     # rank 0                                                    # every other rank
     group = RankGroup(connections)                              exit_code = serve(connection)
-    learner = group.create(PolicyLearner, config)
-    metrics = learner.run(PolicyLearner.update, batch)
+    learner = group.create(SFTLearner, config, tokenizer, total_steps)
+    stats = learner.run(SFTLearner.learn, engine.divide(batch), denominators)
     group.end(0)
 
-`learner` is a `Distributed[PolicyLearner]`: one object per rank, and `learner.run(PolicyLearner.update, batch)` calls
-`PolicyLearner.update(object, batch)` on each of them, also on rank 0's own (`learner.local`), whose result it returns.
+`learner` is a `Distributed[SFTLearner]`: one object per rank, and `learner.run(SFTLearner.learn, batch, numbers)` calls
+`SFTLearner.learn(object, batch, numbers)` on each of them, also on rank 0's own (`learner.local`), whose result it
+returns.
 The trainer of rank 0 leads a run as if it were alone; a model that is split over ranks needs of the others only that
 they do the same at the same time. A group of one rank calls the function directly and copies nothing.
 
 Functions are pickled by reference, their arguments by value, over authenticated connections
-(`areal.trainer.run`). Waiting has no limit, since rank 0 may sample for hours; a rank that ends is noticed at
+(`areal.trainer.run`), tensors beside them as they are (`areal.trainer.wire`). An argument that differs by rank is a
+`PerRank`: each rank is given its own, so that a batch that is divided over ranks is sent once and not to each of them.
+Waiting has no limit, since rank 0 may sample for hours; a rank that ends is noticed at
 once, because its connection ends with it. Tensors that ranks compute together go through torch.distributed instead.
 
 Failures. All ranks raise: the error of rank 0 is raised there, and all go on. Only rank 2 raises: its peers may wait
@@ -24,12 +27,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import pickle
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from areal.api import EngineError
 from areal.utils.logging import getLogger
@@ -37,6 +39,8 @@ from areal.utils.logging import getLogger
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from multiprocessing.connection import Connection
+
+    from areal.trainer.wire import Message, Received
 
 _logger = getLogger(__name__)
 _T = TypeVar("_T")
@@ -47,10 +51,19 @@ _P = ParamSpec("_P")
 ALIKE_SECONDS: Final = 20.0
 """How much later than the first the last rank may fail for it to be one failure of all. A rank that failed alone ends
 after this time, which frees the ranks that wait for it inside torch.distributed."""
-_NOTED: Final = b"noted"
+_NOTED: Final = "noted"
 """Rank 0 knows of the failure and goes on."""
 _LEAVING: Final = b"leaving"
 """A rank has failed alone and ends."""
+
+
+@runtime_checkable
+class PerRank(Protocol):
+    """An argument of which every rank is given its own part."""
+
+    def for_rank(self, rank: int) -> Any:
+        """Return what `rank` is given instead."""
+        ...
 
 
 class Distributed(Generic[_T_co]):
@@ -105,6 +118,19 @@ class _Call:
 
     def __call__(self, objects: dict[int, Any]) -> Any:
         return self.function(objects[self.key], *self.args, **self.options)
+
+    def for_rank(self, rank: int) -> _Call:
+        """Return the call with the arguments of `rank`."""
+        args = tuple(each.for_rank(rank) if isinstance(each, PerRank) else each for each in self.args)
+        options = {
+            name: each.for_rank(rank) if isinstance(each, PerRank) else each for name, each in self.options.items()
+        }
+        return replace(self, args=args, options=options)
+
+    @property
+    def differs_by_rank(self) -> bool:
+        """Whether any argument is another one on each rank."""
+        return any(isinstance(each, PerRank) for each in (*self.args, *self.options.values()))
 
     def __str__(self) -> str:
         return _name(self.function)
@@ -165,11 +191,13 @@ class RankGroup:
         """Make every other rank end with `exit_code`; reason: for their logs, when it is an error. Idempotent."""
         connections, self._connections = self._connections, {}
         self._broken = self._broken or "the run has ended"
-        message = pickle.dumps(_End(exit_code, reason))
+        if not connections:
+            return
+        message = _message(_End(exit_code, reason))
         for connection in connections.values():
             # A rank that has ended already needs no message.
             with contextlib.suppress(OSError):
-                connection.send_bytes(message)
+                message.send(connection)
                 connection.close()
 
     def run(self, command: _Command) -> Any:
@@ -177,9 +205,9 @@ class RankGroup:
         with self._turn():
             if not self._connections:
                 return command(self._objects)
-            self._send(command)
+            own = self._send(command)
             try:
-                result = command(self._objects)
+                result = own(self._objects)
             except Exception as error:
                 self._settle(command, error)
                 raise
@@ -202,14 +230,21 @@ class RankGroup:
             finally:
                 self._owner = None
 
-    def _send(self, command: _Command) -> None:
-        # Before anything is sent: what cannot be pickled harms nobody.
-        message = pickle.dumps(command, protocol=pickle.HIGHEST_PROTOCOL)
+    def _send(self, command: _Command) -> _Command:
+        """Send every other rank its command; return that of rank 0."""
+        by_rank = isinstance(command, _Call) and command.differs_by_rank
+        own, everybody = _of_rank(command, 0), None
+        # Before anything is sent: what cannot be pickled harms nobody. Parts that differ are made one after the other,
+        # since all of them together may be as large as a batch.
+        if not by_rank:
+            everybody = _message(command)
         for rank, connection in self._connections.items():
+            message = everybody or _message(_of_rank(command, rank))
             try:
-                connection.send_bytes(message)
+                message.send(connection)
             except OSError as error:
                 raise self._break(f"connection to rank {rank} lost before {command}; see its log") from error
+        return own
 
     def _settle(self, command: _Command, own: Exception | None) -> None:
         """Collect the results of the other ranks; own: rank 0's error. Raises EngineError when ranks disagree."""
@@ -228,7 +263,7 @@ class RankGroup:
         for rank, result in results.items():
             if result.error:
                 with contextlib.suppress(OSError):
-                    self._connections[rank].send_bytes(_NOTED)
+                    _message(_NOTED).send(self._connections[rank])
 
     def _collect(self, *, patient: bool) -> dict[int, _Result]:
         """Results by rank. patient: wait without limit as long as no rank has failed; else only ALIKE_SECONDS, and
@@ -269,25 +304,27 @@ def serve(leader: Connection[Any, Any]) -> int:
 
     Raises EngineError when rank 0 is gone, or when something failed here and not on rank 0.
     """
+    from areal.trainer.wire import receive
+
     objects: dict[int, Any] = {}
     while True:
         try:
-            message = leader.recv_bytes()
+            received = receive(leader)
         except (EOFError, OSError) as error:
             raise EngineError("connection to rank 0 lost; see its log") from error
-        if message == _NOTED:
-            continue
-        exit_code = _execute(message, objects, leader)
+        exit_code = _execute(received, objects, leader)
         if exit_code is not None:
             return exit_code
         # Nothing of a batch is kept while rank 0 samples the next one.
-        del message
+        del received
 
 
-def _execute(message: bytes, objects: dict[int, Any], leader: Connection[Any, Any]) -> int | None:
+def _execute(received: Received, objects: dict[int, Any], leader: Connection[Any, Any]) -> int | None:
     """Execute one command and send its result; returns an exit code when it was the last one."""
     try:
-        command = pickle.loads(message)  # from rank 0, over an authenticated connection
+        command = received.load()  # from rank 0, over an authenticated connection
+        if command == _NOTED:
+            return None
         if isinstance(command, _End):
             if command.reason:
                 _logger.error("rank 0 ends the run with exit code %d: %s", command.exit_code, command.reason)
@@ -302,6 +339,17 @@ def _execute(message: bytes, objects: dict[int, Any], leader: Connection[Any, An
     else:
         _send_result(leader, b"")
     return None
+
+
+def _message(value: Any) -> Message:
+    # A process that is alone sends nothing.
+    from areal.trainer.wire import Message
+
+    return Message(value)
+
+
+def _of_rank(command: _Command, rank: int) -> _Command:
+    return command.for_rank(rank) if isinstance(command, _Call) else command
 
 
 def _send_result(leader: Connection[Any, Any], result: bytes) -> None:

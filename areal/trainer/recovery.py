@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.api import CheckpointError
+from areal.api import CheckpointError, ConfigError
 from areal.infra.checkpoint.archive import ARCHIVE_FOLDER, plan_archive
 from areal.infra.checkpoint.schedule import describe
 from areal.infra.checkpoint.store import FOLDER_PATTERN, DamagedError, read_manifest
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from areal.api import ArealError
     from areal.trainer.code_fingerprint import Code
     from areal.trainer.config import RunConfig
 
@@ -53,6 +54,19 @@ def refusal(config: RunConfig, code: Code, meta: Mapping[str, Any], *, step: int
     return ""
 
 
+def rows_refusal(before: object, now: str, *, step: int) -> str:
+    """Return why the checkpoint of a step is not continued with rows of another fingerprint; "" when they are the same.
+
+    before: what the checkpoint says, None in one that says nothing.
+    """
+    if before in (None, now):
+        return ""
+    return (
+        f"train_dataset has other rows than those the checkpoint of step {step} was trained on (the file was edited or "
+        "replaced)"
+    )
+
+
 def exported_step(directory: Path) -> int | None:
     """Return the step whose model was written into `final/`, wholly; None when there is none."""
     try:
@@ -63,12 +77,12 @@ def exported_step(directory: Path) -> int | None:
 
 
 def recovery_facts(
-    config: RunConfig, memory: Mapping[str, Any] | None = None, *, restart: bool = False
+    config: RunConfig, memory: Mapping[str, Any] | None = None, *, restart: bool = False, rows: str = ""
 ) -> dict[str, Any]:
     """Return when the run saves, which checkpoints are there, how it would begin, and with `restart` what is moved.
 
     Reads names and the newest manifest, verifies no checkpoint and changes nothing. memory: that of a dry run's report,
-    for the size of a checkpoint.
+    for the size of a checkpoint. rows: fingerprint of the training rows, which are not compared without it.
     """
     folder = config.directory / "checkpoints"
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
@@ -84,15 +98,25 @@ def recovery_facts(
         "finished_steps": exported_step(config.directory),
         "begin": "restart" if restart else "resume" if steps else "start",
         "because": "",
+        "exit_code": 0,
         "archive": None if plan is None else {"to": str(plan.target), "entries": list(plan.entries)},
     }
     if restart or not found:
         return facts
+    refused: ArealError | None = None
     if not config.checkpoint.resume:
-        facts["because"] = f"there are checkpoints of steps {steps} and checkpoint.resume is false; use --restart"
-    elif not config.checkpoint.allow_config_change:
-        facts["because"] = _refusal_of_newest(config, [(step, folder / name) for _, step, name in reversed(found)])
-    return facts | {"begin": "refused" if facts["because"] else "resume"}
+        refused = ConfigError(
+            f"there are checkpoints of steps {steps} and checkpoint.resume is false; use --restart",
+            fix="start over with --restart, which archives what is there",
+        )
+    else:
+        refused = _refusal_of_newest(config, [(step, folder / name) for _, step, name in reversed(found)], rows)
+    if refused is None:
+        return facts | {"begin": "resume"}
+    return facts | {
+        "begin": "refused", "because": str(refused), "exit_code": refused.exit_code, "code": refused.code,
+        "where": refused.where or str(config.directory), "fix": refused.fix,
+    }  # fmt: skip
 
 
 def render_recovery(facts: Mapping[str, Any]) -> str:
@@ -115,16 +139,27 @@ def render_recovery(facts: Mapping[str, Any]) -> str:
     return f"Recovery\n  begins  {begin}\n  saves   {facts['saves']}\n  keeps   {keeps}"
 
 
-def _refusal_of_newest(config: RunConfig, checkpoints: Sequence[tuple[int, Path]]) -> str:
-    """See `refusal`; for the newest of the checkpoints, those that are damaged passed over as the run would."""
+def _refusal_of_newest(
+    config: RunConfig, checkpoints: Sequence[tuple[int, Path]], rows: str
+) -> ConfigError | CheckpointError | None:
+    """Return what the run would raise; about the newest checkpoint, those that are damaged passed over as it would."""
     for step, folder in checkpoints:
         try:
-            return refusal(config, fingerprint_code(config), read_manifest(folder).meta, step=step)
+            meta = read_manifest(folder).meta
         except DamagedError:
             continue
         except CheckpointError as error:
-            return str(error)
-    return "all checkpoints are damaged"
+            return error
+        problem = refusal(config, fingerprint_code(config), meta, step=step)
+        if not problem and rows:
+            problem = rows_refusal(meta.get("rows"), rows, step=step)
+        if not problem or config.checkpoint.allow_config_change:
+            return None
+        return ConfigError(problem, where=str(folder), fix=WAYS_OUT)
+    return CheckpointError(
+        "all checkpoints are damaged",
+        fix="restore one from a copy, or start over with --restart (the old run is archived)",
+    )
 
 
 def _checkpoint_bytes(config: RunConfig, memory: Mapping[str, Any]) -> int | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from areal.api import LossOutput, PaddedBatch, PairedBatch, TrainStats
     from areal.dataset.loading import ShuffledRows
+    from areal.engine.train.divided import DividedBatch
     from areal.trainer.config import RewardModelConfig
     from areal.trainer.rank_group import RankGroup
     from areal.trainer.session import RunSession
@@ -39,25 +40,25 @@ class RewardModelLearner:
         self.engine = build_engine(config, tokenizer, settings=config.actor, total_steps=total_steps, head=head)
         self.states = EngineStates({"actor": self.engine})
 
-    def learn(self, batch: PairedBatch) -> TrainStats:
+    def learn(self, batch: DividedBatch) -> TrainStats:
         """Do one optimizer step."""
         num_pairs = len(batch.lengths) // 2
 
         def loss_fn(values: Tensor, _: Tensor | None, micro: PaddedBatch) -> LossOutput:
-            return self._loss(values, micro, num_pairs=num_pairs)
+            return self.loss(values, micro, num_pairs=num_pairs)
 
         return self.engine.train_batch(batch, loss_fn)
 
-    def evaluate(self, batch: PairedBatch, *, num_pairs: int) -> dict[str, Tensor]:
-        """Terms of loss and metrics. num_pairs: that the means are over; `batch` may be a part of them."""
-        output = self._loss(self.engine.forward_values(batch), batch, num_pairs=num_pairs)
-        return {"loss": output.loss, **output.metrics}
+    def score(self, batch: DividedBatch) -> Tensor:
+        """Value of every token."""
+        return self.engine.forward_values(batch)
 
     def save_critic(self, folder: Path) -> None:
         """Write the engine's model."""
         self.engine.save_pretrained(folder)
 
-    def _loss(self, values: Tensor, batch: PaddedBatch, *, num_pairs: int) -> LossOutput:
+    def loss(self, values: Tensor, batch: PaddedBatch, *, num_pairs: int) -> LossOutput:
+        """Loss and metrics of some pairs. num_pairs: that the means are over."""
         return bradley_terry_loss(
             final_scores(values, batch.lengths),
             batch=batch,
@@ -86,16 +87,21 @@ class RewardModelTrainer(RowTrainer["RewardModelConfig", RewardModelLearner]):
         """Do one optimizer step."""
         batch = _batch(self.rows, ordinals)
         # The marks are not read, so they are not counted.
-        return self.learner.run(RewardModelLearner.learn, batch), float(batch.lengths.sum() - batch.lengths.shape[0])
+        stats = self.learner.run(RewardModelLearner.learn, self.engine.divide(batch))
+        return stats, float(batch.lengths.sum() - batch.lengths.shape[0])
 
     def evaluate(self, count: int) -> Mapping[str, float]:
         """Return loss and metrics of the validation pairs."""
         valid = self.valid
         assert valid is not None, "only asked with validation rows"
-        return self.evaluate_in_parts(
-            count,
-            lambda ordinals: self.learner.run(RewardModelLearner.evaluate, _batch(valid, ordinals), num_pairs=count),
-        )
+
+        def terms(ordinals: range) -> dict[str, Tensor]:
+            batch = _batch(valid, ordinals)
+            values = self.learner.run(RewardModelLearner.score, self.engine.divide(batch))
+            output = self.learner.local.loss(values, batch, num_pairs=count)
+            return {"loss": output.loss, **output.metrics}
+
+        return self.evaluate_in_parts(count, terms)
 
     def export(self, folder: Path) -> None:
         """Write a sequence classifier with one label."""

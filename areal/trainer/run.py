@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import signal
 import socket
 import struct
@@ -18,19 +19,20 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.api import ArealError, ConfigError, EngineError, load
+from areal.api import ArealError, ConfigError, EngineError, HubError, load
 from areal.trainer.config import PPOConfig
 from areal.trainer.configuration.threads import keep_threads, start_threads
 from areal.trainer.hub_sources import pin_sources, recorded_pins, write_pins
 from areal.trainer.milestones import FINAL
 from areal.trainer.rank_group import RankGroup, serve
-from areal.trainer.session import open_session
+from areal.trainer.session import open_session, view_of
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from areal.infra.metrics.live_view import LiveView
     from areal.trainer.config import RowsConfig, RunConfig
 
 
@@ -208,17 +210,18 @@ def _set_timeout(connection: Connection[Any, Any], seconds: float) -> None:
 
 
 def _publish(config: RunConfig, directory: Path, step: int) -> dict[str, Any]:
-    """Publish final/ and return where. A failure is reported and loses nothing: training is done and saved."""
+    """Publish final/ and return where. Any failure is reported and loses nothing: training is done and saved."""
     from areal.hub.publishing import repository_name
     from areal.trainer.export import push_model
 
     name = repository_name(config.export.push_to_hub)
     try:
         done = push_model(directory, directory / FINAL, name, step=step, private=config.export.push_private)
-    except ArealError as error:
-        command = f"areal export {directory} --push-to-hub {name}"
+    except Exception as error:  # noqa: BLE001 - hours of training must not end in a traceback of an upload
+        private = ["--private"] if config.export.push_private else []
+        command = shlex.join(["areal", "export", str(directory), "--push-to-hub", str(name), *private])
         _logger.error("the model was not published: %s; `%s` tries again", error, command)  # noqa: TRY400 - the message says it all
-        return {"repo": name.repo, "error": str(error), "again": command}
+        return {"repo": name.repo, "error": f"{type(error).__name__}: {error}", "again": command}
     _logger.info("published %s at commit %s", done.url, done.commit)
     return {"repo": done.repo, "revision": done.revision, "commit": done.commit, "url": done.url}
 
@@ -240,17 +243,26 @@ def run(config: PPOConfig | RowsConfig, *, restart: bool = False) -> dict[str, A
     With `config.archon`, this is called in every process of the run: rank 0 does all that, the others what rank 0 asks
     of them, and they return {"rank": ..., "exit_code": ...}.
     """
-    start_threads(config)
-    return run_on_rank_zero(config, lambda group: lead(config, group, restart=restart))
+    with contextlib.ExitStack() as stack:
+        # Before torch is loaded, which takes seconds. The other ranks have nothing to show.
+        view = stack.enter_context(view_of(config)) if os.environ.get("RANK", "0") == "0" else None
+        if view is not None:
+            view.begin("loading torch")
+        start_threads(config)
+        return run_on_rank_zero(config, lambda group: lead(config, group, restart=restart, view=view))
 
 
-def lead(config: PPOConfig | RowsConfig, group: RankGroup, *, restart: bool = False) -> dict[str, Any]:
-    """Run everything, from rank 0; group: all ranks, which do what they are asked for. restart: as in `run`."""
+def lead(
+    config: PPOConfig | RowsConfig, group: RankGroup, *, restart: bool = False, view: LiveView | None = None
+) -> dict[str, Any]:
+    """Run everything, from rank 0; group: all ranks, which do what they are asked for. restart: as in `run`. view:
+    shows the run already; None opens one.
+    """
     from areal.infra.metrics.report import write_report
 
     sources = pin_sources(config, {} if restart else recorded_pins(config.directory))
     config = sources.config
-    with open_session(config, restart=restart) as session:
+    with open_session(config, restart=restart, view=view) as session:
         write_pins(session.directory, sources.pins)
         if session.resumed is not None and group.num_ranks == 1:
             keep_threads(config, session.resumed.meta)
@@ -262,6 +274,10 @@ def lead(config: PPOConfig | RowsConfig, group: RankGroup, *, restart: bool = Fa
         else:
             summary = load("trainer", config.kind, ROW_TRAINERS)(config, session, group).train()
     if config.export.push_to_hub and summary["finished"]:
+        if view is not None:
+            view.begin(f"publishing {config.export.push_to_hub}")
         summary["hub"] = _publish(config, session.directory, int(summary["steps"]))
+        if "error" in summary["hub"]:
+            summary["exit_code"] = HubError.exit_code
     summary["report"] = str(write_report(session.directory, session.directory / "report.html"))
     return summary

@@ -96,11 +96,12 @@ def served_model(config: ModelConfig, *, dtype: str, max_seq_len: int) -> Served
     content = read_model_config(config)
     if config.implementation == "transformers":
         return _foreign(config, content, dtype=dtype, max_seq_len=max_seq_len)
-    from areal.models.registry import get_spec
+    from areal.models.loading import resolve
+    from areal.models.wrapping import whole_config
 
-    args: Any = get_spec(str(content.get("model_type"))).args_class.from_hf_config(content)
+    args = resolve(content)[1]
     return ServedModel(
-        content={**args.to_hf_config(), "dtype": dtype}, context=min(max_seq_len, args.max_position_embeddings)
+        content={**whole_config(args), "dtype": dtype}, context=min(max_seq_len, args.max_position_embeddings)
     )
 
 

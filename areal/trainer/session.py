@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import areal
 from areal.api import ArealError, CheckpointError, ConfigError, FinishedError
 from areal.engine.precision import concrete_dtype
-from areal.infra.checkpoint.archive import archive_run, complete_archive
+from areal.infra.checkpoint.archive import ARCHIVE_FOLDER, archive_run, complete_archive
 from areal.infra.checkpoint.run_control import RunLock, StopRequest
 from areal.infra.checkpoint.schedule import SaveSchedule
 from areal.infra.checkpoint.store import CheckpointStore
@@ -21,16 +21,15 @@ from areal.infra.launch.launcher import LOG_FOLDER_VARIABLE, START_VARIABLE
 from areal.infra.metrics import names
 from areal.infra.metrics.attempts import run_id_of
 from areal.infra.metrics.live_view import LiveView
-from areal.infra.metrics.logger import LOG_FILE, METRICS_FILE, MetricLogger
-from areal.infra.metrics.trackers.tracking import Ending, TrackedRun, open_trackers
-from areal.infra.metrics.windows import StepWindows
+from areal.infra.metrics.logger import LOG_FILE, METRICS_FILE, MetricLogger, read_metrics
+from areal.infra.metrics.trackers.config import TrackersConfig
 from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.infra.supervisor.process import INCARNATION_VARIABLE
 from areal.trainer.code_fingerprint import fingerprint_code
 from areal.trainer.configuration.source import dump_yaml, to_mapping
 from areal.trainer.configuration.threads import THREADS, current_threads
-from areal.trainer.milestones import EarlyStop, RunExports
-from areal.trainer.recovery import FINISHED_FILE, WAYS_OUT, exported_step, refusal
+from areal.trainer.milestones import EXPORTS, EarlyStop, RunExports
+from areal.trainer.recovery import FINISHED_FILE, WAYS_OUT, exported_step, refusal, rows_refusal
 from areal.utils.atomic import atomic_write
 from areal.utils.logging import getLogger, recorded
 
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from areal.infra.checkpoint.store import Checkpoint
+    from areal.infra.metrics.trackers.tracking import Trackers
     from areal.trainer.config import RunConfig
 
     States = Mapping[str, Any] | Callable[[Path], None]
@@ -59,15 +59,19 @@ class RunSession:
         self._code = fingerprint_code(config)
         self.resumed: Checkpoint | None = self._find_checkpoint()
         self._rows: str | None = None
-        self.exports = RunExports(directory, config.export, first_step=self.first_step)
-        watched = None if self.resumed is None else self.resumed.meta.get("early_stop")
-        self.early_stop = EarlyStop(config.early_stop, watched)
+        self._exports: RunExports | None = None
+        if config.export.every_steps or config.export.best_metric or (directory / EXPORTS).is_dir():
+            self._exports = RunExports(directory, config.export, first_step=self.first_step)
+        self._early_stop: EarlyStop | None = None
+        if config.early_stop is not None:
+            watched = None if self.resumed is None else self.resumed.meta.get("early_stop")
+            self._early_stop = EarlyStop(config.early_stop, watched)
         run_id = run_id_of(directory / METRICS_FILE, continues=self.resumed is not None)
-        self.trackers = open_trackers(self._tracked(run_id), config.metrics.trackers)
+        self._trackers = self._open_trackers(run_id) if config.metrics.trackers != TrackersConfig() else None
         # Metrics of step k stand for k finished steps; later ones are about to be done again.
         first_logged = self.first_step + 1 if self.resumed is not None else 0
         self.metrics = MetricLogger(
-            directory, config.metrics, first_step=first_logged, run_id=run_id, trackers=self.trackers
+            directory, config.metrics, first_step=first_logged, run_id=run_id, trackers=self._trackers
         )
         self.finished_steps = self.first_step
         """Training steps of the run that are done, those before a resume included."""
@@ -91,7 +95,7 @@ class RunSession:
 
     def is_finished(self, total_steps: int) -> bool:
         """Whether the run is done: all its steps, or those before an early stop."""
-        return self.finished_steps >= total_steps or self.early_stop.stopped
+        return self.finished_steps >= total_steps or self._stopped_early
 
     def steps(
         self,
@@ -117,20 +121,28 @@ class RunSession:
         """
         self.total_steps = total_steps
         self._schedule.start()
-        windows = StepWindows(self.config.metrics, self.directory)
         self.view.plan(total_steps, first_step=self.finished_steps, progress=progress)
-        with contextlib.closing(windows):
+        with contextlib.ExitStack() as recordings:
+            windows = None
+            if self.config.metrics.trace is not None or self.config.metrics.profile is not None:
+                from areal.infra.metrics.windows import StepWindows
+
+                windows = recordings.enter_context(contextlib.closing(StepWindows(self.config.metrics, self.directory)))
             while not self.is_finished(total_steps) and not self.stop.requested:
                 step = self.finished_steps
-                windows.begin(step + 1)
+                if windows is not None:
+                    windows.begin(step + 1)
                 yield step
-                windows.end(step + 1)
+                if windows is not None:
+                    windows.end(step + 1)
                 if self.finished_steps == step:
                     continue
                 step = self.finished_steps
                 self.view.update(step, self.last_metrics)
-                self.early_stop.after_step(step, self.last_metrics)
-                self.exports.after_step(step, self.last_metrics, export)
+                if self._early_stop is not None:
+                    self._early_stop.after_step(step, self.last_metrics)
+                if self._exports is not None:
+                    self._exports.after_step(step, self.last_metrics, export)
                 if self._schedule.is_due(step) or step == self._retry_step:
                     self.save(step, states)
         self.view.end_steps()
@@ -143,11 +155,11 @@ class RunSession:
 
     def measured(self, metrics: Mapping[str, float], export: Callable[[Path], None]) -> None:
         """Take note of an evaluation outside of steps: before the first, or after the last."""
-        if self.finished_steps:
-            self.exports.after_step(self.finished_steps, metrics, export)
-        else:
-            # Training has to improve on where it starts; a model that was not trained is not exported.
-            self.early_stop.after_step(0, metrics)
+        # Training has to improve on where it starts; a model that was not trained is not exported.
+        if self.finished_steps and self._exports is not None:
+            self._exports.after_step(self.finished_steps, metrics, export)
+        elif not self.finished_steps and self._early_stop is not None:
+            self._early_stop.after_step(0, metrics)
 
     def save_last(self, states: Callable[[], States]) -> None:
         """Save the state of the finished steps, if that was not done yet; a failure is an error at once."""
@@ -176,8 +188,8 @@ class RunSession:
             "saved": self.saved,
             "steps": self.finished_steps,
             "total_steps": total_steps,
-            "stopped_early": self.early_stop.stopped and self.finished_steps < total_steps,
-            "exports": self.exports.summary(),
+            "stopped_early": self._stopped_early and self.finished_steps < total_steps,
+            "exports": None if self._exports is None else self._exports.summary(),
             "seconds": round(time.monotonic() - self._started, 2),
             "exit_code": self.stop.exit_code,
         }
@@ -191,7 +203,10 @@ class RunSession:
         step: number of finished training steps. last: nothing comes after it, so a failure is an error at once.
         """
         meta = {"config": to_mapping(self.config), "rows": self._rows, "code": self._code, THREADS: current_threads()}
-        meta |= {"early_stop": self.early_stop.state_dict(), "dtype": concrete_dtype(self.config.actor)}
+        meta |= {
+            "early_stop": None if self._early_stop is None else self._early_stop.state_dict(),
+            "dtype": concrete_dtype(self.config.actor),
+        }
         try:
             with self._schedule.measured():
                 folder = self.store.save(step, states(), meta=meta)
@@ -237,13 +252,9 @@ class RunSession:
         """
         self._rows = fingerprint
         before = None if self.resumed is None else self.resumed.meta.get("rows")
-        if before not in (None, fingerprint) and not self.config.checkpoint.allow_config_change:
-            raise ConfigError(
-                f"train_dataset has other rows than those the checkpoint of step {self.first_step} was trained on (the "
-                f"file was edited or replaced); {WAYS_OUT}",
-                where="train_dataset",
-                fix=WAYS_OUT,
-            )
+        problem = rows_refusal(before, fingerprint, step=self.first_step)
+        if problem and not self.config.checkpoint.allow_config_change:
+            raise ConfigError(f"{problem}; {WAYS_OUT}", where="train_dataset", fix=WAYS_OUT)
 
     def check_unfinished(self, total_steps: int) -> None:
         """Raise FinishedError when all steps are done and the model is written: the same run has nothing left to do."""
@@ -259,16 +270,22 @@ class RunSession:
 
     def end_trackers(self, exit_code: int) -> None:
         """Tell the trackers how the run ends, with the newest numbers of it."""
+        if self._trackers is None:
+            return
+        from areal.infra.metrics.trackers.tracking import Ending
+
         finished = self.total_steps is not None and self.is_finished(self.total_steps)
         summary = {"steps": self.finished_steps, "seconds": round(time.monotonic() - self._started, 2)}
         ending = Ending(state="finished" if finished else "interrupted", exit_code=exit_code, summary=summary)
         asked = exit_code in (0, self.stop.exit_code, 130)
-        self.trackers.finish(ending if asked else replace(ending, state="failed"))
+        self._trackers.finish(ending if asked else replace(ending, state="failed"))
 
-    def _tracked(self, run_id: str) -> TrackedRun:
-        """Describe this run for the trackers."""
+    def _open_trackers(self, run_id: str) -> Trackers:
+        """Open the trackers that the configuration asks for, with a description of this run."""
+        from areal.infra.metrics.trackers.tracking import TrackedRun, open_trackers
+
         config = self.config
-        return TrackedRun(
+        run = TrackedRun(
             directory=self.directory,
             experiment=config.experiment_name,
             trial=config.trial_name,
@@ -278,9 +295,20 @@ class RunSession:
             continues=self.resumed is not None,
         )
 
+        def finished() -> dict[int, dict[str, float]]:
+            file = self.directory / METRICS_FILE
+            steps = read_metrics(file) if run.continues and file.is_file() else {}
+            return {step: values for step, values in steps.items() if step <= self.first_step}
+
+        return open_trackers(run, config.metrics.trackers, finished=finished)
+
+    @property
+    def _stopped_early(self) -> bool:
+        return self._early_stop is not None and self._early_stop.stopped
+
     @property
     def _done(self) -> str:
-        if self.early_stop.stopped:
+        if self._stopped_early:
             return f"early_stop has ended the run in {self.directory} after step {self.first_step}"
         return f"All {self.first_step} steps of the run in {self.directory} are done"
 
@@ -309,12 +337,17 @@ class RunSession:
             _logger.warning("accepted because of checkpoint.allow_config_change: %s", problem)
 
 
+def view_of(config: RunConfig) -> LiveView:
+    """Return the view of a run, which is a context; it is drawn before torch is loaded."""
+    return LiveView(title=f"{config.experiment_name}/{config.trial_name}", enabled=config.metrics.progress)
+
+
 @contextlib.contextmanager
-def open_session(config: RunConfig, *, restart: bool = False) -> Iterator[RunSession]:
+def open_session(config: RunConfig, *, restart: bool = False, view: LiveView | None = None) -> Iterator[RunSession]:
     """Lock the run directory, record configuration and log, watch for signals; close all of it at the end.
 
     restart: move what an earlier run left in the directory into `archived/` first. The later starts of a launch, which
-    repeat its command, continue what the first one began.
+    repeat its command, continue what the first one began. view: shows the run already; None opens one.
 
     log.jsonl gets this package's log lines between a line about the start and one about the end, whatever end it is;
     only a process that is killed leaves the last one out.
@@ -324,7 +357,7 @@ def open_session(config: RunConfig, *, restart: bool = False) -> Iterator[RunSes
     directory = config.directory
     with contextlib.ExitStack() as stack:
         stack.enter_context(RunLock(directory))
-        archived = complete_archive(directory)
+        archived = complete_archive(directory) if (directory / ARCHIVE_FOLDER).is_dir() else None
         if restart and os.environ.get(START_VARIABLE, "0") == "0":
             archived = archive_run(directory) or archived
         stop = stack.enter_context(StopRequest())
@@ -338,8 +371,8 @@ def open_session(config: RunConfig, *, restart: bool = False) -> Iterator[RunSes
         session: RunSession | None = None
         problem: BaseException | None = None
         try:
-            title = f"{config.experiment_name}/{config.trial_name}"
-            view = stack.enter_context(LiveView(title=title, enabled=config.metrics.progress))
+            view = view or stack.enter_context(view_of(config))
+            view.begin("looking for a checkpoint")
             session = RunSession(config, directory, stop, view)
             stack.callback(session.metrics.close)
             atomic_write(directory / "config.yaml", dump_yaml(config))

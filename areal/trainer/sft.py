@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from areal.algorithm.aggregations import Denominators
     from areal.api import LossOutput, PaddedBatch, TrainStats
+    from areal.engine.train.divided import DividedBatch
     from areal.trainer.config import SFTConfig
     from areal.trainer.rank_group import RankGroup
     from areal.trainer.session import RunSession
@@ -32,9 +34,8 @@ class SFTLearner:
         self.engine = build_engine(config, tokenizer, settings=config.actor, total_steps=total_steps)
         self.states = EngineStates({"actor": self.engine})
 
-    def learn(self, batch: PaddedBatch) -> TrainStats:
-        """Do one optimizer step."""
-        denominators = count(batch.loss_mask)
+    def learn(self, batch: DividedBatch, denominators: Denominators) -> TrainStats:
+        """Do one optimizer step. denominators: of the whole batch."""
 
         def loss_fn(logp: Tensor, _: Tensor | None, micro: PaddedBatch) -> LossOutput:
             return sft_loss(logp, mask=micro.loss_mask, denominators=denominators)
@@ -45,10 +46,9 @@ class SFTLearner:
             stats = replace(stats, metrics={})
         return stats
 
-    def evaluate(self, batch: PaddedBatch) -> float:
-        """Mean negative log-likelihood per target token."""
-        logp = self.engine.forward_logp(batch)
-        return -float((logp * batch.loss_mask).sum() / batch.loss_mask.sum().clamp(min=1))
+    def score(self, batch: DividedBatch) -> Tensor:
+        """Log-probability of every token."""
+        return self.engine.forward_logp(batch)
 
     def export(self, folder: Path) -> None:
         """Write the trained model."""
@@ -65,13 +65,15 @@ class SFTTrainer(RowTrainer["SFTConfig", SFTLearner]):
     def learn(self, ordinals: range) -> tuple[TrainStats, float]:
         """Do one optimizer step."""
         batch = collate_rows(self.rows, ordinals)
-        return self.learner.run(SFTLearner.learn, batch), float(batch.lengths.sum())
+        stats = self.learner.run(SFTLearner.learn, self.engine.divide(batch), count(batch.loss_mask))
+        return stats, float(batch.lengths.sum())
 
     def evaluate(self, count: int) -> Mapping[str, float]:
         """Return the mean negative log-likelihood per target token of the validation rows."""
         assert self.valid is not None, "only asked with validation rows"
         batch = collate_rows(self.valid, range(count))
-        return {names.EVAL_LOSS: self.learner.run(SFTLearner.evaluate, batch)}
+        logp = self.learner.run(SFTLearner.score, self.engine.divide(batch))
+        return {names.EVAL_LOSS: -float((logp * batch.loss_mask).sum() / batch.loss_mask.sum().clamp(min=1))}
 
     def export(self, folder: Path) -> None:
         """Write the trained model."""

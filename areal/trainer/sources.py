@@ -5,24 +5,22 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any
 
-from areal.dataset.loading import ShuffledRows, load_dataset
+from areal.dataset.loading import ShuffledRows, fingerprint_sources, load_dataset
 from areal.infra.rollout.episode import derive_seed
 from areal.infra.rollout.schedule import PromptSchedule, RolloutSource
-from areal.reward.combining import with_normalised_rewards
-from areal.trainer.configuration.lengths import length_limit
-from areal.trainer.evaluation.sets import start_reward
+from areal.reward.components import resolve_components
+from areal.reward.scoring import RewardSet
+from areal.trainer.configuration.validation import length_limit
 from areal.workflow.assembly import create_workflow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from areal.api import Trajectory
-    from areal.reward.scoring import RewardSet
-    from areal.trainer.config import PPOConfig
-    from areal.trainer.source_config import SourceConfig
+    from areal.reward.components import RewardChoice
+    from areal.trainer.config import PPOConfig, SourceConfig
 
 
 class TrainingSources:
@@ -46,10 +44,7 @@ class TrainingSources:
 
     def fingerprint(self) -> str:
         """Return a digest of the rows of all sources."""
-        if "" in self.rows:
-            return self.rows[""].fingerprint()
-        parts = [f"{name}:{rows.fingerprint()}" for name, rows in sorted(self.rows.items())]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return fingerprint_sources(self.rows)
 
     def start(self) -> None:
         """Start the rewards; each is imported when this returns."""
@@ -91,16 +86,19 @@ class TrainingSources:
         """Return the trajectories with the scores to train on, each by the components of its source's reward; the same
         ones where nothing is normalised (`areal.reward.combining`).
         """
+        parts = (part for reward in self._rewards.values() for part in reward.components)
+        if all(part.normalize == "none" for part in parts):
+            return trajectories
+        from areal.reward.combining import with_normalised_rewards
+
         found = list(trajectories)
-        is_changed = False
         for name, reward in self._rewards.items():
             indices = [index for index, item in enumerate(trajectories) if item.source == name]
             own = [trajectories[index] for index in indices]
             scored = with_normalised_rewards(reward.components, own)
-            is_changed = is_changed or scored is not own
             for index, item in zip(indices, scored, strict=True):
                 found[index] = item
-        return found if is_changed else trajectories
+        return found
 
     def close(self) -> None:
         """Stop the rewards. Idempotent."""
@@ -114,3 +112,22 @@ class TrainingSources:
         # Sources of one length would else be shuffled alike.
         seed = derive_seed("source", config.seed, name) if name else config.seed
         return ShuffledRows(rows, seed=seed, shuffle=source.dataset.shuffle, max_rows=source.max_rows)
+
+
+def start_reward(reward: RewardChoice, config: PPOConfig) -> RewardSet:
+    """Start the processes of a reward, with the limits of `config.rollout`; it is imported when this returns.
+
+    The reward of a run that only distils has no components: every sample scores 0.
+    """
+    started = RewardSet(
+        () if reward == "" and not config.learns_from_reward else resolve_components(reward),
+        timeout_seconds=config.rollout.reward_timeout_seconds,
+        max_workers=config.rollout.reward_workers,
+        memory_limit_mb=config.rollout.reward_memory_mb or None,
+    )
+    try:
+        started.start()
+    except BaseException:
+        started.close()
+        raise
+    return started

@@ -6,26 +6,28 @@ Servers are asked by rank 0 alone, and what they say goes to all ranks with the 
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.algorithm.packing import collate, select
+from areal.algorithm.packing import collate
 from areal.api import ConfigError, DataError, DistilledBatch, EngineError, PaddedBatch, TeacherScores
 from areal.dataset.encoding import load_tokenizer
 from areal.dataset.tokenizer_identity import check_same_tokenizer
+from areal.engine.precision import concrete_dtype
 from areal.engine.train.candidates import Top
 from areal.trainer.assembly import build_scorer
 from areal.utils.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from areal.api import Trajectory
     from areal.dataset.loading import ShuffledRows
+    from areal.engine.server.teacher import ServedTeacher
+    from areal.engine.train.divided import DividedBatch
     from areal.engine.train.runner import FrozenModel
-    from areal.engine.vllm.teacher import ServedTeacher
     from areal.trainer.config import PPOConfig
     from areal.trainer.distillation_config import DistillationConfig
 
@@ -35,9 +37,13 @@ _ROWS_CHECKED_AT_START = 1000
 class LocalTeachers:
     """Frozen teachers of one rank."""
 
-    def __init__(self, config: DistillationConfig, models: Mapping[str, FrozenModel], *, vocabulary: int) -> None:
-        """models: by name of the teacher. vocabulary: of the student."""
+    def __init__(
+        self, config: DistillationConfig, models: Mapping[str, FrozenModel], *, vocabulary: int, dtype: torch.dtype
+    ) -> None:
+        """models: by name of the teacher. vocabulary: of the student. dtype: that models are computed in."""
         self._config, self._models, self._vocabulary = config, dict(models), vocabulary
+        # Scores of float64 models keep their digits: means over them do not depend on how a step is split.
+        self._dtype = torch.promote_types(dtype, torch.float32)
         sizes = {vocabulary, *(model.vocab_size for model in models.values())}
         self._top = None
         served = any(teacher.server for teacher in config.teachers.values())
@@ -53,11 +59,26 @@ class LocalTeachers:
         self.complete = self._top is not None and not served and sizes == {self._top.k}
         """Whether the whole vocabulary is listed."""
 
-    def score(
-        self, batch: PaddedBatch, teachers: Sequence[int], *, served: TeacherScores | None, temperature: float
+    def combine(
+        self,
+        batch: PaddedBatch,
+        teachers: Sequence[int],
+        *,
+        served: TeacherScores | None,
+        score: Callable[[int, list[int]], TeacherScores],
     ) -> DistilledBatch:
-        """Score a batch. teachers: number of each row's teacher. served: what servers said, 0 on rows of others."""
+        """Return the batch with the scores of its teachers. On rank 0.
+
+        teachers: number of each row's teacher. served: what servers said, 0 on rows of others. score: calls the method
+        of this name on every rank, for a teacher and its rows.
+        """
         scores = _blank(batch, 0 if self._top is None else self._top.k) if served is None else served
+        listed = scores.candidate_logp
+        scores = replace(
+            scores,
+            logp=scores.logp.to(self._dtype),
+            candidate_logp=None if listed is None else listed.to(self._dtype),
+        )
         if scores.candidates is not None and int(scores.candidates.max()) >= self._vocabulary:
             raise EngineError(
                 f"a teacher's server lists token {int(scores.candidates.max())}, and the trained model has "
@@ -68,7 +89,7 @@ class LocalTeachers:
         for number, name in enumerate(self._config.names):
             rows = [row for row, teacher in enumerate(teachers) if teacher == number]
             if rows and name in self._models:
-                self._fill(scores, self._models[name], batch, rows, temperature)
+                self._fill(scores, score(number, rows), rows)
         values = {item.name: getattr(batch, item.name) for item in fields(PaddedBatch)}
         return DistilledBatch(
             **values,
@@ -78,38 +99,37 @@ class LocalTeachers:
             candidate_teacher_logp=scores.candidate_logp,
         )
 
-    def _fill(
-        self, scores: TeacherScores, model: FrozenModel, batch: PaddedBatch, rows: list[int], temperature: float
-    ) -> None:
-        part = select(batch, rows)
-        width = part.tokens.shape[1]
+    def score(self, number: int, batch: DividedBatch, *, temperature: float) -> TeacherScores:
+        """Return what a teacher that is here says about the rows of a batch, by all ranks together."""
+        model = self._models[self._config.names[number]]
         if self._top is None:
-            scores.logp[rows, :width] = model.forward_logp(part, temperature=temperature, only_masked=True).float()
-            return
-        found = model.forward_top(part, self._top, temperature=temperature)
-        assert scores.candidates is not None
-        assert scores.candidate_logp is not None
-        assert found.candidates is not None
-        assert found.candidate_logp is not None
-        scores.logp[rows, :width] = found.logp.float()
-        scores.candidates[rows, :width] = found.candidates
-        scores.candidate_logp[rows, :width] = found.candidate_logp.float()
+            return TeacherScores(logp=model.forward_logp(batch, temperature=temperature, only_masked=True))
+        return model.forward_top(batch, self._top, temperature=temperature)
+
+    def _fill(self, scores: TeacherScores, found: TeacherScores, rows: list[int]) -> None:
+        scores.logp[rows] = found.logp[rows].to(self._dtype)
+        if scores.candidates is not None and scores.candidate_logp is not None:
+            assert found.candidates is not None
+            assert found.candidate_logp is not None
+            scores.candidates[rows] = found.candidates[rows]
+            scores.candidate_logp[rows] = found.candidate_logp[rows].to(self._dtype)
 
 
-def build_local_teachers(config: PPOConfig, tokenizer: Any, *, student: Any) -> LocalTeachers | None:
-    """Load the teachers that have a path; None without distillation. student: the trained model.
+def build_local_teachers(
+    config: PPOConfig, distillation: DistillationConfig, tokenizer: Any, *, student: Any
+) -> LocalTeachers:
+    """Load the teachers that have a path. student: the trained model.
 
     Raises ConfigError for a teacher with another tokenizer, before anything is loaded.
     """
-    if config.distillation is None:
-        return None
-    check_teacher_tokenizers(config.distillation, tokenizer)
+    check_teacher_tokenizers(distillation, tokenizer)
     models = {
         name: build_scorer(config, tokenizer, teacher.path)
-        for name, teacher in config.distillation.teachers.items()
+        for name, teacher in distillation.teachers.items()
         if teacher.path
     }
-    return LocalTeachers(config.distillation, models, vocabulary=int(student.args.vocab_size))
+    dtype: torch.dtype = getattr(torch, concrete_dtype(config.actor))
+    return LocalTeachers(distillation, models, vocabulary=int(student.args.vocab_size), dtype=dtype)
 
 
 def check_teacher_tokenizers(config: DistillationConfig, tokenizer: Any) -> None:
@@ -127,7 +147,9 @@ class TeacherChoice:
 
         Raises EngineError for a server that does not answer, DataError for a row without a known teacher.
         """
-        from areal.engine.vllm.teacher import ServedTeacher
+        from areal.engine.server.teacher import ServedTeacher
+        from areal.engine.sglang.teacher import SGLangScores
+        from areal.engine.vllm.teacher import VLLMScores
 
         self._config, self._sources = config, sources
         self._numbers = {name: number for number, name in enumerate(config.names)}
@@ -138,6 +160,7 @@ class TeacherChoice:
         self._served: dict[int, ServedTeacher] = {
             self._numbers[name]: ServedTeacher(
                 teacher.server,
+                programs=[VLLMScores(), SGLangScores()],
                 k=self._k,
                 model=teacher.model,
                 max_concurrent=teacher.max_concurrent,

@@ -19,7 +19,7 @@ import torch
 from areal.api import ArealError
 from areal.infra.metrics import names
 from areal.models.flops import forward_flops
-from areal.models.registry import get_spec
+from areal.models.loading import blank_model
 from areal.trainer.configuration.validation import read_model_config
 from areal.utils.accelerators import peak_tflops
 from areal.utils.logging import getLogger
@@ -63,9 +63,7 @@ def _shape(config: RunConfig) -> Any:
     """Return the model without memory; None, with a line in the log, for one whose operations cannot be counted."""
     try:
         content = read_model_config(config.model)
-        spec = get_spec(str(content.get("model_type")))
-        with torch.device("meta"):
-            model = spec.model_class(spec.args_class.from_hf_config(content))
+        model = blank_model(content)
         forward_flops(model, [1])
     except ArealError as error:
         _logger.info("no FLOPs are counted: %s", error)

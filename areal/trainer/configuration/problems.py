@@ -142,11 +142,13 @@ def _meant(path: KeyPath, schema: Schema) -> str:
     section = schema_of.lookup(schema.cls, tuple(parents)).section if parents else schema.cls  # type: ignore[union-attr]  # only sections have children
     beside = list(schema_of.fields_of(section)) if section else []
     prefix = "".join(f"{part}." for part in parents)
+    same = [key for key in schema_of.key_paths(schema.cls) if key.rpartition(".")[2] == leaf]
     kinds = [other for other in schema.others if schema_of.lookup(other, path) is not None]
     if kinds:
         names = [schema_of.fields_of(other)["kind"].default for other in kinds]
-        return f"it exists only with kind: {' or '.join(names)}"
-    near = [key for key in schema_of.key_paths(schema.cls) if key.rpartition(".")[2] == leaf]
+        hint = f"; did you mean {' or '.join(same[:3])}?" if same else ""
+        return f"it exists only with kind: {' or '.join(names)}{hint}"
+    near = list(same)
     near += [f"{prefix}{name}" for name in nearest(leaf, beside)]
     if not near:
         by_leaf: dict[str, list[str]] = {}

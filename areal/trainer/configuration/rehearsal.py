@@ -10,26 +10,30 @@ this process, the reward in its own.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
-import traceback
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ArealError, ConfigError, DataError
 from areal.dataset.encoding import check_tokenizer, encode_prompt, encode_text, load_tokenizer
-from areal.dataset.loading import dataset_loader, load_dataset
+from areal.dataset.loading import ShuffledRows, dataset_loader, fingerprint_sources, load_dataset
 from areal.dataset.origins import origins_of, place_of
 from areal.dataset.tokenizer_identity import check_same_tokenizer
 from areal.engine.precision import accelerator
 from areal.hub.download import local_folder, to_fetch
 from areal.hub.names import find_name
 from areal.trainer.config import DPOConfig, PPOConfig
-from areal.trainer.configuration.lengths import length_limit, max_positions
 from areal.trainer.configuration.memory import estimate, model_shape
 from areal.trainer.configuration.problems import Problem
-from areal.trainer.configuration.validation import dataset_key, read_model_config, where_written
+from areal.trainer.configuration.validation import (
+    dataset_key,
+    length_limit,
+    max_positions,
+    read_model_config,
+    where_written,
+)
+from areal.utils.coroutines import run_coroutine
 from areal.utils.machine import host_memory
 
 if TYPE_CHECKING:
@@ -54,6 +58,10 @@ class Rehearsal:
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     """JSON values: rows of each dataset ("rows"), an "example" of them, the call of the "reward"."""
+    rows: dict[str, ShuffledRows] = field(default_factory=dict)
+    """By the key of their dataset."""
+    fingerprint: str = ""
+    """Of the training rows; "" where they cannot be read."""
 
     def add(self, key: str, message: str, fix: str = "") -> None:
         """Note a problem of a key."""
@@ -66,9 +74,11 @@ class Rehearsal:
             yield
         except ArealError as error:
             self.add(key, str(error), error.fix)
-        except Exception as error:  # noqa: BLE001 - code of users may raise anything, and the others are still tried
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            self.add(key, f"{type(error).__name__}: {error} (at {frame.filename}:{frame.lineno})")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - users' code may raise anything; the others are still tried
+            from areal.utils.user_code import blame
+
+            found = blame(error, always=True)
+            self.add(key, str(error) if found is None else found.text)
 
 
 def rehearse(
@@ -110,6 +120,7 @@ def rehearse(
         found.facts["example"] = _example(row, tokenizer)
     if all(dataset_key(name) in firsts for name in trained):
         _compare_with_batch(config, [dataset_key(name) for name in trained], found)
+        found.fingerprint = fingerprint_sources({name: found.rows[dataset_key(name)] for name in trained})
     if isinstance(config, PPOConfig):
         for name in trained:
             _try_reward(config, name, firsts.get(dataset_key(name)), tokenizer, found, broken)
@@ -141,16 +152,26 @@ def _check_model(config: PPOConfig | RowsConfig, found: Rehearsal) -> None:
         if not folder:
             continue
         with found.about(key):
-            from areal.trainer.configuration.weights import check_weights
+            from areal.trainer.configuration.weights import check_remote_weights, check_weights
 
             content = read_model_config(replace(config.model, path=folder))
-            if (name := find_name(folder)) is not None:
-                missing, num_bytes = to_fetch(name)
-                if missing:
-                    fetched = found.facts.setdefault("downloads", {})
-                    fetched[key] = {"name": str(name), "files": missing, "bytes": num_bytes}
-                    continue
-            check_weights(local_folder(folder), content, native=config.model.implementation == "native")
+            native = config.model.implementation == "native"
+            name = find_name(folder)
+            files = [] if name is None else to_fetch(name)
+            missing = [file for file in files if not file.is_cached]
+            if name is not None and missing:
+                num_bytes = sum(file.num_bytes for file in missing)
+                fetched = found.facts.setdefault("downloads", {})
+                fetched[key] = {"name": str(name), "files": len(missing), "bytes": num_bytes}
+                check_remote_weights(name, files, content, native=native)
+            else:
+                check_weights(local_folder(folder), content, native=native)
+    if config.archon is not None and config.archon.engine == "megatron":
+        with found.about("archon.engine"):
+            from areal.engine.megatron.checks import check_model
+            from areal.models.loading import blank_model
+
+            check_model(blank_model(read_model_config(config.model)), config.archon.parallel)
     positions = max_positions(config)
     if isinstance(config, PPOConfig) and positions is not None and positions <= config.gconfig.max_new_tokens:
         found.add(
@@ -195,8 +216,8 @@ def _read_rows(
         longest = fitting.longest if fitting.limit is None else min(fitting.longest, fitting.limit)
         if longest > positions:
             found.notes.append(f"{name}: the longest row has {longest} tokens, the model {positions} positions")
-    first: Mapping[str, Any] = rows[0]
-    return first
+    found.rows[name] = ShuffledRows(rows, seed=config.seed, max_rows=most)
+    return found.rows[name].at(0)
 
 
 def _compare_with_batch(config: PPOConfig | RowsConfig, keys: Sequence[str], found: Rehearsal) -> None:
@@ -280,7 +301,7 @@ def _try_reward(
             return value, dict(records[0].values) if records else {}
 
         try:
-            value, parts = asyncio.run(score())
+            value, parts = run_coroutine(score())
         except ArealError as error:
             raise ConfigError(
                 f"called with completion {completion[:60]!r} for the first training row: {error}",

@@ -104,7 +104,7 @@ def _processes(config: PPOConfig | RowsConfig) -> int | None:
 
 def _rl_sizes(config: PPOConfig) -> dict[str, int | None]:
     rollout = config.rollout
-    bound = (rollout.max_head_offpolicyness + 1) * rollout.batch_size
+    bound = (rollout.max_head_offpolicyness + 1) * rollout.batch_size + rollout.surplus_prompts
     live = min(bound, rollout.max_concurrent_prompts or bound)
     samples = rollout.batch_size * rollout.group_size
     return {
@@ -143,6 +143,11 @@ def _notes(config: PPOConfig | RowsConfig) -> Iterator[str]:
         )
     if config.rollout.consume == "drop":
         yield "rollout.consume is drop: prompts with long answers are dropped more often, which biases training"
+    elif config.rollout.surplus_prompts and not config.rollout.filter_zero_variance:
+        yield (
+            f"rollout.surplus_prompts is {config.rollout.surplus_prompts} and rollout.filter_zero_variance is off: in "
+            f"order of admission a surplus only replaces prompts that are dropped, so most of it is wasted"
+        )
     maximum = read_model_config(config.model).get("max_position_embeddings")
     if isinstance(maximum, int) and maximum < config.max_seq_len:
         yield (

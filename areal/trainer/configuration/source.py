@@ -222,6 +222,7 @@ def _plain(value: Any) -> Any:
 
 
 _TAG = "tag:yaml.org,2002:"
+_MOST_VALUES = 100_000
 _TAG_PROBLEM = "tag {!r} is not supported: a configuration holds plain values only"
 # The YAML 1.2 core schema (yaml.org/spec/1.2.2, section 10.3.2): tag, pattern, characters a match can start with.
 _CORE_SCHEMA: tuple[tuple[str, str, str], ...] = (
@@ -319,6 +320,7 @@ class _Reader:
         self.lines: dict[KeyPath, int] = {}
         self._source = source
         self._open: set[int] = set()
+        self._count = 0
 
     def read(self, text: str) -> Any:
         try:
@@ -336,6 +338,9 @@ class _Reader:
         return None if node is None else self._value(node, ())
 
     def _value(self, node: yaml.Node, path: KeyPath) -> Any:
+        self._count += 1
+        if self._count > _MOST_VALUES:
+            raise self._error(node, f"more than {_MOST_VALUES} values; aliases of aliases multiply, write fewer")
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         if node.tag not in (f"{_TAG}seq", f"{_TAG}map"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -18,9 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.algorithm.blocks import block_name
 from areal.api import ConfigError, HubError, RegistryError, unknown_name
 from areal.dataset.encoding import is_buildable
+from areal.dataset.origins import LengthLimit
 from areal.hub.download import METADATA, local_folder
 from areal.hub.names import find_name
-from areal.infra.metrics.trackers.tracking import problems as tracker_problems
+from areal.infra.metrics.trackers.config import TrackersConfig
+from areal.models.registry import SCAFFOLDS, WRAPPERS, scaffold_problem
 from areal.reward.components import RewardChoice, resolve_components
 from areal.trainer.config import DPOConfig, ModelConfig, PPOConfig, RowsConfig
 from areal.trainer.configuration.problems import DEFAULT, Problem, raise_all
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
     from areal.api import GenerationConfig
     from areal.dataset.config import DatasetConfig
-    from areal.trainer.source_config import SourceConfig
+    from areal.trainer.config import SourceConfig
 
 MODULES: Final[dict[str, str]] = {
     "dataset": "areal.dataset.registry",
@@ -152,10 +155,36 @@ def read_model_config(model: ModelConfig) -> dict[str, Any]:
     return content
 
 
+def max_positions(config: PPOConfig | RowsConfig) -> int | None:
+    """Return the model's max_position_embeddings; None where its configuration has none, or cannot be read."""
+    try:
+        value = read_model_config(config.model).get("max_position_embeddings")
+    except ConfigError:
+        return None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def length_limit(config: PPOConfig | RowsConfig, sampling: GenerationConfig | None = None) -> LengthLimit | None:
+    """Return the limit of a row that is not the dataset's own: a prompt of RL leaves room for the longest answer.
+
+    sampling: of the rows; None means that of training. Rows of other kinds of run have no limit but `max_length`.
+    """
+    if not isinstance(config, PPOConfig):
+        return None
+    context, reason = config.max_seq_len, f"{config.engine_section}.max_seq_len {config.max_seq_len}"
+    positions = max_positions(config)
+    if positions is not None and positions < context:
+        context, reason = positions, f"the model's max_position_embeddings {positions}"
+    new = (sampling or config.gconfig).max_new_tokens
+    return LengthLimit(tokens=max(0, context - new), reason=f"{reason} - max_new_tokens {new}")
+
+
 def _common_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str | RegistryError]]:
+    yield from _folder_problems(config)
     yield from _model_problems(config)
     yield from _push_problems(config)
     yield from _watched_problems(config)
+    yield from _megatron_problems(config)
     datasets: dict[str, DatasetConfig | None] = {"train_dataset": config.train_dataset}
     if isinstance(config, PPOConfig):
         datasets = {dataset_key(name): source.dataset for name, source in config.all_sources.items()}
@@ -172,14 +201,50 @@ def _common_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str 
             yield f"{key}.name", problem
         if dataset.max_length is not None and dataset.max_length < 1:
             yield f"{key}.max_length", f"expected null or at least 1, got {dataset.max_length}"
-    for name, problem in tracker_problems(config.metrics.trackers):
-        yield f"metrics.trackers.{name}", problem
+    if config.metrics.trackers != TrackersConfig():
+        from areal.infra.metrics.trackers.tracking import problems
+
+        for name, problem in problems(config.metrics.trackers):
+            yield f"metrics.trackers.{name}", problem
     if config.actor.lora is not None and importlib.util.find_spec("peft") is None:
         yield "actor.lora", "needs the package peft, which is not installed: pip install 'areal[lora]'"
     for key, low in (("total_train_epochs", 1), ("total_train_steps", 1), ("eval_every_steps", 0), ("eval_rows", 1)):
         value = getattr(config, key, None)
         if value is not None and value < low:
             yield key, f"expected at least {low}, got {value}"
+
+
+def _megatron_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str]]:
+    if config.archon is None or config.archon.engine != "megatron":
+        return
+    from areal.engine.megatron.checks import config_problems
+
+    for key, (message, fix) in config_problems(config.actor, config.archon).items():
+        yield key, f"{message}; {fix}"
+    if config.model.implementation != "native":
+        yield (
+            "model.implementation",
+            f"is {config.model.implementation}; archon.engine megatron takes weights of families of ours; write native",
+        )
+
+
+def _folder_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str]]:
+    """Yield why the folder of the run cannot be made or written, as far as that is known without trying."""
+    keys = ("output_dir",) if config.output_dir else ("experiment_name", "trial_name")
+    for key in keys:
+        text = getattr(config, key)
+        if not text.isprintable():
+            yield key, f"is {text!r}, expected printable characters: it is the name of a folder"
+            return
+        if key != "output_dir" and any(part in {"", ".", ".."} for part in text.split("/")):
+            yield key, f"is {text!r}, expected the name of a folder below runs/; set output_dir for another place"
+            return
+    folder = config.directory
+    there = next(parent for parent in (folder, *folder.absolute().parents) if os.path.lexists(parent))
+    if not there.is_dir():
+        yield keys[0], f"{folder} cannot be the folder of the run: {there} is not a folder; choose another output_dir"
+    elif not os.access(there, os.W_OK | os.X_OK):
+        yield keys[0], f"{folder} cannot be written: no permission in {there}; choose another output_dir"
 
 
 def _dataset_problem(name: str, kind: str) -> str | RegistryError | None:
@@ -225,6 +290,12 @@ def _model_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str |
         yield "model.path", str(error).removeprefix("model.path: ")
         return
     known = table("model")
+    if config.kind == "reward_model" and content.get("model_type") in WRAPPERS:
+        problem = "a checkpoint of several models, for which there is no layout of reward models"
+        yield "model.path", f"model_type is {content['model_type']!r}, {problem}; expected a text model"
+    if model.implementation == "native" and content.get("model_type") in SCAFFOLDS:
+        yield "model.path" if model.path else "model.init.model_type", scaffold_problem(str(content["model_type"]))
+        return
     if model.implementation == "native" and content.get("model_type") not in known:
         where = "model.path" if model.path else "model.init.model_type"
         supported = f"supported are {', '.join(known) or '(none)'}"

@@ -1,4 +1,4 @@
-r"""Find the answer in a text, so that samples can vote.
+r"""Find the answer in a text, so that samples can vote, and count the votes.
 
     auto      the last \boxed{...}; else what follows the last "####"; else the last number; else the whole text
     boxed     the content of the last \boxed{...}
@@ -11,6 +11,8 @@ An answer only says which samples agree. Whether it is right is the reward's bus
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from areal.api import ConfigError, load
@@ -19,7 +21,7 @@ from areal.reward.gsm8k import final_number, first_number
 from areal.trainer.evaluation_config import RULES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from decimal import Decimal
 
 _MARK: Final = "####"
@@ -61,6 +63,61 @@ def number(completion: str) -> str | None:
 def text(completion: str) -> str | None:
     """Return the whole text."""
     return completion.strip() or None
+
+
+def majority_at_k(answers: Sequence[str | None], rewards: Sequence[float], k: int) -> float:
+    """Return the expected reward of the answer that most of `k` samples give, drawn from these without replacement.
+
+    Exact: every draw is counted, none is simulated. Answers with equally many votes share the vote. A sample without
+    answer (None) abstains; where all `k` abstain, the value is their mean reward. The reward of an answer is the mean
+    over all samples that gave it.
+
+    Raises ValueError unless there are as many rewards as answers and 1 <= k <= their number.
+    """
+    if len(answers) != len(rewards) or not 1 <= k <= len(answers):
+        raise ValueError(f"maj@{k} of {len(answers)} answers with {len(rewards)} rewards: expected 1 <= k <= samples")
+    votes: dict[str, list[float]] = {}
+    abstained: list[float] = []
+    for answer, reward in zip(answers, rewards, strict=True):
+        (abstained if answer is None else votes.setdefault(answer, [])).append(reward)
+    counts = sorted(map(len, votes.values()))
+    total = math.comb(len(answers), k)
+    value = 0.0
+    for group in votes.values():
+        others = list(counts)
+        others.remove(len(group))
+        value += _wins(len(group), tuple(others), len(abstained), k) / total * (sum(group) / len(group))
+    if len(abstained) >= k:
+        value += math.comb(len(abstained), k) / total * (sum(abstained) / len(abstained))
+    return value
+
+
+@lru_cache(maxsize=65536)
+def _wins(own: int, others: tuple[int, ...], abstained: int, k: int) -> float:
+    """Count the draws of `k` in which an answer with `own` votes wins, a tie of m answers as 1/m of a draw."""
+    found = 0.0
+    for drawn in range(1, min(own, k) + 1):
+        rest = k - drawn
+        # ways[x][t]: draws of x votes for other answers, none with more than `drawn` and t with as many.
+        ways: list[dict[int, int]] = [{} for _ in range(rest + 1)]
+        ways[0][0] = 1
+        for count in others:
+            following: list[dict[int, int]] = [{} for _ in range(rest + 1)]
+            for taken, by_ties in enumerate(ways):
+                for votes in range(min(count, drawn, rest - taken) + 1):
+                    chosen = math.comb(count, votes)
+                    target = following[taken + votes]
+                    for ties, number in by_ties.items():
+                        now = ties + (votes == drawn)
+                        target[now] = target.get(now, 0) + number * chosen
+            ways = following
+        draws = sum(
+            number * math.comb(abstained, rest - taken) / (ties + 1)
+            for taken, by_ties in enumerate(ways)
+            for ties, number in by_ties.items()
+        )
+        found += math.comb(own, drawn) * draws
+    return found
 
 
 def _short(content: str) -> str | None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from areal.infra.metrics import names
 from areal.infra.metrics.samples import component_metrics, stats_metrics, use_metrics
 from areal.infra.rollout.episode import derive_seed
-from areal.trainer.evaluation.statistics import majority_at_k, pass_at_k
 from areal.trainer.evaluation_config import sizes
 
 if TYPE_CHECKING:
@@ -49,8 +48,12 @@ class EvalSample:
     """Fields of `areal.api.RewardUse` of each reward component, all attempts at the sample together."""
 
     @staticmethod
-    def scored(trajectory: Trajectory, *, stream: str, seed: int, answer: Callable[[str], str | None]) -> EvalSample:
-        """Describe what an episode returned. stream and seed: as in `EpisodeRunner`."""
+    def scored(
+        trajectory: Trajectory, *, stream: str, seed: int, answer: Callable[[str], str | None] | None
+    ) -> EvalSample:
+        """Describe what an episode returned. stream and seed: as in `EpisodeRunner`. answer: finds what it votes with;
+        None where nobody votes.
+        """
         completion = str(trajectory.text.get("completion", ""))
         row, sample, attempt = trajectory.group_id, trajectory.sample_index, trajectory.provenance.attempt
         return EvalSample(
@@ -58,7 +61,7 @@ class EvalSample:
             sample=sample,
             seed=derive_seed(stream, seed, row, sample, attempt, 0),
             reward=float(trajectory.reward),
-            answer=answer(completion),
+            answer=None if answer is None else answer(completion),
             length=trajectory.num_sampled,
             truncated=trajectory.truncated,
             prompt=str(trajectory.text.get("prompt", "")),
@@ -102,7 +105,7 @@ class SetResult:
     def values(self) -> dict[str, list[float]]:
         """Metric to its value in every row, NaN where the row has too few scored samples for it.
 
-        avg@k is the mean reward, pass@k and maj@k are defined in `areal.trainer.evaluation.statistics`.
+        avg@k is the mean reward; for the others see `pass_at_k` and `areal.trainer.evaluation.answers.majority_at_k`.
         """
         scored = [[item for item in row if item.reward is not None] for row in self.rows]
         found = {f"avg@{self.k}": [_mean([item.reward or 0.0 for item in row]) for row in scored]}
@@ -151,9 +154,25 @@ class SetResult:
         return pass_at_k(len(row), passed, k) if len(row) >= k else math.nan
 
 
+def pass_at_k(num_samples: int, num_passed: int, k: int) -> float:
+    """Return the chance that one of `k` samples passes: 1 - C(n - c, k) / C(n, k), without bias (Chen et al. 2021,
+    arXiv 2107.03374, equation 1).
+
+    Raises ValueError unless 1 <= k <= num_samples and 0 <= num_passed <= num_samples.
+    """
+    if not (1 <= k <= num_samples and 0 <= num_passed <= num_samples):
+        raise ValueError(
+            f"pass@{k} of {num_passed} passed in {num_samples} samples: expected 1 <= k <= samples and 0 <= passed "
+            f"<= samples"
+        )
+    return 1.0 - math.comb(num_samples - num_passed, k) / math.comb(num_samples, k)
+
+
 def _votes(row: Sequence[EvalSample], k: int) -> float:
     if len(row) < k:
         return math.nan
+    from areal.trainer.evaluation.answers import majority_at_k
+
     return majority_at_k([item.answer for item in row], [item.reward or 0.0 for item in row], k)
 
 

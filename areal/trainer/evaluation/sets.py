@@ -1,26 +1,36 @@
-"""Build the named sets of a configuration: rows, reward, workflow and sampling of each."""
+"""Build the named sets of a configuration (rows, reward, workflow and sampling of each), and evaluate them during a
+run: all of them, on the engine that rolls out, between two training steps.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from areal.api import ConfigError
-from areal.reward.components import resolve_components
-from areal.reward.scoring import RewardSet
+from areal.infra.rollout.groups import added_uses
+from areal.infra.rollout.loop_thread import never
 from areal.trainer.assembly import load_rows
-from areal.trainer.configuration.lengths import length_limit
-from areal.trainer.evaluation.answers import answer_rule
+from areal.trainer.configuration.validation import length_limit
+from areal.trainer.evaluation.samples import EvalSample, SetResult
+from areal.trainer.sources import start_reward
+from areal.utils.logging import getLogger
 from areal.workflow.assembly import create_workflow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from areal.api import GenerationConfig, RolloutWorkflow
+    from areal.api import GenerationConfig, PromptGroup, RolloutWorkflow
     from areal.dataset.loading import ShuffledRows
+    from areal.infra.rollout.executor import RolloutExecutor
+    from areal.infra.rollout.loop_thread import ShouldStop
     from areal.reward.components import RewardChoice
+    from areal.reward.scoring import RewardSet
     from areal.trainer.config import PPOConfig
     from areal.trainer.evaluation_config import EvalSetConfig
+
+_logger = getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +44,18 @@ class EvaluationSet:
     """Of the rows."""
     gconfig: GenerationConfig
     workflow: RolloutWorkflow
-    answer: Callable[[str], str | None]
+
+    @property
+    def votes(self) -> bool:
+        """Whether samples are compared with each other: of one or two, the vote is their mean."""
+        return self.config.samples > 2
+
+    @cached_property
+    def answer(self) -> Callable[[str], str | None]:
+        """Return what finds the answer that a sample votes with. Raises RegistryError for an unknown rule."""
+        from areal.trainer.evaluation.answers import answer_rule
+
+        return answer_rule(self.config.answer)
 
     @property
     def stream(self) -> str:
@@ -87,7 +108,7 @@ class EvaluationSets:
         gconfig = sampling_of(settings, config)
         source, count = rows_of(settings, config, tokenizer)
         own = bool(settings.workflow)
-        return EvaluationSet(
+        built = EvaluationSet(
             name=name,
             config=settings,
             rows=tuple(source.row(index) for index in range(count)),
@@ -100,8 +121,10 @@ class EvaluationSets:
                 tokenizer=tokenizer,
                 options=settings.workflow_options if own else config.workflow_options,
             ),
-            answer=answer_rule(settings.answer),
         )
+        if built.votes:
+            _ = built.answer  # now, so that a rule that cannot be imported is reported before anything is sampled
+        return built
 
     def _reward(self, name: str, settings: EvalSetConfig) -> RewardSet:
         if settings.reward:
@@ -120,25 +143,6 @@ class EvaluationSets:
         started = start_reward(reward, self._config)
         self._owned.append(started)
         return started
-
-
-def start_reward(reward: RewardChoice, config: PPOConfig) -> RewardSet:
-    """Start the processes of a reward, with the limits of `config.rollout`; it is imported when this returns.
-
-    The reward of a run that only distils has no components: every sample scores 0.
-    """
-    started = RewardSet(
-        () if reward == "" and not config.learns_from_reward else resolve_components(reward),
-        timeout_seconds=config.rollout.reward_timeout_seconds,
-        max_workers=config.rollout.reward_workers,
-        memory_limit_mb=config.rollout.reward_memory_mb or None,
-    )
-    try:
-        started.start()
-    except BaseException:
-        started.close()
-        raise
-    return started
 
 
 def rows_of(settings: EvalSetConfig, config: PPOConfig, tokenizer: Any) -> tuple[ShuffledRows, int]:
@@ -163,3 +167,69 @@ def sampling_of(settings: EvalSetConfig, config: PPOConfig) -> GenerationConfig:
             fix="give the set a gconfig of its own, or set samples to 1",
         )
     return config.gconfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Results of all sets after a number of training steps."""
+
+    step: int
+    results: Mapping[str, SetResult]
+    """By the names of the sets."""
+
+    def metrics(self) -> dict[str, float]:
+        """Names as they stand in metrics.jsonl."""
+        return {name: value for result in self.results.values() for name, value in result.metrics().items()}
+
+
+class Evaluator:
+    """Samples every set anew for each evaluation, with the same seeds: only the weights differ between two of them."""
+
+    def __init__(self, sets: EvaluationSets, executor: RolloutExecutor, *, seed: int) -> None:
+        self.sets = sets
+        self._executor = executor
+        self._seed = seed
+
+    def run(self, step: int, should_stop: ShouldStop = never) -> Evaluation | None:
+        """Evaluate now; None without sets. Raises RolloutStoppedError soon after `should_stop` says so."""
+        if not self.sets.sets:
+            return None
+        results = {}
+        for chosen in self.sets:
+            groups = self._executor.evaluate(
+                chosen.rows,
+                workflow=chosen.workflow,
+                group_size=chosen.config.samples,
+                stream=chosen.stream,
+                should_stop=should_stop,
+            )
+            result = SetResult(
+                name=chosen.name,
+                k=chosen.config.samples,
+                pass_reward=chosen.config.pass_reward,
+                rows=tuple(self._samples(chosen, group) for group in groups),
+                reward_uses=added_uses(group.reward_uses for group in groups),
+            )
+            _report(step, result)
+            results[chosen.name] = result
+        return Evaluation(step=step, results=results)
+
+    def _samples(self, chosen: EvaluationSet, group: PromptGroup) -> tuple[EvalSample, ...]:
+        # An episode that branched has several trajectories; the first one stands for it.
+        first = {item.sample_index: item for item in reversed(group.trajectories)}
+        answer = chosen.answer if chosen.votes else None
+        return tuple(
+            EvalSample.scored(first[index], stream=chosen.stream, seed=self._seed, answer=answer)
+            if index in first
+            else EvalSample.lost(group.ordinal, index, group.faults, stream=chosen.stream, seed=self._seed)
+            for index in range(chosen.config.samples)
+        )
+
+
+def _report(step: int, result: SetResult) -> None:
+    score = result.metrics().get(f"eval/{result.name}/avg@{result.k}")
+    shown = "nothing could be scored" if score is None else f"avg@{result.k} {score:.3f}"
+    _logger.info("evaluation of %s at step %d: %s over %d rows", result.name, step, shown, len(result.rows))
+    if result.lost:
+        message = "evaluation of %s: %d samples could not be scored; the first: %s"
+        _logger.warning(message, result.name, result.lost, result.first_fault)

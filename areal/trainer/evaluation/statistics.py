@@ -1,4 +1,4 @@
-"""Numbers about sampled answers: pass@k, majority vote, bootstrap intervals, and a comparison of two models.
+"""Numbers about scores of rows: bootstrap intervals, and a comparison of two models.
 
 A row has n samples with rewards; everything is computed per row first, and rows are what is resampled: samples of one
 row are not independent, so an interval that took them for independent would be too narrow.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,75 +23,6 @@ EXACT_FLIPS: Final = 14
 PERMUTATIONS: Final = 20_000
 _CHUNK: Final = 2_000_000
 """Numbers that are drawn at once."""
-
-
-def pass_at_k(num_samples: int, num_passed: int, k: int) -> float:
-    """Return the chance that one of `k` samples passes: 1 - C(n - c, k) / C(n, k), without bias (Chen et al. 2021,
-    arXiv 2107.03374, equation 1).
-
-    Raises ValueError unless 1 <= k <= num_samples and 0 <= num_passed <= num_samples.
-    """
-    if not (1 <= k <= num_samples and 0 <= num_passed <= num_samples):
-        raise ValueError(
-            f"pass@{k} of {num_passed} passed in {num_samples} samples: expected 1 <= k <= samples and 0 <= passed "
-            f"<= samples"
-        )
-    return 1.0 - math.comb(num_samples - num_passed, k) / math.comb(num_samples, k)
-
-
-def majority_at_k(answers: Sequence[str | None], rewards: Sequence[float], k: int) -> float:
-    """Return the expected reward of the answer that most of `k` samples give, drawn from these without replacement.
-
-    Exact: every draw is counted, none is simulated. Answers with equally many votes share the vote. A sample without
-    answer (None) abstains; where all `k` abstain, the value is their mean reward. The reward of an answer is the mean
-    over all samples that gave it.
-
-    Raises ValueError unless there are as many rewards as answers and 1 <= k <= their number.
-    """
-    if len(answers) != len(rewards) or not 1 <= k <= len(answers):
-        raise ValueError(f"maj@{k} of {len(answers)} answers with {len(rewards)} rewards: expected 1 <= k <= samples")
-    votes: dict[str, list[float]] = {}
-    abstained: list[float] = []
-    for answer, reward in zip(answers, rewards, strict=True):
-        (abstained if answer is None else votes.setdefault(answer, [])).append(reward)
-    counts = sorted(map(len, votes.values()))
-    total = math.comb(len(answers), k)
-    value = 0.0
-    for group in votes.values():
-        others = list(counts)
-        others.remove(len(group))
-        value += _wins(len(group), tuple(others), len(abstained), k) / total * (sum(group) / len(group))
-    if len(abstained) >= k:
-        value += math.comb(len(abstained), k) / total * (sum(abstained) / len(abstained))
-    return value
-
-
-@lru_cache(maxsize=65536)
-def _wins(own: int, others: tuple[int, ...], abstained: int, k: int) -> float:
-    """Count the draws of `k` in which an answer with `own` votes wins, a tie of m answers as 1/m of a draw."""
-    found = 0.0
-    for drawn in range(1, min(own, k) + 1):
-        rest = k - drawn
-        # ways[x][t]: draws of x votes for other answers, none with more than `drawn` and t with as many.
-        ways: list[dict[int, int]] = [{} for _ in range(rest + 1)]
-        ways[0][0] = 1
-        for count in others:
-            following: list[dict[int, int]] = [{} for _ in range(rest + 1)]
-            for taken, by_ties in enumerate(ways):
-                for votes in range(min(count, drawn, rest - taken) + 1):
-                    chosen = math.comb(count, votes)
-                    target = following[taken + votes]
-                    for ties, number in by_ties.items():
-                        now = ties + (votes == drawn)
-                        target[now] = target.get(now, 0) + number * chosen
-            ways = following
-        draws = sum(
-            number * math.comb(abstained, rest - taken) / (ties + 1)
-            for taken, by_ties in enumerate(ways)
-            for ties, number in by_ties.items()
-        )
-        found += math.comb(own, drawn) * draws
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,12 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError
+from areal.dataset.config import DatasetConfig
 from areal.dataset.files import SUFFIXES
 from areal.infra.checkpoint.archive import INPUTS_FOLDER
+from areal.trainer.config import SourceConfig
 from areal.trainer.configuration.source import config_from_mapping, dump_yaml, flatten, to_mapping
+from areal.trainer.evaluation_config import EvalSetConfig
 from areal.trainer.python.rows import GivenRows, given_rows
 from areal.utils.given import PREFIX, is_given
 
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 _SHORT: Final = {"train": "train_dataset", "valid": "valid_dataset"}
 """Keywords that stand for a section."""
+_WITH_ROWS: Final = {"eval_sets": EvalSetConfig, "sources": SourceConfig}
+"""Sections by name, each with a dataset."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +76,8 @@ class Built:
     """Objects that no other process can import, by name (`areal.utils.given`)."""
     rows: tuple[GivenRows, ...]
     """Rows that were given in memory; they belong into `inputs/` of the run directory."""
+    mapping: Mapping[str, Any]
+    """What was given, as a file would say it; all else in `config` are defaults."""
 
     def write_rows(self) -> None:
         """Write the rows to where the configuration says they are."""
@@ -94,7 +101,7 @@ def build(kind: str, values: Mapping[str, Any], *, source: str, objects: Mapping
         if values.get(short) is not None:
             mapping[key] = {**draft.dataset(short, values[short]), **_as_section(mapping.get(key), key)}
     config = config_from_mapping(mapping, source=source)
-    return Built(config=config, objects=draft.objects, rows=tuple(draft.rows))
+    return Built(config=config, objects=draft.objects, rows=tuple(draft.rows), mapping=mapping)
 
 
 class _Draft:
@@ -112,8 +119,11 @@ class _Draft:
             return self._model(value)
         if key in _SHORT.values():
             return self.dataset(key, value)
-        if key == "eval_sets" and isinstance(value, Mapping):
-            return {name: self._eval_set(f"eval-{name}", chosen) for name, chosen in value.items()}
+        if key in _WITH_ROWS and isinstance(value, Mapping):
+            return {
+                self._name(key, name): self._with_rows(f"{key}.{name}", chosen, _WITH_ROWS[key])
+                for name, chosen in value.items()
+            }
         return self.plain(key, value)
 
     def dataset(self, key: str, value: Any) -> dict[str, Any]:
@@ -128,7 +138,8 @@ class _Draft:
             return {"name": self._path_of(key, value)}
         if value is None:
             raise ConfigError(f"{key} is None, expected rows or the name of a dataset", where=key, fix="give rows")
-        rows = given_rows(value, what=key.removesuffix("_dataset"))
+        what = key.removesuffix("_dataset")
+        rows = given_rows(value, what=what, prefix=what.replace("eval_sets.", "eval-").replace("sources.", "source-"))
         self.rows.append(rows)
         return {"name": "jsonl", "path": str(self._folder / rows.file_name)}
 
@@ -162,17 +173,23 @@ class _Draft:
             return {"init": self.plain("model", value)}
         return self.plain("model", value)
 
-    def _eval_set(self, key: str, value: Any) -> Any:
-        keys = {"dataset", "rows", "samples", "gconfig", "reward", "workflow"}
-        if is_dataclass(value) or (isinstance(value, Mapping) and keys & set(value)):
-            chosen = (
-                dict(value) if isinstance(value, Mapping) else {f.name: getattr(value, f.name) for f in fields(value)}
+    def _with_rows(self, key: str, value: Any, section: type[EvalSetConfig | SourceConfig]) -> dict[str, Any]:
+        """Return a section that has a dataset among its keys; rows alone, and the name or section of a dataset, stand
+        for that."""
+        if isinstance(value, section):
+            value = {item.name: getattr(value, item.name) for item in fields(value)}
+        names = {item.name for item in fields(DatasetConfig)} - {item.name for item in fields(section)}
+        is_section = isinstance(value, Mapping) and not _is_library(value, "datasets") and not names & set(value)
+        if not is_section:
+            return {"dataset": self.dataset(key, value)}
+        if "dataset" not in value and {item.name for item in fields(section)} >= set(value):
+            raise ConfigError(
+                f"{key} has no dataset, expected rows or the name of one", where=key, fix="give the key dataset"
             )
-            dataset = self.dataset(key, chosen.pop("dataset", None))
-            section: dict[str, Any] = self.plain(key.replace("eval-", "eval_sets.", 1), chosen)
-            section["dataset"] = dataset
-            return section
-        return {"dataset": self.dataset(key, value)}
+        found: dict[str, Any] = {}
+        for name, inner in value.items():
+            found[name] = self.dataset(key, inner) if name == "dataset" else self.plain(f"{key}.{name}", inner)
+        return found
 
     def _name(self, key: str, name: Any) -> str:
         if isinstance(name, str):
@@ -190,9 +207,10 @@ class _Draft:
             return f"{PREFIX}{known}"
         named = getattr(value, "func", value)
         own = getattr(named, "__name__", type(value).__name__)
-        # A lambda has no name of its own: it goes by the key that it is given for.
-        keys = (part for part in reversed(key.split(".")) if part.isidentifier() and part != "path")
-        first = own if own.isidentifier() else next(keys, "function")
+        # A lambda has no name of its own: it goes by that of its component, of its source or set, or by its key.
+        parts = [part for part in reversed(key.split(".")) if part.isidentifier()]
+        named_by = (part for part in parts if part not in {"path", "reward", *_WITH_ROWS})
+        first = own if own.isidentifier() else next(named_by, "reward" if "reward" in parts else "function")
         name, number = first, 1
         while name in self.objects:
             number += 1

@@ -29,7 +29,8 @@ from areal.trainer.config import PPOConfig
 from areal.trainer.configuration.threads import start_threads
 from areal.trainer.hub_sources import pin_sources
 from areal.trainer.inference import build_inference_engine
-from areal.trainer.learner import Policy, build_learner
+from areal.trainer.learner import Policy, PolicyLearner
+from areal.trainer.policy_models import build_models
 from areal.trainer.python.arguments import build
 from areal.trainer.rank_group import RankGroup
 from areal.utils.seeding import seed_everything
@@ -103,13 +104,15 @@ class PolicyLoop:
         start_threads(config)
         self.tokenizer = tokenizer_of(config.model)
         group = RankGroup()
-        distributed = group.create(build_learner, config, self.tokenizer, total_steps)
-        self.learner = distributed.local
+        models = group.create(build_models, config, self.tokenizer, total_steps)
+        self.models = models.local
+        """Actor, and critic and reference if there are any."""
+        self.learner = PolicyLearner(models)
         """Computes log-probabilities and advantages, `prepare(trajectories)`, and learns, `update(batch)`."""
         self.actor = self.learner.actor
         """The training engine: `actor.train_batch(batch, loss_function)` takes a loss of one's own."""
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="areal-loop-")))
-        policy = Policy(config, distributed, self.tokenizer)
+        policy = Policy(config, models, self.tokenizer)
         self.engine = build_inference_engine(
             config, actor=policy, tokenizer=self.tokenizer, directory=folder, version=0
         )
@@ -165,13 +168,13 @@ class PolicyLoop:
     def publish(self) -> None:
         """Give the trained weights to the inference engine; after updates by `actor.train_batch`."""
         version = self.actor.version + 1
-        weights = self.learner.publish(version)
+        weights = self.models.publish(version)
         self.engine.update_weights(WeightUpdateMeta(kind="memory", version=version, state_dict=weights))
 
     def save(self, folder: str | Path) -> Path:
         """Write the model and its tokenizer in Hugging Face format; returns the folder."""
         place = Path(folder)
-        self.learner.export(place)
+        self.models.export(place)
         self.tokenizer.save_pretrained(place)
         return place
 

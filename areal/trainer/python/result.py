@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from areal.api import UsageError
+from areal.api import ArealError, UsageError
+from areal.infra.metrics import names
 from areal.infra.metrics.logger import read_metrics
 from areal.infra.metrics.report import metrics_file_of
 from areal.trainer.config import PPOConfig, RewardModelConfig
@@ -23,8 +24,30 @@ if TYPE_CHECKING:
     from areal.trainer.python.arguments import RunSettings
 
 
+_ROWS_SHOWN: Final = 10
+_HEADLINES: Final = {names.REWARD_MEAN: "reward", names.ACCURACY: "accuracy", names.LOSS: "loss"}
+"""What tells first how a run went, and what it is called."""
+
+
 class MetricTable(list[dict[str, float]]):
-    """One dict of metrics for each step, in order; the key "step" is the number of finished steps."""
+    """One dict of metrics for each step, in order; the key "step" is the number of finished steps.
+
+    Printed, it is a table of the last steps with the metrics that are looked at first.
+    """
+
+    def __repr__(self) -> str:
+        """Return the table."""
+        known = {key for row in self for key in row}
+        first = (names.REWARD_MEAN, names.LOSS, names.ACCURACY, names.LENGTH_MEAN, names.KL)
+        shown = ["step", *(name for name in first if name in known)]
+        shown += [name for name in (names.EVAL_LOSS, names.EVAL_ACCURACY) if name in known]
+        shown += names.eval_scores(known)
+        lines = [shown, *([_cell(row.get(name)) for name in shown] for row in self[-_ROWS_SHOWN:])]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        text = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+        before = max(0, len(self) - _ROWS_SHOWN)
+        count = f"{len(known)} metrics of {len(self)} rows" + (f", the last {_ROWS_SHOWN} shown" if before else "")
+        return "\n".join([*text, f"({count}; column(name) has one of them, to_pandas() all)"])
 
     def column(self, name: str) -> list[float]:
         """Return the values of one metric, steps without it left out. Raises UsageError for one that no step has."""
@@ -44,7 +67,11 @@ class MetricTable(list[dict[str, float]]):
         return pandas.DataFrame(list(self))
 
 
-@dataclass(frozen=True, kw_only=True)
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainResult:
     """A run that has ended; its files are in `directory`, and `areal report`, `areal eval` and others read them."""
 
@@ -52,8 +79,24 @@ class TrainResult:
     """The configuration as it was used; `config.to_yaml()` is a file for `areal train`."""
     summary: Mapping[str, Any]
     """What `areal train --json` prints."""
-    objects: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    objects: Mapping[str, Any] = field(default_factory=dict)
     """Functions of the program that the configuration names."""
+
+    def __repr__(self) -> str:
+        """Say in one line how far the run came, how good the model is and where it lies."""
+        steps, total = self.summary["steps"], self.summary["total_steps"]
+        words = [f"{steps} of {total} steps" if steps < total else f"{steps} steps"]
+        if self.summary.get("stopped_early"):
+            words[0] += ", stopped early"
+        words += [f"{label} {value:.4g}" for label, value in self._last().items()]
+        if self.checkpoint is None:
+            words.append(f"not finished: train() continues {self.directory}")
+        else:
+            words.append(str(self.checkpoint))
+        best = (self.summary["exports"] or {}).get("best")
+        if best is not None:
+            words.append(f"best after step {best['step']}: {best['folder']}")
+        return f"<TrainResult: {'; '.join(words)}>"
 
     @property
     def directory(self) -> Path:
@@ -127,10 +170,10 @@ class TrainResult:
         config = built.config
         assert isinstance(config, PPOConfig), "of kind rl"
         built.write_rows()
-        names = tuple(own or sets or ())
+        chosen = tuple(own or sets or ())
         output = self.directory / "eval" / ("-".join(own) or model.name)
         with given(built.objects):
-            target = with_sets(EvalTarget(name=str(model), config=config, sets=(), output=output), names)
+            target = with_sets(EvalTarget(name=str(model), config=config, sets=(), output=output), chosen)
             start_threads(config)
             return evaluate(target, restart=restart)
 
@@ -151,6 +194,18 @@ class TrainResult:
         best = (self.summary["exports"] or {}).get("best")
         step = int(self.summary["steps"] if best is None else best["step"])
         return push_model(self.directory, model, name, step=step, private=private)
+
+    def _last(self) -> dict[str, float]:
+        """Return the last value of what the run is about: the reward, else the accuracy of pairs, else the loss."""
+        try:
+            metrics = self.metrics
+        except (OSError, ArealError):  # the run was moved or archived meanwhile
+            return {}
+        for name, label in _HEADLINES.items():
+            for row in reversed(metrics):
+                if name in row:
+                    return {label: row[name]}
+        return {}
 
     def _model(self) -> Path:
         model = self.best_checkpoint

@@ -1,6 +1,6 @@
 """Rows that are in memory, as files in the run directory that the loaders read like all others.
 
-    rows = given_rows([{"prompt": "8*9=", "answer": "72"}], what="train")
+    rows = given_rows([{"prompt": "8*9=", "answer": "72"}], what="train", prefix="train")
     rows.file_name        # "train-5d41402abc4b2a76.jsonl": named by its content
     rows.write(folder)
 
@@ -43,11 +43,11 @@ class GivenRows:
             self.save(folder / self.file_name)
 
 
-def given_rows(value: Any, *, what: str) -> GivenRows:
+def given_rows(value: Any, *, what: str, prefix: str) -> GivenRows:
     """Return rows from a list, generator or other iterable of dicts (of texts: prompts), a Dataset or a DataFrame.
 
-    what: begins the name of the file and messages, e.g. "train". Raises ConfigError for anything else, DataError with
-    the number of the row for a row other than a dict and a value that JSON does not have.
+    what: begins messages, e.g. "train" or "sources.easy". prefix: begins the name of the file. Raises ConfigError for
+    anything else, DataError with the number of the row for a row other than a dict and a value that JSON does not have.
     """
     package = type(value).__module__.partition(".")[0]
     if package == "datasets" and isinstance(value, Mapping):
@@ -58,7 +58,7 @@ def given_rows(value: Any, *, what: str) -> GivenRows:
             fix=f'give one split, e.g. {what}=dataset["train"]',
         )
     if package == "datasets" and hasattr(value, "to_parquet"):
-        return _of_dataset(value, what)
+        return _of_dataset(value, what, prefix)
     if package == "pandas" and hasattr(value, "to_dict"):
         value = value.to_dict("records")
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
@@ -67,7 +67,7 @@ def given_rows(value: Any, *, what: str) -> GivenRows:
     if not text:
         raise DataError(f"{what} has no rows", where=what, fix="give at least one row")
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return GivenRows(file_name=f"{what}-{digest}.jsonl", save=lambda path: atomic_write(path, text))
+    return GivenRows(file_name=f"{prefix}-{digest}.jsonl", save=lambda path: atomic_write(path, text))
 
 
 def _lines(rows: Iterable[Any], what: str) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _column_of(row: Mapping[str, Any]) -> str:
     return "a column cannot be written"
 
 
-def _of_dataset(dataset: Any, what: str) -> GivenRows:
+def _of_dataset(dataset: Any, what: str, prefix: str) -> GivenRows:
     if len(dataset) == 0:
         raise DataError(f"{what} has no rows", where=what, fix="give at least one row")
     digest = hashlib.sha256(str(dataset.features).encode())
@@ -119,4 +119,4 @@ def _of_dataset(dataset: Any, what: str) -> GivenRows:
         dataset.to_parquet(str(unfinished))
         unfinished.replace(path)
 
-    return GivenRows(file_name=f"{what}-{digest.hexdigest()[:16]}.parquet", save=save)
+    return GivenRows(file_name=f"{prefix}-{digest.hexdigest()[:16]}.parquet", save=save)

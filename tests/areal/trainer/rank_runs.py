@@ -16,6 +16,7 @@ import runs as rl_runs
 import torch
 
 from areal.api import CheckpointError
+from areal.dataset.encoding import load_tokenizer
 from areal.engine.config import ArchonConfig
 from areal.infra.metrics.logger import read_metrics
 from areal.models import from_config, from_pretrained
@@ -52,6 +53,25 @@ def rl(folder, **changes):
     return rl_runs.tiny(folder, **NUMBERS, **changes)
 
 
+def distillation(folder, **changes):
+    """Two teachers by row beside a reward: one rule for what they list, on every rank."""
+    teachers = {}
+    for name, seed in (("plus", 6), ("times", 7)):
+        path = folder.parent / f"teacher-{name}"
+        if not path.exists():
+            from_config(pair_runs.MODEL, seed=seed, dtype=torch.float32, device="cpu").save_pretrained(path)
+            load_tokenizer(rl_runs.BASE["model.tokenizer_path"]).save_pretrained(path)
+        teachers[name] = {"path": str(path)}
+    rows = folder.parent / "taught.jsonl"
+    if not rows.exists():
+        lines = [json.loads(line) for line in rl_runs.ROWS.read_text(encoding="utf-8").splitlines()]
+        lines = [line | {"source": ("plus", "times")[number % 2]} for number, line in enumerate(lines)]
+        rows.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    taught = {"teachers": teachers, "loss": {"divergence": "js", "estimator": "top_k", "k": 5}}
+    changes |= checkpoint(folder.parent / "start")
+    return rl_runs.tiny(folder, **NUMBERS, train_dataset__path=str(rows), distillation=taught, **changes)
+
+
 def sft(folder, **changes):
     rows = {}
     for dataset in ("train_dataset", "valid_dataset"):
@@ -83,6 +103,7 @@ def foreign(folder, **changes):
 
 MAKERS = {
     "rl": rl,
+    "distillation": distillation,
     "sft": sft,
     "adapters": adapters,
     "foreign": foreign,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -181,6 +182,11 @@ def test_a_consequence_of_a_wrong_value_is_not_reported_as_a_problem_of_its_own(
         ("seed: !!int abc\n", "'abc' is not of type int"),
         ("model: &a {init: *a}\n", "contains itself"),
         ("seed: 1\n---\nseed: 2\n", "not valid YAML"),
+        (
+            "model:\n  init:\n    a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+            + "".join(f"    {to}: &{to} [{', '.join([f'*{of}'] * 10)}]\n" for of, to in pairwise("abcdefghi")),
+            "more than 100000 values",
+        ),
     ],
 )
 def test_a_file_that_is_not_a_plain_mapping_is_refused_with_its_line(write, text, expected):
@@ -230,6 +236,20 @@ _scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False
 )
 def test_dumped_yaml_reads_back_as_the_same_values(value):
     assert source.parse_value(source.dump(value), where="test") == value
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("seed=-1", "seed is -1, expected >= 0 and < 4294967296"),
+        ("seed=4294967296", "expected >= 0 and < 4294967296"),
+        ("rollout.group_size=99999999999999999999", "expected >= 1 and <= 65536"),
+    ],
+)
+def test_numbers_that_nothing_can_work_with_are_refused(override, expected):
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, [override])
+    assert expected in str(caught.value)
 
 
 def test_infinite_values_are_read_as_such_by_the_yaml_layer():

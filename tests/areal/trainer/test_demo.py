@@ -36,7 +36,7 @@ def test_rewards_dealt_out_at_random_teach_nothing(tmp_path):
     result, gain = demo(tmp_path / "demo", control="shuffled-rewards")
     assert gain < 0.08
     assert not result["learnt"]
-    signs = {finding.rule for finding in diagnose(load_record(tmp_path / "demo" / "grpo"))}
+    signs = {finding.name for finding in diagnose(load_record(tmp_path / "demo" / "grpo"))}
     assert signs & {"flat_unexplained", "groups_all_wrong", "reward_fell"}
 
 

@@ -20,7 +20,9 @@ from areal.models import from_config, from_pretrained, save_pretrained
 from areal.trainer.assembly import load_rows, tokenizer_of
 from areal.trainer.configuration.source import load_config
 from areal.trainer.configuration.validation import find_problems
-from areal.trainer.learner import build_learner
+from areal.trainer.learner import PolicyLearner
+from areal.trainer.policy_models import build_models
+from areal.trainer.rank_group import RankGroup
 from areal.trainer.session import open_session
 from areal.trainer.sft import SFTTrainer
 from areal.trainer.teachers import TeacherChoice
@@ -53,6 +55,10 @@ def _distilling(output_dir: Path, teacher: str, **changes):
         "actor__lr": 1e-2,
     }
     return runs.tiny(output_dir, **(settings | changes))
+
+
+def learner_of(config):
+    return PolicyLearner(RankGroup().create(build_models, config, tokenizer_of(config.model), 4))
 
 
 def _trajectories(count: int = 6) -> list[Trajectory]:
@@ -112,17 +118,17 @@ def test_every_row_is_scored_by_its_own_teacher_and_updates_do_not_depend_on_mic
             actor__dtype="float64",
             gconfig__temperature=0.7,
         )
-        learner = build_learner(config, tokenizer_of(config.model), 4)
+        learner = learner_of(config)
         batch = learner.prepare(_trajectories(), numbers)
         assert isinstance(batch, DistilledBatch)
         metrics = learner.update(batch)
-        results.append((metrics, {name: value.clone() for name, value in learner.weights().items()}))
+        results.append((metrics, {name: value.clone() for name, value in learner.actor.weights().items()}))
     plain = collate(_trajectories())
     for number, folder in enumerate(teachers):
         rows = [row for row, chosen in enumerate(numbers) if chosen == number]
         model = FrozenModel(from_pretrained(folder, dtype=torch.float64))
-        expected = model.forward_logp(plain, temperature=0.7, only_masked=True)[rows].float()
-        torch.testing.assert_close(batch.teacher_logp[rows], expected, rtol=1e-5, atol=1e-6)
+        expected = model.forward_logp(plain, temperature=0.7, only_masked=True)[rows]
+        torch.testing.assert_close(batch.teacher_logp[rows], expected, rtol=0, atol=1e-12)
     (one, first), (many, second) = results
     assert many["train/micro_batches"] > one["train/micro_batches"] == 1
     assert one["train/divergence"] > 0
@@ -142,7 +148,7 @@ def test_beside_a_reward_both_losses_add_up(tmp_path, teachers):
             rollout__group_size=2,
             distillation__loss={"weight": weight, "estimator": "top_k", "k": 4},
         )
-        learner = build_learner(config, tokenizer_of(config.model), 4)
+        learner = learner_of(config)
         rewarded = [
             replace(item, reward=float(index % 2), group_id=index // 2) for index, item in enumerate(_trajectories())
         ]
@@ -170,7 +176,7 @@ def test_a_teacher_on_a_server_teaches_what_it_teaches_here(tmp_path, teachers, 
                 distillation__loss={"estimator": estimator, "k": 4},
             )
             tokenizer = tokenizer_of(config.model)
-            learner = build_learner(config, tokenizer, 4)
+            learner = learner_of(config)
             rows = load_rows(config.train_dataset, tokenizer, kind="rl", seed=config.seed)
             whole = _Numbered(config.distillation, {"": rows}, numbers)
             trajectories = _trajectories()
@@ -217,7 +223,7 @@ def test_teachers_with_other_tokenizers_are_refused(tmp_path):
     served = {"server": "http://127.0.0.1:9", "tokenizer_path": str(tmp_path / "other")}
     config = _distilling(tmp_path / "run", "", distillation__teachers={"main": served})
     with pytest.raises(ConfigError, match="id 16 is '%' to it and '=' to the trained model") as caught:
-        build_learner(config, tokenizer_of(config.model), 4)
+        learner_of(config)
     assert caught.value.where == "distillation.teachers.main.tokenizer_path"
 
 

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from areal.api import RegistryError
-from areal.trainer.evaluation.answers import answer_rule
-from areal.trainer.evaluation.samples import EvalSample, SetResult
-from areal.trainer.evaluation.statistics import compare, estimate, majority_at_k, pass_at_k
+from areal.trainer.evaluation.answers import answer_rule, majority_at_k
+from areal.trainer.evaluation.samples import EvalSample, SetResult, pass_at_k
+from areal.trainer.evaluation.statistics import compare, estimate
 from areal.trainer.evaluation_config import EvalSetConfig, metrics_of, sizes
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 
 import pair_runs
 import pytest
@@ -88,3 +90,48 @@ def test_what_cannot_be_exported_is_refused_with_the_way_out(run, tmp_path, caps
         export_checkpoint(run, output=tmp_path / "taken")
     assert main(["export", str(tmp_path), "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["fix"]
+
+
+@pytest.mark.parametrize("damage", ["cut short", "one byte altered", "a file gone", "manifest gone"])
+def test_a_damaged_newest_checkpoint_names_the_newest_intact_one_and_its_command(run, tmp_path, capsys, damage):
+    copy = tmp_path / "a run"
+    shutil.copytree(run / "checkpoints", copy / "checkpoints")
+    newest = next(folder for folder in (copy / "checkpoints").iterdir() if folder.name.startswith("step-00000002"))
+    victim = newest / ("manifest.json" if damage == "manifest gone" else "learner.safetensors")
+    content = victim.read_bytes()
+    match damage:
+        case "cut short":
+            victim.write_bytes(content[: len(content) // 2])
+        case "one byte altered":
+            victim.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        case _:
+            victim.unlink()
+    assert main(["export", str(copy), "--json"]) == 21
+    failed = json.loads(capsys.readouterr().out)
+    assert "the checkpoint of step 2 is damaged" in failed["error"]
+    assert "The newest older one that is intact is of step 1" in failed["error"]
+    assert (failed["code"], failed["where"]) == ("checkpoint", str(copy / "checkpoints"))
+    assert not (copy / "exports").exists()
+    # A dry run reads no content, so it sees everything but an altered byte.
+    assert main(["export", str(copy), "--dry-run", "--json"]) == (0 if damage == "one byte altered" else 21)
+    capsys.readouterr()
+    command = shlex.split(failed["fix"].split("`")[1])
+    assert command == ["areal", "export", str(copy), "--step", "1"]
+    if damage == "cut short":
+        assert main([*command[1:], "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["step"] == 1
+
+
+def test_an_older_damaged_one_names_a_newer_one_and_without_any_it_says_so(run, tmp_path, capsys):
+    shutil.copytree(run / "checkpoints", tmp_path / "checkpoints")
+    oldest, newest = sorted((tmp_path / "checkpoints").iterdir())
+    (oldest / "rng.json").write_text("{")
+    assert main(["export", str(tmp_path), "--step", "1", "--json"]) == 21
+    failed = json.loads(capsys.readouterr().out)
+    assert "The newest one that is intact is of step 2" in failed["error"]
+    assert "--step 2" in failed["fix"]
+    (newest / "rng.json").write_text("{")
+    assert main(["export", str(tmp_path), "--json"]) == 21
+    failed = json.loads(capsys.readouterr().out)
+    assert "no other in" in failed["error"]
+    assert failed["fix"] == "restore one from a copy"

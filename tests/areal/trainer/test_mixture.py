@@ -82,8 +82,10 @@ def test_every_source_has_its_share_its_reward_its_sampling_and_its_metrics(tmp_
     assert steps[-1]["source/long/epochs"] == pytest.approx(9 / 64)
 
 
-def test_a_run_that_crashes_again_and_again_trains_the_rows_of_one_that_does_not(tmp_path, code):
+@pytest.mark.parametrize("surplus", runs.sample_of([0, 3], 3))
+def test_a_run_that_crashes_again_and_again_trains_the_rows_of_one_that_does_not(tmp_path, code, surplus):
     changes = {
+        "rollout__surplus_prompts": surplus,
         "reward": f"{code}:digits",
         "total_train_steps": 5,
         "checkpoint__every_steps": 1,
@@ -107,6 +109,8 @@ def test_a_run_that_crashes_again_and_again_trains_the_rows_of_one_that_does_not
     straight = order_of(tmp_path / "straight")
     assert len(straight) >= 20
     assert order_of(tmp_path / "crashed") == straight
+    steps = [values for step, values in read_metrics(tmp_path / "crashed" / "metrics.jsonl").items() if step]
+    assert [values.get("rollout/cancelled") for values in steps] == [3.0 if surplus else None] * 5
 
 
 def test_a_source_that_is_used_up_ends_the_run_and_keeps_what_was_trained(tmp_path, code):

@@ -21,6 +21,8 @@ from areal.trainer.assembly import load_model, load_rows, tokenizer_of
 from areal.trainer.evaluation.samples import EvalSample, SetResult
 from areal.trainer.evaluation_config import EvalSetConfig
 from areal.trainer.learner import PolicyLearner
+from areal.trainer.policy_models import PolicyModels
+from areal.trainer.rank_group import RankGroup
 from areal.workflow.assembly import create_workflow
 
 
@@ -37,7 +39,8 @@ def plain_synchronous_loop(config) -> dict[str, torch.Tensor]:
     rows = load_rows(config.train_dataset, tokenizer, kind="rl", seed=config.seed)
     actor = TrainingEngine(load_model(config, tokenizer), config=config.actor, total_steps=config.total_train_steps)
     objective = config.objective.build()
-    learner = PolicyLearner(config=config, objective=objective, actor=actor)
+    models = RankGroup().create(PolicyModels, config=config, objective=objective, actor=actor)
+    learner = PolicyLearner(models)
     engine = EmbeddedEngine(actor.model, config=config.engine, eos_token_id=tokenizer.eos_token_id, tokenizer=tokenizer)
 
     async def reward(prompt, completion, prompt_ids, completion_ids, *, answer, **_):

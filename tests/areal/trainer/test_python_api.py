@@ -15,7 +15,9 @@ import pytest
 import runs
 
 import areal
+from areal import stats
 from areal.api import ArealError, ConfigError, DataError, FinishedError, GenerationConfig, UsageError
+from areal.cli.main import main
 from areal.engine.config import TrainEngineConfig
 from areal.reward.exact import exact_reward
 from areal.trainer.configuration.source import load_config
@@ -217,16 +219,149 @@ def test_names_paths_and_sections_reach_every_key(tmp_path):
         ({"train": [3]}, r"train: row 0 is 3, expected a dict"),
         ({"train": [ROWS[0], {"prompt": object()}]}, r"train: row 1: column 'prompt' holds a object"),
         ({"train_dataset": 3.5}, r"train is a float, expected rows"),
-        ({"eval_sets": {"test": 7}}, r"eval-test is a int, expected rows"),
+        ({"eval_sets": {"test": 7}}, r"eval_sets\.test is a int, expected rows"),
+        ({"modell": MODEL}, r"modell \(GRPO\(\.\.\.\)\): unknown key; did you mean model\?"),
+        ({"trian": ROWS}, r"trian \(GRPO\(\.\.\.\)\): unknown key; did you mean train\?"),
+        ({"batch_size": 3}, r"batch_size .*; did you mean rollout\.batch_size\?"),
+        ({"train": None}, r"train: required, rows, a file, or the name of a dataset"),
+        ({"model": None}, r"model: required, a checkpoint folder"),
+        ({"reward": ""}, r"reward: required, a function"),
+        ({"sources": {"a": {"datset": ROWS}}}, r"sources\.a\.datset .*did you mean sources\.a\.dataset"),
+        ({"sources": {"a": {"weight": 2}}}, r"sources\.a has no dataset"),
+        ({"sources": {"a": {"dataset": 3}}}, r"sources\.a is a int, expected rows"),
+        ({"sources": {"a": ROWS}}, r"there are sources, too"),
     ],
 )
 def test_what_is_wrong_is_said_at_once_with_the_name_of_the_field(changes, message, tmp_path):
     values = rl(tmp_path, "exact") | changes
     if "train_dataset" in changes:
         del values["train"]
+    if "modell" in changes or values["model"] is None:
+        values.pop("tokenizer_path")
     with pytest.raises((ConfigError, DataError), match=message):
         areal.GRPO(**values)
     assert not any(tmp_path.iterdir())
+
+
+def mixture(folder):
+    """A run of two sources whose rewards no other process can import, with numbers of their own."""
+
+    def brief(prompt, completion, prompt_ids, completion_ids, **row):
+        stats.record("length", len(completion_ids))
+        return 1 / (1 + len(completion_ids))
+
+    sources = {
+        "easy": {"dataset": ROWS[:8], "weight": 3, "reward": lambda prompt, completion, *ids, **row: len(completion)},
+        "hard": {"dataset": iter(ROWS[8:]), "reward": {"exact": 1.0, brief: 0.5}},
+    }
+    values = rl(folder, "", sources=sources, eval_sets={"held-out": {"dataset": ROWS[:2], "reward": "exact"}})
+    del values["train"]
+    return areal.GRPO(**values)
+
+
+def test_every_source_has_rows_and_rewards_of_the_program(tmp_path):
+    run = mixture(tmp_path / "run")
+    assert [source.weight for source in run.config.sources.values()] == [3, 1]
+    assert "sources.easy.reward: easy" in run.config.to_yaml()
+    last = run.train().metrics[-1]
+    assert last["source/easy/share"] == 0.75
+    assert last["source/easy/reward_mean"] == pytest.approx(last["reward/easy/mean"])
+    assert last["source/hard/reward_mean"] == pytest.approx(last["reward/exact/mean"] + last["reward/brief/mean"] / 2)
+    assert 1 <= last["stats/length"] <= 4
+    assert "eval/held-out/avg@1" in last
+    alone = areal.GRPO(**{**rl(tmp_path, "exact"), "train": None, "sources": {"a": ROWS, "b": "arithmetic"}})
+    assert alone.config.sources["a"].dataset.name == "jsonl"
+    assert alone.config.sources["b"].dataset.name == "arithmetic"
+
+
+def test_a_dry_run_says_what_areal_train_would_and_leaves_nothing(tmp_path, capsys):
+    run = mixture(tmp_path / "run")
+    found = run.dry_run()
+    assert not any(tmp_path.iterdir())
+    assert found["derived"]["total_steps"] == 2
+    assert found["sources"]["easy"]["rows"] == 8
+    assert found["tried"]["rewards"]["hard"]["components"].keys() == {"exact", "brief"}
+    assert found["provenance"]["sources.easy.weight"] == "GRPO(...)"
+    assert found["config"] == run.config.to_dict() | {"num_threads": found["config"]["num_threads"]}
+    assert f"{found}" == repr(found) == found.text
+    assert "Reward of source easy" in found.text
+    assert json.loads(json.dumps(found)) == found
+
+    # The command reports the same of the file that the run gives, but for origins, and the keys that all are in it.
+    plain = rl(tmp_path / "plain", "exact", train_dataset={"name": "jsonl", "path": str(runs.ROWS)})
+    del plain["train"]
+    here = areal.GRPO(**plain)
+    (tmp_path / "run.yaml").write_text(here.config.to_yaml())
+    assert main(["train", str(tmp_path / "run.yaml"), "--dry-run", "--json"]) == 0
+    there = json.loads(capsys.readouterr().out)
+    report = json.loads(json.dumps(here.dry_run()))
+    assert report.keys() <= there.keys()
+    for key in ("kind", "run_dir", "config", "derived", "sources", "memory", "recovery"):
+        assert report[key] == there[key], key
+
+    wrong = areal.GRPO(**rl(tmp_path / "wrong", "exact", train=[{"promt": "2*3="}]))
+    with pytest.raises(ConfigError, match=r"wrong/inputs/train-\w+\.jsonl: no column 'prompt': did you mean 'promt'"):
+        wrong.dry_run()
+
+
+def test_distillation_has_a_teacher_in_each_of_its_forms(trained, tmp_path):
+    teacher = str(trained.checkpoint)
+
+    def teachers(given_as):
+        return areal.Distillation(**{**rl(tmp_path, ""), "teacher": given_as}).config.distillation.teachers
+
+    assert teachers(teacher) == teachers(trained.checkpoint) == teachers({"path": teacher})
+    assert {name: each.path for name, each in teachers(teacher).items()} == {"main": teacher}
+    several = teachers({"a": "models/a", "b": {"server": "http://127.0.0.1:1", "tokenizer_path": teacher}})
+    assert (several["a"].path, several["b"].server) == ("models/a", "http://127.0.0.1:1")
+    loss = {"loss": {"divergence": "js", "estimator": "top_k", "k": 4}}
+    # Another seed: a student with the weights that the teacher began with has nothing to learn.
+    run = areal.Distillation(**{**rl(tmp_path / "run", "", seed=7), "teacher": teacher, "distillation": loss})
+    assert run.config.distillation.loss.k == 4
+    last = run.train().metrics[-1]
+    assert last["distillation/main/tokens"] > 0
+    assert last["train/divergence"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "teacher: required, a checkpoint folder"),
+        ({"techer": "x"}, r"techer .*did you mean teacher\?"),
+        ({"teacher": 3}, "teacher is a int, expected a checkpoint folder"),
+        ({"teacher": {"a": 3}}, r"teacher\.a is a int"),
+        ({"teacher": "http://127.0.0.1:1"}, "has no tokenizer_path"),
+        ({"teacher": "x", "distillation": {"teachers": {"a": {"path": "x"}}}}, "teacher and distillation.teachers"),
+        ({"teacher": "x", "distillation": {"los": {}}}, r"distillation\.los .*did you mean distillation\.loss"),
+        ({"teacher": "x", "distillation": 3}, "distillation is 3, expected a section"),
+    ],
+)
+def test_a_teacher_that_is_none_is_refused_by_name(changes, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        areal.Distillation(**{**rl(tmp_path, ""), **changes})
+
+
+def test_results_and_metrics_print_what_one_looks_for(trained):
+    last = trained.metrics[-1]
+    assert repr(trained) == f"<TrainResult: 2 steps; reward {last['reward/mean']:.4g}; {trained.checkpoint}>"
+    lines = repr(trained.metrics).splitlines()
+    assert lines[0].split()[:3] == ["step", "reward/mean", "train/loss"]
+    assert lines[0].split()[-1] == "eval/held-out/avg@1"
+    assert [line.split()[0] for line in lines[1:4]] == ["0", "1", "2"]
+    assert f"{last['reward/mean']:.4g}" in lines[3]
+    assert "column(name) has one of them" in lines[4]
+    summary = {
+        **trained.summary,
+        "steps": 1,
+        "checkpoint": None,
+        "exports": {"best": {"step": 1, "folder": "runs/x/exports/step-1"}},
+    }
+    stopped = areal.TrainResult(config=trained.config, summary=summary)
+    assert "1 of 2 steps; reward" in repr(stopped)
+    assert f"not finished: train() continues {trained.directory}; best after step 1: runs/x/exports" in repr(stopped)
+    many = areal.MetricTable({"step": step, "train/loss": 0.5} for step in range(30))
+    assert len(repr(many).splitlines()) == 12
+    assert "2 metrics of 30 rows, the last 10 shown" in repr(many)
 
 
 def test_a_dataset_with_splits_is_refused_with_the_way_out(tmp_path):
@@ -269,11 +404,12 @@ def test_a_fingerprint_follows_the_code_of_a_function_and_what_it_refers_to():
 
 def test_importing_the_package_loads_nothing_and_unknown_names_are_refused():
     heavy = "{'torch', 'transformers', 'numpy', 'datasets'}"
-    code = f"import sys, areal; areal.GRPO; print(sorted({heavy} & set(sys.modules)))"
+    code = "import sys, areal; from areal import stats; stats.record('a', 1); areal.GRPO"
+    code += f"; print(sorted({heavy} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
     assert "GRPO" in dir(areal)
-    with pytest.raises(AttributeError, match="it exports DPO, GRPO"):
+    with pytest.raises(AttributeError, match="it exports DPO, Distillation, DryRun, GRPO"):
         areal.GPRO  # noqa: B018 - the look-up is what is tested
 
 
@@ -306,11 +442,12 @@ print("FINISHED", result.finished, result.directory, result.generate("2*3=", gre
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("how", ["file", "stdin"])
+@pytest.mark.parametrize("how", ["file", "stdin", "exec"])
 def test_a_script_rewards_with_its_own_functions(how, tmp_path):
     text = SCRIPT.format(model=MODEL, tokenizer=TOKENIZER)
     (tmp_path / "script.py").write_text(text)
-    arguments = {"file": ["script.py"], "stdin": ["-"]}[how]
+    cell = "space = {'__name__': '__main__'}; exec(compile(open('script.py').read(), '<cell 1>', 'exec'), space)"
+    arguments = {"file": ["script.py"], "stdin": ["-"], "exec": ["-c", cell]}[how]
     done = subprocess.run(
         [sys.executable, *arguments], cwd=tmp_path, input=text, capture_output=True, text=True, timeout=110, check=False
     )

@@ -39,7 +39,7 @@ def test_it_learns_what_the_loop_rewards_and_saves_it(tmp_path):
     threads = set(threading.enumerate())
     with loop() as policy:
         first = policy.sample(PROMPTS, group_size=16)
-        before = {name: value.clone() for name, value in policy.learner.weights().items()}
+        before = {name: value.clone() for name, value in policy.models.weights().items()}
         samples = first
         for step in range(1, 21):
             for sample in samples:
@@ -50,7 +50,7 @@ def test_it_learns_what_the_loop_rewards_and_saves_it(tmp_path):
             assert {version for sample in samples for version in sample.response.output_versions} == {step}
         assert {"reward/mean", "train/loss"} <= set(metrics)
         assert sevens(samples) > sevens(first) + 1
-        assert any((value != before[name]).any() for name, value in policy.learner.weights().items())
+        assert any((value != before[name]).any() for name, value in policy.models.weights().items())
         saved = policy.save(tmp_path / "model")
     assert not [thread for thread in set(threading.enumerate()) - threads if thread.name == "areal-loop"]
     limits = {"gconfig": {"max_new_tokens": 3}, "engine": {"max_seq_len": 64}}

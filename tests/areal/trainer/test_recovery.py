@@ -21,9 +21,12 @@ from areal.infra.diagnosis.rules import diagnose
 from areal.infra.diagnosis.summary import render, summarise
 from areal.infra.metrics.attempts import read_attempts
 from areal.infra.metrics.logger import read_metrics
+from areal.infra.metrics.trackers import tracking
 from areal.trainer import session as session_module
+from areal.trainer.assembly import tokenizer_of
 from areal.trainer.configuration.source import dump_yaml, load_config
 from areal.trainer.session import open_session
+from areal.trainer.sources import TrainingSources
 
 SMALL = {"rollout__batch_size": 2, "rollout__group_size": 2}
 
@@ -143,9 +146,11 @@ def saving(config, step):
 
 
 def test_trackers_and_attempts_share_one_id_which_a_run_that_begins_anew_does_not_keep(tmp_path, monkeypatch):
-    config, tracked = runs.tiny(tmp_path / "run"), []
-    real = session_module.open_trackers
-    monkeypatch.setattr(session_module, "open_trackers", lambda run, *more: tracked.append(run.id) or real(run, *more))
+    config, tracked = runs.tiny(tmp_path / "run", metrics__trackers__samples_every_steps=3), []
+    real = tracking.open_trackers
+    monkeypatch.setattr(
+        tracking, "open_trackers", lambda run, *more, **kept: tracked.append(run.id) or real(run, *more, **kept)
+    )
     for saves in (False, True, True):
         with open_session(config) as session:
             session.finished_steps += 1
@@ -254,10 +259,51 @@ def test_the_dry_run_says_when_a_run_saves_and_how_it_begins(tmp_path, capsys):
         ),
         (["actor.lr=0.5", "checkpoint.allow_config_change=true"], "continues from the checkpoint of step 2"),
     ):
-        assert main(["train", str(path), "--dry-run", *arguments]) == 0
+        is_refused = expected.startswith("refused")
+        assert main(["train", str(path), "--dry-run", *arguments]) == (2 if is_refused else 0)
         output = capsys.readouterr()
         assert expected in output.out
-        assert ("warning: the run would be refused" in output.err) == expected.startswith("refused")
+        assert ("warning: the run would be refused" in output.err) == is_refused
+        assert ("The run would be refused (exit code 2): " in output.out) == is_refused
+
+
+def test_the_dry_run_ends_with_the_code_of_the_run_that_would_be_refused(tmp_path, command, monkeypatch):
+    """Rows, code and settings that differ, and checkpoints that are all damaged: what the run itself raises."""
+    rows, reward = tmp_path / "rows.jsonl", tmp_path / "watched_reward.py"
+    rows.write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    reward.write_text("def score(*a, **d):\n    return 1.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = runs.tiny(
+        tmp_path / "run", reward="watched_reward:score", train_dataset__path=str(rows), rollout__batch_size=1,
+    )  # fmt: skip
+    with open_session(config) as session:
+        session.check_rows(dry_rows(config))
+        session.finished_steps = 1
+        session.save_last(lambda: {"state": {}})
+    assert command(config, "--dry-run")[0] == 0, "nothing differs"
+    code, found = command(config, "--dry-run", "seed=7")
+    assert (code, found["ok"], found["code"]) == (2, False, "config")
+    assert "seed: was 3, is 7" in found["error"]
+    assert "--restart" in found["fix"]
+    rows.write_text('{"prompt": "1+2=", "answer": "3"}\n')
+    code, found = command(config, "--dry-run")
+    assert (code, found["recovery"]["begin"]) == (2, "refused")
+    assert "other rows than those the checkpoint of step 1 was trained on" in found["error"]
+    assert command(config, "--dry-run", "checkpoint.allow_config_change=true")[0] == 0
+    assert command(config, "--dry-run", "--restart")[0] == 0
+    reward.write_text("def score(*a, **d):\n    return 0.5\n")
+    code, found = command(config, "--dry-run")
+    assert code == 2
+    assert "reward watched_reward:score" in found["error"]
+    for manifest in (tmp_path / "run" / "checkpoints").glob("*/manifest.json"):
+        manifest.write_text("{")
+    code, found = command(config, "--dry-run")
+    assert (code, found["code"], found["error"]) == (21, "checkpoint", "all checkpoints are damaged")
+
+
+def dry_rows(config):
+    """Fingerprint of the rows as the run itself takes it."""
+    return TrainingSources(config, tokenizer_of(config.model)).fingerprint()
 
 
 def test_a_report_names_the_attempts_and_shows_older_ones_on_request(tmp_path, capsys):

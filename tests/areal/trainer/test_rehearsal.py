@@ -15,6 +15,7 @@ from areal.models.loading import from_config
 from areal.trainer.configuration import rehearsal as module
 from areal.trainer.configuration.rehearsal import rehearse
 from areal.trainer.configuration.source import load_config
+from areal.trainer.configuration.validation import find_problems
 from areal.trainer.configuration.weights import check_weights, read_header
 
 
@@ -101,6 +102,51 @@ def test_what_makes_a_run_impossible_is_found(changes, key, message):
     assert message in found[key].message
 
 
+def test_code_of_the_user_that_raises_is_found_with_its_line_and_row(tmp_path, monkeypatch):
+    """Loader and constructor of a workflow; a loader that ends the program ends no dry run."""
+    (tmp_path / "raising_code.py").write_text(
+        "def load(path, split, tokenizer, max_length):\n"
+        "    rows = [{'q': 1}, {}]\n"
+        "    return [row['q'] for row in rows]\n"
+        "def leave(path, split, tokenizer, max_length):\n"
+        "    raise SystemExit(0)\n"
+        "def flow(*, reward, gconfig, tokenizer):\n"
+        "    return [][3]\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = problems(train_dataset__name="raising_code:load", workflow="raising_code:flow")
+    assert "KeyError: 'q' (at " in found["train_dataset"].message
+    assert "raising_code.py:3: return [row['q'] for row in rows]) for row 1" in found["train_dataset"].message
+    assert "IndexError: list index out of range" in found["workflow"].message
+    assert "raising_code.py:7" in found["workflow"].message
+    assert "it ended the program" in problems(train_dataset__name="raising_code:leave")["train_dataset"].message
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "message"),
+    [
+        ({"output_dir": "/dev/null"}, "output_dir", "/dev/null is not a folder"),
+        ({"output_dir": "/dev/null/run"}, "output_dir", "/dev/null is not a folder"),
+        ({"output_dir": "runs/a\0b"}, "output_dir", "expected printable characters"),
+        ({"output_dir": "", "experiment_name": "../.."}, "experiment_name", "a folder below runs/"),
+        ({"output_dir": "", "experiment_name": "/etc"}, "experiment_name", "a folder below runs/"),
+        ({"output_dir": "", "trial_name": ""}, "trial_name", "a folder below runs/"),
+    ],
+)
+def test_a_folder_that_cannot_be_that_of_a_run_is_found(changes, key, message):
+    found = {problem.key: problem for problem in find_problems(load_config(None, overrides(**changes)).config)}
+    assert message in found[key].message
+
+
+def test_a_folder_without_permission_is_found(monkeypatch, tmp_path):
+    """Whoever runs the tests may write everywhere."""
+    config = load_config(None, overrides(output_dir=str(tmp_path / "a/b"))).config
+    assert find_problems(config) == []
+    monkeypatch.setattr("areal.trainer.configuration.validation.os.access", lambda path, mode: path != tmp_path)
+    (problem,) = find_problems(config)
+    assert f"no permission in {tmp_path}" in problem.message
+
+
 def test_a_reward_that_raises_on_the_first_row_is_shown_with_its_line(tmp_path, monkeypatch):
     source = "def reward(*_, **row):\n    return row['gold']\nclass Reward:\n    def __init__(self, *, scale=1): pass\n"
     (tmp_path / "raising_reward.py").write_text(source)
@@ -179,7 +225,7 @@ def test_a_missing_shard_is_named(tmp_path):
     assert len(shards) > 1
     config = json.loads((folder / "config.json").read_text())
     check_weights(folder, config, native=True)
-    assert read_header(shards[0])[0]
+    assert read_header(shards[0]).tensors
     shards[0].rename(folder / "elsewhere")
     with pytest.raises(ModelError, match=f"names files that are not in its folder: .*{shards[0].name}"):
         check_weights(folder, config, native=True)

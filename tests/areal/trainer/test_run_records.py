@@ -35,7 +35,7 @@ def rewards(tmp_path, monkeypatch):
 
 
 def findings(directory):
-    return {finding.rule: finding for finding in diagnose(load_record(directory))}
+    return {finding.name: finding for finding in diagnose(load_record(directory))}
 
 
 def test_a_constant_reward_is_named_as_no_signal(tmp_path, rewards):
@@ -43,7 +43,7 @@ def test_a_constant_reward_is_named_as_no_signal(tmp_path, rewards):
     runs.train(config)
     seen = findings(config.directory)
     assert set(seen) == {"groups_all_wrong"}
-    assert seen["groups_all_wrong"].numbers["equal_share"] == 1.0
+    assert seen["groups_all_wrong"].grounds.numbers["equal_share"] == 1.0
     record = load_record(config.directory)
     assert (record.state, record.total_steps, len(record.starts)) == ("finished", 3, 1)
 
@@ -67,8 +67,8 @@ def test_a_reward_that_always_raises_is_named_with_its_prompts_and_message(tmp_p
         runs.train(config)
     seen = findings(config.directory)
     assert set(seen) == {"no_rollouts", "reward_error"}
-    assert re.search(r"prompt \d, row \d", seen["reward_error"].evidence)
-    assert "judge is down" in seen["reward_error"].evidence
+    assert re.search(r"prompt \d, row \d", seen["reward_error"].grounds.text)
+    assert "judge is down" in seen["reward_error"].grounds.text
     assert load_record(config.directory).state == "failed"
 
 

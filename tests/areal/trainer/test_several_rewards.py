@@ -15,7 +15,7 @@ from areal.infra.metrics.logger import read_metrics
 from areal.infra.metrics.report import write_report
 from areal.infra.rollout.config import RolloutConfig
 from areal.infra.rollout.episode import EpisodeJob
-from areal.infra.rollout.lost_rewards import LostRewards, place_of
+from areal.infra.rollout.groups import LostRewards, place_of
 
 CODE = """
 import os
@@ -139,9 +139,9 @@ def test_a_workflow_that_discounts_the_score_cannot_be_normalised(tmp_path, code
 
 
 def test_constant_rewards_are_reported_after_the_first_step(tmp_path, code, caplog):
-    caplog.set_level(logging.WARNING, logger="areal.infra.metrics.variance")
+    caplog.set_level(logging.WARNING, logger="areal.infra.metrics.samples")
     runs.train(runs.tiny(tmp_path / "run", reward=f"{code}:constant", total_train_steps=3))
-    warned = [record.getMessage() for record in caplog.records if record.name == "areal.infra.metrics.variance"]
+    warned = [record.getMessage() for record in caplog.records if record.name == "areal.infra.metrics.samples"]
     assert len(warned) == 1
     assert warned[0].startswith("step 1: ")
     assert "the reward is the constant 0.25" in warned[0]

@@ -157,8 +157,13 @@ def _gone(pid):
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_checkpoint_is_evaluated_over_servers_as_in_this_process(tmp_path, with_double):
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("program", ["double", "vllm"])
+def test_a_checkpoint_is_evaluated_over_servers_as_in_this_process(tmp_path, with_double, program):
+    if program == "vllm":
+        if not VLLM_PYTHON.is_file():
+            pytest.skip("no vLLM here: bash scripts/setup_vllm.sh")
+        with_double |= {"vllm__python": str(VLLM_PYTHON), "servers__num_servers": 1}
     model = models.from_config(MODEL, seed=1, dtype=torch.float32, device="cpu")
     model.save_pretrained(tmp_path / "model")
     load_tokenizer(runs.BASE["model.tokenizer_path"]).save_pretrained(tmp_path / "model")
@@ -178,6 +183,7 @@ def test_a_checkpoint_is_evaluated_over_servers_as_in_this_process(tmp_path, wit
         for line in found[engine]:
             del line["uses"]  # seconds
     assert len(found["vllm"]) == 16
+    assert {line["length"] for line in found["vllm"]} != {0}
     assert found["vllm"] == found["embedded"]
 
 
@@ -192,6 +198,34 @@ def test_a_checkpoint_is_evaluated_over_servers_as_in_this_process(tmp_path, wit
 def test_grpo_learns_over_servers_one_of_which_is_killed(tmp_path, with_double):
     stats = _learn(runs.tiny(tmp_path / "run", **with_double), 3, tmp_path)
     assert stats["probe_abs_max"] < 1e-4
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("bound", [0, 1])
+def test_surplus_prompts_are_aborted_on_the_servers(tmp_path, with_double, bound):
+    changes = {
+        "rollout__surplus_prompts": 6,
+        "rollout__filter_zero_variance": True,
+        "rollout__max_head_offpolicyness": bound,
+        "total_train_steps": 4,
+        "servers__num_servers": 1,
+    }
+    config = runs.tiny(tmp_path / "run", **with_double | changes)
+    with open_session(config) as session, PPOTrainer(config, session) as trainer:
+        trainer.engine.wait_ready()
+        summary = trainer.train()
+        # The last surplus went with the last batch; what the bound admits for a next one is ended here.
+        trainer.executor.close()
+        stats = trainer.engine.stats()
+    steps = [row for step, row in read_metrics(tmp_path / "run" / "metrics.jsonl").items() if step]
+    assert summary["finished"]
+    assert sum(row["rollout/cancelled"] for row in steps) > 0
+    assert all(row["rollout/cancelled"] == 6 for row in steps) or bound
+    assert stats["cancelled"] > 0
+    assert stats["failed"] == 0
+    assert stats["active"] == stats["waiting"] == 0
 
 
 @pytest.mark.fault(
