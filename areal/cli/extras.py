@@ -10,6 +10,7 @@ PACKAGES: Final[dict[str, str]] = {
     "PIL": "train",
     "aiohttp": "servers",
     "datasets": "train",
+    "huggingface_hub": "train",
     "langdetect": "ifeval",
     "math_verify": "train",
     "numpy": "train",

@@ -7,6 +7,8 @@ what they need when they run.
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import sys
 from importlib import import_module
 from typing import IO, TYPE_CHECKING, Final, NoReturn
@@ -41,10 +43,11 @@ exit codes:
   2    wrong arguments, configuration, registry name or model
   10   `areal doctor` found causes
   20   rows of a dataset contradict its schema
-  21   checkpoint damaged, missing or unwritable
+  21   checkpoint damaged or missing, or a disk that is full or cannot be written
   22   rollouts cannot make progress
   23   too many optimizer steps with non-finite gradients
   24   `areal train`: the run is finished already, nothing was trained
+  25   the hub refused, or was out of reach; `areal train`: the run is finished, its model is not published
   75   another process owns the run directory
   130  interrupted (Ctrl-C)
   143  terminated (SIGTERM)
@@ -52,6 +55,8 @@ exit codes:
 """
 
 _UNEXPECTED, _INTERRUPTED = 1, 130
+_REFUSALS: Final = frozenset({errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS})
+"""What a disk says that is full, read-only or another's: no error of the program."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -70,6 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What stands after -- belongs to the program that `areal launch` starts.
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if "--json" not in own:
+        if sys.stdout is None:  # closed by the caller: `areal list >&-`
+            with open(os.devnull, "w", encoding="utf-8") as nowhere:
+                return _run(arguments, nowhere, as_json=False)
         return _run(arguments, sys.stdout, as_json=False)
     with reserved_stdout() as stream:
         return _run(arguments, stream, as_json=True)
@@ -144,10 +152,37 @@ def _usage_error(message: str, word: str, known: Collection[str], hint: str) -> 
     return UsageError(f"{message}; {fix}", fix=fix)
 
 
+def _check_current_folder() -> None:
+    """Raise UsageError when the current folder has been removed: no relative path means anything then."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        from areal.api.errors import UsageError
+
+        raise UsageError(
+            "the current folder does not exist any more", fix="change to a folder that does (cd), and repeat"
+        ) from None
+
+
+def _refused(error: Exception) -> Exception:
+    """Return what a disk refused as an error with a way out, everything else as it is."""
+    if not isinstance(error, OSError) or error.errno not in _REFUSALS:
+        return error
+    from areal.api.errors import CheckpointError
+
+    place = f"{error.filename}: " if error.filename else ""
+    return CheckpointError(
+        f"{place}{error.strerror}",
+        where=str(error.filename or ""),
+        fix="free space, or name a place that can be written (output_dir=... or --output)",
+    )
+
+
 def _run(argv: list[str], stream: IO[str], *, as_json: bool) -> int:
     command = next((word for word in argv if word in COMMANDS), "areal")
     try:
         arguments = parse(argv)
+        _check_current_folder()
         from areal.utils import logging
 
         logging.configure(arguments.log_level)
@@ -166,7 +201,7 @@ def _run(argv: list[str], stream: IO[str], *, as_json: bool) -> int:
         from areal.api.errors import ArealError
         from areal.cli.extras import missing_package
 
-        error = missing_package(caught)
+        error = _refused(missing_package(caught))
         code = error.exit_code if isinstance(error, ArealError) else _UNEXPECTED
         if not isinstance(error, ArealError):
             import traceback

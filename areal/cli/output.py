@@ -41,9 +41,9 @@ def print_report(command: str, report: Report, stream: IO[str], *, as_json: bool
         _print_json({**head, "next": report.next_steps, "warnings": report.warnings, **report.data}, stream)
         return
     if report.text:
-        print(report.text, file=stream)
+        print(_encodable(report.text, stream), file=stream)
     for step in report.next_steps:
-        print(f"\n{step}", file=stream)
+        print(_encodable(f"\n{step}", stream), file=stream)
 
 
 def print_error(command: str, error: BaseException, exit_code: int, stream: IO[str], *, as_json: bool) -> None:
@@ -53,10 +53,10 @@ def print_error(command: str, error: BaseException, exit_code: int, stream: IO[s
     from areal.api.errors import ArealError, ConfigError
 
     message = str(error) or type(error).__name__
-    print(f"error: {message}", file=sys.stderr)
+    print(_encodable(f"error: {message}", sys.stderr), file=sys.stderr)
     said = isinstance(error, ConfigError) and bool(error.problems)  # each problem with its own fix
     if isinstance(error, ArealError) and error.fix and error.fix not in message and not said:
-        print(f"fix: {error.fix}", file=sys.stderr)
+        print(_encodable(f"fix: {error.fix}", sys.stderr), file=sys.stderr)
     if as_json:
         document: dict[str, Any] = {
             "ok": False,
@@ -80,7 +80,11 @@ def print_error(command: str, error: BaseException, exit_code: int, stream: IO[s
 def reserved_stdout() -> Iterator[IO[str]]:
     """Yield the real stdout and send everything else that writes to stdout, child processes included, to stderr."""
     real = sys.stdout
-    if real is None or real is not sys.__stdout__:
+    if real is None:  # closed by the caller
+        with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(sys.stderr):
+            yield nowhere
+        return
+    if real is not sys.__stdout__:
         # Replaced by a caller (a test, a notebook): there is no descriptor to move.
         with contextlib.redirect_stdout(sys.stderr):
             yield real
@@ -121,7 +125,17 @@ def _lines(mapping: Mapping[str, Any], indent: str) -> Iterator[str]:
 def _print_json(value: Mapping[str, Any], stream: IO[str]) -> None:
     import json
 
-    print(json.dumps(_strict(value), ensure_ascii=False, allow_nan=False, default=str), file=stream)
+    strict = _strict(value)
+    text = json.dumps(strict, ensure_ascii=False, allow_nan=False, default=str)
+    if _encodable(text, stream) != text:  # names of files that are no UTF-8, or a terminal that is not
+        text = json.dumps(strict, allow_nan=False, default=str)
+    print(text, file=stream)
+
+
+def _encodable(text: str, stream: IO[str]) -> str:
+    """Return the text with escapes for what the stream cannot write."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _strict(value: Any) -> Any:

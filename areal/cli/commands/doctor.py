@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Report:
     """Apply the rules."""
     from areal.api import UsageError
-    from areal.infra.diagnosis.rules import diagnose
+    from areal.infra.diagnosis.rules import RULES, diagnose
 
     if arguments.rules == (arguments.run_dir is not None):
         raise UsageError(
@@ -46,7 +46,11 @@ def run(arguments: argparse.Namespace) -> Report:
             fix="name a run: areal doctor runs/<experiment>/<trial>",
         )
     if arguments.rules:
-        return _table()
+        rules = {name: rule.texts() for name, rule in RULES.items()}
+        blocks = [
+            "\n".join([name, *(f"  {field:<11}{text}" for field, text in row.items())]) for name, row in rules.items()
+        ]
+        return Report(text="\n\n".join(blocks), data={"rules": rules})
     from areal.infra.diagnosis.record import load_record
 
     record = load_record(arguments.run_dir)
@@ -54,8 +58,6 @@ def run(arguments: argparse.Namespace) -> Report:
 
 
 def _report(record: RunRecord, findings: list[Finding]) -> Report:
-    from dataclasses import asdict
-
     from areal.infra.diagnosis.rules import RULES
     from areal.infra.diagnosis.summary import describe_run, head_line
 
@@ -75,30 +77,23 @@ def _report(record: RunRecord, findings: list[Finding]) -> Report:
     )
     head = f"{described['directory']}: {head_line(described)}"
     blocks = [
-        f"{number}. {one.sign}  [{one.rule}]\n"
-        f"   evidence  {one.evidence}\n"
-        f"   cause     {one.cause} ({one.confidence})\n"
-        f"   do        {one.fix}\n"
-        f"   see       {one.see}"
+        f"{number}. {one.rule.sign}  [{one.name}]\n"
+        f"   evidence  {one.grounds.text}\n"
+        f"   cause     {one.rule.cause} ({one.rule.confidence})\n"
+        f"   do        {one.rule.fix}\n"
+        f"   see       {one.rule.see}"
         for number, one in enumerate(findings, 1)
+    ]
+    shown = [
+        {"rule": one.name, **one.rule.texts(), "evidence": one.grounds.text, "numbers": one.grounds.numbers}
+        for one in findings
     ]
     body = "\n\n".join(blocks) if findings else "nothing found"
     missing = tuple(f"{record.directory} has no {what}: rules that read it were left out" for what in
                     described["without"])  # fmt: skip
     return Report(
         text=f"{head}\n\n{body}\n\nlooked at: {seen}",
-        data={"run": described, "findings": [asdict(one) for one in findings], "looked_at": looked},
+        data={"run": described, "findings": shown, "looked_at": looked},
         exit_code=FOUND if findings else 0,
         warnings=missing,
     )
-
-
-def _table() -> Report:
-    from areal.infra.diagnosis.rules import RULES
-
-    fields = ("sign", "when", "cause", "confidence", "fix", "see")
-    rules = {name: {field: getattr(rule, field) for field in fields} for name, rule in RULES.items()}
-    blocks = [
-        "\n".join([name, *(f"  {field:<11}{text}" for field, text in row.items())]) for name, row in rules.items()
-    ]
-    return Report(text="\n\n".join(blocks), data={"rules": rules})

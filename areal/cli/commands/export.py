@@ -8,6 +8,7 @@ examples:
 
 It needs one process and no accelerator, however many ranks trained the model, and works while the run goes on. Of a run
 that trains adapters, the folder has the merged model; a second one beside it, with -adapter at its end, the adapters.
+A damaged checkpoint is refused (exit code 21) with the command for the newest one that is intact.
 
 --push-to-hub publishes the folder with a model card from the run (configuration, data, curves, evaluation) in one
 commit; the token comes from HF_TOKEN or `hf auth login`. With --dry-run it shows the card. docs/hub.md has more.
@@ -38,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Report:
     """Write the folder, or say which."""
-    from areal.trainer.export import export_checkpoint, find_step
+    from areal.trainer.export import check_step, export_checkpoint, find_step
     from areal.trainer.milestones import export_folder
 
     name = None
@@ -54,6 +55,7 @@ def run(arguments: argparse.Namespace) -> Report:
         from areal.models.saving import check_replaceable
 
         check_replaceable(folder)
+        check_step(arguments.run_dir, step)
         verb = "replace" if folder.exists() else "write"
         data: dict[str, Any] = {"folder": str(folder), "step": step, "replaces": folder.exists()}
         text = f"would {verb} {folder} with the model after step {step}"

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> Report:
     package = _package_name(folder, arguments.package)
     files = project_files(package)
     _refuse_existing(folder, files)
-    with_git = not arguments.no_git and not _in_repository(folder)
+    with_git = not arguments.no_git and not any((parent / ".git").exists() for parent in (folder, *folder.parents))
     if not arguments.dry_run:
         _write(folder, files, with_git=with_git)
     done = "would write" if arguments.dry_run else "wrote"
@@ -113,10 +113,6 @@ def _refuse_existing(folder: Path, files: dict[str, str]) -> None:
             where=str(folder),
             fix="choose a new folder",
         )
-
-
-def _in_repository(folder: Path) -> bool:
-    return any((parent / ".git").exists() for parent in (folder, *folder.parents))
 
 
 def _write(folder: Path, files: dict[str, str], *, with_git: bool) -> None:

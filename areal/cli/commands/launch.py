@@ -18,13 +18,9 @@ import argparse
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from areal.cli.output import Report
-
-if TYPE_CHECKING:
-    from areal.infra.launch.config import LaunchConfig
-    from areal.infra.launch.launcher import LaunchResult
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -71,24 +67,16 @@ def run(arguments: argparse.Namespace) -> Report:
                  "log_folder": str(arguments.log_folder)}  # fmt: skip
         text = f"would start {config.num_ranks} ranks of: {' '.join(program)}\nlogs would go to {arguments.log_folder}"
         return Report(text=text, data=facts)
-    return _report(_launch(program, config, arguments.log_folder))
-
-
-def _launch(program: list[str], config: LaunchConfig, log_folder: Path) -> LaunchResult:
     from areal.infra.checkpoint.run_control import StopRequest
     from areal.infra.launch.launcher import LocalLauncher
 
-    launcher = LocalLauncher(program, config=config, log_folder=log_folder, on_output=_show)
+    def show(text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+    launcher = LocalLauncher(program, config=config, log_folder=arguments.log_folder, on_output=show)
     with StopRequest() as stop:
-        return launcher.run(stop)
-
-
-def _show(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
-
-
-def _report(result: LaunchResult) -> Report:
+        result = launcher.run(stop)
     starts: list[dict[str, Any]] = [
         {"incarnation": start.incarnation, "seconds": round(start.seconds, 2), "status": start.status,
          "rank": start.rank, "text": start.text, "logs": str(start.log_folder)}

@@ -36,13 +36,28 @@ def run(arguments: argparse.Namespace) -> Report:
 
     use_project(Path.cwd())
     kinds = [arguments.kind] if arguments.kind else list(KINDS)
-    described = {"objectives": _objectives, "preferences": _preferences}
-    data: dict[str, Any] = {
-        kind: described[kind]() if kind in described else table(kind.removesuffix("s")) for kind in kinds
-    }
+    data: dict[str, Any] = {}
+    for kind in kinds:
+        if kind == "objectives":
+            from areal.algorithm.objective import describe_presets
+
+            data[kind] = {row["name"]: {key: row[key] for key in row if key != "name"} for row in describe_presets()}
+        elif kind == "preferences":
+            data[kind] = _preferences()
+        else:
+            data[kind] = table(kind.removesuffix("s"))
     blocks = []
     for kind, entries in data.items():
-        lines = [line for name, entry in entries.items() for line in _lines(name, entry, max(map(len, entries)))]
+        width = max(map(len, entries), default=0)
+        lines = []
+        for name, entry in entries.items():
+            known = entry if isinstance(entry, str) else entry["paper"]
+            lines.append(f"  {name:<{width}}  {known}")
+            if not isinstance(entry, str):
+                indent = " " * (width + 4)
+                lines += textwrap.wrap(
+                    entry["formula"], 118, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+                )
         blocks.append("\n".join([kind, *(lines or ["  (none)"])]))
     if "models" in kinds:
         from areal.models.registry import UNPROVEN
@@ -51,13 +66,6 @@ def run(arguments: argparse.Namespace) -> Report:
         if UNPROVEN:
             blocks.append(f"not proven, their tests have not passed: {', '.join(UNPROVEN)}")
     return Report(text="\n\n".join(blocks), data=data)
-
-
-def _objectives() -> dict[str, dict[str, Any]]:
-    """Name of each objective preset to its paper, formula, note and defaults."""
-    from areal.algorithm.objective import describe_presets
-
-    return {row["name"]: {key: value for key, value in row.items() if key != "name"} for row in describe_presets()}
 
 
 def _preferences() -> dict[str, dict[str, Any]]:
@@ -76,13 +84,3 @@ def _preferences() -> dict[str, dict[str, Any]]:
         }
         for name, entry in PREFERENCES.items()
     }
-
-
-def _lines(name: str, entry: Any, width: int) -> list[str]:
-    if isinstance(entry, str):
-        return [f"  {name:<{width}}  {entry}"]
-    indent = " " * (width + 4)
-    formula = textwrap.wrap(
-        entry["formula"], 118, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-    )
-    return [f"  {name:<{width}}  {entry['paper']}", *formula]

@@ -89,7 +89,8 @@ def run(arguments: argparse.Namespace) -> Report:
     held, sent = estimate.memory(shards, work), estimate.communication(shards, work)
     limit = int(arguments.memory * (1 - estimate.RESERVE) * 2**30)
     needed = sum(item.num_bytes for item in held)
-    text = "\n".join([*_head(work, shards, idle), *_tables(held, sent)])
+    tables = ["", "memory per rank", *_rows(held), "", "sent per rank and step", *(_rows(sent) or ["  nothing"])]
+    text = "\n".join([*_head(work, shards, idle), *tables])
     if needed > limit:
         raise ConfigError(
             f"{text}\n\nthis does not fit: {_size(needed)} of {_size(limit)} ({arguments.memory:g} GiB less a tenth). "
@@ -100,7 +101,14 @@ def run(arguments: argparse.Namespace) -> Report:
         "world_size": dims.world_size,
         "parameters": shards.total,
         "parameters_per_rank": shards.kept,
-        "pipeline": _pipeline_record(work, idle),
+        "pipeline": None
+        if dims.pp == 1
+        else {
+            "schedule": layout.schedule,
+            "pieces_per_rank": layout.pieces_per_rank,
+            "blank_micro_batches": work.passes - work.micro_batches,
+            "idle_share": idle,
+        },
         "memory": [_record(item) for item in held],
         "memory_bytes": needed,
         "limit_bytes": limit,
@@ -156,21 +164,6 @@ def _head(work: Work, shards: Shards, idle: float) -> list[str]:
         f"{layout.schedule}, {pieces}: ranks are idle for {idle:.1%} of a step of {work.micro_batches} micro-batches"
         f"{filled}, if all passes cost the same",
     ]
-
-
-def _tables(held: list[Item], sent: list[Item]) -> list[str]:
-    return ["", "memory per rank", *_rows(held), "", "sent per rank and step", *(_rows(sent) or ["  nothing"])]
-
-
-def _pipeline_record(work: Work, idle: float) -> dict[str, Any] | None:
-    if work.dims.pp == 1:
-        return None
-    return {
-        "schedule": work.layout.schedule,
-        "pieces_per_rank": work.layout.pieces_per_rank,
-        "blank_micro_batches": work.passes - work.micro_batches,
-        "idle_share": idle,
-    }
 
 
 def _rows(items: list[Item]) -> list[str]:

@@ -60,6 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Report:
     """Write the page, or print the summary."""
+    from areal.infra.metrics.recordings import find_recordings
     from areal.infra.metrics.report import metrics_file_of, write_report
 
     attempt = arguments.attempt
@@ -74,7 +75,9 @@ def run(arguments: argparse.Namespace) -> Report:
         content = _content(arguments.run_dir, attempt)
         from areal.infra.diagnosis.summary import render
 
-        return Report(text=render(content), data=content, next_steps=_next_steps(content))
+        directory = content["run"]["directory"]
+        steps = (f"`areal doctor {directory}` names causes and what to do.",) if content["signs"] else ()
+        return Report(text=render(content), data=content, next_steps=steps)
     page = "report.html" if attempt is None else f"report.attempt-{attempt}.html"
     output = arguments.output or arguments.run_dir / page
     if arguments.dry_run:
@@ -85,7 +88,9 @@ def run(arguments: argparse.Namespace) -> Report:
         _content(arguments.run_dir, attempt) if arguments.json else {}
     )  # first: no page when there is nothing to say
     path = write_report(arguments.run_dir, output, attempt)
-    return Report(text=f"wrote {path}", data={"path": str(path), "bytes": path.stat().st_size, **content})
+    recordings = [one.as_dict() for one in find_recordings(arguments.run_dir)]
+    facts = {"path": str(path), "bytes": path.stat().st_size, "recordings": recordings, **content}
+    return Report(text=f"wrote {path}", data=facts)
 
 
 def _compare(arguments: argparse.Namespace) -> Report:
@@ -143,8 +148,3 @@ def _content(run_dir: Path, attempt: int | None) -> dict[str, Any]:
 
     record = load_record(run_dir, attempt)
     return summarise(record, diagnose(record))
-
-
-def _next_steps(content: dict[str, Any]) -> tuple[str, ...]:
-    directory = content["run"]["directory"]
-    return (f"`areal doctor {directory}` names causes and what to do.",) if content["signs"] else ()

@@ -9,7 +9,8 @@ examples:
 
 Values are YAML: null, true, 1e-5, [1, 2], {clip_high: 0.28}. Every key is described in docs/reference/config.md and
 printed with its value and origin by --dry-run, which trains nothing: it reads rows and headers of weights, renders a
-prompt, calls the reward once, estimates memory, and lists all problems at once (exit code 2).
+prompt, calls the reward once, estimates memory, and lists all problems at once (exit code 2); a checkpoint that the run
+would refuse to continue ends it with the exit code of that run.
 The same command continues a run that was stopped or has crashed, from its newest checkpoint; of one that is finished it
 says so and trains nothing (exit code 24). --restart moves what the run left into archived/ in its directory first.
 
@@ -23,7 +24,6 @@ import argparse
 import os
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from areal.trainer.config import RunConfig
-    from areal.trainer.configuration.source import Resolved
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -72,6 +71,7 @@ def run(arguments: argparse.Namespace) -> Report:
     """Load, check, then train or report."""
     from areal.trainer.configuration import source, validation
     from areal.trainer.configuration.project import use_project
+    from areal.trainer.hub_sources import with_pins
     from areal.trainer.run import check_processes, world_size
 
     # `reward=my_module:my_reward` finds my_module.py in the current folder; last, so that it shadows nothing.
@@ -82,26 +82,31 @@ def run(arguments: argparse.Namespace) -> Report:
     if arguments.resume is not None:
         overrides.append(f"checkpoint.resume={str(arguments.resume).lower()}")
     if arguments.trace is not None:
-        overrides.append(f"metrics.trace.steps={_steps(arguments.trace)}")
+        first, _, last = arguments.trace.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal():
+            raise UsageError(
+                f"--trace is {arguments.trace!r}, expected a step or a range of steps", fix="write --trace 10-12"
+            )
+        overrides.append(f"metrics.trace.steps=[{int(first)}, {int(last or first)}]")
     resolved = source.load_config(arguments.config, overrides)
     config = resolved.config
-    resolved = _pinned(resolved, restart=arguments.restart)
+    resolved = with_pins(resolved, restart=arguments.restart)
     if (num_processes := world_size()) is not None:
         check_processes(resolved.config, num_processes)
     if arguments.dry_run:
-        from areal.trainer.configuration.problems import raise_all
-        from areal.trainer.configuration.rehearsal import rehearse
-        from areal.trainer.configuration.report import build_report, render_report
-        from areal.trainer.recovery import recovery_facts, render_recovery
+        from areal.trainer.dry_run import dry_run
 
-        problems = validation.find_problems(resolved.config, resolved.provenance)
-        rehearsal = rehearse(resolved.config, resolved.provenance, problems)
-        if problems := [*problems, *rehearsal.problems]:
-            raise_all(problems)
-        facts = build_report(resolved, rehearsal)
-        recovery = facts["recovery"] = recovery_facts(resolved.config, facts["memory"], restart=arguments.restart)
-        warnings = (f"the run would be refused: {recovery['because']}",) if recovery["because"] else ()
-        return Report(text=f"{render_report(facts)}\n\n{render_recovery(recovery)}", data=facts, warnings=warnings)
+        found = dry_run(resolved, restart=arguments.restart)
+        if not (because := found.refused_because):
+            return Report(text=found.text, data=found.facts)
+        refused = found.facts["recovery"]
+        return Report(
+            text=found.text,
+            data={**found.facts, "error": because, **{key: refused[key] for key in ("code", "where", "fix")}},
+            exit_code=refused["exit_code"],
+            warnings=(f"the run would be refused: {because}",),
+            next_steps=(f"The run would be refused (exit code {refused['exit_code']}): {refused['fix']}",),
+        )
     validation.validate_run(resolved.config, resolved.provenance)
     from areal.trainer.run import run as run_training
 
@@ -110,41 +115,18 @@ def run(arguments: argparse.Namespace) -> Report:
     if "rank" in summary:
         return Report(text="", exit_code=code, silent=True)
     run_dir = resolved.config.directory
-    # The code is not 0 when a signal ended the run early.
+    again = (summary.get("hub") or {}).get("again")
+    # The code is not 0 when a signal ended the run early, or its model could not be published.
     return Report(
         text=format_summary(summary),
         data={"run_dir": str(run_dir), "summary": summary},
         exit_code=code,
         next_steps=(
             *_to_continue(summary, resolved.config, arguments),
+            *([f"The model was not published; `{again}` tries again."] if again else []),
             f"`areal report {run_dir}` writes a page with curves and sampled rollouts.",
         ),
     )
-
-
-def _pinned(resolved: Resolved, *, restart: bool) -> Resolved:
-    """Return the configuration with commits for hub names, as the run will begin with it.
-
-    What the hub refuses is reported with the key it belongs to, and with all other problems, where checks read it.
-    """
-    from areal.api import HubError
-    from areal.trainer.configuration.validation import validate_run
-    from areal.trainer.hub_sources import pin_sources, recorded_pins
-
-    recorded = {} if restart else recorded_pins(resolved.config.directory)
-    try:
-        return replace(resolved, config=pin_sources(resolved.config, recorded).config)
-    except HubError:
-        validate_run(resolved.config, resolved.provenance)
-        raise
-
-
-def _steps(text: str) -> list[int]:
-    """Return the first and the last step of "10" or "10-12"."""
-    first, _, last = text.partition("-")
-    if not first.isdecimal() or not (last or first).isdecimal():
-        raise UsageError(f"--trace is {text!r}, expected a step or a range of steps", fix="write --trace 10-12")
-    return [int(first), int(last or first)]
 
 
 def _to_continue(summary: Mapping[str, Any], config: RunConfig, arguments: argparse.Namespace) -> tuple[str, ...]:

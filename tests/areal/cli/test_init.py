@@ -89,7 +89,7 @@ def test_a_failure_in_the_middle_leaves_the_folder_as_it_was(tmp_path, capsys, m
         os.rename(self, target)
 
     monkeypatch.setattr(Path, "rename", rename)
-    assert init(full, "--no-git", capsys=capsys)["exit_code"] == 1
+    assert init(full, "--no-git", capsys=capsys)["exit_code"] == 21
     assert len(renamed) == 3
     assert [path.name for path in full.iterdir()] == ["notes.txt"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import subprocess
@@ -13,7 +15,7 @@ import pytest
 from areal.api import BusyError, CheckpointError, DataError, NumericsError, RolloutError
 from areal.cli import main as cli
 from areal.cli.commands import version
-from areal.cli.output import Report
+from areal.cli.output import Report, print_report
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = ("torch", "transformers", "datasets", "numpy", "rich", "pydantic", "yaml")
@@ -198,6 +200,59 @@ def test_each_error_has_its_documented_exit_code(monkeypatch, capsys, error, cod
     assert f"{code} " in cli.EXIT_CODES
     # Only what nobody foresaw deserves a traceback.
     assert ("Traceback" in capsys.readouterr().err) == (code == 1)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC, errno.EROFS])
+def test_what_a_disk_refuses_is_no_error_of_the_program(monkeypatch, capsys, number):
+    def refuse(_):
+        raise OSError(number, os.strerror(number), "/mnt/report.html")
+
+    monkeypatch.setattr(version, "run", refuse)
+    assert cli.main(["version", "--json"]) == 21
+    out, err = capsys.readouterr()
+    assert "Traceback" not in err
+    assert f"error: /mnt/report.html: {os.strerror(number)}\nfix: free space" in err
+    assert json.loads(out)["where"] == "/mnt/report.html"
+
+
+def test_any_other_error_of_the_system_keeps_its_traceback(monkeypatch, capsys):
+    def fail(_):
+        raise FileNotFoundError(errno.ENOENT, "gone", "x")
+
+    monkeypatch.setattr(version, "run", fail)
+    assert cli.main(["version"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_names_that_are_no_utf_8_are_escaped(capsys):
+    name = os.fsdecode(b"runs/a\xff")
+    assert cli.main(["report", name, "--json"]) == 2
+    out = capsys.readouterr().out
+    assert name in json.loads(out)["error"]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_terminal_of_another_encoding_gets_escapes(as_json):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    print_report("x", Report(text="größer", data={"key": "größer"}), stream, as_json=as_json)
+    stream.seek(0)
+    text = stream.read()
+    assert (json.loads(text)["key"] == "größer") if as_json else (text == "gr\\xf6\\xdfer\n")
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["version", "--json"]])
+def test_a_closed_stdout_is_no_error(monkeypatch, arguments):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert cli.main(arguments) == 0
+
+
+def test_a_folder_that_was_removed_is_named(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert cli.main(["version"]) == 2
+    assert "the current folder does not exist any more" in capsys.readouterr().err
 
 
 def test_a_command_may_finish_with_an_exit_code_of_its_own(monkeypatch, capsys):
