@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 FOLDER: Final = ".venv"
-_STAMPED: Final = ("pyproject.toml", "constraints.txt", "scripts/setup.sh")
+_STAMPED: Final = ("pyproject.toml", "constraints.txt", "scripts/setup.sh", "scripts/environment.sh")
 """What setup.sh compares with its stamp, after the folder."""
 
 

@@ -110,6 +110,7 @@ EXPECTED = {
     *(("vllm", "plugin", name, f"{name.replace('.', '/')}.py") for name in VLLM_PLUGINS),
     *(("sglang", "flag", name, "areal/engine/sglang/launch.py") for name in SGLANG_FLAGS),
     *(("sglang", "route", name, "areal/engine/sglang/adapter.py") for name in SGLANG_ROUTES),
+    ("sglang", "route", "/generate", "areal/engine/sglang/teacher.py"),
     *(("sglang", "variable", name, "areal/engine/sglang/launch.py") for name in SGLANG_VARIABLES),
     *((package, "route", "/health", file) for package in ("vllm", "sglang") for file in HEALTH),
 }
