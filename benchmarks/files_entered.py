@@ -47,7 +47,7 @@ def entered(program: str, arguments: list[str]) -> tuple[Counter[str], int]:
     threading.setprofile(profile)
     sys.setprofile(profile)
     try:
-        code = main(arguments)
+        code = main()
     except SystemExit as ending:
         code = ending.code
     finally:
