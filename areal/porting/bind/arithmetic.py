@@ -52,6 +52,18 @@ def arithmetic(columns: Mapping[str, Sequence[float]], targets: Sequence[float])
             power = _product(("total",), (exponent,), (totals,), targets, whole=False)
             if power is not None:
                 return Power(power.factor, Sum((Field(first), Field(second))), exponent)
+    return _of_quotient(positive, targets)
+
+
+def _of_quotient(columns: Mapping[str, Sequence[float]], targets: Sequence[float]) -> Power | None:
+    """Return the power of a quotient that is rounded down: 1 / 24 for 97 channels of 4 heads."""
+    whole = [name for name, values in columns.items() if all(isinstance(value, int) for value in values)]
+    for over, under in itertools.permutations(whole, 2):
+        quotients = [a // b for a, b in zip(columns[over], columns[under], strict=True)]
+        for exponent in (-0.5, -1.0, 0.5) if min(quotients) > 0 else ():
+            power = _product(("quotient",), (exponent,), (quotients,), targets, whole=False)
+            if power is not None:
+                return Power(power.factor, Product(1.0, ((over, 1.0), (under, -1.0)), integer=True), exponent)
     return None
 
 

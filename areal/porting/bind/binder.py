@@ -75,6 +75,7 @@ class Binder:
         for name in self.reader.names:
             if name not in self.leave and name != ROTARY_FIELD:
                 self._vary(name)
+        self._vary_quotients()
         self._vary_rotary()
         self.settle()
 
@@ -157,6 +158,24 @@ class Binder:
     def probe_without(self, name: str) -> bool:
         """Look at the base config without a field; whether it builds."""
         return self._probe(name, {name: MISSING}, None)
+
+    def _vary_quotients(self) -> None:
+        """Look at configs in which a division leaves a rest, where fields are divided by each other.
+
+        Example: a scale of 4 / 96 may be num_heads / hidden_size or 1 / (hidden_size // num_heads). Only a config such
+        as 97 channels of 4 heads tells.
+        """
+        divided: dict[str, int] = {}
+        for part in (part for each in self.expressions.values() for part in walk(each)):
+            if isinstance(part, Product) and not part.integer:
+                over = [name for name, power in part.powers if power > 0]
+                under = [name for name, power in part.powers if power < 0]
+                values = [look_up(self.observer.base, name) for name in (*over, *under)]
+                if over and under and all(type(value) is int for value in values):
+                    divided |= {name: value + 1 for name, value in zip((*over, *under), values, strict=True)}
+        for name, value in divided.items():
+            if not any(change.get(name) == value for change in self.choices.get(name, ())):
+                self._probe(name, resized(self.observer.base, name, value, self.reader.depth_field), value)
 
     def _probe(self, name: str, changes: dict[str, Any], value: Any) -> bool:
         """Look at one config; whether it was one that builds."""

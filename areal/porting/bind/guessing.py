@@ -125,6 +125,7 @@ def _derive(found: dict[str, Expression], samples: Mapping[str, SlotSample]) -> 
             found[slot] = Product(1.0, ((hidden.name, 1.0), (heads.name, -1.0)), integer=True)
     for slot, of, power in (
         ("layer.attention.scale", "layer.attention.head_dim", -0.5),
+        ("layer.attention.scale", "layer.attention.head_dim", -1.0),
         ("embedding_multiplier", "hidden_size", 0.5),
     ):
         value, size = _first(samples.get(slot)), _first(samples.get(of))
@@ -138,7 +139,8 @@ def _derive(found: dict[str, Expression], samples: Mapping[str, SlotSample]) -> 
         if isinstance(base, Field):
             found[slot] = Product(1.0, ((base.name, power),))
         elif isinstance(base, Product):
-            found[slot] = Product(1.0, tuple((name, each * power) for name, each in base.powers))
+            # Of the size as it is rounded: 97 channels of 4 heads are heads of 24, and 1 / 24 is not 4 / 97.
+            found[slot] = Power(1.0, base, power)
 
 
 def _first(sample: SlotSample | None) -> Any:

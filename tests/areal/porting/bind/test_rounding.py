@@ -6,9 +6,10 @@ import random
 
 import pytest
 
+from areal.porting.bind.arithmetic import arithmetic
 from areal.porting.bind.expressions import evaluate
 from areal.porting.bind.rounding import ceiling, rounded_up
-from areal.porting.family import Ceiling, Field, Product, RoundedUp
+from areal.porting.family import Ceiling, Field, Power, Product, RoundedUp
 
 TWO_THIRDS = Product(2 / 3, (("inner", 1.0),), integer=True)
 
@@ -58,3 +59,13 @@ def test_a_part_that_several_numbers_give_or_none_is_not_explained() -> None:
     assert ceiling(columns(rows), [3, 5, 10]) is None
     assert ceiling(columns([{"hidden": hidden} for hidden in (40, 50, 60)]), [2, 3, 4]) is None
     assert ceiling(columns([{"hidden": hidden} for hidden in (32, 64, 128)]), [2, 4, 8]) is None
+
+
+@pytest.mark.parametrize("exponent", [-1.0, -0.5])
+def test_a_scale_of_a_head_size_that_was_rounded_down_is_told_from_a_quotient(exponent: float) -> None:
+    fields = {"width": [96, 192, 97, 100], "heads": [4, 4, 4, 8]}
+    sizes = [width // heads for width, heads in zip(fields["width"], fields["heads"], strict=True)]
+    size = Product(1.0, (("width", 1.0), ("heads", -1.0)), integer=True)
+    assert arithmetic(fields, [float(each) ** exponent for each in sizes]) == Power(1.0, size, exponent)
+    even = {name: values[:2] for name, values in fields.items()}
+    assert isinstance(arithmetic(even, [float(each) ** exponent for each in sizes[:2]]), Product)
