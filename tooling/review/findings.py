@@ -17,9 +17,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import UsageError
+from tooling.review.linter import lint
 from tooling.review.records import MIN_REASON, Place, ReviewFinding, Rule, is_test
 from tooling.review.rules import references
 from tooling.review.rules.catalogue import RULES
+from tooling.review.rules.linted import CODES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -31,12 +33,11 @@ if TYPE_CHECKING:
 
 _IGNORE = re.compile(r"#\s*review:\s*ignore\[(?P<rules>[\w, -]+)\]\s*[:-]*\s*(?P<reason>.*)")
 _NOQA = re.compile(r"#\s*noqa:\s*(?P<rules>[A-Z]+\d+(?:\s*,\s*[A-Z]+\d+)*)[\s:#-]*(?P<reason>.*)")
-LINTED: Final[dict[str, str]] = {
+LINTED: Final[dict[str, str]] = CODES | {
     "B006": "mutable-default",
     "BLE001": "swallowed-error",
     "F403": "wildcard-import",
     "F821": "undefined-name",
-    "RUF006": "dropped-task",
     "S102": "evaluated-text",
     "S104": "open-address",
     "S110": "swallowed-error",
@@ -107,10 +108,17 @@ def read_baseline(text: str) -> frozenset[str]:
         raise UsageError(f"is not a baseline: {error}", where="baseline", fix="make it with --as-baseline") from error
 
 
-def find(comparison: Comparison, policy: Policy, accepted: Collection[str] = ()) -> tuple[ReviewFinding, ...]:
-    """Return new findings, the worst first. accepted: fingerprints of a baseline."""
+Linted = dict[str, list[tuple[str, Place]]]
+"""What ruff says of the files of one side: path -> the rule's id and the place."""
+
+
+def find(
+    comparison: Comparison, policy: Policy, accepted: Collection[str] = ()
+) -> tuple[tuple[ReviewFinding, ...], tuple[str, ...]]:
+    """Return new findings, the worst first, and what did not look. accepted: fingerprints of a baseline."""
     comparison.base.frozen = comparison.head.frozen = policy.frozen
-    found = list(_in_files(comparison, policy))
+    linted, note = _lint(comparison, policy)
+    found = list(_in_files(comparison, policy, linted))
     for rule in RULES.values():
         places = rule.in_change(comparison) if rule.in_change and rule.id not in policy.disable else ()
         found += [_finding(rule, place, comparison.head) for place in places if policy.reads(place.path)]
@@ -121,19 +129,41 @@ def find(comparison: Comparison, policy: Policy, accepted: Collection[str] = ())
         numbered = replace(each, nth=nth)
         why = "baseline" if numbered.fingerprint in accepted else reason(comparison.head, numbered)
         judged.append(replace(numbered, suppressed=why))
-    return tuple(judged)
+    return tuple(judged), (note,) if note else ()
 
 
-def _in_files(comparison: Comparison, policy: Policy) -> Iterator[ReviewFinding]:
-    active = [rule for rule in RULES.values() if rule.in_file is not None and rule.id not in policy.disable]
+def _lint(comparison: Comparison, policy: Policy) -> tuple[tuple[Linted, Linted], str]:
+    """Ask ruff about all changed files at once; return what it says before and after, and why it did not look."""
+    changed = [each for each in comparison.files if each.path.endswith(".py") and policy.reads(each.path)]
+    texts: dict[str, str] = {}
+    for file in changed:
+        for mark, side, path, gone in (
+            ("base", comparison.base, file.old_path, file.status == "A"),
+            ("head", comparison.head, file.path, file.status == "D"),
+        ):
+            if not gone and side.module(path) is not None:
+                texts[f"{mark}/{path}"] = side.text(path) or ""
+    found, note = lint(texts)
+    sides: dict[str, Linted] = {"base": {}, "head": {}}
+    for name, rows in found.items():
+        mark, _, path = name.partition("/")
+        sides[mark][path] = [(rule, replace(place, path=path)) for rule, place in rows]
+    return (sides["base"], sides["head"]), note
+
+
+def _in_files(comparison: Comparison, policy: Policy, linted: tuple[Linted, Linted]) -> Iterator[ReviewFinding]:
+    old, now = linted
+    active = [rule for rule in RULES.values() if rule.in_change is None and rule.id not in policy.disable]
     files = [each for each in comparison.files if each.path.endswith(".py") and policy.reads(each.path)]
-    after = {each.path: _places(active, comparison.head, each.path) if each.status != "D" else [] for each in files}
+    after = {
+        each.path: _places(active, comparison.head, each.path, now) if each.status != "D" else [] for each in files
+    }
     # The other side is asked only what this side answers: most changes have nothing to compare.
     fired = [rule for rule in active if any(each.rule is rule for found in after.values() for each in found)]
     new: list[ReviewFinding] = []
     gone: list[ReviewFinding] = []
     for file in files if fired else ():
-        before = _places(fired, comparison.base, file.old_path) if file.status != "A" else []
+        before = _places(fired, comparison.base, file.old_path, old) if file.status != "A" else []
         new += _without(after[file.path], before, moved=False)
         gone += _without(before, after[file.path], moved=False)
     yield from _without(new, gone, moved=True)
@@ -141,12 +171,12 @@ def _in_files(comparison: Comparison, policy: Policy) -> Iterator[ReviewFinding]
     rules = [rule for rule in active if rule in references.RULES]
     comparison.head.load(comparison.affected)
     for path in comparison.affected:
-        now = _places(rules, comparison.head, path) if policy.reads(path) else []
-        if now:
-            yield from _without(now, _places(rules, comparison.base, path), moved=False)
+        used = _places(rules, comparison.head, path, {}) if policy.reads(path) else []
+        if used:
+            yield from _without(used, _places(rules, comparison.base, path, {}), moved=False)
 
 
-def _places(rules: Iterable[Rule], side: Side, path: str) -> list[ReviewFinding]:
+def _places(rules: Iterable[Rule], side: Side, path: str, linted: Linted) -> list[ReviewFinding]:
     module = side.module(path)
     found: dict[tuple[str, int, str], ReviewFinding] = {}
     held = [rule for rule in rules if rule.in_tests or not is_test(path)]
@@ -155,6 +185,12 @@ def _places(rules: Iterable[Rule], side: Side, path: str) -> list[ReviewFinding]
             key = (rule.id, place.line, place.message)
             if key not in found:
                 found[key] = _finding(rule, place, side)
+    named = {rule.id: rule for rule in held}
+    said = {(rule, line) for rule, line, _ in found}
+    for rule_id, place in linted.get(path, ()) if module is not None else ():
+        # A rule of ours that found it too says more about it.
+        if rule_id in named and (rule_id, place.line) not in said:
+            found[rule_id, place.line, place.message] = _finding(named[rule_id], place, side)
     return list(found.values())
 
 

@@ -48,7 +48,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One thing to look for. Exactly one of `in_file` and `in_change` is given."""
+    """One thing to look for. At most one of `in_file` and `in_change` is given; with neither, only ruff looks."""
 
     id: str
     severity: Severity

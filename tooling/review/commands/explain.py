@@ -63,7 +63,9 @@ def concerns_of(name: str) -> list[str]:
 
 
 def _reads(rule: Rule) -> str:
-    return "each changed file, on both sides" if rule.in_file is not None else "the change as a whole"
+    if rule.in_change is not None:
+        return "the change as a whole"
+    return f"each changed file, on both sides{', through ruff' if rule.in_file is None else ''}"
 
 
 def markdown() -> str:

@@ -153,12 +153,13 @@ def review(arguments: argparse.Namespace) -> tuple[ReviewResult, Policy]:
             raise UsageError("no such file", where=f"--baseline {arguments.baseline}", fix=fix)
         known = arguments.baseline.read_text(encoding="utf-8")
     accepted = read_baseline(known or "")
-    findings = () if arguments.quick else find(comparison, policy, accepted)
+    findings, silent = ((), ()) if arguments.quick else find(comparison, policy, accepted)
     domains = touched(comparison, policy.domains)
     risk = assess(comparison, domains, findings)
     used = users(comparison)
     made = passes(comparison, domains, risk, findings, used)
-    return ReviewResult(comparison, domains, risk, made, findings, _unread(comparison, policy), used), policy
+    notes = (*_unread(comparison, policy), *silent)
+    return ReviewResult(comparison, domains, risk, made, findings, notes, used), policy
 
 
 def _comparison(git: ReviewedClone, arguments: argparse.Namespace) -> Comparison:

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, field_names, own_nodes
+from tooling.review.repository.module import Function, field_names, keyword, own_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tooling.review.repository.module import Module
     from tooling.review.repository.side import Side
 
+_FIELDS = frozenset({"dataclasses.field"})
 _MUTATORS = frozenset(["append", "extend", "insert", "update", "setdefault", "add", "pop", "clear", "remove"])
 
 
@@ -63,6 +64,10 @@ def mutable_default(module: Module, _side: Side) -> Iterator[Place]:
                     f"the default of `{parameter.arg}` is shared by all calls of `{function.name}`, which changes it"
                 )
                 yield Place(module.path, default.lineno, message)
+    for node in module.nodes(ast.Call):
+        value = keyword(node, "default") if module.dotted(node.func) in _FIELDS else None
+        if isinstance(value, ast.List | ast.Dict | ast.Set):
+            yield Place(module.path, value.lineno, "dataclasses refuse a mutable default: the class cannot be made")
 
 
 def _is_changed(function: Function, name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -152,11 +153,29 @@ def _is_kept(function: Function, name: str) -> bool:
     return False
 
 
+def _uncompilable(tree: ast.Module) -> SyntaxError | None:
+    """Return what only the compiler refuses: a keyword given twice, `return` outside a function. Nothing is run."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(tree, "<review>", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return error
+    except (ValueError, RecursionError, MemoryError):
+        return None
+    return None
+
+
 def unreadable(comparison: Comparison) -> Iterator[Place]:
-    """Find a Python file that cannot be parsed any more."""
+    """Find a Python file that cannot be parsed, or compiled, any more."""
     for file in comparison.files:
         after = comparison.head.text(file.path) if file.path.endswith(".py") else None
-        if after is None or comparison.head.module(file.path) is not None or "{{" in after or "{%" in after:
+        if after is None or "{{" in after or "{%" in after:
+            continue
+        if (module := comparison.head.module(file.path)) is not None:
+            before = comparison.base.module(file.old_path) if file.status != "A" else None
+            if (wrong := _uncompilable(module.tree)) is not None and (before is None or not _uncompilable(before.tree)):
+                yield Place(file.path, wrong.lineno or 1, f"no valid Python: {wrong.msg}")
             continue
         if file.status == "A" or comparison.base.module(file.old_path) is not None:
             line, reason = 1, "" if parse(after) else "cannot be read"
