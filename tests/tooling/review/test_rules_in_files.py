@@ -29,16 +29,37 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "collective-under-rank": (
-        [f"{DIST}def f():\n    if dist.get_rank() == 0:\n        dist.barrier()\n"],
+        [
+            f"{DIST}def f():\n    if dist.get_rank() == 0:\n        dist.barrier()\n",
+            f"{DIST}def f(x, group):\n    if dist.get_rank(group) == 0:\n        dist.all_reduce(x, group=group)\n",
+            f"{DIST}class E:\n    def f(self, x):\n        if self.tp_rank == 0:\n"
+            "            dist.broadcast(x, src=0, group=self._tp_group)\n",
+            f"{DIST}class E:\n    def f(self):\n        if not self.is_main_process:\n            dist.barrier()\n",
+            f"{DIST}def f(x, group):\n    if group.rank() == 0:\n        dist.all_reduce(x, group=group)\n",
+        ],
         [
             f"{DIST}def f(x):\n    if dist.get_rank() == 0:\n        print(x)\n    dist.barrier()\n",
             f"{DIST}def f(x, g):\n    if dist.get_rank() == 0:\n        dist.barrier(group=g)\n",
+            f"{DIST}class E:\n    def f(self, x):\n        if self.tp_rank == 0:\n"
+            "            dist.broadcast(x, src=0, group=self.dp_group)\n",
+            f"{DIST}def f(x, group):\n    if local_rank == 0:\n        dist.all_reduce(x, group=group)\n",
+            f"{DIST}def f(x, a, b):\n    if dist.get_rank(a) == 0:\n        dist.all_reduce(x, group=b)\n",
             f"{DIST}def f(x):\n    if rank == 0:\n        dist.barrier()\n    else:\n        dist.barrier()\n",
         ],
     ),
     "return-before-collective": (
-        [f"{DIST}def f(rank):\n    if rank != 0:\n        return\n    dist.barrier()\n"],
-        [f"{DIST}def f(rank):\n    dist.barrier()\n    if rank != 0:\n        return\n    print(rank)\n"],
+        [
+            f"{DIST}def f(rank):\n    if rank != 0:\n        return\n    dist.barrier()\n",
+            f"{DIST}def f(x, group):\n    if dist.get_rank(group) != 0:\n        return\n"
+            "    dist.all_reduce(x, group=group)\n",
+            f"{DIST}def f(xs, rank):\n    for x in xs:\n        if rank > 0:\n            continue\n"
+            "        dist.all_reduce(x)\n",
+        ],
+        [
+            f"{DIST}def f(x, group):\n    if tp_rank != 0:\n        return\n    dist.all_reduce(x, group=dp_group)\n",
+            f"{DIST}def f(rank):\n    dist.barrier()\n    if rank != 0:\n        return\n    print(rank)\n",
+            f"{DIST}def f(rank, x):\n    if rank is None:\n        return\n    dist.all_reduce(x)\n",
+        ],
     ),
     "rank-local-assert": (
         [f"{DIST}def f(count):\n    assert count > 0\n    dist.all_reduce(count)\n"],

@@ -11,7 +11,79 @@ DATA = "from dataclasses import dataclass, field\n@dataclass\nclass RunConfig:\n
 CHOICES = "field(default='a', metadata={'choices': ['a', 'b']})"
 APP = "".join(f"@app.post('/{name}')\ndef {name}(r):\n    require_admin_key(r)\n\n\n" for name in ("a", "b", "c"))
 
+FLOW = "class W:\n    async def arun_episode(self, engine, data):\n"
+STEP = "def step(micro_batches, total, loss_of):\n    for mb in micro_batches:\n"
+ENTROPY = "def f(F, logits, labels):\n    return F.cross_entropy"
+
 CASES: dict[str, tuple[list[str], list[str]]] = {
+    "shifted-alike": (
+        [
+            f"{ENTROPY}(logits[:, :-1].flatten(0, 1), labels[:, :-1].flatten())\n",
+            "def f(F, logits, labels):\n    a = logits[..., 1:, :].contiguous()\n    b = labels[..., 1:].contiguous()\n"
+            "    return F.cross_entropy(a.view(-1, 9), b.view(-1))\n",
+            "def f(gather_logprobs, out, batch):\n"
+            "    return gather_logprobs(out.logits[:, :-1], batch['input_ids'][:, :-1])\n",
+        ],
+        [
+            f"{ENTROPY}(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())\n",
+            f"{ENTROPY}(logits[:, 0], labels[:, 0])\n",
+            "def f(F, logits, other_logits):\n    return F.cross_entropy(logits[:, :-1], other_logits[:, :-1])\n",
+        ],
+    ),
+    "minimum-of-versions": (
+        [
+            "def head(trajectory):\n    return min(trajectory.versions)\n",
+            "def head(batch):\n    return batch['versions'].min()\n",
+            "import torch\ndef head(versions):\n    return torch.amin(versions)\n",
+        ],
+        [
+            "def head(versions):\n    return min(v for v in versions if v >= 0)\n",
+            "def head(versions, loss_mask):\n    return versions[loss_mask].min()\n",
+            "def newest(versions):\n    return max(versions)\n",
+        ],
+    ),
+    "state-on-workflow": (
+        [
+            f"{FLOW}        self.history = []\n        return await engine.agenerate(self.history)\n",
+            f"{FLOW}        self.seen.append(data)\n        return await engine.agenerate(data)\n",
+            f"{FLOW}        return await self.turn(engine, data)\n\n"
+            "    async def turn(self, engine, data):\n        self.data = data\n        return engine\n",
+        ],
+        [
+            f"{FLOW}        history = []\n        return await engine.agenerate(history)\n",
+            f"{FLOW}        self.done += 1\n        return await engine.agenerate(data)\n",
+            f"{FLOW}        async with self.lock:\n            self.cache = data\n        return data\n",
+            "class W:\n    def __init__(self):\n        self.history = []\n",
+        ],
+    ),
+    "denominator-of-part": (
+        [
+            f"{STEP}        loss = loss_of(mb).sum() / mb['loss_mask'].sum()\n        loss.backward()\n",
+            f"{STEP}        mask = mb.loss_mask\n        loss = loss_of(mb).sum() / mask.sum().clamp(min=1)\n"
+            "        loss.backward()\n",
+            "def step(mbs, loss_of):\n    for part in mbs:\n"
+            "        (loss_of(part).sum() / part.loss_mask.count_nonzero()).backward()\n",
+        ],
+        [
+            f"{STEP}        loss = loss_of(mb).sum() / total\n        loss.backward()\n",
+            f"{STEP}        print(loss_of(mb).sum() / mb['loss_mask'].sum())\n",
+            "def step(batches, loss_of):\n    for batch in batches:\n"
+            "        loss = loss_of(batch).sum() / batch.loss_mask.sum()\n        loss.backward()\n",
+        ],
+    ),
+    "failure-as-score": (
+        [
+            "def f(score):\n    try:\n        reward = score()\n    except TimeoutError:\n        reward = 0.0\n",
+            "def f(s, run):\n    try:\n        s.score = run()\n    except ConnectionError:\n        s.score = -1\n",
+            "async def f(score):\n    try:\n        reward = await score()\n    except asyncio.TimeoutError:\n"
+            "        print('late')\n        reward = 0\n",
+        ],
+        [
+            "def f(score):\n    try:\n        reward = score()\n    except TimeoutError:\n        raise\n",
+            "def f(parse):\n    try:\n        reward = parse()\n    except ValueError:\n        reward = 0.0\n",
+            "def f(g):\n    try:\n        count = g()\n    except TimeoutError:\n        count = 0\n",
+        ],
+    ),
     "default-group-rank": (
         [
             f"{DIST}def mean(x, group):\n    dist.all_reduce(x, group=group)\n    return x / dist.get_world_size()\n",
@@ -38,8 +110,13 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "roll-across-rows": (
-        ["import torch\ndef f(ids):\n    first = ids[:, 0]\n    return first, torch.roll(ids, shifts=-1)\n"],
         [
+            "import torch\ndef f(ids):\n    first = ids[:, 0]\n    return first, torch.roll(ids, shifts=-1)\n",
+            "import torch\ndef f(batch):\n    return torch.roll(batch['input_ids'], shifts=-1)\n",
+            "import torch\ndef f(labels):\n    return labels.roll(-1) + torch.zeros(1)\n",
+        ],
+        [
+            "import torch\ndef f(input_ids, cu_seqlens):\n    return torch.roll(input_ids, shifts=-1), cu_seqlens\n",
             "import torch\ndef f(ids):\n    first = ids[:, 0]\n    return first, torch.roll(ids, shifts=-1, dims=-1)\n",
             "import torch\ndef f(ids):\n    return ids[0], torch.roll(ids, shifts=-1)\n",
             "import numpy as np\ndef f(torch, ids):\n    return ids[:, 0], np.roll(ids, 1)\n",

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tooling.review.repository.side import Side
 
 _TOKENS = re.compile(r"(^|_)(input_ids|labels|tokens|input_tokens)$")
+_BATCH = re.compile(r"^(input_ids|labels|tokens|loss_mask|attention_mask)$")
+_PACKED = re.compile(r"cu_seqlens|packed|pack_|flatten\(|view\(-1\)|reshape\(-1\)|squeeze\(|\.dim\(\)|ndim")
+_SCORES = re.compile(r"cross_entropy|gather_logprobs|nll_loss|logprobs?_of|log_probs?$")
 _LOSS_MASK = re.compile(r"(^|_)(loss|response|completion|action)_mask$")
 
 
@@ -34,7 +37,8 @@ def roll_without_dims(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def _two_dimensional(module: Module, call: ast.Call) -> bool:
-    """Whether the function shows that what is rolled has rows: `x[:, ...]`, `x.shape[1]`, `x.size(1)`."""
+    """Whether the function shows that what is rolled has rows: `x[:, ...]`, `x.shape[1]`, `x.size(1)`. Tokens of a
+    batch have rows wherever nothing speaks of packing."""
     function = module.function_of(call)
     rolled = call.args[0] if module.dotted(call.func) == "torch.roll" and call.args else call.func
     rolled = rolled.value if isinstance(rolled, ast.Attribute) and rolled is call.func else rolled
@@ -47,7 +51,57 @@ def _two_dimensional(module: Module, call: ast.Call) -> bool:
         of = ast.unparse(node.value)
         if (sliced and of == name) or (second and of == f"{name}.shape"):
             return True
-    return False
+    text = ast.unparse(function) if isinstance(function, Function) else ""
+    batch = _BATCH.search(_key(rolled)) is not None
+    return batch and not _PACKED.search(text)
+
+
+def _key(node: ast.expr) -> str:
+    """Return "input_ids" of `batch["input_ids"]`, `batch.input_ids` and `input_ids`."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        return str(node.slice.value)
+    return last_name(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+
+
+def _slice_of_tokens(node: ast.expr) -> str:
+    """Return ":-1" of `logits[:, :-1, :]` and `labels[..., :-1]`, "1:" of `labels[:, 1:]`; "" of everything else."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Tuple):
+        return ""
+    cuts = {ast.unparse(each) for each in node.slice.elts if isinstance(each, ast.Slice)} - {":"}
+    return cuts.pop() if len(cuts) == 1 else ""
+
+
+def _viewed(node: ast.expr) -> ast.expr:
+    """Return `x[:, 1:]` of `x[:, 1:].contiguous().reshape(-1)`."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        node = node.func.value
+    return node
+
+
+def shifted_alike(module: Module, _side: Side) -> Iterator[Place]:
+    """Find scores and labels that are cut at the same end, so that a token is scored by its own position."""
+    for function in module.functions():
+        nodes = list(own_nodes(function))
+        values: dict[str, ast.expr] = {}
+        for node in nodes:
+            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+                values[node.targets[0].id] = node.value
+        for node in nodes:
+            if not isinstance(node, ast.Call) or not _SCORES.search(last_name(node.func)):
+                continue
+            cuts = {}
+            for given in (*node.args, *(each.value for each in node.keywords)):
+                found = _viewed(given)
+                found = _viewed(values.get(found.id, found)) if isinstance(found, ast.Name) else found
+                if isinstance(found, ast.Subscript) and (cut := _slice_of_tokens(found)):
+                    cuts[_key(found.value)] = cut
+            scores = {cut for name, cut in cuts.items() if "logit" in name}
+            labels = {cut for name, cut in cuts.items() if _TOKENS.search(name)}
+            if len(scores) == len(labels) == 1 and scores == labels and scores <= {":-1", "1:"}:
+                message = (
+                    f"`{ast.unparse(node.func)}` compares logits and labels that are cut alike, at `{min(scores)}`"
+                )
+                yield Place(module.path, node.lineno, message)
 
 
 def mask_not_shifted(module: Module, _side: Side) -> Iterator[Place]:
@@ -100,6 +154,15 @@ RULES = (
         fix="Say the dimension: `torch.roll(x, shifts=-1, dims=-1)`.",
         example="labels = torch.roll(input_ids, shifts=-1)  # input_ids is [batch, length]",
         in_file=roll_without_dims,
+    ),
+    Rule(
+        id="shifted-alike",
+        severity=Severity.HIGH,
+        title="Logits and labels that are cut at the same end",
+        why="Logits at position t predict token t + 1: cut alike, every token is scored by the position it stands at.",
+        fix="Cut the last position of the logits and the first of the labels: `logits[:, :-1]`, `labels[:, 1:]`.",
+        example="F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, :-1].flatten())",
+        in_file=shifted_alike,
     ),
     Rule(
         id="mask-not-shifted",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from tooling.review.records import Place, Rule, Severity
@@ -35,6 +36,11 @@ COLLECTIVES = frozenset(
         "scatter_object_list",
     ]
 )
+_FIRST_RANK = frozenset({"is_main_process", "is_rank_zero", "is_rank_0", "is_main_rank", "is_global_zero", "is_master"})
+_RANK = re.compile(r"_*(?P<of>.*?)_?rank")
+_PART_OF_A_NODE = frozenset({"local", "node", "in_node"})
+_GROUP = re.compile(r"_*(?P<of>.*?)_?(?:process_group|group|pg)")
+_LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _GROUP_PARAMETERS = ("group", "process_group", "pg")
 _MAKERS = frozenset({"init_process_group", "new_group", "init_device_mesh", "new_subgroups"})
 
@@ -89,15 +95,60 @@ def for_none(module: Module, node: ast.AST, name: str) -> bool:
     return any(isinstance(part, ast.Name) and part.id == name for test in tests for part in ast.walk(test))
 
 
-def _rank_test(test: ast.expr) -> bool:
-    """`rank == 0`, `dist.get_rank() != 0`: a comparison of this process's rank with a number."""
+def asked_rank(test: ast.expr) -> str | None:
+    """Return whose rank a condition asks for; None when it asks for none.
+
+    "" for the whole job (`rank == 0`, `not is_main_process`), "tp" for `self.tp_rank == 0`, and "=group" for
+    `dist.get_rank(group) == 0` and `group.rank() == 0`.
+    """
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return asked_rank(test.operand)
+    called = test.func if isinstance(test, ast.Call) else test
+    if isinstance(called, ast.Name | ast.Attribute) and last_name(called) in _FIRST_RANK:
+        return ""
     if not isinstance(test, ast.Compare) or len(test.ops) != 1:
-        return False
+        return None
     sides = (test.left, test.comparators[0])
-    names = {last_name(each.func) if isinstance(each, ast.Call) else last_name(each) for each in sides}
-    return bool(names & {"rank", "get_rank", "global_rank", "world_rank"}) and any(
-        isinstance(each, ast.Constant) for each in sides
-    )
+    asked = next((each for each in sides if not isinstance(each, ast.Constant)), None)
+    if asked is None or not any(isinstance(each, ast.Constant) and type(each.value) is int for each in sides):
+        return None
+    if isinstance(asked, ast.Call):
+        return _called_rank(asked)
+    name = _RANK.fullmatch(last_name(asked)) if isinstance(asked, ast.Name | ast.Attribute) else None
+    if name is None or name["of"] in _PART_OF_A_NODE:
+        return None
+    return "" if name["of"] in {"global", "world"} else name["of"]
+
+
+def _called_rank(call: ast.Call) -> str | None:
+    """Return "" for `dist.get_rank()`, "=group" for `dist.get_rank(group)` and `group.rank()`."""
+    if last_name(call.func) == "get_rank":
+        given = call.args[0] if call.args else keyword(call, "group")
+        return f"={ast.unparse(given)}" if given is not None else ""
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "rank" and not call.args:
+        return f"={ast.unparse(call.func.value)}"
+    return None
+
+
+def _is_of_group(whose: str, call: ast.Call, name: str) -> bool:
+    """Tell whether the ranks that a condition tells apart all belong to the group of a collective.
+
+    `if tp_rank == 0: broadcast(x, group=dp_group)` is right: whole groups come, or none of their ranks.
+    """
+    group = keyword(call, "group", "process_group")
+    if group is None and not group_given(call, name):
+        return whose == ""
+    if group is None:
+        return False
+    said = ast.unparse(group)
+    if whose.startswith("="):
+        return said == whose[1:]
+    if said == "None" or said.endswith(".WORLD"):
+        return whose == ""
+    if isinstance(group, ast.Call):
+        group = group.func
+    of = _GROUP.fullmatch(last_name(group)) if isinstance(group, ast.Name | ast.Attribute) else None
+    return of is not None and of["of"] == whose
 
 
 def _collectives_in(module: Module, body: list[ast.stmt]) -> dict[str, ast.Call]:
@@ -106,33 +157,48 @@ def _collectives_in(module: Module, body: list[ast.stmt]) -> dict[str, ast.Call]
 
 
 def rank_branch(module: Module, _side: Side) -> Iterator[Place]:
-    """Find a collective of the default group that only some ranks reach."""
+    """Find a collective that only some ranks of its group reach."""
     for node in module.nodes(ast.If):
-        if not _rank_test(node.test):
+        whose = asked_rank(node.test)
+        if whose is None:
             continue
         first, second = _collectives_in(module, node.body), _collectives_in(module, node.orelse)
         paired = {"gather", "gather_object", "scatter", "scatter_object_list"}
         for name, call in (*first.items(), *second.items()):
-            if (name in first and name in second) or group_given(call, name) or (paired & {name} and second):
+            if (name in first and name in second) or (paired & {name} and second):
                 continue
-            yield Place(module.path, call.lineno, f"`{name}` runs under `if {ast.unparse(node.test)}` only")
+            if _is_of_group(whose, call, name):
+                yield Place(module.path, call.lineno, f"`{name}` runs under `if {ast.unparse(node.test)}` only")
 
 
 def rank_return(module: Module, _side: Side) -> Iterator[Place]:
-    """`if rank != 0: return` in front of a collective of the default group."""
+    """`if rank != 0: return` in front of a collective of the same ranks."""
     for function in module.functions():
-        leaving: ast.If | None = None
-        for statement in function.body:
-            calls = _collectives_in(module, [statement]).items() if leaving is not None else ()
-            test = ast.unparse(leaving.test) if leaving is not None else ""
-            for name, call in calls:
-                if not group_given(call, name):
-                    message = f"`{name}` is not reached by ranks that leave at `if {test}`"
-                    yield Place(module.path, call.lineno, message)
-            ends = isinstance(statement, ast.If) and isinstance(statement.body[-1], ast.Return) and not statement.orelse
-            # A collective in the branch could be the partner of a later one.
-            if isinstance(statement, ast.If) and ends and _rank_test(statement.test):
-                leaving = leaving if _collectives_in(module, statement.body) else statement
+        for body in _bodies(function):
+            yield from _left_before(module, body)
+
+
+def _bodies(function: Function) -> Iterator[list[ast.stmt]]:
+    for node in (function, *own_nodes(function)):
+        for field in ("body", "orelse", "finalbody"):
+            body = getattr(node, field, None)
+            if isinstance(body, list) and body and isinstance(body[0], ast.stmt):
+                yield body
+
+
+def _left_before(module: Module, body: list[ast.stmt]) -> Iterator[Place]:
+    leaving: ast.If | None = None
+    for statement in body:
+        whose = asked_rank(leaving.test) if leaving is not None else None
+        calls = _collectives_in(module, [statement]).items() if whose is not None else ()
+        for name, call in calls:
+            if leaving is not None and whose is not None and _is_of_group(whose, call, name):
+                message = f"`{name}` is not reached by ranks that leave at `if {ast.unparse(leaving.test)}`"
+                yield Place(module.path, call.lineno, message)
+        ends = isinstance(statement, ast.If) and not statement.orelse and isinstance(statement.body[-1], _LEAVES)
+        # A collective in the branch could be the partner of a later one.
+        if isinstance(statement, ast.If) and ends and asked_rank(statement.test) is not None:
+            leaving = leaving if _collectives_in(module, statement.body) else leaving or statement
 
 
 def rank_assertion(module: Module, _side: Side) -> Iterator[Place]:

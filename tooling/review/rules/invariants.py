@@ -1,0 +1,183 @@
+"""Invariants of RL runs: versions of prompts do not count, episodes share a workflow, denominators are a step's."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, last_name, own_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_VERSIONS = re.compile(r"(^|_)versions$")
+_GUARDS = re.compile(r"NO_VERSION|>= ?0|> ?-1|!= ?-1|versions? ?<|mask|clamp|where|max\(0")
+_EPISODE = re.compile(r"^_?a?run_episode$")
+_CHANGING = frozenset({"append", "extend", "insert", "update", "setdefault", "add", "pop", "clear", "remove"})
+_MICRO = re.compile(r"micro|(^|_)mbs?($|_)|(^|_)mini_?batch")
+_COUNT = frozenset({"sum", "count_nonzero", "numel"})
+_FAULT_NAMES = re.compile(r"reward|score")
+
+
+def minimum_of_versions(module: Module, _side: Side) -> Iterator[Place]:
+    """Find the oldest version of a trajectory taken over prompt tokens too, which carry -1."""
+    if "versions" not in module.text:
+        return
+    for function in module.functions():
+        for node in own_nodes(function):
+            if not isinstance(node, ast.Call) or last_name(node.func) not in {"min", "amin"}:
+                continue
+            taken = next(iter(node.args), None)
+            if isinstance(node.func, ast.Attribute) and not module.dotted(node.func).startswith(("torch", "numpy")):
+                taken = node.func.value
+            name = ""
+            if isinstance(taken, ast.Subscript) and isinstance(taken.slice, ast.Constant):
+                name = str(taken.slice.value)
+            elif isinstance(taken, ast.Name | ast.Attribute):
+                name = last_name(taken)
+            if _VERSIONS.search(name) and not _GUARDS.search(ast.unparse(function)):
+                yield Place(module.path, node.lineno, f"`{ast.unparse(node)}` counts tokens that were not sampled")
+
+
+def state_on_workflow(module: Module, _side: Side) -> Iterator[Place]:
+    """Find what an episode keeps on its workflow, which serves other episodes at the same time."""
+    for owner in module.nodes(ast.ClassDef):
+        methods = {each.name: each for each in owner.body if isinstance(each, Function)}
+        episode = next((each for name, each in methods.items() if _EPISODE.match(name)), None)
+        if not isinstance(episode, ast.AsyncFunctionDef):
+            continue
+        called = {_own_method(node) for node in own_nodes(episode)} & set(methods)
+        for function in (episode, *(methods[name] for name in sorted(called) if name != episode.name)):
+            locked = any(
+                isinstance(node, ast.With | ast.AsyncWith) and "lock" in ast.unparse(node.items[0]).lower()
+                for node in own_nodes(function)
+            )
+            for node in () if locked else own_nodes(function):
+                name = _written_on_self(node)
+                if name and not _is_counter(node):
+                    message = f"`{function.name}` writes `self.{name}`, which episodes that run at once share"
+                    yield Place(module.path, getattr(node, "lineno", 1), message)
+
+
+def _own_method(node: ast.AST) -> str:
+    """Return "step" of `self.step(...)`; "" of everything else."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_self(node.func.value):
+        return node.func.attr
+    return ""
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def _written_on_self(node: ast.AST) -> str:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
+        targets = [node.func.value]
+    for target in targets:
+        if isinstance(target, ast.Attribute) and _is_self(target.value):
+            return target.attr
+    return ""
+
+
+def _is_counter(node: ast.AST) -> bool:
+    """`self.done += 1`: a number that all episodes add to is meant to be shared."""
+    return isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant)
+
+
+def denominator_of_part(module: Module, _side: Side) -> Iterator[Place]:
+    """Find a loss that is divided by the count of one micro-batch before its backward pass."""
+    for loop in module.nodes(ast.For):
+        names = {each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)}
+        if not any(_MICRO.search(each) for each in (*names, ast.unparse(loop.iter))):
+            continue
+        nodes = [node for statement in loop.body for node in [statement, *own_nodes(statement)]]
+        if not any(isinstance(node, ast.Call) and last_name(node.func) == "backward" for node in nodes):
+            continue
+        own = set(names)
+        for node in nodes:  # names that are made from the micro-batch
+            if isinstance(node, ast.Assign) and own & _names(node.value):
+                own |= {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+        for node in nodes:
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _counts_mask(node.right, own):
+                message = f"`{ast.unparse(node)}` is divided by the count of one micro-batch"
+                yield Place(module.path, node.lineno, message)
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def _counts_mask(node: ast.expr, own: set[str]) -> bool:
+    """`mb["loss_mask"].sum()`, also inside of clamp or max, where `mb` is of the loop."""
+    for each in ast.walk(node):
+        counts = isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr in _COUNT
+        if counts and "mask" in ast.unparse(each) and own & _names(each):
+            return True
+    return False
+
+
+def failure_as_score(module: Module, _side: Side) -> Iterator[Place]:
+    """Find a failure that becomes a reward of a number: `except TimeoutError: reward = 0.0`."""
+    for handler in module.nodes(ast.ExceptHandler):
+        caught = ast.unparse(handler.type) if handler.type is not None else ""
+        if not re.search(r"Timeout|Fault|Cancelled|Connection|BrokenProcess|ClientError", caught):
+            continue
+        for node in (each for statement in handler.body for each in [statement, *own_nodes(statement)]):
+            if not isinstance(node, ast.Assign):
+                continue
+            signed = isinstance(node.value, ast.UnaryOp) and isinstance(node.value.op, ast.USub)
+            number = node.value.operand if isinstance(node.value, ast.UnaryOp) and signed else node.value
+            value, target = getattr(number, "value", None), node.targets[0]
+            named = isinstance(target, ast.Name | ast.Attribute) and _FAULT_NAMES.search(last_name(target))
+            if named and isinstance(value, int | float) and not isinstance(value, bool):
+                yield Place(module.path, node.lineno, f"`{caught}` becomes `{ast.unparse(node)}`")
+
+
+RULES = (
+    Rule(
+        id="minimum-of-versions",
+        severity=Severity.HIGH,
+        title="Oldest version taken over tokens that were not sampled",
+        why="Prompt tokens carry -1: the minimum is -1, and every trajectory looks as old as can be.",
+        fix="Select sampled tokens first: `min(v for v in versions if v != NO_VERSION)`.",
+        example="head_version = min(trajectory.versions)",
+        in_tests=False,
+        in_file=minimum_of_versions,
+    ),
+    Rule(
+        id="state-on-workflow",
+        severity=Severity.HIGH,
+        title="Episode keeps state on its workflow",
+        why="One instance serves many episodes at once: they overwrite each other's values.",
+        fix="Keep it in local variables, or in an object made per episode.",
+        example="async def arun_episode(self, engine, data):\n    self.history = []",
+        in_tests=False,
+        in_file=state_on_workflow,
+    ),
+    Rule(
+        id="denominator-of-part",
+        severity=Severity.HIGH,
+        title="Loss divided by the count of one micro-batch",
+        why="Micro-batches with few tokens weigh as much as those with many: the gradient depends on the split.",
+        fix="Divide by the count of the whole step, computed before the loop.",
+        example="for mb in micro_batches:\n    loss = (nll(mb) * mb.mask).sum() / mb.mask.sum()\n    loss.backward()",
+        in_tests=False,
+        in_file=denominator_of_part,
+    ),
+    Rule(
+        id="failure-as-score",
+        severity=Severity.MEDIUM,
+        title="Timeout or lost connection becomes a reward",
+        why="The policy is punished for what the infrastructure did; nobody counts the failure.",
+        fix="Raise, so that the sample is retried or left out and counted.",
+        example="except TimeoutError:\n    reward = 0.0",
+        in_tests=False,
+        in_file=failure_as_score,
+    ),
+)
