@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--like", metavar="FAMILY", help="for a type without code: take this family's computation over, unproven"
     )
     parser.add_argument("--unit", default="", metavar="NAME", help="folder of the family that the report is for")
+    parser.add_argument("--look-up", action="store_true", help="only say, in a second, whether there is such a source")
     parser.add_argument("--json", action="store_true", help="write one JSON object")
     options = parser.parse_args(arguments)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except Exception as error:  # noqa: BLE001 - the boundary: whatever escapes an analysis is a bug, and is said to be
         return _bug(error, as_json=options.json)
-    if options.json:
+    if options.json or options.look_up:
         _write(report)
     else:
         sys.stdout.write("\n".join(_lines(report)) + "\n")
@@ -123,6 +124,8 @@ def _analyse(options: argparse.Namespace) -> dict[str, Any]:
             if not options.static:
                 raise
             trusted = False
+    if options.look_up:
+        return {"ok": True}
     from areal.porting.bind.analyse import analyse, as_json, like, static
     from areal.porting.probe.subject import resolve
     from areal.porting.wrap.analyse import analyse_wrapped

@@ -25,6 +25,7 @@ from areal.models.blocks.positions import LearnedPositions, SinusoidalPositions
 from areal.models.blocks.rotary import QueryGrowth, Rotary
 from areal.models.blocks.short_convolution import ShortConvolution
 from areal.models.decoder_args import RotaryArgs
+from areal.porting.outlines import outlined
 from areal.porting.records import UnsupportedError
 from areal.porting.spec import (
     BLOCK_NORMS,
@@ -104,7 +105,7 @@ def load(spec: ArchitectureSpec, weights: Mapping[str, Tensor]) -> DecoderModel:
 
     Raises ValueError naming what is missing, unknown or of another shape.
     """
-    with torch.device("meta"):
+    with outlined():
         model = build(spec)
     expected = model.state_dict()
     missing = sorted(expected.keys() - weights.keys())

@@ -1,11 +1,9 @@
-"""Limits what an analysis may search and build; it counts steps, so that results are the same on every machine.
-
-A clock is the last resort, for models that are slow by themselves. What was given up is named.
+"""Limits what an analysis may search and build; it counts steps, so that results are the same on every machine, however
+busy it is. What was given up is named. A clock has only who started the analysis.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,9 +21,6 @@ STEPS: Final = 6_000_000
 LOOKS: Final = 1_500
 """Configs that an analysis builds and runs at most; families with most fields take a quarter of them."""
 
-SECONDS: Final = 600.0
-"""After this no further config is looked at and no further expression searched."""
-
 
 class GaveUpError(Exception):
     """The search for one expression has cost what it may."""
@@ -38,33 +33,22 @@ class Budget:
     steps_of_a_fit: int = STEPS_OF_A_FIT
     steps: int = STEPS
     looks: int = LOOKS
-    seconds: float = SECONDS
     gave_up: dict[str, str] = field(default_factory=dict)
     """Slot whose search was given up to what was searched."""
-    _start: float = field(default_factory=time.monotonic)
 
     def fit(self, slot: str, names: Sequence[str]) -> Allowance:
-        """For one search. Raises UnsupportedError when the time is up."""
-        self._check_clock(slot, f"searching among {_listed(names)}")
+        """For one search."""
         return Allowance(self, slot, names, self.steps_of_a_fit)
 
     def count_config(self, changes: Mapping[str, Any]) -> None:
-        """Count a config that is about to be built. Raises UnsupportedError when there were too many, or the time is
-        up."""
-        where = ", ".join(f"config.{name}" for name in sorted(changes)) or "config"
-        self._check_clock(where, "looking at configs")
+        """Count a config that is about to be built. Raises UnsupportedError when there were too many."""
         self.looks -= 1
         if self.looks < 0:
             raise UnsupportedError(
                 "more dependent config fields than the analysis looks at",
-                where=where,
+                where=", ".join(f"config.{name}" for name in sorted(changes)) or "config",
                 detail="the last of many configs changed these",
             )
-
-    def _check_clock(self, where: str, doing: str) -> None:
-        if time.monotonic() - self._start > self.seconds:
-            detail = f"given up after {self.seconds:.0f} s while {doing}"
-            raise UnsupportedError("an analysis that takes too long", where=where, detail=detail)
 
 
 @dataclass

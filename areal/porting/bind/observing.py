@@ -18,6 +18,7 @@ from areal.porting.bind.slots import ABSENT, LayerValues, slots_of
 from areal.porting.bind.variations import changed
 from areal.porting.infer.infer import infer
 from areal.porting.infer.layout import canonical, infer_layout
+from areal.porting.outlines import outlined
 from areal.porting.probe.instance import build, export, logits, make_tokens
 from areal.porting.probe.wide import without_rounding
 from areal.porting.records import SubjectError, UnsupportedError
@@ -26,7 +27,7 @@ from areal.porting.spec import ArchitectureSpec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from areal.porting.family import LayoutEntry
     from areal.porting.probe.instance import Instance
@@ -91,6 +92,7 @@ class Observer:
         self._fused = build(subject, base)
         self._logits = logits(self._fused, self._tokens(self._fused))
         self._shapes = shapes(self._fused)
+        self._stored = functools.cache(lambda: export(self._fused))
 
     def observe(
         self,
@@ -119,7 +121,7 @@ class Observer:
             return ConfigOutcome(
                 changes=changes, config=config, kind="no_effect", values=self.values, expected=expected
             )
-        tensors = functools.cache(lambda: export(instance))
+        tensors = functools.cache(lambda: self._export(instance, changes))
         found = None if predict is None else self._judge(instance, config, predict, first, tensors)
         near = None
         if may_infer and not isinstance(found, tuple):
@@ -166,11 +168,14 @@ class Observer:
             return None
         if all(same_value(value, self.values.get(slot, ABSENT)) for slot, value in values.items()):
             return None
-        return (
-            values
-            if isinstance(self._judge(instance, config, predict, first, lambda: export(instance)), tuple)
-            else None
-        )
+        return values if isinstance(self._judge(instance, config, predict, first, self._stored), tuple) else None
+
+    def _export(self, instance: Instance, changes: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        """Return what `save_pretrained` writes. The base's weights under the base's names are stored as the base's are,
+        unless a number has changed by which rows may be ordered."""
+        if any(_counts(value) for value in changes.values()) or not _alike(instance.model, self._fused.model):
+            return export(instance)
+        return self._stored()
 
     def _builds(self, predict: Prediction, config: dict[str, Any]) -> bool:
         """Return whether blocks take what is expected of a config; true where nothing is."""
@@ -179,7 +184,7 @@ class Observer:
         except EvaluationError:
             return True
         try:
-            with torch.device("meta"):
+            with outlined():
                 reference.build(spec)
         except (ModelError, UnsupportedError):
             return False
@@ -268,6 +273,29 @@ class Observer:
         return make_tokens(instance, batch=ROWS, length=min(LENGTH, limit), seed=2)
 
 
+def _counts(value: Any) -> bool:
+    """Return whether a value is a whole number, or holds one."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return any(map(_counts, value))
+    return type(value) is int
+
+
+def _alike(first: nn.Module, second: nn.Module) -> bool:
+    """Return whether two models keep the same tensors, of which the same share memory."""
+    kept, other = first.state_dict(), second.state_dict()
+    if kept.keys() != other.keys():
+        return False
+    shared: dict[int, int] = {}
+    for name, tensor in kept.items():
+        if tensor.shape != other[name].shape or tensor.dtype != other[name].dtype:
+            return False
+        if shared.setdefault(tensor.data_ptr(), other[name].data_ptr()) != other[name].data_ptr():
+            return False
+    return len({*shared.values()}) == len(shared) and all(torch.equal(kept[name], other[name]) for name in kept)
+
+
 def shapes(instance: Instance) -> dict[str, tuple[int, ...]]:
     """Return the shapes of everything that the model keeps."""
     return {name: tuple(tensor.shape) for name, tensor in instance.model.state_dict().items()}
@@ -328,11 +356,13 @@ def readable(names: Iterable[str], observations: Sequence[Observation]) -> list[
     once it would explain anything, and models would go wrong with it.
     """
     base = observations[0]
-    acting_alone = {
-        name
-        for each in observations
-        if len(each.changes) == 1
-        for name in each.changes
-        if any(not same_value(value, base.values.get(slot, ABSENT)) for slot, value in each.values.items())
-    }
-    return [name for name in names if not TRAINING_NOISE.fullmatch(name) or name in acting_alone]
+
+    def acts_alone(name: str) -> bool:
+        return any(
+            not same_value(value, base.values.get(slot, ABSENT))
+            for each in observations
+            if each.changes.keys() == {name}
+            for slot, value in each.values.items()
+        )
+
+    return [name for name in names if not TRAINING_NOISE.fullmatch(name) or acts_alone(name)]

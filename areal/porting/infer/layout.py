@@ -16,6 +16,7 @@ from areal.models.adapter import MIXER, TableAdapter
 from areal.porting import reference
 from areal.porting.family import LayoutEntry
 from areal.porting.infer.stored import StoredTensors, find_all, row_of
+from areal.porting.outlines import outlined
 from areal.porting.probe import instance as oracle
 from areal.porting.records import UnsupportedError
 from areal.porting.spec import PLACES
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from areal.models.blocks.decoder import DecoderModel
     from areal.porting.infer.stored import StoredMatch
     from areal.porting.probe.instance import Instance
     from areal.porting.records import Inference
@@ -77,12 +79,17 @@ def adapter(layout: Sequence[LayoutEntry], spec: ArchitectureSpec, *, skipped: S
     """Return the adapter of a family with this layout, for one config."""
     rows = tuple(row_of(entry) for entry in layout if not entry.implied)
     members = {
-        "model_class": staticmethod(lambda args: reference.build(args.spec)),
+        "model_class": staticmethod(lambda args: _outline(args.spec)),
         "table": rows,
         "skipped": tuple(skipped),
     }
     made: type[TableAdapter] = type("AnalysedStateDictAdapter", (TableAdapter,), members)
     return made(_Arguments(spec))  # type: ignore[arg-type]  # as much of a family's arguments as an adapter reads
+
+
+def _outline(spec: ArchitectureSpec) -> DecoderModel:
+    with outlined():  # an adapter asks for names and shapes
+        return reference.build(spec)
 
 
 @dataclass(frozen=True)

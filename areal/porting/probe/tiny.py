@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PreTrainedConfig
 
+from areal.porting.outlines import outlined
 from areal.porting.probe.instance import build, construct, logits, make_tokens, read
 from areal.porting.probe.meanings import HIDDEN, LAYERS, TOKENS, Repair, hinted, known, meaning, sizes_by_shape
 from areal.porting.probe.questions import refuse_dependences
@@ -155,7 +156,7 @@ def check(subject: Subject, config: dict[str, Any]) -> str | None:
 
 def _wrong_size(subject: Subject, hf_config: Any) -> str | None:
     try:
-        with torch.device("meta"):
+        with outlined():
             model = construct(subject, hf_config)
     except SubjectError:  # not every class builds without data; the real attempt decides
         return None

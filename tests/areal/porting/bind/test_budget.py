@@ -81,14 +81,6 @@ def test_an_analysis_that_would_look_at_too_many_configs_is_refused_naming_the_f
 
 
 @pytest.mark.exhaustive
-def test_an_analysis_that_takes_too_long_is_refused_naming_where_it_was() -> None:
-    found = analyse(installed("llama"), budget=Budget(seconds=0.0))
-    assert found.status == "unsupported"
-    assert found.missing[0]["feature"] == "an analysis that takes too long"
-    assert found.missing[0]["where"]
-
-
-@pytest.mark.exhaustive
 def test_an_ordinary_family_needs_a_small_part_of_what_it_may_cost() -> None:
     budget = Budget()
     assert analyse(installed("llama"), budget=budget).status == "proven"
