@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from tooling.kit.names import Names
     from tooling.kit.receipts import Proof
     from tooling.new.proof import Standing
+    from tooling.new.warm import WarmPython
 
 SHOWN_REFERENCES = 20
 """Most lines of other files that people are shown."""
@@ -209,6 +210,9 @@ class Change:
     further_proof: Callable[[], CheckResult] | None = None
     """What has to hold besides the tests of the unit, once they have passed."""
 
+    warm: WarmPython | None = None
+    """Process that child modules and tests of this change run in, where they need the same imports; `run_change` ends
+    it."""
     applied: bool = False
     stopped: ToolError | None = None
     """What kept the tests of what was written from ending, or their result from being noted."""
@@ -221,6 +225,11 @@ class Change:
 
     def __post_init__(self) -> None:
         self.plan = Plan(self.root)
+
+    def cool(self) -> None:
+        """End the warm process, if there is one."""
+        if self.warm is not None:
+            self.warm.close()
 
     def plan_receipt(self, receipt: Receipt) -> None:
         """Make this the unit's receipt, and have those entries stand that tell whether it is proven."""

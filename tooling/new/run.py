@@ -57,6 +57,7 @@ def run_change(invocation: Invocation, make: Callable[[Project], Change]) -> Rep
                 prove(project, change, wait_seconds=wait)
             if change.must_prove and change.stopped is None and not all(check.ok for check in change.checks):
                 _take_back(project, change, wait_seconds=wait)
+    change.cool()
     found = (read_receipt(project.root, unit.kind, unit.name) for unit in change.units)
     change.standings = [standing(Plan(project.root), receipt) for receipt in found if receipt is not None]
     return change.report(invocation.command, dry_run=dry_run, show_diff=bool(invocation.option("diff")))
@@ -97,7 +98,7 @@ def prove(project: Project, change: Change, *, wait_seconds: float) -> None:
             continue
         name = "tests" if len(change.units) == 1 else f"tests of {receipt.kind} {receipt.name}"
         try:
-            result = run_tests(project.root, tests, python=project.python, name=name)
+            result = run_tests(project.root, tests, python=project.python, name=name, warm=change.warm)
             change.checks.append(result)
             if result.ok and change.further_proof is not None:
                 further = change.further_proof()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tooling.cli.git import Repository
     from tooling.kit.change.plan import Plan
+    from tooling.new.warm import WarmPython
 
 TIMEOUT_SECONDS = 600.0
 MAX_OVERLAY_BYTES = 2 * 1024**3
@@ -45,16 +46,18 @@ def run_tests(
     python: Path,
     timeout: float = TIMEOUT_SECONDS,
     name: str = "tests",
+    warm: WarmPython | None = None,
 ) -> CheckResult:
-    """Run test files with pytest, `root` first on the import path.
+    """Run test files with pytest, `root` first on the import path; in the warm process, where there is one.
 
     A failure is a result, with the end of pytest's output as its detail; so is running past `timeout` seconds. Without
     any path there is nothing to run, which the detail says. Raises UsageError when the interpreter cannot be started.
     """
     if not paths:
         return CheckResult(name, ok=True, seconds=0.0, detail="no tests to run")
-    command = [os.fspath(python), "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
-    command += [f"./{path}" if path.startswith("-") else path for path in paths]
+    options = ["-q", "--no-header", "-p", "no:cacheprovider"]
+    options += [f"./{path}" if path.startswith("-") else path for path in paths]
+    command = [os.fspath(python), "-m", "pytest", *options]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="areal-new-tests-") as scratch:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {
@@ -64,7 +67,10 @@ def run_tests(
             "OMP_NUM_THREADS": "1",
             "OMP_WAIT_POLICY": "PASSIVE",
         }
-        status, output = _run(command, root, environment, timeout)
+        if warm is not None and warm.started:
+            status, output = _run_warm(warm, options, environment, timeout)
+        else:
+            status, output = _run(command, root, environment, timeout)
     detail = "\n".join(output.strip().splitlines()[-_TAIL_LINES:])
     if status == 0:
         detail = ""
@@ -120,6 +126,17 @@ def staged_tests(
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(change.after)
         return run_tests(overlay, paths, python=python, timeout=timeout, name="tests-staged")
+
+
+def _run_warm(
+    warm: WarmPython, options: list[str], environment: dict[str, str], timeout: float
+) -> tuple[int | None, str]:
+    """As `_run`, in a fork of the warm process."""
+    try:
+        done = warm.run("pytest", options, seconds=timeout, environment=environment)
+    except subprocess.TimeoutExpired:
+        return None, ""
+    return done.returncode, done.stdout + done.stderr
 
 
 def _run(command: list[str], root: Path, environment: dict[str, str], timeout: float) -> tuple[int | None, str]:

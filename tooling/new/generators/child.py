@@ -35,25 +35,32 @@ def ask(
     text: str = "",
     failed: type[ToolError] = UsageError,
     environment: Mapping[str, str] | None = None,
+    light: bool = False,
 ) -> dict[str, Any]:
     """Return the object that `python -m MODULE ARGUMENTS` answers to a text.
 
     what: the errand, for messages ("the analysis"); where: the option that it is about. environment: of the process,
-    where it is not that of this one. Raises UsageError where the module cannot run here at all, and `failed` with the
+    where it is not that of this one. light: whether it needs no imports of the change's warm process, if that has one.
+    Raises UsageError where the module cannot run here at all, and `failed` with the
     reason when the answer is not one object of JSON, or took longer than `seconds`.
     """
     command = [str(change.python), "-m", *module]
     try:
-        done = subprocess.run(
-            command,
-            cwd=change.root,
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=seconds,
-            env=environment,
-        )
+        if change.warm is not None:
+            done = change.warm.run(
+                module[0], module[1:], seconds=seconds, text=text, environment=environment, light=light
+            )
+        else:
+            done = subprocess.run(
+                command,
+                cwd=change.root,
+                input=text,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=seconds,
+                env=environment,
+            )
     except subprocess.TimeoutExpired as error:
         raise failed(f"{what} took longer than {seconds:.0f} s and was ended", where=where) from error
     except OSError as error:

@@ -25,6 +25,7 @@ from tooling.new.change import Findings
 from tooling.new.generators.child import ask
 from tooling.new.generators.model_matrix import run_matrix
 from tooling.new.generators.model_scaffold import SCAFFOLD, scaffold_pieces, scaffold_report
+from tooling.new.warm import WarmPython
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,6 +84,7 @@ def prepare(change: Change) -> dict[str, Any]:
             return made
         report = analyse(change)
     if "analyze-only" in request.options:
+        change.cool()
         change.findings = Findings(checklist(report), {"report": dict(report)})
         return {}
     if report["status"] == SCAFFOLD:
@@ -93,7 +95,11 @@ def prepare(change: Change) -> dict[str, Any]:
             f"with its code: areal-new update model {names.snake} --from FOLDER --trust-source, which proves it"
         )
         return {"report": report, "family": scaffold_pieces(report)}
-    _refuse_unproven(report, names.raw)
+    try:
+        _refuse_unproven(report, names.raw)
+    except BaseException:
+        change.cool()
+        raise
     kept: dict[str, Any] = {name: report[name] for name in _KEPT if name in report}
     if str(report.get("source")).startswith(_LIBRARY):  # anything else is a path of this machine
         kept["source"] = report["source"]
@@ -203,6 +209,8 @@ def _say_unproven(change: Change, report: Mapping[str, Any]) -> None:
 
 
 ANALYSIS: Final = "areal.porting"
+IMPORTS: Final = ("torch", "safetensors.torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto")
+"""What analysis and generated tests import, nothing of the repository: that changes between the two."""
 WRITER: Final = "areal.porting.write"
 TIMEOUT_SECONDS: Final = 900.0
 _NEEDED: Final = ("status", "model_type", "architecture")
@@ -233,9 +241,21 @@ def analyse(change: Change) -> dict[str, Any]:
     options = change.request.options
     source = options.get("from", change.names.raw)
     where = "--from" if "from" in options else "NAME"
-    with progress(f"analysing {source}"):
-        module = [ANALYSIS, *_child_arguments(options, source), "--unit", change.names.snake, "--json"]
-        answer = ask(change, module, what="the analysis", where=where, seconds=TIMEOUT_SECONDS, failed=BugError)
+    module = [ANALYSIS, *_child_arguments(options, source), "--unit", change.names.snake, "--json"]
+    if "trust-source" not in options:  # foreign code is confined before anything is imported
+        change.warm = WarmPython(change.python, change.root, imports=IMPORTS)
+    said = partial(ask, change, what="the analysis", where=where, seconds=TIMEOUT_SECONDS, failed=BugError)
+    try:
+        with progress(f"analysing {source}"):
+            # What nothing can be made of is refused before the imports.
+            answer = {} if change.warm is None else said([*module, "--look-up"], light=True)
+            if answer.get("ok") is not False:
+                answer = said(module)
+    except BaseException:
+        change.cool()
+        raise
+    if answer.get("ok") is False:
+        change.cool()
     if answer.get("ok") is not False:
         return checked(answer)
     if answer.get("bug"):
@@ -290,6 +310,7 @@ def write_family(change: Change, report: Mapping[str, Any]) -> dict[str, Any]:
         seconds=TIMEOUT_SECONDS,
         text=json.dumps(report),
         failed=BugError,
+        light=True,
     )
     if answer.get("ok"):
         pieces: dict[str, Any] = answer["family"]
