@@ -225,6 +225,7 @@ def attention(
         scale=spec.scale,
         query_norm=norms["query"],
         key_norm=norms["key"],
+        value_norm=None if spec.value_norm is None else norm(spec.value_norm, spec.value_dim),
         full_width_norms=spec.norm_scope == "full",
         norm_after_rotary=spec.norm_after_rotary,
         window=window,

@@ -59,6 +59,8 @@ class AttentionSpec:
     output_bias: bool = False
     query_norm: NormSpec | None = None
     key_norm: NormSpec | None = None
+    value_norm: NormSpec | None = None
+    """Of the values of each head, one weight [value_dim] for all. Canonical name: v_norm (Gemma 4)."""
     norm_scope: Literal["head", "each_head", "full"] = "head"
     """"head": one weight [head_dim] for all heads; "each_head": weights [heads, head_dim], statistics per head;
     "full": over all heads together, weight [heads * head_dim]."""

@@ -167,7 +167,7 @@ def _layer_problems(layer: Any) -> Iterator[str]:
 
 
 def _attention_problems(attention: Any) -> Iterator[str]:
-    for name in ("window", "chunk", "softcap", "clip", "alibi", "sinks", "gate_proj", "output_norm"):
+    for name in ("window", "chunk", "softcap", "clip", "alibi", "sinks", "gate_proj", "v_norm", "output_norm"):
         if getattr(attention, name) is not None:
             yield f"attention with {name}"
     if attention.full_width_norms or attention.norm_after_rotary:

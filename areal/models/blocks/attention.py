@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 class SelfAttention(nn.Module):
     """Grouped-query attention (arXiv 2305.13245): query heads share `num_kv_heads` keys and values in equal groups.
 
-    Parameters: q_proj, k_proj, v_proj, o_proj, and what is asked for of q_norm, k_norm, sinks [num_heads], gate_proj,
-    gate_bias [num_heads], output_norm.
+    Parameters: q_proj, k_proj, v_proj, o_proj, and what is asked for of q_norm, k_norm, v_norm, sinks [num_heads],
+    gate_proj, gate_bias [num_heads], output_norm.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per feature of the families
@@ -57,6 +57,7 @@ class SelfAttention(nn.Module):
         scale: float | None = None,
         query_norm: nn.Module | None = None,
         key_norm: nn.Module | None = None,
+        value_norm: nn.Module | None = None,
         full_width_norms: bool = False,
         norm_after_rotary: bool = False,
         window: int | None = None,
@@ -76,7 +77,8 @@ class SelfAttention(nn.Module):
         scale: factor on query-key products, head_dim**-0.5 if None. query_norm, key_norm: of each head, before the
         rotation; full_width_norms: of all heads together; norm_after_rotary: after the rotation. window, chunk,
         softcap, sinks: see `AttentionBackend`. clip: queries, keys and values are clamped to [-clip, clip], after norms
-        that come before the rotation. value_scale: factor on values. gate: the attended values times
+        that come before the rotation. value_scale: factor on values; value_norm: of the values of each head, before
+        the factor. gate: the attended values times
         gate_function(gate_proj(hidden)), one gate per element or per head; gate_bias: with a number per head added
         inside. output_norm: of the attended values of all heads together. alibi: factor on the position biases of
         `alibi_slopes`; None for none.
@@ -102,6 +104,7 @@ class SelfAttention(nn.Module):
         self.o_proj = nn.Linear(attended_size, hidden_size, bias=output_bias)
         self.q_norm = query_norm
         self.k_norm = key_norm
+        self.v_norm = value_norm
         self.sinks = nn.Parameter(torch.zeros(self.num_heads)) if sinks else None
         self.gate_proj: nn.Linear | None = None
         if gate != "none":
@@ -118,13 +121,16 @@ class SelfAttention(nn.Module):
         value = self.v_proj(hidden)
         if self.clip is not None:
             value = value.clamp(-self.clip, self.clip)
+        value = value.unflatten(-1, (-1, self.value_dim))
+        if self.v_norm is not None:
+            value = self.v_norm(value)
         if self.value_scale != 1.0:
             value = value * self.value_scale
         attended = attention(
             self.layer,
             query,
             key,
-            value.unflatten(-1, (-1, self.value_dim)),
+            value,
             scale=self.scale,
             window=self.window,
             chunk=self.chunk,

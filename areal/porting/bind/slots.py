@@ -71,6 +71,7 @@ _NESTED: Final[dict[type, dict[str, _Nested]]] = {
     AttentionSpec: {
         "query_norm": _Nested(NormSpec, True),
         "key_norm": _Nested(NormSpec, True),
+        "value_norm": _Nested(NormSpec, True),
         "output_norm": _Nested(NormSpec, True),
     },
     MlpSpec: {"inner_norm": _Nested(NormSpec, True)},

@@ -36,8 +36,9 @@ class Heads:
 def infer(view: View, query: Source, key: Source, value: Source) -> AttentionHypothesis:
     """Explain the module as grouped-query attention. Raises UnsupportedError where something does not fit."""
     run, operands = view.run, view.operands
-    if value.norm is not None:
-        raise UnsupportedError("a norm of values", where=value.norm.names[0], detail="values are normed per head")
+    if value.norm is not None and (value.norm.scope != "head" or value.clip is not None or value.norm.after_rotary):
+        detail = f"scope {value.norm.scope!r}, clamped: {value.clip is not None}"
+        raise UnsupportedError("a norm of values", where=value.norm.names[0], detail=detail)
     value_scale = float(value.match.factor.mean())
     if float((value.match.factor / value_scale - 1).abs().max()) > MATCH_TOLERANCE:
         raise UnsupportedError("different factors on values", where=view.name, detail=f"{value_scale:.6g} in the mean")
@@ -81,6 +82,7 @@ def infer(view: View, query: Source, key: Source, value: Source) -> AttentionHyp
         output_bias="o_proj.bias" in tensors,
         query_norm=_norm_of(query),
         key_norm=_norm_of(key),
+        value_norm=_norm_of(value),
         norm_scope=_scope(query, key, view),
         norm_after_rotary=any(source.norm is not None and source.norm.after_rotary for source in (query, key)),
         scale=rule.scale,
@@ -162,8 +164,9 @@ def _tensors(
         biases[f"{part}_proj"] = bias is not None
         if source.norm is not None:
             for kind, tensor in (("weight", source.norm.weight), ("bias", source.norm.bias)):
-                if tensor is not None and permutation is not None:
-                    by_head = tensor[chosen][:, permutation]  # [heads, D], kept in the shape of the scope
+                if tensor is not None:
+                    by_head = tensor[chosen]  # [heads, D], kept in the shape of the scope
+                    by_head = by_head if permutation is None else by_head[:, permutation]
                     shapes = {"each_head": by_head, "full": by_head.flatten()}
                     tensors[f"{part}_norm.{kind}"] = shapes.get(source.norm.scope, by_head[0]).contiguous()
     return tensors, biases
@@ -210,13 +213,13 @@ def _evidence(
     found += [
         Evidence(
             feature=f"attention.{part}_norm",
-            value=f"{source.norm.spec.kind}, {source.norm.scope}, {'after' if source.norm.after_rotary else 'before'} "
-            "the rotation",
+            value=f"{source.norm.spec.kind}, {source.norm.scope}"
+            + ("" if part == "value" else f", {'after' if source.norm.after_rotary else 'before'} the rotation"),
             source="probe",
             detail=", ".join(source.norm.names),
             margin=source.norm.margin,
         )
-        for part, source in (("query", query), ("key", key))
+        for part, source in (("query", query), ("key", key), ("value", value))
         if source.norm is not None
     ]
     found.append(rule.evidence())

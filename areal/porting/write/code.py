@@ -376,6 +376,13 @@ class ModelCode:
         if not self._is_usual_scale():
             arguments.append(f"scale={self._text(path + 'scale')}")
         arguments += self._query_key_norms()
+        if self._is_possible(f"{path}value_norm"):
+            width = (
+                "args.head_dim"
+                if self._is_same(path + "value_dim", path + "head_dim")
+                else self._text(path + "value_dim")
+            )
+            arguments.append(f"value_norm={self._optional_norm(f'{path}value_norm', width)}")
         arguments += self._keywords("layer.", {"window": None, "chunk": None})
         arguments += self._keywords(path, {"softcap": None, "sinks": False, "clip": None, "value_scale": 1.0})
         arguments += self._keywords(path, {"gate": "none", "gate_function": "sigmoid", "gate_bias": False})

@@ -94,6 +94,7 @@ PROPERTIES: Final = {
     "layer.attention.value_dim": ("value_dim", "Width of a value head."),
     "layer.attention.query_bias": ("has_qkv_bias", "Whether query, key and value projections have biases."),
     "layer.attention.output_bias": ("has_output_bias", "Whether the output projection has a bias."),
+    "layer.attention.value_norm": ("has_value_norm", "Whether values are normalised."),
     "layer.attention.query_norm": ("has_query_norm", "Whether queries and keys are normalised."),
     "layer.attention.key_norm": ("has_key_norm", "Whether keys are normalised."),
     "layer.attention.sinks": ("has_sinks", "Whether heads have an attention sink."),

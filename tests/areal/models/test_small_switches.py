@@ -53,6 +53,14 @@ def test_a_factor_on_values_is_one_on_what_is_attended(hidden):
     assert torch.allclose(attended(scaled, hidden)[0], 0.7 * attended(plain, hidden)[0])
 
 
+@pytest.mark.parametrize("weight", [False, True])
+def test_a_norm_of_values_is_one_of_each_head_before_the_factor(hidden, weight):
+    module = filled(SelfAttention(0, ARGS, value_norm=RMSNorm(WIDTH, 1e-3, weight=weight), value_scale=0.7))
+    first = module.v_proj(hidden[:1])
+    expected = 0.7 * first / (first.square().mean() + 1e-3).sqrt() * (module.v_norm.weight if weight else 1.0)
+    assert torch.allclose(attended(module, hidden)[0][0], expected.expand(HEADS, WIDTH))
+
+
 @pytest.mark.parametrize("kind", ["headwise", "elementwise"])
 @pytest.mark.parametrize(("name", "function"), [("sigmoid", torch.sigmoid), ("softplus", functional.softplus)])
 def test_gates_add_a_number_per_head_inside_of_their_function(hidden, kind, name, function):
