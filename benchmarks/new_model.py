@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TYPES = (
-    *("llama", "qwen3", "gemma2", "deepseek_v3", "mixtral", "gpt_oss", "mamba2", "qwen3_next", "phi3", "gpt2"),
+    *("llama", "olmo2", "gemma2", "deepseek_v3", "mixtral", "gpt_oss", "mamba2", "qwen3_next", "phi3", "gpt2"),
     *("bloom", "glm4_moe", "zamba2", "minimax"),
 )
 """Of different kinds: dense, experts, latent attention, states, biases in place of rotations; the last two refused."""

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from areal.api import ModelError
 from areal.hub.download import local_folder
 from areal.models.blocks.attention import SelfAttention
+from areal.models.blocks.block import SandwichBlock
 from areal.models.blocks.decoder import VocabularyHead
 from areal.models.blocks.gated_delta import GatedDelta
 from areal.models.blocks.mamba1 import Mamba1
@@ -322,6 +323,8 @@ def _constant(module: nn.Module, name: str) -> float | None:
         # What a new one has: the same in every layer.
         return float(type(module)().state_dict()[name])
     if isinstance(module, GatedNorm) or (isinstance(module, Mamba1 | Mamba2) and name == "D"):
+        return 1.0
+    if isinstance(module, SandwichBlock) and name == "output_scale":
         return 1.0
     # Sinks start as one more key with a score of zero.
     if isinstance(module, SelfAttention) and name == "sinks":

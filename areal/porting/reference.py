@@ -345,5 +345,6 @@ def block(spec: LayerSpec, hidden_size: int, layer: int) -> nn.Module:
         self_attn=mixer(spec, hidden_size, layer),
         mlp=None if spec.feed_forward is None else feed_forward(spec.feed_forward, hidden_size),
         residual_multiplier=spec.residual_multiplier,
+        **({"output_scale": True} if spec.output_scale else {}),
         **children,
     )

@@ -376,6 +376,9 @@ class LayerSpec:
     feed_forward: MlpSpec | MoeSpec | None
     """None in layers of one part that is a mixer."""
     residual_multiplier: float = 1.0
+    output_scale: bool = False
+    """Whether what a "sandwich" block gives is multiplied by a stored number, which is not trained. Canonical name:
+    output_scale [1]."""
     rotary: int | None = None
     """Index into `ArchitectureSpec.rotaries`; None: no rotation in this layer."""
     window: int | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
 
 from areal.api import ModelError
@@ -78,7 +79,10 @@ class PostNormBlock(nn.Module):
 
 
 class SandwichBlock(nn.Module):
-    """x + norm(attention(norm(x))), then x + norm(mlp(norm(x))) (Gemma 2)."""
+    """x + norm(attention(norm(x))), then x + norm(mlp(norm(x))) (Gemma 2), times a number that is stored beside the
+    weights and not trained, where there is an output_scale [1] (Gemma 4)."""
+
+    output_scale: Tensor | None
 
     def __init__(
         self,
@@ -90,6 +94,7 @@ class SandwichBlock(nn.Module):
         mlp: nn.Module,
         post_feedforward_layernorm: nn.Module,
         residual_multiplier: float = 1.0,
+        output_scale: bool = False,
     ) -> None:
         super().__init__()
         self.input_layernorm = input_layernorm
@@ -99,13 +104,15 @@ class SandwichBlock(nn.Module):
         self.mlp = mlp
         self.post_feedforward_layernorm = post_feedforward_layernorm
         self.residual_multiplier = residual_multiplier
+        self.register_buffer("output_scale", torch.ones(1) if output_scale else None)
 
     def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]."""
         attended = self.self_attn(self.input_layernorm(hidden), rotation, attention)
         hidden = _add(hidden, self.post_attention_layernorm(attended), self.residual_multiplier)
         fed = self.mlp(self.pre_feedforward_layernorm(hidden))
-        return _add(hidden, self.post_feedforward_layernorm(fed), self.residual_multiplier)
+        hidden = _add(hidden, self.post_feedforward_layernorm(fed), self.residual_multiplier)
+        return hidden if self.output_scale is None else hidden * self.output_scale.to(hidden.dtype)
 
 
 class ParallelBlock(nn.Module):

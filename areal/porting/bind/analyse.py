@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LAYERED: Final = "per_layer_config"
+"""Where configs of transformers hold what single layers have in place of the values of all."""
+
 
 @quiet()
 def analyse(
@@ -217,6 +220,9 @@ def _analyse(
         with clock.phase("base"):
             observer = Observer(subject, base, budget)
         clock.evidence = checklist(observer.inference.evidence)
+        if isinstance(base.get(LAYERED), dict):
+            detail = "sizes that a config gives to single layers are not bound to fields, and published ones have them"
+            raise UnsupportedError("values of single layers in the config", where=f"config.{LAYERED}", detail=detail)
         with clock.phase("reading"):
             depth = depth_field(subject, base, len(observer.inference.spec.layers))
             reader = learn(subject, base, depth, SKIPPED, budget)

@@ -66,6 +66,11 @@ def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferre
         output=trace.calls[roles.block][0].output,
         norms=[(call, around.model.get_submodule(name)) for name in roles.norms for call in trace.calls[name]],
         parameters=_loose_vectors(around, roles),
+        scalars={
+            name: value.detach()
+            for name, value in around.model.get_submodule(roles.block).state_dict(keep_vars=True).items()
+            if value.shape == (1,) and "." not in name
+        },
         epsilons=[number for number in numbers_of(around.config) if 0 < number < 0.1],
         multipliers=numbers_of(around.config),
     )
@@ -83,6 +88,7 @@ def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferre
         attention=None if finding is None else finding.attention,
         feed_forward=None if fed is None else fed.spec,
         residual_multiplier=wired.spec.residual_multiplier,
+        output_scale=wired.spec.output_scale,
         window=None if finding is None else finding.window,
         chunk=None if finding is None else finding.chunk,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from areal.porting.infer.norms import apply_norm, fit_norm, infer_norm
@@ -38,6 +38,8 @@ class BlockTensors:
     """Vectors of the block outside attention and feed-forward: what a norm in the block's own forward may use."""
     epsilons: Sequence[float] = ()
     """Numbers of the config, for norms in the block's own forward."""
+    scalars: Mapping[str, Tensor] = field(default_factory=dict)
+    """Single numbers that the block holds itself: one may multiply its output."""
     multipliers: Sequence[float] = ()
     """Numbers of the config, as spellings of a measured residual multiplier."""
 
@@ -49,6 +51,8 @@ class WiringFinding:
     block: BlockKind
     norms: dict[str, NormSpec]
     residual_multiplier: float
+    output_scale: bool
+    """Whether a number of the block multiplies what it gives: the tensor "output_scale"."""
     modules: dict[str, str]
     """Canonical norm name to the module that computes it ("" for one in the block's own forward)."""
 
@@ -99,6 +103,13 @@ class _Wiring:
         factors, off = combination(tensors.output, (tensors.input, attended, fed))
         if off > EXACT:
             return self._functional_post(factors, off)
+        scale = next((each for each in tensors.scalars.values() if abs(float(each) / factors[0] - 1) < EXACT), None)
+        if scale is not None and float(scale) != 1.0 and attention_norm and feed_forward_norm:
+            plain = replace(tensors, output=tensors.output / scale, scalars={})
+            found = _Wiring(plain).infer()
+            if found.spec.block == "sandwich":
+                scaled = replace(found.spec, output_scale=True)
+                return replace(found, spec=scaled, tensors={**found.tensors, "output_scale": scale})
         multiplier = self._multiplier(factors)
         middle = rows(tensors.input) + multiplier * rows(attended)
         return self._pre_norms(attention_norm, feed_forward_norm, middle, multiplier, off)
@@ -290,6 +301,7 @@ class _Wiring:
             block=block,
             norms={name: norm.found.spec for name, norm in norms.items()},
             residual_multiplier=multiplier,
+            output_scale=False,
             modules={name: norm.module for name, norm in norms.items()},
         )
         tensors = {f"{name}.{key}": value for name, norm in norms.items() for key, value in norm.found.tensors.items()}

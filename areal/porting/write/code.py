@@ -150,6 +150,7 @@ class ModelCode:
                 text = self._norm(slot, "args.hidden_size")
                 arguments.append(f"{child}={self._choice(slot, text) if slot in self.slots else text}")
         arguments += self._keywords("layer.", {"residual_multiplier": 1.0})
+        arguments += self._keywords("layer.", {"output_scale": False}) if kind == "sandwich" else []
         return f"{name}({', '.join(arguments)})"
 
     def _children(self, kind: BlockKind) -> list[str]:

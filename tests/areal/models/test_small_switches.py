@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from areal.api import ModelError
 from areal.models.blocks.attention import PackedAttention, SelfAttention
-from areal.models.blocks.block import PreNormBlock
+from areal.models.blocks.block import PreNormBlock, SandwichBlock
 from areal.models.blocks.mlp import MLP, GatedMLP
 from areal.models.blocks.moe import Experts, Router, sparse_mixer
 from areal.models.blocks.norms import RMSNorm
@@ -18,6 +18,9 @@ from areal.models.blocks.rotary import QueryGrowth, Rotary, rotate
 from areal.models.decoder_args import RotaryArgs
 
 HIDDEN, HEADS, WIDTH = 12, 3, 4
+SANDWICHED = (
+    *("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+)
 ARGS = SimpleNamespace(hidden_size=HIDDEN, num_heads=HEADS, num_kv_heads=1, head_dim=WIDTH)
 
 
@@ -51,6 +54,21 @@ def test_a_factor_on_values_is_one_on_what_is_attended(hidden):
     filled(plain)
     scaled.double().load_state_dict(plain.state_dict())
     assert torch.allclose(attended(scaled, hidden)[0], 0.7 * attended(plain, hidden)[0])
+
+
+def test_an_output_scale_is_a_number_that_is_stored_and_not_trained(hidden):
+    def block(**options):
+        norms = {name: RMSNorm(HIDDEN, 1e-3) for name in SANDWICHED}
+        return SandwichBlock(
+            self_attn=SelfAttention(0, ARGS), mlp=MLP(HIDDEN, 8, activation="relu"), **norms, **options
+        )
+
+    plain, scaled = filled(block()), block(output_scale=True).double()
+    scaled.load_state_dict(plain.state_dict() | {"output_scale": torch.tensor([0.3])})
+    assert "output_scale" not in dict(scaled.named_parameters())
+    bounds = torch.tensor([0, len(hidden)])
+    given = [each(hidden, None, PackedAttention(bounds, len(hidden), hidden.device)) for each in (plain, scaled)]
+    assert torch.allclose(given[1], given[0] * scaled.output_scale)
 
 
 @pytest.mark.parametrize("weight", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from areal.porting.bind.analyse import analyse
 from areal.porting.infer.infer import infer
 from areal.porting.probe.instance import build
 from areal.porting.probe.subject import resolve
@@ -23,6 +24,21 @@ def test_bitnet_norms_what_its_last_matrices_read():
     _, layers = layers_of("bitnet")
     assert all(layer.attention.output_norm.kind == "rms" for layer in layers)
     assert all(layer.feed_forward.inner_norm.kind == "rms" for layer in layers)
+
+
+@pytest.mark.exhaustive
+def test_gemma4_unified_norms_values_and_scales_what_layers_give():
+    _, layers = layers_of("gemma4_unified_text")
+    assert all(layer.attention.value_norm.kind == "rms" and not layer.attention.value_norm.weight for layer in layers)
+    assert all(layer.block == "sandwich" and layer.output_scale for layer in layers)
+
+
+@pytest.mark.exhaustive
+def test_configs_with_values_of_single_layers_are_refused_by_name():
+    report = analyse(resolve("gemma4_unified_text"))
+    assert report.status == "unsupported"
+    assert report.missing[0]["feature"] == "values of single layers in the config"
+    assert report.missing[0]["where"] == "config.per_layer_config"
 
 
 @pytest.mark.exhaustive
