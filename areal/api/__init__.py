@@ -32,6 +32,7 @@ from areal.api.model import (
     BaseModelArgs,
     CausalModel,
     ModelSpec,
+    SelectionBackend,
     StateBackend,
     StateDictAdapter,
 )
@@ -114,6 +115,7 @@ __all__ = [
     "RewardUse",
     "RolloutError",
     "RolloutWorkflow",
+    "SelectionBackend",
     "SelectiveScan",
     "ServerInstance",
     "ServerListener",

@@ -20,7 +20,7 @@ class AttentionBackend(Protocol):
     Training passes one that attends inside each packed sequence; the embedded engine passes one that owns a KV cache.
     """
 
-    def __call__(
+    def __call__(  # noqa: PLR0913 - one keyword per feature of attention
         self,
         layer: int,
         query: Tensor,
@@ -33,6 +33,7 @@ class AttentionBackend(Protocol):
         softcap: float | None = None,
         sinks: Tensor | None = None,
         alibi: Tensor | None = None,
+        selected: bool = False,
     ) -> Tensor:
         """Causal attention of `query` over everything its sequence holds so far, the given keys included.
 
@@ -41,8 +42,24 @@ class AttentionBackend(Protocol):
         tokens of its own chunk, of this many positions from the start of the sequence on. softcap: scores become
         softcap * tanh(scores / softcap), before masks and biases. sinks: [num_heads] extra logits that take probability
         mass and give no value. alibi: [num_heads] constant slopes; alibi * (key position - query position) is added to
-        the scaled scores. Returns [T, num_heads, value_dim].
+        the scaled scores. selected: a token sees only what `SelectionBackend.select` chose for this layer, or else for
+        the last one before it (ModelError without any). Returns [T, num_heads, value_dim].
         A backend that lacks an asked-for feature raises ModelError; it never ignores one.
+        """
+        ...
+
+
+class SelectionBackend(Protocol):
+    """Chooses the tokens that attention is restricted to. The same object is the `AttentionBackend` of the forward,
+    which then gets `selected`."""
+
+    def select(self, layer: int, query: Tensor, key: Tensor, weight: Tensor, *, count: int) -> None:
+        """Choose for each token the `count` tokens of largest score among itself and those before it in its document;
+        all, where there are fewer.
+
+        query: [T, H, D]; key: [T, D]; weight: [T, H]; rotary embedding already applied. The score of a query and a key
+        is the sum over heads of weight_h * relu(query_h key), at least in float32; of equal ones the earlier token is
+        taken. No gradient flows. A layer selects once per forward, before it attends.
         """
         ...
 

@@ -15,6 +15,7 @@ from areal.models.blocks import block as blocks
 from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.decoder import DecoderModel
 from areal.models.blocks.gated_delta import GatedDelta
+from areal.models.blocks.indexer import TokenIndexer
 from areal.models.blocks.latent_attention import LatentAttention
 from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
@@ -269,7 +270,15 @@ def _latent_attention(
         query_latent_scale=spec.query_latent_scale,
         kv_latent_scale=spec.kv_latent_scale,
         gate=spec.gate,
+        indexer=_indexer(spec, hidden_size),
+        shares_selection=spec.shares_selection,
     )
+
+
+def _indexer(spec: LatentAttentionSpec, hidden_size: int) -> TokenIndexer | None:
+    if spec.indexer is None or spec.query_rank is None:
+        return None
+    return TokenIndexer(hidden_size, spec.query_rank, rope_dim=spec.rope_dim, **vars(spec.indexer))
 
 
 def feed_forward(spec: MlpSpec | MoeSpec, hidden_size: int) -> GatedMLP | MLP | MixtureOfExperts:

@@ -88,9 +88,24 @@ class AttentionSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class IndexerSpec:
+    """What chooses the tokens that attention is restricted to: see `areal.models.blocks.indexer`. Canonical names below
+    indexer: q_proj, k_proj, k_norm, weight_proj."""
+
+    num_heads: int
+    head_dim: int
+    top_k: int
+    """Tokens that are attended to."""
+    norm_eps: float
+    """Of the LayerNorm of its keys."""
+    interleaved: bool
+    """Whether the dimensions that it turns, those of the rotation beside it, are paired with their neighbours."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LatentAttentionSpec:
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434). Canonical names: q_proj, or q_a_proj, q_a_norm,
-    q_b_proj; kv_a_proj, kv_a_norm, kv_b_proj; o_proj, gate_proj.weight."""
+    q_b_proj; kv_a_proj, kv_a_norm, kv_b_proj; o_proj, gate_proj.weight; indexer.*"""
 
     num_heads: int
     query_rank: int | None
@@ -113,6 +128,10 @@ class LatentAttentionSpec:
     """Factors on the normed compressed query and key-value (LongCat)."""
     gate: Literal["none", "elementwise", "headwise"] = "none"
     """As of `AttentionSpec`."""
+    indexer: IndexerSpec | None = None
+    """Restricts attention to what it chooses."""
+    shares_selection: bool = False
+    """Whether attention is restricted to what the last layer with an indexer chose."""
 
 
 @dataclass(frozen=True, kw_only=True)

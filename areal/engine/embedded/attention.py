@@ -10,6 +10,7 @@ Shape letters: N decode rows, S fresh sequences, T tokens, H query heads, K key/
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from areal.models.blocks.padded_attention import AttentionOptions
+from areal.models.blocks.selection import Selections, choose
 
 _MIN_LENGTH = 64
 _MIN_SLOTS = 8
@@ -30,7 +32,8 @@ _MaskName = tuple[str, int, int | None, int | None, int, torch.dtype]
 
 
 class KVCache:
-    """Per layer, keys [slots, capacity, K, D] and values [slots, capacity, K, value_dim]; grows, never shrinks.
+    """Per layer, keys [slots, capacity, K, D] and values [slots, capacity, K, value_dim], and where a layer has an
+    indexer, the keys of that; grows, never shrinks.
 
     Memory that holds no token is zero or a finite leftover: masked attention multiplies it by 0, and 0 * NaN would be
     NaN.
@@ -42,6 +45,7 @@ class KVCache:
         self.slots = 0
         self.capacity = 0
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+        self._index_keys: dict[int, Tensor] = {}
 
     def reserve(self, slots: int, length: int) -> None:
         """Make room for `slots` sequences of `length` tokens, doubling what is there."""
@@ -53,12 +57,23 @@ class KVCache:
             self.capacity = min(self.max_length, max(length, 2 * self.capacity, _MIN_LENGTH))
         for index, (key, value) in self._layers.items():
             self._layers[index] = (self._grown(key), self._grown(value))
+        for index, key in self._index_keys.items():
+            self._index_keys[index] = self._grown(key)
 
     def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer. key, value: new entries; a new layer takes their head counts and dtype."""
         if index not in self._layers:
             self._layers[index] = (self._grown(key[None, :0]), self._grown(value[None, :0]))
         return self._layers[index]
+
+    def index_keys(self, index: int, key: Tensor) -> Tensor:
+        """Keys of the indexer of one layer, [slots, capacity, D]. key: new entries [T, D]."""
+        if index not in self._index_keys:
+            self._index_keys[index] = self._grown(key[None, :0])
+        return self._index_keys[index]
+
+    def _tensors(self) -> list[Tensor]:
+        return [*itertools.chain.from_iterable(self._layers.values()), *self._index_keys.values()]
 
     def _grown(self, tensor: Tensor) -> Tensor:
         larger = tensor.new_zeros((self.slots, self.capacity, *tensor.shape[2:]))
@@ -67,20 +82,19 @@ class KVCache:
 
     def copy_rows(self, sources: Tensor, targets: Tensor, length: int) -> None:
         """Copy the first `length` entries of slots `sources` to slots `targets` (both int64, disjoint)."""
-        for tensors in self._layers.values():
-            for tensor in tensors:
-                used = tensor[:, :length]
-                used.index_copy_(0, targets, used.index_select(0, sources))
+        for tensor in self._tensors():
+            used = tensor[:, :length]
+            used.index_copy_(0, targets, used.index_select(0, sources))
 
     def clear_rows(self, slots: Tensor) -> None:
         """Zero the given slots (int64), after a computation that may have left non-finite entries."""
-        for tensors in self._layers.values():
-            for tensor in tensors:
-                tensor.index_fill_(0, slots, 0)
+        for tensor in self._tensors():
+            tensor.index_fill_(0, slots, 0)
 
     def clear(self) -> None:
         """Drop all memory."""
         self._layers.clear()
+        self._index_keys.clear()
         self.slots = self.capacity = 0
 
 
@@ -99,8 +113,17 @@ class FreshChunk:
     """int64 [end - start], place of each token in the padded [count * length] layout; None when nothing is padded."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What an indexer chose: bool [N, 1, 1, longest] for decode rows and [count, 1, length, length] for each chunk of
+    fresh ones; None where it is all."""
+
+    decode: Tensor | None
+    fresh: list[Tensor | None]
+
+
 class StepAttention:
-    """An `areal.api.AttentionBackend` for one forward of the engine.
+    """An `areal.api.AttentionBackend` and an `areal.api.SelectionBackend` for one forward of the engine.
 
     lengths: int64 [N], tokens cached before this step, per decode row. longest: the maximum of lengths, plus 1.
     fresh_lengths: tokens of each fresh sequence; fresh_slots: the slot each one goes to.
@@ -127,6 +150,7 @@ class StepAttention:
         self._decode_index = torch.add(lengths, rows, alpha=cache.capacity)
         # With the slopes of each, so that their id is not given to other ones.
         self._masks: dict[_MaskName, tuple[Tensor, Tensor | None]] = {}
+        self._selections = Selections[_Chosen]()
         self._chunks: list[FreshChunk] = []
         if fresh_lengths:
             self._fresh_index = torch.cat(
@@ -137,7 +161,7 @@ class StepAttention:
             )
             self._chunks = cut_chunks(fresh_lengths, device)
 
-    def __call__(
+    def __call__(  # noqa: PLR0913 - one keyword per feature of attention
         self,
         layer: int,
         query: Tensor,
@@ -150,35 +174,57 @@ class StepAttention:
         softcap: float | None = None,
         sinks: Tensor | None = None,
         alibi: Tensor | None = None,
+        selected: bool = False,
     ) -> Tensor:
         """See `areal.api.AttentionBackend`: query [T, H, D], key [T, K, D], value [T, K, V] to [T, H, V]."""
         keys, values = self._cache.layer(layer, key, value)
         options = AttentionOptions(scale, window, chunk, softcap, sinks, alibi)
-        flat_keys, flat_values = keys.flatten(0, 1), values.flatten(0, 1)
-        if not self._chunks:
-            flat_keys.index_copy_(0, self._decode_index, key)
-            flat_values.index_copy_(0, self._decode_index, value)
-            return self._decode(query, keys, values, options)
-        index = torch.cat((self._decode_index, self._fresh_index)) if self._num_decode else self._fresh_index
-        flat_keys.index_copy_(0, index, key)
-        flat_values.index_copy_(0, index, value)
+        self._write(keys, key)
+        self._write(values, value)
+        chosen = self._selections.of(layer) if selected else _Chosen(None, [None] * len(self._chunks))
         outputs = []
         split = self._num_decode
-        if split:
-            outputs.append(self._decode(query[:split], keys, values, options))
-        for part in self._chunks:
+        if split or not self._chunks:
+            outputs.append(self._decode(query[:split], keys, values, options, chosen.decode))
+        for part, seen in zip(self._chunks, chosen.fresh, strict=True):
             span = slice(split + part.start, split + part.end)
-            outputs.append(self._prefill(part, query[span], key[span], value[span], options))
+            outputs.append(self._prefill(part, query[span], key[span], value[span], options, seen))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _decode(self, query: Tensor, keys: Tensor, values: Tensor, options: AttentionOptions) -> Tensor:
+    def select(self, layer: int, query: Tensor, key: Tensor, weight: Tensor, *, count: int) -> None:
+        """See `areal.api.SelectionBackend.select`."""
+        keys = self._cache.index_keys(layer, key)
+        self._write(keys, key)
+        split, decode, fresh = self._num_decode, None, []
+        if split:
+            entries = torch.arange(self._longest, device=key.device)
+            visible = (entries <= self._lengths[:, None])[:, None, None]
+            past = keys[:split, : self._longest]
+            decode = choose(query[:split, None], past, weight[:split, None], visible, count)
+        for part in self._chunks:
+            span = slice(split + part.start, split + part.end)
+            q, k, w = (_pad(part, each[span]) for each in (query, key, weight))
+            causal = torch.ones(part.length, part.length, dtype=torch.bool, device=key.device).tril()
+            fresh.append(choose(q, k, w, causal, count))
+        self._selections.keep(layer, _Chosen(decode, fresh))
+
+    def _write(self, kept: Tensor, new: Tensor) -> None:
+        """Put new entries [T, ...] where the cache [slots, capacity, ...] has their sequences."""
+        index = self._decode_index
+        if self._chunks:
+            index = torch.cat((index, self._fresh_index)) if self._num_decode else self._fresh_index
+        kept.flatten(0, 1).index_copy_(0, index, new)
+
+    def _decode(
+        self, query: Tensor, keys: Tensor, values: Tensor, options: AttentionOptions, chosen: Tensor | None
+    ) -> Tensor:
         rows, heads, head_dim = query.shape
         kv_heads = keys.shape[2]
         # Query heads that share a key head stand in for query positions, so keys are never repeated in memory.
         grouped = query.reshape(rows, kv_heads, heads // kv_heads, head_dim)
         key = keys[:rows, : self._longest].transpose(1, 2)
         value = values[:rows, : self._longest].transpose(1, 2)
-        mask = self._decode_mask(options, grouped)
+        mask = _restricted(self._decode_mask(options, grouped), chosen, grouped)
         if _is_fused(options, query):
             mask = None if mask is None else mask.squeeze(3)
             out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=options.scale)
@@ -187,13 +233,20 @@ class StepAttention:
         return out.reshape(rows, heads, -1)
 
     def _prefill(
-        self, chunk: FreshChunk, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
+        self,
+        chunk: FreshChunk,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        options: AttentionOptions,
+        chosen: Tensor | None,
     ) -> Tensor:
         heads, kv_heads = query.shape[1], key.shape[1]
-        query, key, value = (_pad(chunk, tensor) for tensor in (query, key, value))
+        query, key, value = (_pad(chunk, tensor).transpose(1, 2) for tensor in (query, key, value))
         grouped = query.unflatten(1, (kv_heads, heads // kv_heads))
         if _is_fused(options, query):
-            mask = self._prefill_mask(chunk.length, options, grouped)
+            # What is chosen is causal already, as any mask of a layer with a window is.
+            mask = _restricted(self._prefill_mask(chunk.length, options, grouped), chosen, grouped)
             mask = None if mask is None else mask.flatten(1, 2)
             if heads > kv_heads:
                 key, value = (tensor.repeat_interleave(heads // kv_heads, 1) for tensor in (key, value))
@@ -202,7 +255,7 @@ class StepAttention:
                 query, key, value, attn_mask=mask, is_causal=mask is None, scale=options.scale
             )
         else:
-            mask = self._prefill_mask(chunk.length, options, grouped, causal=True)
+            mask = _restricted(self._prefill_mask(chunk.length, options, grouped, causal=True), chosen, grouped)
             out = _attend(grouped, key, value, mask, options).flatten(1, 2)
         flat = out.transpose(1, 2).flatten(0, 1)
         return flat if chunk.scatter is None else flat.index_select(0, chunk.scatter)
@@ -273,6 +326,15 @@ def _additive(hidden: Tensor, distance: Tensor, alibi: Tensor | None, grouped: T
     return (slopes * distance[:, None, None].to(dtype)).masked_fill_(hidden, float("-inf"))
 
 
+def _restricted(mask: Tensor | None, chosen: Tensor | None, grouped: Tensor) -> Tensor | None:
+    """Return an additive mask, broadcast over [B, K, G, Q, L], that hides what is not chosen, bool [B, 1, Q, L]."""
+    if chosen is None:
+        return mask
+    if mask is None:
+        mask = torch.zeros((), dtype=grouped.dtype, device=grouped.device)
+    return mask.masked_fill(~chosen[:, None], float("-inf"))
+
+
 def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: AttentionOptions) -> Tensor:
     """Attention written out, for what the fused kernel cannot do.
 
@@ -294,11 +356,11 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, opti
 
 
 def _pad(chunk: FreshChunk, tensor: Tensor) -> Tensor:
-    """[tokens, heads, dim] to [count, heads, length, dim], zeros on the right."""
+    """[tokens, ...] to [count, length, ...], zeros on the right."""
     if chunk.scatter is not None:
         padded = tensor.new_zeros((chunk.count * chunk.length, *tensor.shape[1:]))
         tensor = padded.index_copy_(0, chunk.scatter, tensor)
-    return tensor.unflatten(0, (chunk.count, chunk.length)).transpose(1, 2)
+    return tensor.unflatten(0, (chunk.count, chunk.length))
 
 
 def cut_chunks(lengths: list[int], device: torch.device) -> list[FreshChunk]:

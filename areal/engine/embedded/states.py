@@ -197,6 +197,10 @@ class StepBackend:
         """See `areal.api.AttentionBackend`; every feature is supported."""
         return self._attention(layer, query, key, value, **options)
 
+    def select(self, layer: int, query: Tensor, key: Tensor, weight: Tensor, *, count: int) -> None:
+        """See `areal.api.SelectionBackend.select`."""
+        self._attention.select(layer, query, key, weight, count=count)
+
     def convolve(self, layer: int, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """See `areal.api.StateBackend.convolve`."""
         return self._states().convolve(layer, inputs, weight, bias)

@@ -10,7 +10,7 @@ import itertools
 from typing import TYPE_CHECKING, Final, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from areal.api import ModelError
@@ -24,11 +24,10 @@ from areal.models.blocks.padded_attention import (
     restoring_order,
 )
 from areal.models.blocks.rotary import rotate, scale_query
+from areal.models.blocks.selection import Selections, choose
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from torch import Tensor
 
     from areal.api import AttentionBackend, BaseModelArgs
     from areal.models.blocks.rotary import Rotation
@@ -191,8 +190,9 @@ class PackedAttention:
         batches = [make_rectangle(group, num_tokens, device) for group in groups]
         self._batches = [(batch, Visibility(batch.length, 0, device)) for batch in batches]
         self._restore = restoring_order(groups, device)
+        self._selections = Selections[list[Tensor | None]]()
 
-    def __call__(
+    def __call__(  # noqa: PLR0913 - one keyword per feature of attention
         self,
         layer: int,
         query: Tensor,
@@ -205,14 +205,24 @@ class PackedAttention:
         softcap: float | None = None,
         sinks: Tensor | None = None,
         alibi: Tensor | None = None,
+        selected: bool = False,
     ) -> Tensor:
         """See `AttentionBackend`; every feature is supported. Returns [T, num_heads, value_dim]."""
         options = AttentionOptions(scale, window, chunk, softcap, sinks, alibi)
+        chosen = self._selections.of(layer) if selected else [None] * len(self._batches)
         outputs = []
-        for batch, visibility in self._batches:
+        for (batch, visibility), seen in zip(self._batches, chosen, strict=True):
             q, k, v = (batch.gather(heads).transpose(1, 2) for heads in (query, key, value))
-            outputs.append(batch.scatter(attend(q, k, v, visibility, options)))
+            outputs.append(batch.scatter(attend(q, k, v, visibility, options, seen)))
         return outputs[0] if self._restore is None else torch.cat(outputs).index_select(0, self._restore)
+
+    def select(self, layer: int, query: Tensor, key: Tensor, weight: Tensor, *, count: int) -> None:
+        """See `SelectionBackend.select`."""
+        chosen = []
+        for batch, visibility in self._batches:
+            q, k, w = (batch.gather(part) for part in (query, key, weight))
+            chosen.append(choose(q, k, w, visibility.mask(None, None), count))
+        self._selections.keep(layer, chosen)
 
 
 def _group(spans: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:

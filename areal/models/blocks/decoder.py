@@ -85,6 +85,7 @@ class DecoderModel(nn.Module):
         self.head_transform = head_transform
         self.rotaries = _per_layer(rotary, len(self.layers))
         _check_rotated(self.layers, self.rotaries)
+        _check_selections(self.layers)
         self.embedding_multiplier = embedding_multiplier
         self.logit_multiplier = logit_multiplier
         self.logit_softcap = logit_softcap
@@ -189,6 +190,19 @@ def _per_layer(
         assert len(rotary) == num_layers, f"{len(rotary)} rotaries for {num_layers} layers"
         return tuple(rotary)
     return (rotary,) * num_layers
+
+
+def _check_selections(layers: Iterable[nn.Module]) -> None:
+    """Raise ModelError for a layer that takes over what no layer before it chose."""
+    chosen = False
+    for number, layer in enumerate(layers):
+        attention = getattr(layer, "self_attn", None)
+        chosen = chosen or getattr(attention, "indexer", None) is not None
+        if getattr(attention, "shares_selection", False) and not chosen:
+            raise ModelError(
+                f"layer {number} attends to the tokens that an earlier layer chose, but no layer before it has an "
+                f"indexer; expected a first layer with its own"
+            )
 
 
 def _check_rotated(layers: Iterable[nn.Module], rotaries: Iterable[Rotary | QueryGrowth | None]) -> None:

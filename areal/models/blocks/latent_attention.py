@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import nn
 
+from areal.api import ModelError
 from areal.models.blocks.rotary import rotate, scale_query
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from areal.api import AttentionBackend, BaseModelArgs
+    from areal.models.blocks.indexer import TokenIndexer
     from areal.models.blocks.rotary import Rotation
 
 
@@ -23,8 +25,8 @@ class LatentAttention(nn.Module):
     """Each head has `nope_dim` dimensions without and then `rope_dim` dimensions with positions; all heads of a token
     share the key's latter ones.
 
-    Parameters: q_proj, or q_a_proj, q_a_norm and q_b_proj; kv_a_proj, kv_a_norm, kv_b_proj; o_proj; gate_proj, if asked
-    for.
+    Parameters: q_proj, or q_a_proj, q_a_norm and q_b_proj; kv_a_proj, kv_a_norm, kv_b_proj; o_proj; gate_proj and
+    indexer, if asked for.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per feature of the families
@@ -50,11 +52,16 @@ class LatentAttention(nn.Module):
         query_latent_scale: float = 1.0,
         kv_latent_scale: float = 1.0,
         gate: Literal["none", "elementwise", "headwise"] = "none",
+        indexer: TokenIndexer | None = None,
+        shares_selection: bool = False,
     ) -> None:
         """num_heads: that of args if None. query_rank: width of the compressed query, which `query_norm` norms; None
         for queries that are not compressed. kv_rank, kv_norm: the same of keys and values. query_bias, kv_bias: of
         q_a_proj (q_proj without compression) and kv_a_proj. query_latent_scale, kv_latent_scale: factors on the normed
-        compressed vectors. scale, softcap, window, chunk: see `AttentionBackend`. gate: see `SelfAttention`."""
+        compressed vectors. scale, softcap, window, chunk: see `AttentionBackend`. gate: see `SelfAttention`.
+        indexer: chooses the tokens that are attended to, by the normed compressed query. shares_selection: those are
+        attended to that the last layer with an indexer chose. Raises ModelError for an indexer of queries that are not
+        compressed, and for both."""
         super().__init__()
         self.layer = layer
         num_heads = args.num_heads if num_heads is None else num_heads
@@ -79,11 +86,22 @@ class LatentAttention(nn.Module):
             gates = num_heads * value_dim if gate == "elementwise" else num_heads
             self.gate_proj = nn.Linear(args.hidden_size, gates, bias=False)
         self._headwise = gate == "headwise"
+        if indexer is not None and (query_rank is None or shares_selection):
+            problem = "another layer's choice beside it" if shares_selection else "queries that are not compressed"
+            raise ModelError(f"layer {layer} has an indexer and {problem}")
+        self.indexer = indexer
+        self.shares_selection = shares_selection
+        self.selected = shares_selection or indexer is not None
 
     def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]. rotation: None where positions do not turn queries and keys."""
+        narrow = self._query_latent(hidden)
+        if self.indexer is not None:
+            self.indexer(self.layer, hidden, narrow, rotation, attention)
         # -1: under tensor parallelism a rank holds only some of the heads.
-        query = self._query(hidden).unflatten(-1, (-1, self.nope_dim + self.rope_dim))
+        expand = self.q_proj if self.q_a_proj is None else self.q_b_proj
+        assert expand is not None, "queries are compressed or not"
+        query = expand(narrow).unflatten(-1, (-1, self.nope_dim + self.rope_dim))
         query_nope, query_rope = query.split((self.nope_dim, self.rope_dim), -1)
         latent, key_rope = self.kv_a_proj(hidden).split((self.kv_rank, self.rope_dim), -1)
         latent = self.kv_a_norm(latent)
@@ -101,20 +119,20 @@ class LatentAttention(nn.Module):
             window=self.window,
             chunk=self.chunk,
             softcap=self.softcap,
+            selected=self.selected,
         )
         if self.gate_proj is None:
             return self.o_proj(attended.flatten(1))
         gates = self.gate_proj(hidden).sigmoid()
         return self.o_proj((attended * gates[:, :, None]).flatten(1) if self._headwise else attended.flatten(1) * gates)
 
-    def _query(self, hidden: Tensor) -> Tensor:
-        """[T, hidden_size] -> [T, num_heads * (nope_dim + rope_dim)]."""
+    def _query_latent(self, hidden: Tensor) -> Tensor:
+        """[T, hidden_size] -> [T, query_rank], normed and scaled; the same where queries are not compressed."""
         if self.q_a_proj is None:
-            assert self.q_proj is not None, "queries are compressed or not"
-            return self.q_proj(hidden)
+            return hidden
         latent = self.q_a_proj(hidden)
         if self.q_a_norm is not None:
             latent = self.q_a_norm(latent)
         if self.query_latent_scale != 1.0:
             latent = latent * self.query_latent_scale
-        return self.q_b_proj(latent)
+        return latent

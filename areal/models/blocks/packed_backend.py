@@ -1,4 +1,7 @@
-"""The backends of training: attention and states, inside each sequence or behind beginnings that sequences share."""
+"""The backends of training: attention, what indexers choose, and states.
+
+Inside each sequence, or behind beginnings that sequences share.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from areal.api import AttentionBackend, Recurrence, StateBackend
+    from areal.api import Recurrence, StateBackend
     from areal.models.blocks.recurrences.rows import PaddedRows
     from areal.models.blocks.shared_prefix import Branch
 
@@ -46,18 +49,25 @@ class PackedStates:
 
 
 class _TrainingBackend:
-    """Attention, and states whose tables are made for the first layer that has one: most models have none."""
+    """Attention with what indexers choose, and states whose tables are made for the first layer that has one: most
+    models have none."""
 
     stateless: Final = True
     """The same call gives the same result any number of times, so that a block may be recomputed."""
 
-    def __init__(self, attention: AttentionBackend, make_states: Callable[[], StateBackend]) -> None:
+    def __init__(
+        self, attention: PackedAttention | SharedPrefixAttention, make_states: Callable[[], StateBackend]
+    ) -> None:
         self._attention = attention
         self._make_states = make_states
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
         """See `AttentionBackend`; every feature is supported."""
         return self._attention(layer, query, key, value, **options)
+
+    def select(self, layer: int, query: Tensor, key: Tensor, weight: Tensor, *, count: int) -> None:
+        """See `SelectionBackend.select`."""
+        self._attention.select(layer, query, key, weight, count=count)
 
     def convolve(self, layer: int, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """See `StateBackend.convolve`."""

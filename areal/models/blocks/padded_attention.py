@@ -30,7 +30,7 @@ class Rectangle(NamedTuple):
     """int64 [tokens of these sequences]: cells that are real, in packed order of the batch; None without padding."""
 
     def gather(self, heads: Tensor) -> Tensor:
-        """[T, num_heads, dim] -> [rows, length, num_heads, dim]."""
+        """[T, ...] -> [rows, length, ...]."""
         cells = heads if self.source is None else heads.index_select(0, self.source)
         return cells.unflatten(0, (self.rows, self.length))
 
@@ -75,6 +75,7 @@ class AttentionOptions(NamedTuple):
     softcap: float | None
     sinks: Tensor | None
     alibi: Tensor | None
+    selected: bool = False
 
 
 class Visibility:
@@ -137,15 +138,26 @@ class Visibility:
         return number[..., self._earlier :, None] == number[..., None, :]
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, options: AttentionOptions) -> Tensor:
-    """Attend with [rows, num_heads, length, dim] over keys and values with a divisor of that many heads."""
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visibility: Visibility,
+    options: AttentionOptions,
+    chosen: Tensor | None = None,
+) -> Tensor:
+    """Attend with [rows, num_heads, length, dim] over keys and values with a divisor of that many heads. chosen: bool
+    [rows, 1, queries, keys], what is seen of what is visible; None for all of it."""
     window, chunk, alibi = options.window, options.chunk, options.alibi
     # Distances beyond 256 are no numbers of bfloat16, and the fused kernel wants biases in the dtype of the queries.
     wide = query.dtype in (torch.float32, torch.float64)
-    if options.softcap is not None or options.sinks is not None or not (alibi is None or wide):
-        return _explicit(query, key, value, visibility, options)
+    unfused = options.softcap is not None or options.sinks is not None or not (alibi is None or wide)
+    if unfused or (alibi is not None and chosen is not None):
+        return _explicit(query, key, value, visibility, options, chosen)
     mask = None
-    if alibi is not None:
+    if chosen is not None:
+        mask = chosen if window is None and chunk is None else chosen & visibility.mask(window, chunk)
+    elif alibi is not None:
         mask = visibility.bias(window, chunk, alibi, query.dtype)
     elif not visibility.is_causal(window, chunk):
         mask = visibility.mask(window, chunk)
@@ -160,7 +172,14 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, op
     )
 
 
-def _explicit(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, options: AttentionOptions) -> Tensor:
+def _explicit(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visibility: Visibility,
+    options: AttentionOptions,
+    chosen: Tensor | None,
+) -> Tensor:
     """Return the attention spelled out, for what the fused kernel lacks; scores and softmax at least in float32."""
     queries_per_key = query.shape[1] // key.shape[1]
     if queries_per_key > 1:
@@ -171,7 +190,8 @@ def _explicit(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility,
         scores = torch.tanh(scores / options.softcap) * options.softcap
     if options.alibi is not None:
         scores = scores + visibility.distances(scores.dtype) * options.alibi.to(scores.dtype)[:, None, None]
-    scores = scores.masked_fill(~visibility.mask(options.window, options.chunk), float("-inf"))
+    seen = visibility.mask(options.window, options.chunk)
+    scores = scores.masked_fill(~(seen if chosen is None else seen & chosen), float("-inf"))
     if options.sinks is not None:
         extra = options.sinks.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
         scores = torch.cat((scores, extra), -1)

@@ -39,6 +39,16 @@ class Rotation(NamedTuple):
         """How many dimensions of a head are rotated, from the first on."""
         return self.cos.shape[-1]
 
+    def paired(self, *, interleaved: bool) -> Rotation:
+        """Return the same angles for dimensions that are paired in one of the two ways."""
+        if interleaved == self.interleaved:
+            return self
+        if interleaved:
+            cos, sin = (part.unflatten(-1, (2, -1)).transpose(-1, -2) for part in (self.cos, self.signed_sin))
+        else:
+            cos, sin = (part.unflatten(-1, (-1, 2)).transpose(-1, -2) for part in (self.cos, self.signed_sin))
+        return Rotation(cos.flatten(-2), sin.flatten(-2), interleaved, self.query_scale)
+
 
 class QueryGrowth:
     """Queries that grow with the position, in layers that rotate nothing: times 1 + factor * log(1 + floor((position +

@@ -12,6 +12,7 @@ import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
+from torch import Tensor
 
 from areal.api import ModelError
 from areal.models.blocks.attention import PackedAttention
@@ -24,11 +25,10 @@ from areal.models.blocks.padded_attention import (
     make_rectangle,
     restoring_order,
 )
+from areal.models.blocks.selection import Selections, choose
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from torch import Tensor
 
 MAX_ROW_MASK_CELLS: Final = 1 << 22
 """Above this many cells, branches of unequal roots are attended separately: equal roots need no mask per row."""
@@ -91,8 +91,9 @@ class SharedPrefixAttention:
         groups = _group(spans, root_lengths)
         self._batches = [_make_batch(group, starts, self._num_tokens - starts[-1], device) for group in groups]
         self._restore = restoring_order([[span[:2] for span in group] for group in groups], device) if groups else None
+        self._selections = Selections[list[Tensor | None]]()
 
-    def __call__(
+    def __call__(  # noqa: PLR0913 - one keyword per feature of attention
         self,
         layer: int,
         query: Tensor,
@@ -105,28 +106,45 @@ class SharedPrefixAttention:
         softcap: float | None = None,
         sinks: Tensor | None = None,
         alibi: Tensor | None = None,
+        selected: bool = False,
     ) -> Tensor:
         """See `AttentionBackend`; every feature is supported. Returns [T, num_heads, value_dim]."""
+        self._check(query)
+        options = AttentionOptions(scale, window, chunk, softcap, sinks, alibi, selected)
+        chosen = self._selections.of(layer) if selected else [None] * len(self._batches)
+        first = self._num_root_tokens
+        attended = self._roots(layer, query[:first], key[:first], value[:first], **options._asdict())
+        outputs = []
+        for batch, seen in zip(self._batches, chosen, strict=True):
+            queries = batch.own.gather(query[first:]).transpose(1, 2)
+            keys, values = (_with_roots(heads, first, batch).transpose(1, 2) for heads in (key, value))
+            outputs.append(batch.own.scatter(attend(queries, keys, values, batch.visibility, options, seen)))
+        if self._restore is not None:
+            outputs = [torch.cat(outputs).index_select(0, self._restore)]
+        return torch.cat((attended, *outputs))
+
+    def select(self, layer: int, query: Tensor, key: Tensor, weight: Tensor, *, count: int) -> None:
+        """See `SelectionBackend.select`; what a branch may choose from begins with its root."""
+        self._check(query)
+        first = self._num_root_tokens
+        self._roots.select(layer, query[:first], key[:first], weight[:first], count=count)
+        chosen = []
+        for batch in self._batches:
+            queries, weights = (batch.own.gather(part[first:]) for part in (query, weight))
+            keys = _with_roots(key, first, batch)
+            chosen.append(choose(queries, keys, weights, batch.visibility.mask(None, None), count))
+        self._selections.keep(layer, chosen)
+
+    def _check(self, query: Tensor) -> None:
         if query.shape[0] != self._num_tokens:
             raise ModelError(
                 f"got {query.shape[0]} packed tokens, but roots and branches have {self._num_tokens}; make one "
                 f"SharedPrefixAttention per forward"
             )
-        options = AttentionOptions(scale, window, chunk, softcap, sinks, alibi)
-        first = self._num_root_tokens
-        attended = self._roots(layer, query[:first], key[:first], value[:first], **options._asdict())
-        outputs = []
-        for batch in self._batches:
-            queries = batch.own.gather(query[first:]).transpose(1, 2)
-            keys, values = (_with_roots(heads, first, batch).transpose(1, 2) for heads in (key, value))
-            outputs.append(batch.own.scatter(attend(queries, keys, values, batch.visibility, options)))
-        if self._restore is not None:
-            outputs = [torch.cat(outputs).index_select(0, self._restore)]
-        return torch.cat((attended, *outputs))
 
 
 def _with_roots(heads: Tensor, first: int, batch: _BranchBatch) -> Tensor:
-    """[T, num_heads, dim] -> [rows, root tokens + own tokens, num_heads, dim]."""
+    """[T, ...] -> [rows, root tokens + own tokens, ...]."""
     # Whole roots are repeated, not single tokens: the gradient then adds blocks, which is several times faster.
     before = batch.roots.gather(heads[:first]).flatten(1).index_select(0, batch.root_of_row)
     own = batch.own.gather(heads[first:])

@@ -15,7 +15,9 @@ import torch
 
 from areal.api import OF_HEADS, Diagonal
 from areal.models.blocks.recurrences.rows import mapped
+from areal.models.blocks.selection import with_selection
 from areal.models.blocks.short_convolution import with_states
+from areal.models.parallel import collectives
 from areal.models.parallel.collectives import exchange
 
 if TYPE_CHECKING:
@@ -48,10 +50,12 @@ class ParallelBackend:
         self._head_rank, self._head_ranks = heads
         self._group = tokens
         self._attend, self._convolve, self._scan = self._attend_whole, self._convolve_whole, self._scan_whole
+        self._select = self._select_whole
         if compiled:
             self._attend = torch.compiler.disable(self._attend_whole)
             self._convolve = torch.compiler.disable(self._convolve_whole)
             self._scan = torch.compiler.disable(self._scan_whole)
+            self._select = torch.compiler.disable(self._select_whole)
 
     def __call__(
         self,
@@ -84,6 +88,11 @@ class ParallelBackend:
         attended = self._inner(options.pop("layer"), query, key, value, sinks=sinks, alibi=alibi, **options)
         return self._back(attended, padding)
 
+    def select(self, layer: int, query: Tensor, key: Tensor, weight: Tensor, *, count: int) -> None:
+        """See `SelectionBackend.select`; ModelError where the inner one has none. Every rank chooses for all tokens,
+        since it attends with some heads of all."""
+        self._select(layer, query, key, weight, count)
+
     def convolve(self, layer: int, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """See `StateBackend.convolve`; ModelError where the inner one has none."""
         return self._convolve(layer, inputs, weight, bias)
@@ -91,6 +100,12 @@ class ParallelBackend:
     def scan(self, layer: int, recurrence: Recurrence) -> Tensor:
         """See `StateBackend.scan`; ModelError where the inner one has none."""
         return self._scan(layer, recurrence)
+
+    def _select_whole(self, layer: int, query: Tensor, key: Tensor, weight: Tensor, count: int) -> None:
+        if self._group.size() > 1:
+            query, key, weight = (collectives.join_pieces(part, self._group) for part in (query, key, weight))
+        query, key, weight = (part[: self._num_tokens] for part in (query, key, weight))
+        with_selection(self._inner, layer).select(layer, query, key, weight, count=count)
 
     def _convolve_whole(self, layer: int, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         size, channels = self._group.size(), inputs.shape[1]

@@ -46,6 +46,7 @@ def take_part(model: nn.Module, pieces: Sequence[int], number: int, *, projects:
     part: Any = copy.copy(whole)
     part._modules = dict(whole._modules)
     layers = pieces_of(len(whole.layers), number)
+    _check_selections(whole.layers, layers)
     part.layers_of = {piece: tuple(str(layer) for layer in layers[piece]) for piece in sorted(pieces)}
     part.layers = nn.ModuleDict({name: whole.layers[int(name)] for names in part.layers_of.values() for name in names})
     part.last_piece = number - 1
@@ -58,6 +59,19 @@ def take_part(model: nn.Module, pieces: Sequence[int], number: int, *, projects:
         part._modules[name] = None
     part.__class__ = type(f"Part{type(whole).__name__}", (_Part, type(whole)), {})
     return part
+
+
+def _check_selections(layers: Sequence[Any], pieces: Sequence[range]) -> None:
+    """Raise ModelError where a piece begins with layers that attend to what a layer of an earlier one chose."""
+    mixers = [getattr(layer, "self_attn", None) for layer in layers]
+    begin = [piece[0] for piece in pieces if getattr(mixers[piece[0]], "shares_selection", False)]
+    if begin:
+        full = [number for number, mixer in enumerate(mixers) if getattr(mixer, "indexer", None) is not None]
+        raise ModelError(
+            f"{len(pieces)} pieces begin with layers {begin} too, which take over the tokens that an earlier layer "
+            f"chose; a piece has to begin with a layer that has its own indexer, one of {full}; change parallel.pp or "
+            f"pp_pieces"
+        )
 
 
 def is_tied(model: nn.Module) -> bool:

@@ -16,6 +16,7 @@ from areal.porting.spec import (
     AttentionSpec,
     GatedDeltaSpec,
     HeadTransformSpec,
+    IndexerSpec,
     LatentAttentionSpec,
     LayerSpec,
     Mamba1Spec,
@@ -75,7 +76,11 @@ _NESTED: Final[dict[type, dict[str, _Nested]]] = {
         "output_norm": _Nested(NormSpec, True),
     },
     MlpSpec: {"inner_norm": _Nested(NormSpec, True)},
-    LatentAttentionSpec: {"query_norm": _Nested(NormSpec, True), "kv_norm": _Nested(NormSpec, False)},
+    LatentAttentionSpec: {
+        "query_norm": _Nested(NormSpec, True),
+        "kv_norm": _Nested(NormSpec, False),
+        "indexer": _Nested(IndexerSpec, True),
+    },
     MoeSpec: {
         "router": _Nested(RouterSpec, False),
         "experts": _Nested(MlpSpec, False),

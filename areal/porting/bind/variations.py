@@ -28,6 +28,9 @@ LAYER_KINDS: Final = ("full_attention", "sliding_attention")
 FEED_FORWARD_KINDS: Final = ("dense", "sparse")
 """Likewise, where entries are kinds of feed-forward layers."""
 
+INDEXER_KINDS: Final = ("full", "shared")
+"""Likewise, where entries say whether a layer chooses its tokens itself."""
+
 LIKELY_NUMBERS: Final = (8, 24, 2, 16)
 """Tried for whole numbers that are null: a window, a size, a count."""
 
@@ -146,7 +149,7 @@ def _of_list(value: list[Any], choices: list[str]) -> list[Any]:
     kinds = list(dict.fromkeys(entry for entry in value if isinstance(entry, str | int | float | None)))
     found: list[Any] = [value[1:] + value[:1], value[::-1]]
     if all(isinstance(entry, str) for entry in value):
-        for known in (choices, LAYER_KINDS, FEED_FORWARD_KINDS):
+        for known in (choices, LAYER_KINDS, FEED_FORWARD_KINDS, INDEXER_KINDS):
             if set(kinds) & set(known):
                 kinds += [kind for kind in known if kind not in kinds]
                 break

@@ -16,13 +16,14 @@ import torch
 from areal.models.blocks.attention import PackedAttention
 from areal.porting import reference
 from areal.porting.infer import capture as captures
-from areal.porting.infer import grouped, latent
+from areal.porting.infer import grouped, latent, selection
 from areal.porting.infer.operands import View, check_weights, find_core, read
 from areal.porting.infer.output import output_projection
 from areal.porting.infer.rotary import context_lengths, inverse_frequencies_of
+from areal.porting.infer.scores import visible_keys
 from areal.porting.infer.sources import resolve
 from areal.porting.records import Evidence, Inferred, UnsupportedError
-from areal.porting.spec import AttentionSpec
+from areal.porting.spec import AttentionSpec, LatentAttentionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,5 +171,8 @@ def run(layer: int, capture: Capture, found: AttentionHypothesis) -> Tensor:
     rotation = None if found.rotary is None else reference.rotary(found.rotary)(positions, torch.float32)
     bounds = torch.arange(0, batch * length + 1, length, dtype=torch.int32)
     backend = PackedAttention(bounds, batch * length, positions.device)
+    if isinstance(found.attention, LatentAttentionSpec) and found.attention.shares_selection:
+        seen = read(capture, find_core(capture)).scores[..., :length]
+        selection.take_over(backend, layer, visible_keys(seen))
     result: Tensor = module.eval()(capture.input.flatten(0, 1), rotation, backend)
     return result.unflatten(0, (batch, length))

@@ -13,7 +13,7 @@ import torch
 
 from areal.models.blocks.rotary import rotate, scale_query
 from areal.porting import reference
-from areal.porting.infer import output, scores
+from areal.porting.infer import output, scores, selection
 from areal.porting.infer.capture import Other, Projection
 from areal.porting.infer.norms import infer_norm
 from areal.porting.infer.operands import AttentionHypothesis
@@ -83,7 +83,10 @@ def infer(view: View, query: Source, key: Source, value: Source) -> AttentionHyp
     compressed = None if reads_input(view, traced) else _latent(view, event, None)
     hints = scores.numbers_of(view.context.model.get_submodule(view.name), view.context.config)
     visible = scores.visible_keys(view.operands.scores[..., : view.run.length])
-    window, chunk = scores.window_and_chunk(visible, where=view.name)
+    chosen = selection.explain(
+        view, visible, _narrow(view, event, compressed), turning.rotary, _events(query, key, value)
+    )
+    window, chunk = scores.window_and_chunk(chosen.pattern, where=view.name)
     final = torch.cat((order, torch.arange(len(rope), len(start))))
     product = _products(view, before["q"][..., final], before["k"][..., final], turning.rotary)
     rule = scores.explain_scores(
@@ -100,6 +103,7 @@ def infer(view: View, query: Source, key: Source, value: Source) -> AttentionHyp
     tensors = dict(after_softmax.tensors)
     tensors |= _query_tensors(view, query, torch.cat((nope, rope)), compressed)
     tensors |= _key_value_tensors(view, key, value, nope, rope, expanded)
+    tensors |= chosen.tensors
     assert expanded.norm is not None
     spec = LatentAttentionSpec(
         num_heads=query.heads,
@@ -118,14 +122,28 @@ def infer(view: View, query: Source, key: Source, value: Source) -> AttentionHyp
         query_latent_scale=1.0 if compressed is None else scores.snap(compressed.scale, hints),
         kv_latent_scale=scores.snap(expanded.scale, hints),
         gate=after_softmax.gate,
+        indexer=chosen.indexer,
+        shares_selection=chosen.shared,
     )
     ranks = f"keys and values of rank {spec.kv_rank}, queries of rank {spec.query_rank or 'full'}"
     detail = f"values are rows of {_projection(view, expand).name}"
     latent = Evidence(feature="attention.latent", value=ranks, source="probe", detail=detail)
-    evidence = (latent, rule.evidence(), *turning.evidence)
+    evidence = (latent, rule.evidence(), *turning.evidence, *chosen.evidence)
     return AttentionHypothesis(
         attention=spec, rotary=turning.rotary, window=window, chunk=chunk, tensors=tensors, evidence=evidence
     )
+
+
+def _narrow(view: View, event: int, compressed: Latent | None) -> Tensor | None:
+    """Return the compressed queries [B, T, rank], as what expands them gets them."""
+    traced = view.run.events[event]
+    assert isinstance(traced, Projection)
+    return None if compressed is None else traced.input.reshape(view.run.batch, view.run.length, -1)
+
+
+def _events(*sources: Source) -> set[int]:
+    """Return the projections that queries, keys and values come from."""
+    return {event for source in sources for event in source.match.events()}
 
 
 def _products(view: View, query: Tensor, key: Tensor, rotary: RotarySpec | None) -> Tensor:

@@ -63,7 +63,8 @@ def find_core(capture: Capture) -> Core:
     for event in capture.events:
         if isinstance(event, MatrixProduct):
             if softmax is not None and event.left.shape[-1] == length and pending:
-                found.append(_core(capture, softmax, softmaxes - 1, tuple(pending), products))
+                scored = _scored_by(capture, softmax, pending)
+                found.append(_core(capture, softmax, softmaxes - 1, scored, products))
                 softmax, pending = None, []
             elif event.right.shape[-1] == length and event.left.shape[0] * event.left.shape[1] % (batch * length) == 0:
                 pending.append(products)
@@ -83,6 +84,32 @@ def find_core(capture: Capture) -> Core:
             "several attentions in one module", where=where, detail=f"{len(found)} softmaxes over keys in one call"
         )
     return found[0]
+
+
+SCORED = 1e-3
+"""What a product may leave of the scores that are it, times a number and plus another one in each row, relatively."""
+
+
+def _scored_by(capture: Capture, softmax: Softmax, pending: list[int]) -> tuple[int, ...]:
+    """Return the products that make the scores: of several before a softmax, the one that does alone, or all. Others
+    choose which tokens are attended to."""
+    products = capture.of(MatrixProduct)
+    target = softmax.scores[..., : capture.length].reshape(-1, capture.length).double()
+    visible = visible_keys(target)
+    for number in reversed(pending) if len(pending) > 1 else ():
+        made = (products[number].left @ products[number].right).double()
+        if made.numel() != target.numel():
+            continue
+        sides = []
+        for side in (made.reshape(target.shape), target):
+            inside = torch.where(visible, side, 0.0)
+            mean = inside.sum(-1, keepdim=True) / visible.sum(-1, keepdim=True)
+            sides.append(torch.where(visible, side - mean, 0.0))
+        given, scores = sides
+        factor = (given * scores).sum() / given.square().sum().clamp_min(1e-30)
+        if float((scores - factor * given).norm()) <= SCORED * float(scores.norm()):
+            return (number,)
+    return tuple(pending)
 
 
 def _core(capture: Capture, softmax: Softmax, number: int, scores: tuple[int, ...], values: int) -> Core:

@@ -27,6 +27,7 @@ MODULES: Final = {
     "areal.models.blocks.block": tuple(dict.fromkeys(row.name for row in BLOCKS.values())),
     "areal.models.blocks.decoder": ("DecoderModel",),
     "areal.models.blocks.gated_delta": ("GatedDelta",),
+    "areal.models.blocks.indexer": ("TokenIndexer",),
     "areal.models.blocks.latent_attention": ("LatentAttention",),
     "areal.models.blocks.mamba1": ("Mamba1",),
     "areal.models.blocks.mamba2": ("Mamba2",),
@@ -458,7 +459,18 @@ class ModelCode:
         arguments += self._keywords(path, {"softcap": None})
         arguments += self._keywords("layer.", {"window": None, "chunk": None})
         arguments += self._keywords(path, {"query_latent_scale": 1.0, "kv_latent_scale": 1.0, "gate": "none"})
+        if self._is_possible(f"{path}indexer"):
+            arguments.append(f"indexer={self._choice(f'{path}indexer', self._token_indexer(rank))}")
+        arguments += self._keywords(path, {"shares_selection": False})
         return f"LatentAttention({', '.join(arguments)})"
+
+    def _token_indexer(self, query_rank: str) -> str:
+        path = "layer.attention.indexer."
+        sizes = ("num_heads", "head_dim", "top_k", "norm_eps")
+        arguments = ["args.hidden_size", query_rank, *(f"{name}={self._text(path + name)}" for name in sizes)]
+        arguments.append(f"rope_dim={self._text('layer.attention.rope_dim')}")
+        arguments.append(f"interleaved={self._text(f'{path}interleaved')}")
+        return f"TokenIndexer({', '.join(arguments)})"
 
     # ------------------------------------------------------------------------------------------------ feed-forward
 

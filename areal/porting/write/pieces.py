@@ -250,6 +250,8 @@ def tensor_parallel(
     names = {parameter_name(name) for entry in layout for name in entry["ours"]}
     # Mixers with a state are split by what they are, whatever a table says.
     names = {name for name in names if not name.startswith(tuple(f"layers.*.{place}" for place in PLACES.values()))}
+    # What chooses tokens is whole on every rank: all of them have to choose the same.
+    names = {name for name in names if ".indexer." not in name}
     names = {name.removesuffix(".weight").removesuffix(".bias") for name in names} - {"lm_head"}
     names |= {"lm_head"} if untied else set()
     path = "layer.feed_forward"

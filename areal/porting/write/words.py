@@ -218,6 +218,7 @@ def _extras(slots: Mapping[str, Expression]) -> list[tuple[str, bool]]:
         ("windowed layers", window is not None and not isinstance(window, Constant)),
         ("attention in chunks", _value(slots, "layer.chunk") is not None),
         ("attention sinks", _value(slots, "layer.attention.sinks", False) is not False),
+        ("attention to chosen tokens", _value(slots, "layer.attention.indexer", False) is not False),
         ("gated attention", _value(slots, "layer.attention.gate", "none") != "none"),
         ("bounded scores", _value(slots, "layer.attention.softcap") is not None),
         ("bounded logits", _value(slots, "logit_softcap") is not None),
