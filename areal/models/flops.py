@@ -59,8 +59,9 @@ def matrix_values(model: DecoderModel) -> int:
 
 def attention_products(model: DecoderModel, lengths: Sequence[int]) -> int:
     """Return the multiplications of queries with the keys they see, and of attention weights with their values; of
-    mixers with a state, those of filters, and of reading and writing the state, which a token does once."""
-    total = 0
+    mixers with a state, those of filters, and of reading and writing the state, which a token does once; of indexers,
+    those of ranking all keys, of which attention sees the chosen ones."""
+    total, top_k = 0, None
     for layer in model.layers:
         modules = list(layer.modules())
         found = [module for module in modules if isinstance(module, (SelfAttention, LatentAttention))]
@@ -69,7 +70,14 @@ def attention_products(model: DecoderModel, lengths: Sequence[int]) -> int:
             raise ModelError(f"{type(layer).__name__} has no attention that is known here; its FLOPs are unknown")
         total += sum(lengths) * sum(_state_values(mixer) for mixer in stateful)
         for attention in found:
-            pairs = sum(visible_pairs(length, attention.window, attention.chunk) for length in lengths)
+            indexer = getattr(attention, "indexer", None)
+            if indexer is not None:
+                top_k = indexer.top_k
+                ranked = indexer.num_heads * (indexer.head_dim + 1)
+                total += ranked * sum(visible_pairs(length) for length in lengths)
+            windows = [attention.window, top_k if getattr(attention, "selected", False) else None]
+            window = min((size for size in windows if size is not None), default=None)
+            pairs = sum(visible_pairs(length, window, attention.chunk) for length in lengths)
             total += pairs * _values_per_pair(attention)
     return total
 

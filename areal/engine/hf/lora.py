@@ -111,11 +111,13 @@ def _stand_ins(body: nn.Module, names: Iterable[str]) -> Iterator[None]:
 
 
 def _linear_layers(body: nn.Module, wanted: set[str]) -> Iterator[tuple[str, nn.Module]]:
-    """Linear layers by name: those whose last name is wanted, or with nothing wanted all but heads and routers."""
+    """Linear layers by name: those whose last name is wanted, or with nothing wanted all but heads and routers. What is
+    frozen already has no gradient, and no use for an adapter: indexers."""
     for name, module in body.named_modules():
         leaf = name.rpartition(".")[2]
         is_linear = isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
-        if is_linear and (leaf in wanted if wanted else leaf not in _NOT_TARGETS):
+        weight: Any = getattr(module, "weight", None)
+        if is_linear and weight.requires_grad and (leaf in wanted if wanted else leaf not in _NOT_TARGETS):
             yield name, module
 
 

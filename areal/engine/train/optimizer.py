@@ -86,7 +86,7 @@ class ModelOptimizer:
             for name, parameter in self.parameters.items():
                 parameter.register_post_accumulate_grad_hook(_GradientToSum(self._sums, name))
         if ranks.is_alone:
-            for parameter in self.parameters.values():
+            for parameter in model.parameters():  # frozen ones compute in it as well
                 parameter.data = parameter.data.to(dtype)
         self.shards = {name: local_data(parameter) for name, parameter in self.parameters.items()}
         """What this process has of the parameters, sharing their memory."""
