@@ -6,7 +6,7 @@ It is trained by a loss of its own, never by the gradient of logits: choosing ha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import nn
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
     from areal.api import AttentionBackend
     from areal.models.blocks.rotary import Rotation
+
+
+MIN_HEADS: Final = 8
+"""A token that no head matches has a score of exactly zero, one in 2^heads by chance. Reference implementations take
+any of equal scores, so that with few heads a checkpoint does not say what is computed."""
 
 
 class TokenIndexer(nn.Module):
@@ -45,11 +50,17 @@ class TokenIndexer(nn.Module):
         attended to. norm_eps: of the LayerNorm of keys. rope_dim: the first dimensions of a head that positions turn,
         with the angles of the attention beside it; interleaved: in pairs of neighbours, whatever that one does.
 
-        Raises ModelError where a head has fewer dimensions than are turned, and for no tokens at all.
+        Raises ModelError where a head has fewer dimensions than are turned, for no tokens at all, and for fewer than
+        `MIN_HEADS` heads.
         """
         super().__init__()
         if rope_dim > head_dim:
             raise ModelError(f"an indexer with heads of {head_dim} dimensions cannot turn {rope_dim} of them")
+        if num_heads < MIN_HEADS:
+            raise ModelError(
+                f"an indexer of {num_heads} heads gives many tokens the same score of zero, and which of them are "
+                f"chosen is not defined; expected at least {MIN_HEADS} heads"
+            )
         if top_k < 1:
             raise ModelError(f"an indexer that chooses {top_k} tokens leaves none to attend to, expected at least 1")
         self.num_heads, self.head_dim, self.top_k = num_heads, head_dim, top_k

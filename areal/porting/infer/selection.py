@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.models.blocks.indexer import TokenIndexer
+from areal.models.blocks.indexer import MIN_HEADS, TokenIndexer
 from areal.models.blocks.selection import choose
 from areal.porting import reference
 from areal.porting.infer.capture import Other, Projection
@@ -135,7 +135,7 @@ def _indexers(
         if query.bias is not None or query.output.shape[-1] != heads * width:
             continue
         dim = 0 if rotary is None else rotary.dim
-        if dim > width:
+        if dim > width or heads < MIN_HEADS:
             continue
         for interleaved in (False, True):
             spec = IndexerSpec(

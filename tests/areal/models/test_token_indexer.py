@@ -28,7 +28,7 @@ from areal.models.parallel.pipeline import take_part
 
 CPU = torch.device("cpu")
 HIDDEN, RANK, NOPE, ROPE, VALUE, HEADS = 20, 12, 6, 4, 5, 3
-INDEX_HEADS, INDEX_DIM, TOP_K = 7, 8, 4
+INDEX_HEADS, INDEX_DIM, TOP_K = 8, 8, 4
 ARGS = SimpleNamespace(
     vocab_size=24, hidden_size=HIDDEN, num_layers=4, num_heads=HEADS, num_kv_heads=HEADS, head_dim=ROPE,
     max_position_embeddings=64, tie_word_embeddings=False,
@@ -275,6 +275,7 @@ def test_recomputed_blocks_choose_the_same_tokens():
         (lambda: attention(query_rank=None, query_norm=None), "layer 0 has an indexer and queries that are not compr"),
         (lambda: attention(shares_selection=True), "layer 0 has an indexer and another layer's choice beside it"),
         (lambda: indexer(top_k=0), "an indexer that chooses 0 tokens leaves none to attend to, expected at least 1"),
+        (lambda: indexer(num_heads=7), "an indexer of 7 heads gives many tokens the same score of zero, and which of"),
         (lambda: indexer(rope_dim=9), "an indexer with heads of 8 dimensions cannot turn 9 of them"),
         (lambda: take_part(decoder(False, True, False, True), [0], 4), "a piece has to begin with a layer that has"),
     ],
