@@ -23,10 +23,11 @@ from areal.porting.bind.rotary import (
     rotary_changes,
     rotary_kind,
     rotary_parts,
+    rotated_by_table,
     with_rotary_values,
     without_score_factor,
 )
-from areal.porting.bind.slots import ABSENT, ROTARY_SLOT, LayerValues, predict
+from areal.porting.bind.slots import ABSENT, HEAD_SLOT, ROTARY_SLOT, ROTATED_SLOT, LayerValues, predict
 from areal.porting.bind.spellings import Spellings
 from areal.porting.bind.variations import MISSING, alternatives, changed, resized
 from areal.porting.family import Constant, Product, RotaryScaled
@@ -317,6 +318,12 @@ class Binder:
         for slot in sorted(slots - self.stuck):
             samples = self._samples(slot)
             known = self.expressions.get(slot)
+            if slot == ROTATED_SLOT:
+                # Tables know their part of a head, whatever else would explain the sizes that were seen.
+                by_table = rotated_by_table(self.expressions.get(ROTARY_SLOT), self.expressions.get(HEAD_SLOT))
+                if by_table is not None and all(explains(by_table, sample) for sample in samples):
+                    self.expressions[slot] = by_table
+                    continue
             if known is not None and all(self._explains(slot, known, sample) for sample in samples):
                 continue
             found = self._fit(slot, samples)

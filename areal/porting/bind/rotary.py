@@ -24,7 +24,7 @@ from areal.porting.bind.fitting import fit
 from areal.porting.bind.observing import SlotSample, same_value
 from areal.porting.bind.slots import ABSENT, LayerValues
 from areal.porting.bind.variations import MISSING, changed, rotary_alternatives
-from areal.porting.family import Constant, Field, PerLayer, RotaryField, WhenEqual, WhenNull
+from areal.porting.family import Constant, Field, PerLayer, Product, RotaryField, WhenEqual, WhenNull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -107,6 +107,23 @@ def without_score_factor(samples: Sequence[SlotSample]) -> list[SlotSample] | No
         value = LayerValues(plain) if isinstance(sample.value, LayerValues) else plain[0]
         divided.append(SlotSample(sample.config, value, sample.depth))
     return divided
+
+
+def rotated_by_table(tables: Expression | None, width: Expression | None) -> Expression | None:
+    """Return the number of rotated dimensions where each kind of layers has its own table, each with its own part of a
+    head. width: of a head. None where layers share a table, or where heads are not as wide as one field says."""
+    if not isinstance(width, Field):
+        return None
+    match tables:
+        case RotaryField(str(layer_type)):
+            part = f"{ROTARY_FIELD}.{layer_type}.{PARTIAL}"
+            return Product(1.0, ((width.name, 1.0), (part, 1.0)), integer=True)
+        case PerLayer(condition, then, otherwise):
+            first, second = rotated_by_table(then, width), rotated_by_table(otherwise, width)
+            return None if first is None or second is None else PerLayer(condition, first, second)
+        case Constant(None):
+            return tables
+    return None
 
 
 def _or_whole(entry: Mapping[str, Any]) -> float:

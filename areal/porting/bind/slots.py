@@ -40,6 +40,10 @@ ROTARY_SLOT: Final = "layer.rotary"
 """A whole table of rotations: the one slot whose values are compared by what they mean."""
 
 
+ROTATED_SLOT: Final = "layer.rotary.dim"
+HEAD_SLOT: Final = "layer.attention.head_dim"
+
+
 class Absent:
     """Stands for the value of a slot in a layer that has no such part, e.g. a router in a dense layer."""
 

@@ -45,6 +45,11 @@ _PARTIAL: Final = "rope_parameters.partial_rotary_factor"
 """Read by `take_rotary`, and an attribute of what that returns."""
 
 
+def part_of(table: RotaryField) -> str:
+    """Return the field of the rotated part of heads that a table for one kind of layers has."""
+    return f"{_ROTARY_PART}{table.layer_type}.partial_rotary_factor"
+
+
 @dataclass(frozen=True)
 class DerivedValue:
     """A derived value of the arguments."""
@@ -83,6 +88,9 @@ class Arguments:
                 values[use.name] = FieldValue(f"{rotary}.partial_factor", "float")
         for name in self._rotary_numbers():
             values[name] = FieldValue(f"{rotary}.extra[{literal(name.removeprefix(_ROTARY_PART))}]", "float")
+        for name, table in self.tables.items() if prefix else ():
+            if table.layer_type is not None:
+                values[part_of(table)] = FieldValue(f"{prefix}.{name}.partial_factor", "float")
         values[_THETA] = FieldValue(f"{rotary}.theta", "float")
         values[SCORE_FACTOR] = FieldValue(f"{rotary}.score_factor", "float")
         values[_PARTIAL] = FieldValue(f"{rotary}.partial_factor", "float")
@@ -246,7 +254,8 @@ class Arguments:
         if table.layer_type is not None:
             arguments.append(f"layer_type={literal(table.layer_type)}")
         arguments.append(f"types={tuple_literal(table.types)}")
-        if any(name == _PARTIAL for node in self.slots.values() for name in fields_of(node)):
+        parts = {_PARTIAL} if table.layer_type is None else {_PARTIAL, part_of(table)}
+        if any(name in parts for node in self.slots.values() for name in fields_of(node)):
             arguments.append("partial=True")
         extra = [name.removeprefix(_ROTARY_PART) for name in self._rotary_numbers()]
         if extra:

@@ -11,7 +11,7 @@ from areal.porting.bind.expressions import depends_on_layer, walk
 from areal.porting.family import Constant, Field, Not, PerLayer, Product, RotaryField, WhenEqual, WhenNull
 from areal.porting.records import ReportError
 from areal.porting.spec import BLOCKS, EXTRA_NORMS
-from areal.porting.write.arguments import is_among
+from areal.porting.write.arguments import is_among, part_of
 from areal.porting.write.names import literal
 
 if TYPE_CHECKING:
@@ -258,10 +258,19 @@ class ModelCode:
                 theta += f', rotary_type="linear", parameters={{"factor": {stretch}}}'
             settings = f"RotaryArgs({theta})"
         path = "layer.rotary."
-        dim = "args.head_dim" if self._is_same(f"{path}dim", "layer.attention.head_dim") else self._text(f"{path}dim")
+        dim = "args.head_dim" if self._is_same(f"{path}dim", "layer.attention.head_dim") else self._rotated(node)
         arguments = [settings, dim, *self._keywords(path, {"interleaved": False, "query_growth": 0.0})]
         arguments += self._keywords(path, {"growth_length": None, "growth_shift": 0})
         return f"Rotary({', '.join(arguments)})"
+
+    def _rotated(self, table: RotaryField) -> str:
+        """Return how many dimensions a table turns: of one for a kind of layers, its part of a head."""
+        part = part_of(table)
+        for node in walk(self.slots["layer.rotary.dim"]):
+            if isinstance(node, Product) and part in dict(node.powers):
+                settings = next(name for name, each in self.arguments.tables.items() if each == table)
+                return f"args.{settings}.rotated_dim(args.head_dim)"
+        return self._text("layer.rotary.dim")
 
     def _growth(self) -> str:
         """Return what lets queries grow in layers that are not rotated; "None" where they never do."""
