@@ -214,10 +214,17 @@ def _with_patterns(
     for name, values in lists.items():
         wanted = cut(values, depth)
         found = filled.get(name)
-        right = isinstance(found, list) and len(found) == len(wanted) and all(kind in found for kind in kinds(values))
+        right = isinstance(found, list) and len(found) == len(wanted)
+        if right and not (_is_size(values) and _is_size(found)):
+            right = all(kind in found for kind in kinds(values))
         if wanted != values and not right:
             added[name] = wanted
     return chosen | added
+
+
+def _is_size(values: list[Any]) -> bool:
+    """Return whether a list over layers says the same size for each, such as a number of heads."""
+    return len(values) > 1 and type(values[0]) is int and values[0] > 1 and len(set(values)) == 1
 
 
 def _with_all_kinds(subject: Subject, config: dict[str, Any], *, given: frozenset[str]) -> dict[str, Any]:

@@ -282,7 +282,8 @@ class Arguments:
     def _rotary_numbers(self) -> list[str]:
         """Return numbers in rope_parameters, besides those of rotary types, that slots read."""
         read = {name for node in self.slots.values() for name in fields_of(node)}
-        return sorted(name for name in read if name.startswith(_ROTARY_PART) and name != _PARTIAL)
+        parts = {_PARTIAL, *(part_of(table) for table in self.tables.values())}
+        return sorted(name for name in read - parts if name.startswith(_ROTARY_PART))
 
     def _rotated(self) -> tuple[str, FieldPlan] | None:
         """Return the older field for the number of rotated dimensions and what it is a part of, where it is read."""

@@ -246,6 +246,8 @@ class ModelCode:
         slot = "layer.rotary" if "None" in (then, otherwise) else "layer.rotary.is_sliding"
         if then == "None":
             return f"{otherwise} if {self.arguments.condition(Not(node.condition), slot)} else None"
+        if "sliding" in otherwise and "sliding" not in then:  # what is asked is whether windows slide
+            return f"{otherwise} if {self.arguments.condition(Not(node.condition), slot)} else {then}"
         return f"{then} if {self.arguments.condition(node.condition, slot)} else {otherwise}"
 
     def _table(self, node: RotaryField) -> str:
