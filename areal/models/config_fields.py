@@ -234,6 +234,17 @@ class ConfigFields:
             raise self.error(name, values, f"a list of {num_layers} numbers of at least 0, one per layer")
         return tuple(float(value) for value in values)
 
+    def sizes_per_layer(self, name: str, num_layers: int, default: Sequence[int] | None = None) -> tuple[int, ...]:
+        """Return a whole number of at least 1 for each layer; null means absent."""
+        values = self._values.pop(name, None)
+        values = default if values is None else values
+        if values is None:
+            raise self._absent(name)
+        whole = isinstance(values, (list, tuple)) and all(type(value) is int and value >= 1 for value in values)
+        if not whole or len(values) != num_layers:
+            raise self.error(name, values, f"a list of {num_layers} whole numbers of at least 1, one per layer")
+        return tuple(values)
+
     def bounds(self, name: str, default: tuple[float, float] | None = None) -> tuple[float, float]:
         """Return a pair of numbers, the second at least the first and possibly infinite."""
         values = self._values.pop(name, default)

@@ -253,10 +253,20 @@ class _Reader:
         if isinstance(entry, dict) and not entry.get("truncate", True):
             # transformers looks for it outside the entries, where no other reader would.
             raise fields.error(f"{name}.{layer_type}.truncate", entry["truncate"], "true, or one table for all layers")
+        if self._says_no_part(entry):
+            part = f"{name}.{layer_type}.partial_rotary_factor"
+            raise fields.error(part, None, "a number: reference implementations differ in what its absence means")
         others = {key: value for key, value in entries.items() if value is not None}
         if others:
             fields.put_back(name, others)
         return self._parse(f"{name}.{layer_type}", entry or self._absent({}), {})
+
+    def _says_no_part(self, entry: object) -> bool:
+        """Return whether an entry leaves out the rotated part where an absent entry means less than all of a head."""
+        known = self.default.get("partial_rotary_factor", 1.0)
+        if not isinstance(entry, dict) or not entry or known == 1.0 or entry.get("rope_type") == "proportional":
+            return False
+        return entry.get("partial_rotary_factor") is None
 
     def _absent(self, outer: Mapping[str, Any]) -> dict[str, Any]:
         if "rope_type" not in self.default:

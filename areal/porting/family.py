@@ -49,6 +49,13 @@ class Field:
 
 
 @dataclass(frozen=True)
+class Entry:
+    """What a list over layers, of whole numbers, holds for a layer. JSON: {"kind": "entry", "field": "heads"}."""
+
+    field: str
+
+
+@dataclass(frozen=True)
 class Product:
     """factor times fields to their powers. JSON: {"kind": "product", "factor": 1.0, "powers": {"head_dim": -0.5},
     "integer": false}; integer: rounded down, as `//` and `int()` do."""
@@ -176,7 +183,7 @@ class RotaryField:
 
 
 Arithmetic = Ceiling | Constant | Field | Product | Sum | Power | RoundedUp | RotaryScaled
-Expression = Arithmetic | AllLayers | Length | Range | WhenNull | WhenEqual | PerLayer | RotaryField
+Expression = Arithmetic | AllLayers | Entry | Length | Range | WhenNull | WhenEqual | PerLayer | RotaryField
 
 # ------------------------------------------------------------------------------------------------ conditions on layers
 

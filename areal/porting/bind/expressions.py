@@ -21,6 +21,7 @@ from areal.porting.family import (
     AtMost,
     Ceiling,
     Constant,
+    Entry,
     Field,
     First,
     Flag,
@@ -97,7 +98,7 @@ def evaluate(expression: Expression, config: Mapping[str, Any], layer: int | Non
             return look_up(config, name)
         case Ceiling() | Product() | Sum() | Power() | RoundedUp() | RotaryScaled():
             return _computed(expression, config, layer)
-        case AllLayers() | Length() | Range():
+        case AllLayers() | Entry() | Length() | Range():
             return _counted(expression, config, layer)
         case WhenNull(name, otherwise):
             value = look_up(config, name)
@@ -137,8 +138,10 @@ def _computed(expression: Arithmetic, config: Mapping[str, Any], layer: int | No
     raise AssertionError(f"no such arithmetic: {expression!r}")
 
 
-def _counted(expression: AllLayers | Length | Range, config: Mapping[str, Any], layer: int | None) -> Any:
+def _counted(expression: AllLayers | Entry | Length | Range, config: Mapping[str, Any], layer: int | None) -> Any:
     match expression:
+        case Entry(name):
+            return _entry(name, config, layer)
         case AllLayers(depth):
             return list(range(int(_number(look_up(config, depth), depth))))
         case Length(name):
@@ -258,7 +261,7 @@ def fields_of(expression: Expression) -> list[str]:
 
 def depends_on_layer(expression: Expression) -> bool:
     """Return whether it has different values for different layers of one model."""
-    return any(isinstance(part, PerLayer) for part in walk(expression))
+    return any(isinstance(part, Entry | PerLayer) for part in walk(expression))
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
@@ -287,7 +290,7 @@ def _parts(expression: Expression) -> tuple[Expression, ...]:
 
 def _own_fields(expression: Expression) -> tuple[str, ...]:
     match expression:
-        case Field(name) | Length(name) | WhenNull(name, _):
+        case Field(name) | Entry(name) | Length(name) | WhenNull(name, _):
             return (name,)
         case Product(_, powers):
             return tuple(name for name, _ in powers)
@@ -342,6 +345,7 @@ def complexity(expression: Expression) -> int:
         Length: 3,
         Range: 2,
         Constant: 1,
+        Entry: 2,
         Field: 2,
         Product: 3,
         Sum: 2,
@@ -379,6 +383,7 @@ def _condition_complexity(condition: Condition) -> int:
 _KINDS: Final[dict[str, type]] = {
     "constant": Constant,
     "field": Field,
+    "entry": Entry,
     "product": Product,
     "sum": Sum,
     "power": Power,

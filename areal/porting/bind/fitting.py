@@ -19,7 +19,7 @@ from areal.porting.bind.layering import Layers, atoms, is_one_pattern, mask, mos
 from areal.porting.bind.observing import SlotSample
 from areal.porting.bind.rounding import ceiling, rounded_up
 from areal.porting.bind.slots import ABSENT, LayerValues
-from areal.porting.family import Constant, Field, Length, PerLayer, Range, WhenEqual, WhenNull
+from areal.porting.family import Constant, Entry, Field, Length, PerLayer, Range, WhenEqual, WhenNull
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -138,9 +138,27 @@ class _Search:
             return self._scalar(samples, choices)
         collapsed = collapse(samples)
         if collapsed is not None:
-            return self.fit(collapsed, choices)
+            return self.fit(collapsed, choices) or self._listed(samples)
+        listed = self._listed(samples)
+        if listed is not None:
+            return listed
         found = self._per_layer(samples, choices) if choices else None
         return found or self._choice(samples, choices)
+
+    def _listed(self, samples: list[SlotSample]) -> Expression | None:
+        """Return a list over layers that holds the whole number of each layer."""
+        for name in self.names:
+            for lengths, sample in zip(self._column(name, samples), samples, strict=True):
+                values = sample.value if isinstance(sample.value, LayerValues) else ()
+                is_list = isinstance(lengths, list | tuple) and len(lengths) == len(values) > 0
+                if not is_list or not all(
+                    value is ABSENT or (type(entry) is int and same(entry, value))
+                    for entry, value in zip(lengths, values, strict=True)
+                ):
+                    break
+            else:
+                return Entry(name)
+        return None
 
     def _column(self, name: str, samples: Sequence[SlotSample]) -> list[Any]:
         return [self._read[id(sample.config)][name] for sample in samples]

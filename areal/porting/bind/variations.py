@@ -155,6 +155,10 @@ def _of_list(value: list[Any], choices: list[str]) -> list[Any]:
                 break
         found += [[kind] * len(value) for kind in kinds]
         found += [[kind, *value[1:]] for kind in kinds]
+    elif len(value) > 1 and len(kinds) == 1 and type(kinds[0]) is int and kinds[0] > 1:
+        # The same size in all layers: another one in all of them, and in some.
+        size = kinds[0]
+        found += [[2 * size] * len(value), [*value[:-1], 2 * size], [2 * size, *value[1:]]]
     elif all(isinstance(entry, int) for entry in value):
         found += [[kind] * len(value) for kind in kinds]
         found += [[], value[:1], [0], [0, 2]]

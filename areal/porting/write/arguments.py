@@ -165,7 +165,7 @@ class Arguments:
             needed.update(dict.fromkeys(fields_of(node)))
         names = {plan.name for plan in self.plans}
         layers = self.plans.by_attribute("num_layers")
-        if layers is not None and any(plan.per_layer or plan.numbers for plan in self.plans):
+        if layers is not None and any(plan.per_layer or plan.numbers or plan.sizes for plan in self.plans):
             needed[layers.name] = None
         heads = self.plans.by_attribute("num_heads")
         if heads is not None and "layer.attention.num_kv_heads" not in self.slots:

@@ -16,6 +16,7 @@ from areal.porting.family import (
     AtLeast,
     AtMost,
     Constant,
+    Entry,
     Field,
     Flag,
     Listed,
@@ -78,6 +79,8 @@ class FieldPlan:
     minimum: int = 1
     numbers: bool = False
     """Whether it is a list with a number for each layer."""
+    sizes: bool = False
+    """Whether these numbers are whole, and at least 1."""
     bounds: bool = False
     """Whether it is a list of two numbers, a range, that is read as a whole."""
 
@@ -86,6 +89,8 @@ class FieldPlan:
         """Of the attribute."""
         if self.numbers:
             return "tuple[float, ...]"
+        if self.sizes:
+            return "tuple[int, ...]"
         if self.bounds:
             return "tuple[float, float]"
         if self.type == "list":
@@ -214,7 +219,8 @@ def _field_plan(use: FieldUse, attribute: str, parts: Sequence[Expression | Cond
     listed = [part for part in parts if isinstance(part, Listed) and part.field == name]
     allowed = use.allowed
     whole = isinstance(rule, AllLayers) or _whole_list(rule)
-    per_layer = kind == "list" and bool(listed or (rule is not None and not whole))
+    sizes = any(isinstance(part, Entry) and part.field == name for part in parts)
+    per_layer = kind == "list" and not sizes and bool(listed or (rule is not None and not whole))
     if per_layer and not allowed:
         # Entries that conditions, examples and the default mention.
         mentioned = [value for part in listed for value in part.values]
@@ -241,6 +247,7 @@ def _field_plan(use: FieldUse, attribute: str, parts: Sequence[Expression | Cond
         minimum=min([*numbers, 0 if is_threshold else 1, 1]),
         bounds=kind == "list" and is_range(use.example) and any(part == Field(name) for part in parts),
         numbers=any(isinstance(part, RotaryField) and part.thetas == name for part in parts),
+        sizes=sizes,
     )
 
 
@@ -307,6 +314,9 @@ def _list_reading(plan: FieldPlan, name: str, owner: str, write: Callable[[Expre
     if plan.numbers:
         filled = "" if rule is None else f", null={write(rule)}"
         return f"{owner}.numbers_per_layer({name}, {num_layers}{filled})"
+    if plan.sizes:
+        filled = "" if rule is None else f", [{write(rule)} for layer in range({num_layers})]"
+        return f"{owner}.sizes_per_layer({name}, {num_layers}{filled})"
     if not plan.per_layer:
         default = _whole_list(rule) or default
         absent = "" if not default else f", {tuple_literal(default)}"

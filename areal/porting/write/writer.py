@@ -22,6 +22,7 @@ from areal.porting.family import (
     AtMost,
     Ceiling,
     Constant,
+    Entry,
     Field,
     First,
     Flag,
@@ -56,6 +57,7 @@ _CHOICE, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _SIGN, _POWER, _ATOM = range(9
 _TYPES: Final[dict[type, str]] = {
     AllLayers: "list",
     Ceiling: "int",
+    Entry: "int",
     Length: "int",
     Range: "tuple[float, float]",
     RoundedUp: "int",
@@ -102,7 +104,7 @@ class Writer:
                 return {"int"} if node.integer or self._is_integral(node) else {"float"}
             case Sum(terms):
                 return {"int"} if all(self.types(term) == {"int"} for term in terms) else {"float"}
-            case AllLayers() | Ceiling() | Length() | Range() | RoundedUp() | Power() | RotaryScaled():
+            case AllLayers() | Ceiling() | Entry() | Length() | Range() | RoundedUp() | Power() | RotaryScaled():
                 return {_TYPES.get(type(node), "float")}
             case WhenNull(name, otherwise):
                 return ({self._value(name).type} - {"None"}) | self.types(otherwise)
@@ -127,8 +129,9 @@ class Writer:
                 power = literal(int(exponent) if exponent == int(exponent) else exponent)
                 text = f"{_within(self._expression(base), _ATOM)} ** {power}"
                 return (text, _POWER) if factor == 1.0 else (f"{literal(factor)} * {text}", _PRODUCT)
-            case Length(name):
-                return f"len({self._value(name).text})", _ATOM
+            case Entry(name) | Length(name):
+                text = self._value(name).text
+                return f"{text}[layer]" if isinstance(node, Entry) else f"len({text})", _ATOM
             case Range(low, high):
                 return f"({self.expression(low)}, {self.expression(high)})", _ATOM
             case AllLayers(depth):
