@@ -274,6 +274,19 @@ def test_numbers_of_each_layer_are_one_for_each():
             fields_of(bases=wrong).numbers_per_layer("bases", 2)
 
 
+def test_sizes_of_layers_are_whole_and_one_for_each():
+    def fields_of(**config):
+        return ConfigFields({"model_type": "some", **config})
+
+    assert fields_of(heads=[4, 8]).sizes_per_layer("heads", 2) == (4, 8)
+    assert fields_of(heads=None).sizes_per_layer("heads", 2, [3, 3]) == (3, 3)
+    with pytest.raises(ModelError, match="heads, which is required"):
+        fields_of().sizes_per_layer("heads", 2)
+    for wrong in ([4], [4, 0], [4, 2.0], [4, True], "ab", 4):
+        with pytest.raises(ModelError, match="a list of 2 whole numbers of at least 1, one per layer"):
+            fields_of(heads=wrong).sizes_per_layer("heads", 2)
+
+
 # -------------------------------------------------------------------------------------------------------- remote code
 
 ANALYSED = {"AutoConfig": "configuration_x.XConfig", "AutoModelForCausalLM": "modeling_x.XForCausalLM"}

@@ -106,6 +106,7 @@ def test_what_is_not_said_is_what_the_family_means_by_that():
     assert read(linear, default=GLM, partial=True).theta == 500.0
 
 
+PARTIAL = "partial_rotary_factor"
 LAYERED = {
     "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 10.0},
@@ -124,6 +125,17 @@ def test_each_layer_type_has_its_own_entry():
     fields = fields_of(**rotary_to_hf(tables))
     assert [take_rotary(fields, layer_type=name) for name in ("sliding_attention", "full_attention")] == [sliding, full]
     assert rotary_to_hf(tables)["rope_parameters"]["no_attention"] is None
+
+
+def test_an_entry_without_a_part_is_refused_where_the_default_has_one():
+    options = {"layer_type": "full_attention", "partial": True, "default": {**LAYERED["full_attention"], PARTIAL: 0.5}}
+    said = {**LAYERED, "full_attention": {**LAYERED["full_attention"], PARTIAL: 0.25}}
+    assert take_rotary(fields_of(rope_parameters=said), **options).partial_factor == 0.25
+    assert take_rotary(fields_of(), **options).partial_factor == 0.5
+    with pytest.raises(
+        ModelError, match=r"rope_parameters\.full_attention\.partial_rotary_factor is None, supported is"
+    ):
+        take_rotary(fields_of(rope_parameters=LAYERED), **options)
 
 
 def test_an_entry_that_nobody_reads_is_refused():

@@ -130,6 +130,7 @@ def test_an_indexer_is_frozen_and_all_else_is_trained(optimizer, dtype):
     assert kept == own
 
 
+@pytest.mark.exhaustive
 def test_adapters_leave_an_indexer_alone():
     config = TrainEngineConfig(lr=3e-2, device="cpu", dtype="float32", lora=LoraConfig(rank=2))
     trainer = TrainingEngine(model_of(), config=config)

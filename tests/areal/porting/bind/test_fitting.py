@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ from areal.porting.family import (
     AtLeast,
     AtMost,
     Constant,
+    Entry,
     Field,
     First,
     Listed,
@@ -138,6 +140,15 @@ def test_sizes_do_not_choose_between_expressions() -> None:
 def test_none_and_one_are_two_numbers_and_no_flag() -> None:
     samples = [SlotSample({"shared": number}, number > 0, 2) for number in (2, 4, 1, 0)]
     assert fit("shared", samples, ["shared"]) == WhenEqual("shared", 0, Constant(False), Constant(True))
+
+
+def test_a_list_over_layers_that_holds_the_sizes_is_found() -> None:
+    lists = ([4, 4, 4], [4, 8, 4], [2, 2, 2])
+    samples = [SlotSample({"depth": 3, "sizes": each, "width": 64}, LayerValues(each), 3) for each in lists]
+    assert fit("slot", samples, ["depth", "sizes", "width"]) == Entry("sizes")
+    assert fit("slot", samples[:1], ["depth", "sizes", "width"]) == Constant(4)
+    other = fit("slot", [*samples, replace(samples[1], value=LayerValues((4, 8, 5)))], ["sizes"])
+    assert other is None
 
 
 def test_layers_without_the_part_do_not_count() -> None:

@@ -11,11 +11,12 @@ from areal.porting.bind.rotary import (
     has_type,
     rotary_changes,
     rotary_parts,
+    rotated_by_table,
     thetas_of,
     with_rotary_values,
 )
 from areal.porting.bind.slots import LayerValues
-from areal.porting.family import Constant, First, Listed, PerLayer, RotaryField
+from areal.porting.family import Constant, Field, First, Listed, PerLayer, Product, RotaryField
 from areal.porting.spec import ArchitectureSpec
 
 KINDS = ["sliding", "full", "sliding"]
@@ -51,6 +52,20 @@ def test_what_an_entry_cannot_say_is_not_tried():
     changes = [entries for _, _, entries in rotary_changes(sample(500.0, 20.0).config["rope_parameters"], spec)]
     assert any(entries["full"]["rope_type"] == "yarn" for entries in changes)
     assert not any("truncate" in entry for entries in changes for entry in entries.values())
+
+
+def test_each_table_turns_its_own_part_of_a_head():
+    def turned(kind):
+        part = f"rope_parameters.{kind}.partial_rotary_factor"
+        return Product(1.0, (("head_dim", 1.0), (part, 1.0)), integer=True)
+
+    tables = PerLayer(Listed("kinds", ("full",)), RotaryField("full", ("default",)), RotaryField("near", ("yarn",)))
+    expected = PerLayer(Listed("kinds", ("full",)), turned("full"), turned("near"))
+    assert rotated_by_table(tables, Field("head_dim")) == expected
+    some = PerLayer(First(), Constant(None), RotaryField("full", ("default",)))
+    assert rotated_by_table(some, Field("head_dim")) == PerLayer(First(), Constant(None), turned("full"))
+    assert rotated_by_table(RotaryField(None, ("default",)), Field("head_dim")) is None
+    assert rotated_by_table(tables, Constant(24)) is None
 
 
 def test_parts_and_types_of_entries():
