@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.porting.bind.expressions import SCORE_FACTOR, depends_on_layer, fields_of, walk
-from areal.porting.family import Constant, Field, Length, PerLayer, RotaryField, Sum, WhenEqual, WhenNull
+from areal.porting.family import Constant, Entry, Field, Length, PerLayer, RotaryField, Sum, WhenEqual, WhenNull
+from areal.porting.records import ReportError
 from areal.porting.write.fields import CANONICAL, dependencies, reading
 from areal.porting.write.names import attribute_name, class_name, field_name, literal, one_line, tuple_literal
 from areal.porting.write.words import property_of
@@ -234,7 +235,7 @@ class Arguments:
         found: dict[str, Expression] = {}
         for attribute, slot in _SLOTS.items():
             if self.plans.by_attribute(attribute) is None and slot in self.slots:
-                found[attribute] = _flat(self.slots[slot])
+                found[attribute] = self._usual(_flat(self.slots[slot]), slot)
         if "head_dim" not in found and self.plans.by_attribute("head_dim") is None:
             parts = [self.slots.get(f"layer.attention.{part}") for part in ("nope_dim", "rope_dim")]
             there = tuple(_flat(part) for part in parts if part is not None)
@@ -242,6 +243,15 @@ class Arguments:
         if self.plans.by_attribute("max_position_embeddings") is None and "positions.num_positions" in self.slots:
             found["max_position_embeddings"] = self.slots["positions.num_positions"]
         return found
+
+    def _usual(self, node: Expression, slot: str) -> Expression:
+        """Return what all layers have in common where a list says each one's, which is what fills the list."""
+        if not isinstance(node, Entry):
+            return node
+        rule = next((use.default_rule for use in self.uses if use.name == node.field), None)
+        if rule is None:
+            raise ReportError(f"each layer has its own {slot}, and nothing says a common one", where=slot)
+        return rule
 
     def _reading(self, plan: FieldPlan) -> str:
         owner = "fields" if "." not in plan.name else section_variable(plan.name)
