@@ -253,11 +253,16 @@ class _PieceStage(PipelineStage):
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
         """See `PipelineStage`."""
         super().backward_weight_one_chunk(bwd_chunk_id, last_backward=last_backward)
+        for parameter in self.submod.parameters():
+            gradient = parameter.grad
+            # Of a filter it may be a transposed one, which fused optimizers would read in the order of the parameter.
+            if gradient is not None and gradient.stride() != parameter.stride():
+                parameter.grad = torch.empty_like(parameter).copy_(gradient)
         for group in _parameter_groups(self.submod):
-            for parameter in group.fsdp_params:
+            for sharded in group.fsdp_params:
                 # In float32, where parameters were rounded to less.
-                parameter.accumulate_unsharded_grad_if_needed()
-                parameter.to_accumulated_grad_if_needed()
+                sharded.accumulate_unsharded_grad_if_needed()
+                sharded.to_accumulated_grad_if_needed()
 
 
 def _make_schedule(

@@ -10,7 +10,18 @@ from areal.engine.config import LoraConfig
 from areal.models.parallel.dims import ParallelDims
 from areal.models.parallel.schedules import PipelineLayout, pipeline_layout
 
-Kind = Literal["dense", "tied", "mixture", "latent", "transformers gpt2", "transformers llama", "transformers mixtral"]
+Kind = Literal[
+    "dense",
+    "tied",
+    "mixture",
+    "latent",
+    "delta",
+    "mamba",
+    "convolution",
+    "transformers gpt2",
+    "transformers llama",
+    "transformers mixtral",
+]
 
 _SHARED: Final = {
     "vocab_size": 64,
@@ -59,6 +70,52 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
         "topk_group": 1,
         "routed_scaling_factor": 1.5,
     },
+    "delta": {
+        **_SHARED,
+        **_MIXTURE,
+        "model_type": "qwen3_next",
+        "layer_types": ["linear_attention", "full_attention"],
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 6,
+        "linear_value_head_dim": 8,
+        "linear_conv_kernel_dim": 4,
+        "num_experts": 4,
+        "mlp_only_layers": [],
+        "shared_expert_intermediate_size": 12,
+    },
+    "mamba": {
+        **_SHARED,
+        "model_type": "granitemoehybrid",
+        "layer_types": ["linear_attention", "full_attention"],
+        "intermediate_size": 8,
+        "num_key_value_heads": 2,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 8,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 6,
+        "mamba_d_conv": 4,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 12,
+        "attention_multiplier": 0.35,
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.8,
+        "logits_scaling": 1.5,
+    },
+    "convolution": {
+        **_SHARED,
+        "model_type": "lfm2",
+        "layer_types": ["conv", "full_attention"],
+        "intermediate_size": 48,
+        "num_key_value_heads": 2,
+        "block_auto_adjust_ff_dim": False,
+        "conv_L_cache": 3,
+        "conv_bias": True,
+        "tie_word_embeddings": True,
+    },
     "transformers gpt2": {
         "model_type": "gpt2",
         "vocab_size": 64,
@@ -84,8 +141,11 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
     },
 }
 """Content of config.json. dense: query and key norms, grouped heads; tied: biases, tied embeddings, one key-value head;
-mixture: experts in every layer; latent: MLA, sigmoid router with groups, a shared expert, a dense layer; "transformers
-...": models without a family of ours, gpt2 with tied embeddings."""
+mixture: experts in every layer; latent: MLA, sigmoid router with groups, a shared expert, a dense layer; delta, mamba,
+convolution: a mixer with a state and attention in turn, with experts but for the last, whose embeddings are tied;
+"transformers ...": models without a family of ours, gpt2 with tied embeddings."""
+_BY_LAYER: Final = "layer_types"
+"""A list with an entry per layer, which is repeated in deeper models."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +183,11 @@ class Case:
     @property
     def config(self) -> dict[str, Any]:
         """Content of config.json."""
-        changed = {} if self.layers == 2 else {"num_hidden_layers": self.layers}
-        return {**CONFIGS[self.kind], **changed}
+        config = {**CONFIGS[self.kind], "num_hidden_layers": self.layers} if self.layers != 2 else CONFIGS[self.kind]
+        kinds = config.get(_BY_LAYER)
+        if not kinds:
+            return config
+        return {**config, _BY_LAYER: [kinds[layer % len(kinds)] for layer in range(self.layers)]}
 
     @property
     def name(self) -> str:
@@ -259,6 +322,48 @@ _CASES: Final[list[Case]] = [
     _adapters("tied", dp_replicate=2, tp=2, options={"sequence_parallel": True}),
     _adapters("mixture", dp_shard=2, tp=2, ep=4),
     _adapters("latent", dp_shard=2, tp=2),
+    # Mixers with a state, beside attention: by heads, by tokens, by layers, with experts, and all together.
+    _case("delta", dp_shard=2),
+    _case("delta", tp=2),
+    _case("delta", tp=2, options={"sequence_parallel": True, "gradient_checkpointing": True}),
+    _case("delta", cp=2),
+    _case("delta", dp_shard=2, ep=2),
+    _case("delta", dp_shard=2, ep=2, few_rows=True, options={"gradient_checkpointing": True}),
+    _case("delta", tp=2, ep=2),
+    _case("delta", cp=2, ep=2),
+    _case("delta", pp=2),
+    _case("delta", pp=2, layers=4, options={"pp_schedule": "ZBVZeroBubble"}),
+    _case("delta", dp_shard=2, is_critic=True),
+    _case("delta", dp_shard=2, ep=2, options=_MUON),
+    _adapters("delta", tp=2),
+    _case("mamba", dp_shard=2),
+    _case("mamba", tp=2),
+    _case("mamba", tp=2, options={"sequence_parallel": True}),
+    _case("mamba", cp=2),
+    _case("mamba", dp_shard=2, ep=2),
+    _case("mamba", cp=2, ep=2, options={"gradient_checkpointing": True}),
+    _case("mamba", pp=2),
+    _case("mamba", pp=2, layers=4, options={"pp_schedule": "Interleaved1F1B"}, few_rows=True),
+    _case("mamba", dp_shard=2, options=_MUON),
+    _adapters("mamba", tp=2),
+    _case("convolution", dp_shard=2),
+    _case("convolution", tp=2),
+    _case("convolution", tp=2, options={"sequence_parallel": True}),
+    _case("convolution", cp=2),
+    _case("convolution", pp=2),
+    _case("convolution", tp=2, options=_MUON),
+    _adapters("convolution", tp=2),
+    _case("delta", dp_shard=2, tp=2, ep=4),
+    _case("delta", cp=2, tp=2, ep=4, options={"sequence_parallel": True}),
+    _case("delta", pp=2, dp_shard=2, ep=2),
+    _case("delta", dp_shard=2, tp=2, ep=2, etp=2, options=_MUON),
+    _case("delta", cp=4),
+    _case("mamba", cp=2, tp=2, options={"sequence_parallel": True}),
+    _case("mamba", dp_shard=2, tp=2, ep=4),
+    _case("mamba", pp=2, tp=2, options={"sequence_parallel": True}),
+    _case("mamba", cp=4),
+    _case("convolution", cp=2, tp=2),
+    _case("convolution", pp=2, tp=2, layers=4, options={"pp_schedule": "ZBVZeroBubble"}),
     # Optimizers: matrices that no rank has, experts that one has, and those that all have.
     _case("dense", dp_shard=2, options=_MUON),
     _case("dense", tp=2, options=_MUON | {"sequence_parallel": True}),
