@@ -7,6 +7,7 @@ fields through `ConfigFields` and ends with `finish()`, which refuses whatever n
 from __future__ import annotations
 
 import logging
+import math
 import re
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -254,6 +255,18 @@ class ConfigFields:
         if not numbers or not values[0] <= values[1]:
             raise self.error(name, values, "a list of two numbers, the smaller one first")
         return float(values[0]), float(values[1])
+
+    def factors(self, name: str, number: int, default: Collection[float] | None = None) -> tuple[float, ...]:
+        """Return a list of so many finite numbers; null means absent."""
+        values = self._values.pop(name, None)
+        if values is None:
+            values = default
+        if values is None:
+            raise self._absent(name)
+        numbers = isinstance(values, (list, tuple)) and len(values) == number and all(map(_is_number, values))
+        if not numbers or not all(map(math.isfinite, values)):
+            raise self.error(name, values, f"a list of {number} numbers")
+        return tuple(map(float, values))
 
     def integers(self, name: str, default: Collection[int] | None = ()) -> tuple[int, ...]:
         """Return a list of whole numbers, e.g. of layers; null means absent."""

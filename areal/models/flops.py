@@ -18,6 +18,7 @@ from areal.api import ModelError
 from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.gated_delta import GatedDelta
 from areal.models.blocks.latent_attention import LatentAttention
+from areal.models.blocks.lightning import LightningAttention
 from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.moe import Experts, MixtureOfExperts, Router
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from areal.models.blocks.decoder import DecoderModel
 
 _PER_VALUE = 2
+_STATEFUL = (GatedDelta, LightningAttention, Mamba1, Mamba2, ShortConvolution)
 """A multiplication and an addition."""
 
 
@@ -65,7 +67,7 @@ def attention_products(model: DecoderModel, lengths: Sequence[int]) -> int:
     for layer in model.layers:
         modules = list(layer.modules())
         found = [module for module in modules if isinstance(module, (SelfAttention, LatentAttention))]
-        stateful = [module for module in modules if isinstance(module, (GatedDelta, Mamba1, Mamba2, ShortConvolution))]
+        stateful = [module for module in modules if isinstance(module, _STATEFUL)]
         if not found and not stateful and getattr(layer, "self_attn", layer) is not None:
             raise ModelError(f"{type(layer).__name__} has no attention that is known here; its FLOPs are unknown")
         total += sum(lengths) * sum(_state_values(mixer) for mixer in stateful)
@@ -106,6 +108,8 @@ def _state_values(mixer: nn.Module) -> int:
     if isinstance(mixer, GatedDelta):
         # What the state says of the key, what is written, and what the query reads.
         return filters + 3 * mixer.num_value_heads * mixer.key_dim * mixer.value_dim
+    if isinstance(mixer, LightningAttention):
+        return 2 * mixer.num_heads * mixer.head_dim**2
     if isinstance(mixer, Mamba1):
         return filters + 2 * mixer.A_log.numel()
     if isinstance(mixer, Mamba2):

@@ -21,6 +21,7 @@ from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.block import SandwichBlock
 from areal.models.blocks.decoder import VocabularyHead
 from areal.models.blocks.gated_delta import GatedDelta
+from areal.models.blocks.lightning import LightningAttention
 from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.mlp import XIELU
@@ -289,6 +290,8 @@ def initialize(model: nn.Module, *, std: float, seed: int) -> None:
                 tensor.fill_(constant)
             elif isinstance(module, _MATRICES):
                 tensor.copy_(torch.normal(0.0, std, tensor.shape, generator=generator, device="cpu"))
+            elif isinstance(module, LightningAttention):
+                tensor.copy_(module.tables()[name])
             elif isinstance(module, GatedDelta | Mamba1 | Mamba2):
                 tensor.copy_(_decay(name, torch.rand(tensor.shape, generator=generator, device="cpu")))
             else:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 class PreNormBlock(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)). Without input_layernorm, attention reads x itself; with a
-    post_feedforward_layernorm, what the mlp gives is normed before it is added (A.X K1)."""
+    post_feedforward_layernorm, what the mlp gives is normed before it is added (A.X K1). With a mixer `beside`, both
+    mixers read the same norm, and what they give is added (Falcon-H1)."""
 
     def __init__(
         self,
@@ -32,24 +33,69 @@ class PreNormBlock(nn.Module):
         post_attention_layernorm: nn.Module,
         mlp: nn.Module,
         post_feedforward_layernorm: nn.Module | None = None,
+        beside: nn.Module | None = None,
+        attention_multipliers: tuple[float, float] = (1.0, 1.0),
+        beside_multipliers: tuple[float, float] = (1.0, 1.0),
         residual_multiplier: float = 1.0,
     ) -> None:
+        """attention_multipliers, beside_multipliers: of what self_attn, or `beside`, reads and of what it gives; only
+        where there are both."""
         super().__init__()
         self.input_layernorm = input_layernorm
         self.self_attn = self_attn
         self.post_attention_layernorm = post_attention_layernorm
         self.mlp = mlp
         self.post_feedforward_layernorm = post_feedforward_layernorm
+        self.beside = beside
+        self.attention_multipliers, self.beside_multipliers = attention_multipliers, beside_multipliers
         self.residual_multiplier = residual_multiplier
 
     def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]."""
         normed = hidden if self.input_layernorm is None else self.input_layernorm(hidden)
-        hidden = _add(hidden, self.self_attn(normed, rotation, attention), self.residual_multiplier)
+        if self.beside is None:
+            mixed = self.self_attn(normed, rotation, attention)
+        else:
+            (before, after), (beside_before, beside_after) = self.attention_multipliers, self.beside_multipliers
+            mixed = _times(self.self_attn(_times(normed, before), rotation, attention), after)
+            mixed = mixed + _times(self.beside(_times(normed, beside_before), rotation, attention), beside_after)
+        hidden = _add(hidden, mixed, self.residual_multiplier)
         fed = self.mlp(self.post_attention_layernorm(hidden))
         if self.post_feedforward_layernorm is not None:
             fed = self.post_feedforward_layernorm(fed)
         return _add(hidden, fed, self.residual_multiplier)
+
+
+class NormedStreamBlock(nn.Module):
+    """n = norm(x); h = a n + b attention(n); m = norm(h); c m + d mlp(m): norms are part of the residual stream
+    (MiniMax-01)."""
+
+    def __init__(
+        self,
+        *,
+        input_layernorm: nn.Module,
+        self_attn: nn.Module,
+        post_attention_layernorm: nn.Module,
+        mlp: nn.Module,
+        attention_factors: tuple[float, float] = (1.0, 1.0),
+        mlp_factors: tuple[float, float] = (1.0, 1.0),
+    ) -> None:
+        """attention_factors, mlp_factors: a and b, c and d."""
+        super().__init__()
+        self.input_layernorm = input_layernorm
+        self.self_attn = self_attn
+        self.post_attention_layernorm = post_attention_layernorm
+        self.mlp = mlp
+        self.attention_factors, self.mlp_factors = attention_factors, mlp_factors
+
+    def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
+        """[T, hidden_size] -> [T, hidden_size]."""
+        normed = self.input_layernorm(hidden)
+        stream, branch = self.attention_factors
+        hidden = _times(normed, stream) + _times(self.self_attn(normed, rotation, attention), branch)
+        normed = self.post_attention_layernorm(hidden)
+        stream, branch = self.mlp_factors
+        return _times(normed, stream) + _times(self.mlp(normed), branch)
 
 
 class PostNormBlock(nn.Module):
@@ -203,4 +249,8 @@ class OnePartBlock(nn.Module):
 
 
 def _add(hidden: Tensor, branch: Tensor, multiplier: float) -> Tensor:
-    return hidden + branch if multiplier == 1.0 else hidden + branch * multiplier
+    return hidden + _times(branch, multiplier)
+
+
+def _times(hidden: Tensor, multiplier: float) -> Tensor:
+    return hidden if multiplier == 1.0 else hidden * multiplier

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import torch
 from torch import nn
@@ -15,10 +15,15 @@ from areal.models.blocks.norms import GatedNorm
 from areal.models.blocks.short_convolution import DepthwiseConvolution, convolve_together, with_states
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from areal.api import BaseModelArgs, StateBackend
     from areal.models.blocks.rotary import Rotation
+
+_NUM_PARTS: Final = 5
+"""Projections of what a layer reads: gate, inputs, keys, queries, steps."""
 
 
 class Mamba2(nn.Module):
@@ -49,22 +54,28 @@ class Mamba2(nn.Module):
         norm_first: bool = False,
         norm_groups: int | None = None,
         bias: bool = False,
+        output_bias: bool | None = None,
         conv_bias: bool = True,
         conv_activation: str = "silu",
         step_limits: tuple[float, float] = (0.0, math.inf),
+        multipliers: Sequence[float] = (1.0, 1.0, 1.0, 1.0, 1.0),
         chunk: int = 64,
     ) -> None:
         """Make the mixer; groups serve consecutive heads.
 
         norm_eps: of the gated norm, None without one; norm_first: before the gate; norm_groups: of the norm, num_groups
-        if None. bias: of the projections; conv_bias: of the filters. step_limits: dt is clamped to them. chunk: see
-        `DecayedSum`. Raises ModelError where heads do not divide.
+        if None. bias: of the projections; output_bias: of o_proj, None for the same; conv_bias: of the filters.
+        step_limits: dt is clamped to them. multipliers: of what z_proj, x_proj, b_proj, c_proj and dt_proj give. chunk:
+        see `DecayedSum`. Raises ModelError where heads do not divide, or there are not five multipliers.
         """
         super().__init__()
         if num_heads % num_groups:
             raise ModelError(
                 f"{num_groups} groups cannot serve {num_heads} heads in equal shares; expected a multiple of the groups"
             )
+        if len(multipliers) != _NUM_PARTS:
+            raise ModelError(f"{len(multipliers)} multipliers, expected one for each of {_NUM_PARTS} projections")
+        self.multipliers = tuple(multipliers)
         self.layer, self.head_dim, self.state_size, self.chunk = layer, head_dim, state_size, chunk
         self.num_heads, self.num_groups = num_heads, num_groups
         self.step_limits = step_limits
@@ -83,15 +94,15 @@ class Mamba2(nn.Module):
         self.D = nn.Parameter(torch.empty(num_heads))
         groups = num_groups if norm_groups is None else norm_groups
         self.norm = None if norm_eps is None else GatedNorm(inner, norm_eps, norm_first=norm_first, groups=groups)
-        self.o_proj = nn.Linear(inner, hidden, bias=bias)
+        self.o_proj = nn.Linear(inner, hidden, bias=bias if output_bias is None else output_bias)
 
     def forward(self, hidden: Tensor, rotation: Rotation | None, backend: StateBackend) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]. rotation: not used; states know the order of their inputs."""
         states = with_states(backend, self.layer)
-        projected = self.x_proj(hidden), self.b_proj(hidden), self.c_proj(hidden)
+        projected = self._scaled(hidden, 1), self._scaled(hidden, 2), self._scaled(hidden, 3)
         convolved = convolve_together(self.layer, projected, (self.x_conv, self.b_conv, self.c_conv), states)
         inputs, key, query = (self.conv_activation(part) for part in convolved)
-        step = self.dt_proj(hidden)
+        step = self._scaled(hidden, 4)
         wide = torch.promote_types(step.dtype, torch.float32)
         step = functional.softplus(step.to(wide) + self.dt_bias.to(wide)).clamp(*self.step_limits)
         inputs = inputs.to(wide).unflatten(-1, (-1, self.head_dim))
@@ -106,7 +117,12 @@ class Mamba2(nn.Module):
             ),
         )
         mixed = (summed + self.D.to(wide)[:, None] * inputs).flatten(1)
-        gate = self.z_proj(hidden)
+        gate = self._scaled(hidden, 0)
         if self.norm is None:
             return self.o_proj((mixed * functional.silu(gate.to(wide))).to(gate.dtype))
         return self.o_proj(self.norm(mixed, gate))
+
+    def _scaled(self, hidden: Tensor, part: int) -> Tensor:
+        """Return what the projection of that number gives, times its multiplier."""
+        projected: Tensor = (self.z_proj, self.x_proj, self.b_proj, self.c_proj, self.dt_proj)[part](hidden)
+        return projected if self.multipliers[part] == 1.0 else projected * self.multipliers[part]

@@ -13,7 +13,7 @@ from torch.nn import functional
 from areal.api import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -24,7 +24,7 @@ class GatedMLP(nn.Module):
     """down(activation(gate(x)) * up(x)) (arXiv 2002.05202); SwiGLU with the default activation.
 
     clamp: gate is limited from above and up on both sides, before anything else. up_offset: added to up. gpt-oss has
-    activation="quick_gelu", clamp=7.0, up_offset=1.0.
+    activation="quick_gelu", clamp=7.0, up_offset=1.0. multipliers: of what gate and down give (Falcon-H1).
     """
 
     def __init__(
@@ -39,10 +39,11 @@ class GatedMLP(nn.Module):
         up_offset: float = 0.0,
         inner_norm: nn.Module | None = None,
         learned_activation: bool = False,
+        multipliers: Sequence[float] = (1.0, 1.0),
     ) -> None:
         """bias: of gate and up; output_bias: of down, None for the same. inner_norm: of what down reads (BitNet).
-        learned_activation: whether the activation may have parameters, "activation.*". ModelError for an unknown
-        one."""
+        learned_activation: whether the activation may have parameters, "activation.*". ModelError for an unknown one,
+        and unless there are two multipliers."""
         super().__init__()
         self.gate_proj = nn.Linear(hidden_size, intermediate_size, bias=bias)
         self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=bias)
@@ -51,12 +52,18 @@ class GatedMLP(nn.Module):
         self.clamp = clamp
         self.up_offset = up_offset
         self.inner_norm = inner_norm
+        if len(multipliers) != 2:
+            raise ModelError(f"{len(multipliers)} multipliers, expected one of gate_proj and one of down_proj")
+        self.gate_multiplier, self.output_multiplier = multipliers
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]."""
         gate, up = self.gate_proj(hidden), self.up_proj(hidden)
+        if self.gate_multiplier != 1.0:
+            gate = gate * self.gate_multiplier
         inner = gated_product(gate, up, self.activation, clamp=self.clamp, up_offset=self.up_offset)
-        return self.down_proj(inner if self.inner_norm is None else self.inner_norm(inner))
+        down: Tensor = self.down_proj(inner if self.inner_norm is None else self.inner_norm(inner))
+        return down if self.output_multiplier == 1.0 else down * self.output_multiplier
 
 
 class MLP(nn.Module):

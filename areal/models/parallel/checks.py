@@ -8,6 +8,7 @@ from areal.api import ModelError
 from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.gated_delta import GatedDelta
 from areal.models.blocks.latent_attention import LatentAttention
+from areal.models.blocks.lightning import LightningAttention
 from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.moe import Experts
@@ -33,6 +34,8 @@ def check_model(model: nn.Module, dims: ParallelDims, table: Mapping[str, Shard]
         elif isinstance(module, LatentAttention):
             heads = module.kv_b_proj.out_features // (module.nope_dim + module.value_dim)
             problems += _head_problems(name, heads, dims)
+        elif isinstance(module, LightningAttention):
+            problems += _head_problems(name, module.num_heads, dims)
         elif isinstance(module, GatedDelta | Mamba1 | Mamba2 | ShortConvolution):
             problems += _state_problems(name, module, dims)
         elif isinstance(module, Experts):
@@ -100,7 +103,7 @@ def _expert_problems(name: str, module: Experts, dims: ParallelDims) -> Iterator
 def _split_problems(name: str, module: nn.Module, dims: ParallelDims, table: Mapping[str, Shard]) -> Iterator[str]:
     """Yield the heads and vocabularies have rules of their own."""
     ways = dims.etp if isinstance(module, Experts) and dims.ep > 1 else dims.tp
-    if ways == 1 or "self_attn" in name or name in VOCABULARY_MODULES:
+    if ways == 1 or "self_attn" in name or ".beside" in name or name in VOCABULARY_MODULES:
         return
     for parameter, shard in splits_of(name, module, table):
         tensor: Any = module.get_parameter(parameter)

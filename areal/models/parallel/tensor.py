@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.gated_delta import GatedDelta
+from areal.models.blocks.lightning import LightningAttention
 from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.mlp import MLP, GatedMLP
@@ -39,18 +40,20 @@ if TYPE_CHECKING:
 
 DIMENSION: Final = {Shard.COLUMN: 0, Shard.ROW: 1, Shard.EXPERT_COLUMN: 1, Shard.EXPERT_ROW: 2}
 """Of a parameter, which one is split."""
-REGIONS: Final = ("self_attn", "mlp")
+REGIONS: Final = ("self_attn", "beside", "mlp")
 VOCABULARY_MODULES: Final = ("embed_tokens", "lm_head")
 TERMS: Final = ("bias", "down_bias")
 """Parameters that are added to what ranks sum up: only one of them may."""
 
 _DELTA: Final = ("q_proj", "k_proj", "v_proj", "q_conv", "k_conv", "v_conv", "decay_proj", "rate_proj", "gate_proj")
+_LIGHTNING: Final = ("q_proj", "k_proj", "v_proj", "gate_proj")
 _SUMMED: Final = ("step_proj", "b_proj", "c_proj")
 """Of Mamba-1: what is made of all channels, for all channels."""
 _CHANNELS: Final = ("z_proj", "x_proj", "conv", "dt_proj", "dt_bias", "A_log", "D")
 _MAMBA: Final = ("z_proj", "x_proj", "b_proj", "c_proj", "dt_proj", "x_conv", "b_conv", "c_conv", "D", "norm")
 MIXER_SPLITS: Final[dict[type[nn.Module], dict[str, Shard]]] = {
     GatedDelta: dict.fromkeys((*_DELTA, "A_log", "dt_bias"), Shard.COLUMN) | {"o_proj": Shard.ROW},
+    LightningAttention: dict.fromkeys(_LIGHTNING, Shard.COLUMN) | {"o_proj": Shard.ROW},
     Mamba1: dict.fromkeys(_CHANNELS, Shard.COLUMN) | dict.fromkeys((*_SUMMED, "o_proj"), Shard.ROW),
     Mamba2: dict.fromkeys((*_MAMBA, "A_log", "dt_bias"), Shard.COLUMN) | {"o_proj": Shard.ROW},
     ShortConvolution: {"conv": Shard.COLUMN, "out_proj": Shard.ROW},
@@ -83,8 +86,8 @@ def apply_tensor_parallel(
     skipped = {
         id(module)
         for layer in _layers(model)
-        if layer.self_attn is not None
-        for linear in _whole_key_values(layer.self_attn, group.size())
+        for mixer in _mixers(layer)
+        for linear in _whole_key_values(mixer, group.size())
         for module in linear.modules()
     }
     split: set[str] = set()
@@ -99,12 +102,12 @@ def apply_tensor_parallel(
         split |= {f"{module_name}.{name}" for name in splits}
     regions = _Boundaries(group, sequence_parallel=sequence_parallel, compiled=compiled)
     for layer in _layers(model):
-        if layer.self_attn is not None:
-            _split_heads(layer.self_attn, group)
+        for mixer in _mixers(layer):
+            _split_heads(mixer, group)
         for inner in () if layer.mlp is None else layer.mlp.modules():
             if isinstance(inner, MLP | GatedMLP) and inner.inner_norm is not None:
                 adopt(inner.inner_norm, forward=_over_all_features(group))
-        for region in (getattr(layer, name) for name in REGIONS):
+        for region in (getattr(layer, name, None) for name in REGIONS):
             if region is not None:
                 adopt(region, forward=regions.around)
     _split_vocabulary(model, regions, vocabulary=vocabulary)
@@ -173,6 +176,12 @@ def _layers(model: Any) -> Iterator[Any]:
     return iter(layers.values() if isinstance(layers, nn.ModuleDict) else layers)
 
 
+def _mixers(layer: Any) -> list[nn.Module]:
+    """Return what mixes the tokens of a layer: nothing, attention or a mixer with a state, or both side by side."""
+    found = (layer.self_attn, getattr(layer, "beside", None))
+    return [mixer for mixer in found if mixer is not None]
+
+
 def splits_of(module_name: str, module: nn.Module, table: Mapping[str, Shard]) -> Iterator[tuple[str, Shard]]:
     """Yield the parameters of the module itself that the table splits; it names them, or the module for all of them.
 
@@ -219,6 +228,10 @@ def _split_heads(attention: nn.Module, group: ProcessGroup) -> None:
     if isinstance(attention, ShortConvolution):
         for module in _with_output_features(attention.in_proj):
             adopt(module, reads=dict.fromkeys(("weight", "bias"), _reading_thirds(group)))
+        return
+    if isinstance(attention, LightningAttention):
+        attention.first_head = group.rank() * attention.num_heads // group.size()
+        adopt(attention.norm, forward=_over_all_features(group))
         return
     if isinstance(attention, Mamba1):
         for name in _SUMMED:

@@ -11,6 +11,7 @@ import torch
 from areal.api import ModelError
 from areal.models.blocks.attention import PackedAttention
 from areal.models.blocks.gated_delta import GatedDelta
+from areal.models.blocks.lightning import LightningAttention
 from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.norms import GatedNorm
@@ -234,21 +235,44 @@ def bamba(**changes):
         **changes,
     )
     theirs = library.BambaMixer(config, 0)
+    limits = changes.get("time_step_limit", (0.0, float("inf")))
+    return theirs, mamba2_of(theirs, norm_eps=2e-3, step_limits=limits)
+
+
+def falcon_h1(**changes):
+    from transformers.models.falcon_h1 import modeling_falcon_h1 as library
+    from transformers.models.falcon_h1.configuration_falcon_h1 import FalconH1Config
+
+    factors = (0.7, 1.3, 0.4, 0.8, 1.6)
+    config = FalconH1Config(
+        hidden_size=HIDDEN,
+        mamba_n_heads=4,
+        mamba_d_head=12,
+        mamba_d_ssm=48,
+        mamba_n_groups=2,
+        mamba_d_state=7,
+        mamba_d_conv=4,
+        mamba_chunk_size=8,
+        mamba_conv_bias=True,
+        mamba_proj_bias=True,
+        projectors_bias=True,
+        rms_norm_eps=2e-3,
+        ssm_multipliers=list(factors),
+        num_hidden_layers=1,
+        **changes,
+    )
+    theirs = library.FalconH1Mixer(config, 0)
+    theirs.register_buffer("mup_vector", library.compute_mup_vector(config), persistent=False)
+    eps = 2e-3 if config.mamba_rms_norm else None
+    return theirs, mamba2_of(theirs, norm_eps=eps, norm_first=config.mamba_norm_before_gate, multipliers=factors)
+
+
+def mamba2_of(theirs, **options):
+    """4 heads of 12, in 2 groups, with states of 7."""
     randomise(theirs)
     state = theirs.state_dict()
-    ours = Mamba2(
-        0,
-        ARGS,
-        num_heads=4,
-        head_dim=12,
-        num_groups=2,
-        state_size=7,
-        kernel_size=4,
-        norm_eps=2e-3,
-        bias=True,
-        step_limits=changes.get("time_step_limit", (0.0, float("inf"))),
-        chunk=16,
-    )
+    sizes = {"num_heads": 4, "head_dim": 12, "num_groups": 2, "state_size": 7, "kernel_size": 4}
+    ours = Mamba2(0, ARGS, **sizes, bias=True, chunk=16, **options)
     split = {}
     for kind in ("weight", "bias"):
         names = ("z_proj", "x_proj", "b_proj", "c_proj", "dt_proj")
@@ -258,8 +282,33 @@ def bamba(**changes):
         filters = [part.squeeze(1) if kind == "weight" else part for part in filters]
         split |= {f"{name}.{kind}": part for name, part in zip(("x_conv", "b_conv", "c_conv"), filters, strict=True)}
         split[f"o_proj.{kind}"] = state[f"out_proj.{kind}"]
-    ours.load_state_dict(split | {name: state[name] for name in ("A_log", "dt_bias", "D", "norm.weight")})
-    return theirs, ours
+    ours.load_state_dict(
+        split | {name: state[name] for name in ("A_log", "dt_bias", "D", "norm.weight") if name in state}
+    )
+    return ours
+
+
+def minimax():
+    from transformers.models.minimax import modeling_minimax as library
+    from transformers.models.minimax.configuration_minimax import MiniMaxConfig
+
+    kinds = ["linear_attention"] * 3
+    config = MiniMaxConfig(
+        hidden_size=HIDDEN, num_attention_heads=4, head_dim=6, block_size=8, num_hidden_layers=3, layer_types=kinds
+    )
+    theirs = library.MiniMaxLightningAttention(config, 1)
+    tables = {name: buffer.clone() for name, buffer in theirs.named_buffers()}
+    randomise(theirs)
+    theirs.load_state_dict(tables, strict=False)
+    state = dict(theirs.state_dict())
+    parts = state.pop("qkv_proj.weight").unflatten(0, (4, 3, 6))
+    ours = LightningAttention(1, ARGS, num_heads=4, head_dim=6, num_layers=3, table_size=8, norm_eps=1e-6, chunk=16)
+    renamed = {"output_gate.weight": "gate_proj.weight", "out_proj.weight": "o_proj.weight"}
+    ours.load_state_dict(
+        {renamed.get(name, name): tensor for name, tensor in state.items()}
+        | {f"{part}_proj.weight": parts[:, place].flatten(0, 1) for place, part in enumerate("qkv")}
+    )
+    return lambda hidden: theirs(hidden, None, None)[0], ours
 
 
 def mamba(**changes):
@@ -321,6 +370,10 @@ MIXERS = {
     "falcon_mamba": falcon_mamba,
     "jamba": jamba,
     "bamba": bamba,
+    "falcon_h1": falcon_h1,
+    "falcon_h1, normed and gated": lambda: falcon_h1(mamba_rms_norm=True),
+    "falcon_h1, gated and normed": lambda: falcon_h1(mamba_rms_norm=True, mamba_norm_before_gate=False),
+    "minimax": minimax,
     "bamba with limits": lambda: bamba(time_step_limit=(0.1, 0.6)),
 }
 
@@ -401,6 +454,13 @@ def test_the_order_of_gate_and_norm_and_its_groups():
     torch.testing.assert_close(before, normed(inputs, 2) * silu)
     torch.testing.assert_close(after, normed(inputs * silu, 4))
     torch.testing.assert_close(sigmoid, normed(inputs, 1) * gate.sigmoid())
+
+
+def test_tables_of_other_slopes_are_refused():
+    _, ours = minimax()
+    ours.key_decay += 0.1
+    with pytest.raises(ModelError, match=r"key_decay is not that of 4 heads in layer 1 of 3"):
+        ours(torch.randn(60, HIDDEN), None, packed(BOUNDS))
 
 
 def test_without_a_norm_only_the_gate_is_left():

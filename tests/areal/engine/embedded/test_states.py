@@ -17,6 +17,7 @@ from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.block import PreNormBlock
 from areal.models.blocks.decoder import DecoderModel
 from areal.models.blocks.gated_delta import GatedDelta
+from areal.models.blocks.lightning import LightningAttention
 from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.mlp import GatedMLP
@@ -50,6 +51,10 @@ MIXERS = {
     "mamba": lambda layer: Mamba2(
         layer, ARGS, num_heads=4, head_dim=8, num_groups=2, state_size=8, kernel_size=4, norm_eps=1e-6, chunk=16
     ),
+    "lightning": lambda layer: LightningAttention(
+        layer, ARGS, num_heads=4, head_dim=8, num_layers=3, table_size=9, norm_eps=1e-6, chunk=16
+    ),
+    "mamba beside attention": lambda layer: SelfAttention(layer, ARGS),
 }
 
 
@@ -68,8 +73,9 @@ def model_of(name, seed=0, *, std=0.3, dtype=torch.float64):
             self_attn=mixer,
             post_attention_layernorm=RMSNorm(HIDDEN, 1e-6),
             mlp=GatedMLP(HIDDEN, 48),
+            **({"beside": MIXERS["mamba"](layer)} if name == "mamba beside attention" else {}),
         )
-        for mixer in stack
+        for layer, mixer in enumerate(stack)
     ]
     rotary = Rotary(RotaryArgs(), 8)
     model = DecoderModel(ARGS, layers=layers, norm=RMSNorm(HIDDEN, 1e-6), rotary=(None, rotary, None))

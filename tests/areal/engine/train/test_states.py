@@ -19,6 +19,7 @@ from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.block import PreNormBlock
 from areal.models.blocks.decoder import DecoderModel
 from areal.models.blocks.gated_delta import GatedDelta
+from areal.models.blocks.lightning import LightningAttention
 from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.mlp import GatedMLP
@@ -44,6 +45,10 @@ MIXERS = {
     "mamba": lambda layer: Mamba2(
         layer, ARGS, num_heads=4, head_dim=6, num_groups=2, state_size=6, kernel_size=4, norm_eps=1e-6, chunk=16
     ),
+    "lightning": lambda layer: LightningAttention(
+        layer, ARGS, num_heads=4, head_dim=6, num_layers=3, table_size=8, norm_eps=1e-6, chunk=16
+    ),
+    "mamba beside attention": lambda layer: SelfAttention(layer, ARGS),
 }
 MATRICES = ("z", "x", "step", "b", "c", "dt", "o")
 
@@ -56,8 +61,9 @@ def hybrid(name):
             self_attn=mixer,
             post_attention_layernorm=RMSNorm(24, 1e-6),
             mlp=GatedMLP(24, 40),
+            **({"beside": MIXERS["mamba"](layer)} if name == "mamba beside attention" else {}),
         )
-        for mixer in mixers
+        for layer, mixer in enumerate(mixers)
     ]
     rotary = Rotary(RotaryArgs(), 6)
     model = DecoderModel(ARGS, layers=layers, norm=RMSNorm(24, 1e-6), rotary=(None, rotary, None))

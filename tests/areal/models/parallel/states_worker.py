@@ -21,6 +21,7 @@ from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.block import OnePartBlock, PreNormBlock
 from areal.models.blocks.decoder import DecoderModel
 from areal.models.blocks.gated_delta import GatedDelta
+from areal.models.blocks.lightning import LightningAttention
 from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.mlp import GatedMLP
@@ -54,6 +55,7 @@ def args_of(name, layers):
 
 
 DELTA = {"num_key_heads": 2, "num_value_heads": 4, "key_dim": 6, "value_dim": 8, "kernel_size": 4, "norm_eps": 1e-3}
+BESIDE = "mamba beside attention"
 MIXERS = {
     "short convolution": lambda layer, args: ShortConvolution(layer, args, kernel_size=3, bias=True),
     "delta": lambda layer, args: GatedDelta(layer, args, **DELTA, chunk=4),
@@ -68,6 +70,10 @@ MIXERS = {
         layer, args, num_heads=8, head_dim=4, num_groups=2, state_size=6, kernel_size=4, norm_eps=1e-3, bias=True,
         chunk=4,
     ),
+    "lightning": lambda layer, args: LightningAttention(
+        layer, args, num_heads=4, head_dim=6, num_layers=5, table_size=7, norm_eps=1e-3, chunk=4
+    ),
+    BESIDE: SelfAttention,
 }  # fmt: skip
 LORA = LoraConfig(rank=3, alpha=7)
 WAYS = {
@@ -79,6 +85,7 @@ WAYS = {
         {"cp": 2},
         {"cp": 2, "gradient_checkpointing": True},
         {"pp": 2},
+        {"pp": 2, "pp_schedule": "ZBVZeroBubble", "layers": 5},
         {"dp_replicate": 2, "gradient_checkpointing": True},
     ],
     4: [
@@ -89,26 +96,38 @@ WAYS = {
 }
 
 
-def register(name):
-    """A family that `parallelize` finds; returns what makes its model: a mixer, attention, the mixer."""
+def beside(layer, args):
+    """A second mixer of a block, with factors around both, as in Falcon-H1."""
+    mixer = Mamba2(
+        layer, args, num_heads=8, head_dim=4, num_groups=2, state_size=6, kernel_size=4, norm_eps=None, bias=True,
+        output_bias=False, multipliers=(0.7, 1.2, 0.9, 1.1, 0.6), chunk=4,
+    )  # fmt: skip
+    return {"beside": mixer, "attention_multipliers": (0.9, 1.2), "beside_multipliers": (1.3, 0.7)}
 
-    def build(_):
-        args = args_of(name, 3)
-        mixers = MIXERS[name](0, args), SelfAttention(1, args), MIXERS[name](2, args)
+
+def register(name):
+    """A family that `parallelize` finds; returns what makes its model: the mixer and attention in turn."""
+
+    def build(case):
+        depth = max(case.layers, 3)
+        args = args_of(name, depth)
+        mixers = [(SelfAttention if layer % 2 else MIXERS[name])(layer, args) for layer in range(depth)]
         layers = [
             PreNormBlock(
                 input_layernorm=RMSNorm(32, 1e-3),
                 self_attn=mixer,
                 post_attention_layernorm=RMSNorm(32, 1e-3),
-                mlp=GatedMLP(32, 48),
+                mlp=GatedMLP(32, 48, multipliers=(0.8, 1.3)),
+                **(beside(layer, args) if name == BESIDE and layer != 1 else {}),
             )
-            for mixer in mixers
+            for layer, mixer in enumerate(mixers)
         ]
         if name == "mamba":  # as in Nemotron-H, where a layer is one of both
             layers[0] = OnePartBlock(input_layernorm=RMSNorm(32, 1e-3), self_attn=None, mlp=GatedMLP(32, 48))
             layers[2] = OnePartBlock(input_layernorm=RMSNorm(32, 1e-3), self_attn=mixers[2], mlp=None)
         rotary = Rotary(RotaryArgs(), 8)
-        model = DecoderModel(args, layers=layers, norm=RMSNorm(32, 1e-3), rotary=(None, rotary, None))
+        rotaries = [rotary if layer % 2 or name == BESIDE else None for layer in range(depth)]
+        model = DecoderModel(args, layers=layers, norm=RMSNorm(32, 1e-3), rotary=rotaries)
         initialize(model, std=0.25, seed=5)
         return model.to(torch.float64)
 
@@ -128,10 +147,12 @@ def register(name):
 
 def run(name, build, way):
     options = {
-        key: value for key, value in way.items() if key in ("lora", "sequence_parallel", "gradient_checkpointing")
+        key: value
+        for key, value in way.items()
+        if key in ("lora", "sequence_parallel", "gradient_checkpointing", "pp_schedule")
     }
-    sizes = {key: value for key, value in way.items() if key not in options}
-    case = Case(kind="dense", dims=ParallelDims(**sizes), options=options)
+    sizes = {key: value for key, value in way.items() if key not in (*options, "layers")}
+    case = Case(kind="dense", dims=ParallelDims(**sizes), options=options, layers=way.get("layers", 2))
     found = {"case": f"{name}: {case.name}"}
     try:
         return compare(case, make_model=build) | found

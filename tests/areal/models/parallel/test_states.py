@@ -12,6 +12,7 @@ from torch import nn
 from areal.api import ModelError
 from areal.engine.archon.equality.launch import run_processes
 from areal.models.blocks.gated_delta import GatedDelta
+from areal.models.blocks.lightning import LightningAttention
 from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.short_convolution import ShortConvolution
@@ -30,7 +31,7 @@ def test_hybrids_are_split_without_changing_a_number(world_size):
     results = run_processes(worker, world_size, [], timeout_seconds=280)
     failed = {result["case"]: result for result in results if not result["equal"]}
     assert {case: result.get("error", result.get("differences")) for case, result in failed.items()} == {}
-    assert len(results) == 5 * {2: 8, 4: 3}[world_size]
+    assert len(results) == 7 * {2: 9, 4: 3}[world_size]
 
 
 def delta(**changes):
@@ -41,6 +42,10 @@ def delta(**changes):
 def mamba1(**changes):
     sizes = {"inner_size": 30, "state_size": 4, "step_rank": 3, "kernel_size": 4}
     return Mamba1(0, ARGS, **sizes | changes)
+
+
+def lightning():
+    return LightningAttention(0, ARGS, num_heads=6, head_dim=4, num_layers=2, table_size=8, norm_eps=1e-6)
 
 
 def mamba(**changes):
@@ -55,6 +60,7 @@ def mamba(**changes):
         (delta, {"cp": 8}, "tp=1 cp=8: layers.*.self_attn has 4 heads; tp * cp has to divide them"),
         (mamba1, {"tp": 2, "cp": 2}, "tp=2 cp=2: layers.*.self_attn convolves 30 channels; tp * cp has to divide"),
         (mamba, {"tp": 4}, "tp=4: layers.*.self_attn has 2 groups of heads, which ranks cannot share"),
+        (lightning, {"cp": 4}, "tp=1 cp=4: layers.*.self_attn has 6 heads; tp * cp has to divide them"),
         (lambda: mamba(norm_groups=1), {"tp": 2}, "has 1 groups of its norm, which ranks cannot share"),
         (lambda: mamba(num_heads=6), {"cp": 4}, "has 6 heads; tp * cp has to divide them"),
         (lambda: delta(key_dim=1, value_dim=1, num_key_heads=1), {"cp": 4}, "convolves 6 channels"),
