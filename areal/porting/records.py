@@ -144,6 +144,8 @@ class LayerRoles:
     shared_feed_forward: str | None = None
     """A second module with the same input as `feed_forward`, whose output is added to its: shared experts that stand
     beside the module of the routed ones (granitemoeshared)."""
+    beside: str | None = None
+    """A second module that mixes tokens, beside attention with a softmax (Falcon-H1)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from areal.models.blocks.mlp import ACTIVATIONS
-from areal.porting.spec import GatedDeltaSpec, Mamba1Spec, Mamba2Spec
+from areal.porting.spec import GatedDeltaSpec, LightningSpec, Mamba1Spec, Mamba2Spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +41,8 @@ def mix(spec: Stateful, tensors: Mapping[str, Tensor], hidden: Tensor) -> Tensor
     """Return what a mixer with these canonical tensors gives for one document, [T, hidden_size]."""
     if isinstance(spec, GatedDeltaSpec):
         return gated_delta(spec, tensors, hidden)
+    if isinstance(spec, LightningSpec):
+        return lightning(spec, tensors, hidden)
     if isinstance(spec, Mamba1Spec):
         return mamba1(spec, tensors, hidden)
     if isinstance(spec, Mamba2Spec):
@@ -82,6 +84,18 @@ def gated_delta(spec: GatedDeltaSpec, tensors: Mapping[str, Tensor], hidden: Ten
     return _linear(tensors, "o_proj", normed.flatten(1) * gates)
 
 
+def lightning(spec: LightningSpec, tensors: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
+    """Return what lightning attention gives for one document, [T, hidden_size]; its slopes are those of the table."""
+    activation = ACTIVATIONS[spec.activation]
+    query, key, value = (
+        activation(_linear(tensors, f"{part}_proj", hidden)).unflatten(-1, (-1, spec.head_dim)) for part in "qkv"
+    )
+    decay = -tensors["slope_rate"].flatten().expand(len(hidden), -1)
+    given = state_space(query, key, value, decay, torch.ones_like(decay)).flatten(1)
+    normed = rms(given, spec.norm_eps) * tensors["norm.weight"]
+    return _linear(tensors, "o_proj", normed * _linear(tensors, "gate_proj", hidden).sigmoid())
+
+
 def mamba1(spec: Mamba1Spec, tensors: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
     """Return what Mamba-1 gives for one document, [T, hidden_size]."""
     filtered = convolve(_linear(tensors, "x_proj", hidden), tensors["conv.weight"], tensors.get("conv.bias"))
@@ -100,10 +114,12 @@ def mamba1(spec: Mamba1Spec, tensors: Mapping[str, Tensor], hidden: Tensor) -> T
 def mamba2(spec: Mamba2Spec, tensors: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
     """Return what Mamba-2 gives for one document, [T, hidden_size]."""
     activation = ACTIVATIONS[spec.conv_activation]
+    parts = dict(zip(("z", "x", "b", "c", "dt"), spec.multipliers, strict=True))
+    projected = {part: _linear(tensors, f"{part}_proj", hidden) * factor for part, factor in parts.items()}
     inputs, keys, queries = (
         activation(
             convolve(
-                _linear(tensors, f"{part}_proj", hidden),
+                projected[part],
                 tensors[f"{part}_conv.weight"],
                 tensors.get(f"{part}_conv.bias"),
             )
@@ -112,10 +128,12 @@ def mamba2(spec: Mamba2Spec, tensors: Mapping[str, Tensor], hidden: Tensor) -> T
     )
     inputs = inputs.unflatten(-1, (-1, spec.head_dim))
     keys, queries = (part.unflatten(-1, (-1, spec.state_size)) for part in (keys, queries))
-    steps = functional.softplus(_linear(tensors, "dt_proj", hidden) + tensors["dt_bias"]).clamp(*spec.step_limits)
+    steps = functional.softplus(projected["dt"] + tensors["dt_bias"]).clamp(*spec.step_limits)
     given = state_space(queries, keys, inputs, -tensors["A_log"].exp() * steps, steps)
     given = (given + tensors["D"][:, None] * inputs).flatten(1)
-    gate = functional.silu(_linear(tensors, "z_proj", hidden))
+    gate = functional.silu(projected["z"])
+    if spec.norm_eps is None:
+        return _linear(tensors, "o_proj", given * gate)
     given = given if spec.norm_first else given * gate
     groups = given.unflatten(-1, (spec.norm_groups, -1))
     normed = groups * torch.rsqrt(groups.square().mean(-1, keepdim=True) + spec.norm_eps)

@@ -17,6 +17,7 @@ from areal.models.blocks.decoder import DecoderModel
 from areal.models.blocks.gated_delta import GatedDelta
 from areal.models.blocks.indexer import TokenIndexer
 from areal.models.blocks.latent_attention import LatentAttention
+from areal.models.blocks.lightning import LightningAttention
 from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.mlp import MLP, GatedMLP, HeadTransform
@@ -36,6 +37,7 @@ from areal.porting.spec import (
     STATEFUL,
     GatedDeltaSpec,
     LatentAttentionSpec,
+    LightningSpec,
     Mamba1Spec,
     Mamba2Spec,
     MlpSpec,
@@ -184,6 +186,8 @@ def stateful(spec: Stateful, hidden_size: int, layer: int) -> nn.Module:
     args: Any = ReferenceArgs(hidden_size=hidden_size)
     if isinstance(spec, GatedDeltaSpec):
         return GatedDelta(layer, args, **vars(spec))
+    if isinstance(spec, LightningSpec):
+        return LightningAttention(layer, args, **vars(spec))
     if isinstance(spec, Mamba1Spec):
         return Mamba1(layer, args, **vars(spec))
     if isinstance(spec, Mamba2Spec):
@@ -286,6 +290,8 @@ def feed_forward(spec: MlpSpec | MoeSpec, hidden_size: int) -> GatedMLP | MLP | 
     if isinstance(spec, MlpSpec):
         return _mlp(spec, hidden_size)
     experts = spec.experts
+    if experts.multipliers != (1.0, 1.0):
+        raise UnsupportedError("multipliers of experts", where="experts", detail=repr(experts.multipliers))
     if experts.inner_norm is not None:
         raise UnsupportedError("norms inside experts", where="experts", detail=repr(experts.inner_norm))
     if experts.bias != experts.output_bias:
@@ -327,9 +333,10 @@ def _mlp(spec: MlpSpec, hidden_size: int) -> GatedMLP | MLP:
             up_offset=spec.up_offset,
             inner_norm=inner_norm,
             learned_activation=True,
+            multipliers=spec.multipliers,
         )
-    if spec.clamp is not None or spec.up_offset:
-        raise UnsupportedError("clamp or offset without a gate", where="feed-forward", detail=repr(spec))
+    if spec.clamp is not None or spec.up_offset or spec.multipliers != (1.0, 1.0):
+        raise UnsupportedError("clamp, offset or multipliers without a gate", where="feed-forward", detail=repr(spec))
     return MLP(
         hidden_size,
         spec.intermediate_size,
@@ -350,10 +357,32 @@ def block(spec: LayerSpec, hidden_size: int, layer: int) -> nn.Module:
         raise ValueError(f"block {spec.block!r} has the norms {names}, the spec names {tuple(spec.norms)}")
     children = {name: norm(spec.norms[name], hidden_size) if name in spec.norms else None for name in names}
     block: type[nn.Module] = getattr(blocks, BLOCKS[spec.block].name)
+    factors = spec.factors
+    multipliers: dict[str, Any] = {"residual_multiplier": spec.residual_multiplier}
+    if factors is not None:
+        multipliers = {
+            "attention_factors": (factors.attention_stream, factors.attention_branch),
+            "mlp_factors": (factors.mlp_stream, factors.mlp_branch),
+        }
     return block(
         self_attn=mixer(spec, hidden_size, layer),
         mlp=None if spec.feed_forward is None else feed_forward(spec.feed_forward, hidden_size),
-        residual_multiplier=spec.residual_multiplier,
+        **multipliers,
         **({"output_scale": True} if spec.output_scale else {}),
         **children,
+        **_beside(spec, hidden_size, layer),
     )
+
+
+def _beside(spec: LayerSpec, hidden_size: int, layer: int) -> dict[str, Any]:
+    """Return what a block gets of a second mixer, if it has one."""
+    found = spec.beside
+    if found is None:
+        return {}
+    if spec.block != "pre":
+        raise UnsupportedError("two mixers in a block of an unknown kind", where="block", detail=spec.block)
+    return {
+        "beside": stateful(found.mixer, hidden_size, layer),
+        "attention_multipliers": (found.attention_input_multiplier, found.attention_output_multiplier),
+        "beside_multipliers": (found.input_multiplier, found.output_multiplier),
+    }

@@ -199,31 +199,53 @@ class Mamba2Spec:
     num_groups: int
     state_size: int
     kernel_size: int
-    norm_eps: float
-    norm_groups: int
-    """In how many groups the norm of what is given has its statistics."""
+    norm_eps: float | None = None
+    """Of the norm of what is given; None where there is none."""
+    norm_groups: int = 1
+    """In how many groups that norm has its statistics."""
     norm_first: bool = False
-    """Whether the norm comes before the gate."""
+    """Whether that norm comes before the gate."""
     bias: bool = False
-    """Of the projections."""
+    """Of the first projections."""
+    output_bias: bool = False
+    """Of o_proj."""
     conv_bias: bool = True
     conv_activation: str = "silu"
     step_limits: tuple[float, float] = (0.0, math.inf)
     """Bounds of the steps."""
+    multipliers: tuple[float, float, float, float, float] = (1.0, 1.0, 1.0, 1.0, 1.0)
+    """Of what z_proj, x_proj, b_proj, c_proj and dt_proj give (Falcon-H1)."""
 
 
-Stateful = ShortConvolutionSpec | GatedDeltaSpec | Mamba1Spec | Mamba2Spec
+@dataclass(frozen=True, kw_only=True)
+class LightningSpec:
+    """Lightning attention: see `areal.models.blocks.lightning`. Canonical names: q_proj, k_proj, v_proj, gate_proj,
+    norm, o_proj, and the tables slope_rate, query_decay, key_decay, diagonal_decay."""
+
+    num_heads: int
+    head_dim: int
+    num_layers: int
+    """Of the whole model, which slopes depend on."""
+    table_size: int
+    """Tokens in the tables."""
+    norm_eps: float
+    activation: str = "silu"
+    """Of queries, keys and values."""
+
+
+Stateful = ShortConvolutionSpec | GatedDeltaSpec | LightningSpec | Mamba1Spec | Mamba2Spec
 """A mixer that sees earlier tokens through a state of fixed size: without rotation, window or chunks."""
 
 Mixer = AttentionSpec | LatentAttentionSpec | Stateful
 """How the tokens of a document are mixed in a layer. Every mixer is called `self_attn` in its block, so that blocks,
 adapters and splits are the same for all families."""
 
-STATEFUL: Final = (ShortConvolutionSpec, GatedDeltaSpec, Mamba1Spec, Mamba2Spec)
+STATEFUL: Final = (ShortConvolutionSpec, GatedDeltaSpec, LightningSpec, Mamba1Spec, Mamba2Spec)
 """All kinds of `Stateful`."""
 
 PLACES: Final[dict[type, str]] = {
     GatedDeltaSpec: "delta",
+    LightningSpec: "lightning",
     Mamba1Spec: "mamba1",
     Mamba2Spec: "mamba",
     ShortConvolutionSpec: "convolution",
@@ -248,6 +270,8 @@ class MlpSpec:
     """Added to up before the product; 1.0 in gpt-oss."""
     inner_norm: NormSpec | None = None
     """Of what the last matrix reads (BitNet); experts have none. Canonical name: inner_norm."""
+    multipliers: tuple[float, float] = (1.0, 1.0)
+    """Of what gate and down give (Falcon-H1); only where there is a gate, and not of experts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,7 +317,9 @@ class MoeSpec:
     """Routing weights multiply what experts get, not what they give (Llama 4)."""
 
 
-BlockKind = Literal["pre", "post", "sandwich", "parallel", "parallel_two_norms", "post_residual", "one_part"]
+BlockKind = Literal[
+    "pre", "post", "sandwich", "parallel", "parallel_two_norms", "post_residual", "one_part", "normed_stream"
+]
 """How norms, attention and feed-forward are wired, with r = residual multiplier and canonical norm names:
 
 pre                 h = x + r attn(input_layernorm(x));
@@ -305,6 +331,8 @@ parallel            n = input_layernorm(x);  x + r attn(n) + r mlp(n)
 parallel_two_norms  x + r attn(input_layernorm(x)) + r mlp(post_attention_layernorm(x))
 post_residual       h = input_layernorm(x + attn(x));  post_attention_layernorm(h + mlp(h))
 one_part            x + r part(input_layernorm(x)), the part being attn or mlp
+normed_stream       n = input_layernorm(x);  h = a n + b attn(n);
+                    m = post_attention_layernorm(h);  c m + d mlp(m), with a to d in `StreamFactorsSpec`
 """
 
 
@@ -367,6 +395,12 @@ BLOCKS: Final[dict[BlockKind, BlockRow]] = {
         "one part behind a norm in each layer",
         "blocks of one part each",
     ),
+    "normed_stream": BlockRow(
+        "NormedStreamBlock",
+        ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"),
+        "norms in the residual stream, before each sub-layer",
+        "blocks with norms in the residual stream",
+    ),
 }
 
 BLOCK_NORMS: Final[dict[BlockKind, tuple[str, ...]]] = {
@@ -379,6 +413,30 @@ OPTIONAL_NORMS: Final[dict[BlockKind, frozenset[str]]] = {"pre": frozenset({"inp
 
 EXTRA_NORMS: Final[dict[BlockKind, tuple[str, ...]]] = {"pre": ("post_feedforward_layernorm",)}
 """Norms beside these that a layer may have, and most have not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BesideSpec:
+    """A second mixer, which reads the same norm as the attention of a "pre" block; what both give is added (Falcon-H1).
+    Canonical name: beside.*"""
+
+    mixer: Stateful
+    input_multiplier: float = 1.0
+    output_multiplier: float = 1.0
+    """Of what the mixer reads, and of what it gives."""
+    attention_input_multiplier: float = 1.0
+    attention_output_multiplier: float = 1.0
+    """The same, of the attention."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamFactorsSpec:
+    """What the two sums of a "normed_stream" block multiply."""
+
+    attention_stream: float = 1.0
+    attention_branch: float = 1.0
+    mlp_stream: float = 1.0
+    mlp_branch: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -404,6 +462,10 @@ class LayerSpec:
     """A token sees itself and window - 1 tokens before it; None: all."""
     chunk: int | None = None
     """A token sees only tokens of its own chunk of this many positions; None: all."""
+    beside: BesideSpec | None = None
+    """A mixer with a state beside the attention."""
+    factors: StreamFactorsSpec | None = None
+    """Of "normed_stream" blocks, and no others."""
 
 
 @dataclass(frozen=True, kw_only=True)

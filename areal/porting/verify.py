@@ -128,7 +128,8 @@ def randomize(model: nn.Module, seed: int) -> None:
     were."""
     generator = torch.Generator().manual_seed(seed)
     persistent = set(model.state_dict())
-    tensors = [*model.named_parameters(), *((n, b) for n, b in model.named_buffers() if n in persistent)]
+    learned = ((n, b) for n, b in model.named_buffers() if n in persistent and _is_learned(b))
+    tensors = [*model.named_parameters(), *learned]
     for name, tensor in tensors:
         if not tensor.is_floating_point() or "inv_freq" in name:
             continue
@@ -140,6 +141,11 @@ def randomize(model: nn.Module, seed: int) -> None:
         else:
             scale = 0.3 if "emb" in name or "wte" in name or "wpe" in name else 1.2 * tensor.shape[-1] ** -0.5
             tensor.copy_((scale * noise).to(tensor.dtype))
+
+
+def _is_learned(buffer: torch.Tensor) -> bool:
+    """Return whether a stored buffer is a weight, which starts as one number everywhere, and no table."""
+    return buffer.numel() == 1 or bool((buffer == buffer.flatten()[:1]).all())
 
 
 MOST_IN_SINGLE, EXACT = 20.0, 0.1

@@ -30,7 +30,7 @@ from areal.porting.bind.reporting import checklist, choose, title
 from areal.porting.bind.rotary import nested_entries
 from areal.porting.family import ArchitectureReport, Constant
 from areal.porting.infer.infer import unexplained_parts
-from areal.porting.infer.layout import skipped_names
+from areal.porting.infer.layout import adapter, skipped_names
 from areal.porting.probe.instance import build, export, make_tokens, record
 from areal.porting.probe.lookup import (
     LikeError,
@@ -321,7 +321,9 @@ def _report(subject: Subject, binder: Binder, clock: _Clock) -> ArchitectureRepo
         blocks=blocks,
         fields=fields,
         layout=[asdict(entry) for entry in observer.layout],
-        skipped=list(skipped_names(observer.instance, tensors)),
+        skipped=list(
+            skipped_names(observer.instance, tensors, adapter(observer.layout, observer.inference.spec).names_on_disk())
+        ),
         variants=[asdict(variant) for variant in choose(binder)],
         evidence=checklist(evidence),
         reference=reference,

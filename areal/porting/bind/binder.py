@@ -6,6 +6,7 @@ that are involved keep the values that were proven.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -78,6 +79,7 @@ class Binder:
                 self._vary(name)
         self._vary_quotients()
         self._vary_rotary()
+        self._vary_beside_new_parts()
         self.settle()
 
     def observe_base(self) -> None:
@@ -155,6 +157,29 @@ class Binder:
         if type(default) is int and default <= 0 and default != value:
             # What a config without the field means: such a number stands for something else, or for nothing at all.
             self._probe(name, {name: default}, default)
+
+    def _vary_beside_new_parts(self) -> None:
+        """Look at flags without effect again, beside each flag that adds a part which the base has not: what a norm
+        comes before means nothing where there is no norm (Falcon-H1)."""
+        base = self.observations[0]
+        adding = [
+            dict(each.changes)
+            for each in self.observations[1:]
+            if len(each.changes) == 1
+            and isinstance(next(iter(each.changes.values())), bool)
+            and each.values.keys() - base.values.keys()
+        ]
+        silent = [
+            dict(each.changes)
+            for each in self.outcomes
+            if each.kind == "no_effect"
+            and len(each.changes) == 1
+            and isinstance(next(iter(each.changes.values())), bool)
+        ]
+        for switch, flag in itertools.product(adding, silent):
+            name = next(iter(flag))
+            if name not in switch:
+                self._probe(name, {**switch, **flag}, flag[name])
 
     def probe_without(self, name: str) -> bool:
         """Look at the base config without a field; whether it builds."""

@@ -16,6 +16,7 @@ from areal.porting.spec import (
     AttentionSpec,
     GatedDeltaSpec,
     LatentAttentionSpec,
+    LightningSpec,
     Mamba1Spec,
     Mamba2Spec,
     MoeSpec,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 STATEFUL_WORDS: Final[dict[type, str]] = {
     ShortConvolutionSpec: "gated short convolutions",
     GatedDeltaSpec: "gated delta rules",
+    LightningSpec: "lightning attention",
     Mamba1Spec: "Mamba-1 layers",
     Mamba2Spec: "Mamba-2 layers",
 }
@@ -53,7 +55,9 @@ def _attention(layers: Sequence[LayerSpec]) -> str:
     kinds = list(dict.fromkeys(STATEFUL_WORDS.get(type(mixer), "") for mixer in mixers))
     first = next((mixer for mixer in mixers if not isinstance(mixer, STATEFUL)), None)
     words = [word for word in kinds if word]
-    return " and ".join([*words, *([] if first is None else [_softmax_attention(first, layers)])])
+    text = " and ".join([*words, *([] if first is None else [_softmax_attention(first, layers)])])
+    beside = next((layer.beside for layer in layers if layer.beside is not None), None)
+    return text if beside is None else f"{text} beside {STATEFUL_WORDS[type(beside.mixer)]}"
 
 
 def _softmax_attention(first: AttentionSpec | LatentAttentionSpec, layers: Sequence[LayerSpec]) -> str:

@@ -14,11 +14,13 @@ from areal.porting.spec import (
     STATEFUL,
     ArchitectureSpec,
     AttentionSpec,
+    BesideSpec,
     GatedDeltaSpec,
     HeadTransformSpec,
     IndexerSpec,
     LatentAttentionSpec,
     LayerSpec,
+    LightningSpec,
     Mamba1Spec,
     Mamba2Spec,
     MlpSpec,
@@ -28,6 +30,7 @@ from areal.porting.spec import (
     RotarySpec,
     RouterSpec,
     ShortConvolutionSpec,
+    StreamFactorsSpec,
 )
 
 if TYPE_CHECKING:
@@ -97,6 +100,8 @@ _MEANINGLESS_WITHOUT: Final = {
     "norm_scope": _QUERY_KEY_NORMS,
     "norm_after_rotary": _QUERY_KEY_NORMS,
     "shared_scale": ("shared",),
+    "norm_groups": ("norm_eps",),
+    "norm_first": ("norm_eps",),
 }
 """Values that mean nothing where there are none of these parts beside them: no slots there."""
 
@@ -112,6 +117,7 @@ _CHOICES: Final[dict[str, dict[str, type]]] = {
         "latent": LatentAttentionSpec,
         "short_convolution": ShortConvolutionSpec,
         "delta": GatedDeltaSpec,
+        "lightning": LightningSpec,
         "mamba": Mamba2Spec,
         "mamba1": Mamba1Spec,
         "none": type(None),
@@ -122,10 +128,17 @@ _CHOICES: Final[dict[str, dict[str, type]]] = {
 _PATHS: Final[dict[type, str]] = {
     ShortConvolutionSpec: "layer.convolution.",
     GatedDeltaSpec: "layer.delta.",
+    LightningSpec: "layer.lightning.",
     Mamba1Spec: "layer.mamba1.",
     Mamba2Spec: "layer.mamba.",
 }
 """Where the values of a mixer with a state stand: a model has these layers beside others, whose values are others."""
+
+BESIDE: Final = "layer.beside"
+"""Kind of a second mixer; there is no such slot where no layer has one."""
+
+FACTORS: Final = "layer.factors."
+"""Where the factors of "normed_stream" blocks stand."""
 
 _OF_SOFTMAX: Final = ("window", "chunk")
 """Values of a layer that a mixer with a state has not."""
@@ -147,7 +160,14 @@ def slots_of(spec: ArchitectureSpec) -> dict[str, Any]:
 
 def _layer_slots(layer: LayerSpec, rotaries: tuple[RotarySpec, ...]) -> dict[str, Any]:
     slots: dict[str, Any] = {}
-    _flatten(layer, "layer.", slots, leave_out=("norms", "attention", "feed_forward", "rotary"))
+    _flatten(layer, "layer.", slots, leave_out=("norms", "attention", "feed_forward", "rotary", "beside", "factors"))
+    if layer.factors is not None:
+        _flatten(layer.factors, FACTORS, slots)
+    if layer.beside is not None:
+        mixer = layer.beside.mixer
+        slots[BESIDE] = next(name for name, kind in _CHOICES["attention"].items() if type(mixer) is kind)
+        _flatten(layer.beside, f"{BESIDE}.", slots, leave_out=("mixer",))
+        _flatten(mixer, _PATHS[type(mixer)], slots)
     for name, norm in layer.norms.items():
         _flatten(norm, f"layer.norms.{name}.", slots)
     for name in (*OPTIONAL_NORMS.get(layer.block, ()), *EXTRA_NORMS.get(layer.block, ())):
@@ -158,7 +178,7 @@ def _layer_slots(layer: LayerSpec, rotaries: tuple[RotarySpec, ...]) -> dict[str
         if record is not None:
             _flatten(record, _PATHS.get(type(record), f"layer.{part}."), slots)
     for name, parts in _MEANINGLESS_WITHOUT.items():
-        for path in ("layer.attention.", "layer.feed_forward."):
+        for path in ("layer.attention.", "layer.feed_forward.", "layer.mamba."):
             if not any(slots.get(path + part) for part in parts):
                 slots.pop(path + name, None)
     if isinstance(layer.attention, LatentAttentionSpec) and layer.attention.query_rank is None:
@@ -201,24 +221,33 @@ def predict(slots: Mapping[str, Expression], config: Mapping[str, Any]) -> Archi
             raise EvaluationError(f"no config that was looked at had {slot}")
         return evaluate(slots[slot], config, layer)
 
+    has_beside = BESIDE in slots
     num_layers = read("num_layers")
     if isinstance(num_layers, bool) or not isinstance(num_layers, int) or num_layers < 1:
         raise EvaluationError(f"num_layers is {num_layers!r}")
     rotaries: list[RotarySpec] = []
-    layers = tuple(_predict_layer(partial(read, layer=layer), rotaries) for layer in range(num_layers))
+    layers = tuple(
+        _predict_layer(partial(read, layer=layer), rotaries, has_beside=has_beside) for layer in range(num_layers)
+    )
     values = _record(ArchitectureSpec, "", read, leave_out=("layers", "rotaries"))
     return ArchitectureSpec(layers=layers, rotaries=tuple(rotaries), **values)
 
 
-def _predict_layer(read: Callable[[str], Any], rotaries: list[RotarySpec]) -> LayerSpec:
+def _predict_layer(read: Callable[[str], Any], rotaries: list[RotarySpec], *, has_beside: bool) -> LayerSpec:
     values: dict[str, Any] = {}
     for part, choices in _CHOICES.items():
         kind = choices[read(f"layer.{part}")]
         path = _PATHS.get(kind, f"layer.{part}.")
         values[part] = None if kind is type(None) else kind(**_record(kind, path, read))
     without_softmax = values["attention"] is None or isinstance(values["attention"], STATEFUL)
-    left_out = ("norms", "attention", "feed_forward", "rotary", *(_OF_SOFTMAX if without_softmax else ()))
-    values |= _record(LayerSpec, "layer.", read, leave_out=left_out)
+    left_out = ("norms", "attention", "feed_forward", "rotary", "beside", "factors")
+    values |= _record(LayerSpec, "layer.", read, leave_out=(*left_out, *(_OF_SOFTMAX if without_softmax else ())))
+    if values["block"] == "normed_stream":
+        values["factors"] = StreamFactorsSpec(**_record(StreamFactorsSpec, FACTORS, read))
+    if has_beside:
+        mixer: Any = _CHOICES["attention"][read(BESIDE)]
+        record = _record(BesideSpec, f"{BESIDE}.", read, leave_out=("mixer",))
+        values["beside"] = BesideSpec(mixer=mixer(**_record(mixer, _PATHS[mixer], read)), **record)
     extra = EXTRA_NORMS.get(values["block"], ())
     values["norms"] = {
         name: NormSpec(**_record(NormSpec, f"layer.norms.{name}.", read))

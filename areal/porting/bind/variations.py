@@ -120,13 +120,13 @@ def alternatives(value: Any, annotation: str) -> list[Any]:
     found: list[Any] = []
     if isinstance(value, bool):
         found = [not value]
+    elif isinstance(value, float) or (isinstance(value, int) and "float" in annotation):
+        found = [0.3, 1.7] if value == 0 else [value * 1.5, value * 0.5, value + 0.25]
     elif isinstance(value, int):
         small = [8] if value >= SIZABLE else []
         found = [2 * value, *small, value // 2, value + 1, value - 1, 3 * value, value + 4, 1, 0]
         found = list(dict.fromkeys(number for number in found if number >= 0 and number != value))
         found = found if value else [1, 2, 4]
-    elif isinstance(value, float):
-        found = [0.3, 1.7] if value == 0 else [value * 1.5, value * 0.5, value + 0.25]
     elif isinstance(value, str):
         found = _literals(annotation, value) or [name for name in ACTIVATIONS if name != value]
     elif isinstance(value, list | tuple):
@@ -182,6 +182,11 @@ def is_bounds(value: Any) -> bool:
 def _is_pair(value: list[Any]) -> bool:
     """Return whether a list is two bounds, which are not of layers."""
     return len(value) == 2 and all(isinstance(entry, int | float) for entry in value) and isinstance(value[1], float)
+
+
+def _is_factors(value: Any, depth: Any) -> bool:
+    """Return whether a list of numbers that are not whole has another length than the layers: factors of parts, say."""
+    return isinstance(value, list) and any(isinstance(entry, float) for entry in value) and len(value) != depth
 
 
 def _literals(annotation: str, value: str) -> list[str]:
@@ -271,8 +276,12 @@ def joint(
             changes |= generator.choice(choices[name])
     if depth_field in changes:
         # Lists over layers take the length of the new number of layers, with the entries that were chosen.
-        lists = {name: value for name, value in changes.items() if isinstance(value, list) and not _is_pair(value)}
-        depth = changes[depth_field]
+        depth, before = changes[depth_field], look_up(base, depth_field)
+        lists = {
+            name: value
+            for name, value in changes.items()
+            if isinstance(value, list) and not _is_pair(value) and not _is_factors(look_up(base, name), before)
+        }
         for name, value in lists.items():
             if len(value) > 0 and isinstance(look_up(base, name), list) and len(value) != depth:
                 changes[name] = [value[index % len(value)] for index in range(depth)]

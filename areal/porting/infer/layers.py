@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from areal.porting.infer.attention import AttentionFinding, infer_attention
-from areal.porting.infer.mixers import infer_mixer
+from areal.porting.infer.mixers import infer_mixer, infer_scaled_mixer
 from areal.porting.infer.mlp import infer_mlp
 from areal.porting.infer.moe import NotMoe, infer_moe
 from areal.porting.infer.replay import numbers_of
-from areal.porting.infer.tensors import MATRIX_DIMENSIONS, inside, matrix_calls, same
-from areal.porting.infer.wiring import BlockTensors, infer_one_part, infer_wiring
+from areal.porting.infer.tensors import EQUAL, MATRIX_DIMENSIONS, combination, inside, matrix_calls, same, snapped
+from areal.porting.infer.wiring import EXACT, BlockTensors, infer_one_part, infer_wiring
 from areal.porting.records import Inferred, LayerContext, UnsupportedError
-from areal.porting.spec import AttentionSpec, LayerSpec
+from areal.porting.spec import AttentionSpec, BesideSpec, LayerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -56,6 +56,9 @@ def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferre
         feed_forward_call = attention_call
     if attended is None:
         attention_call = feed_forward_call
+    beside = None
+    if roles.beside is not None and fed is not None:
+        beside, attention_call = beside_of(around, roles, number, attention_call, feed_forward_call)
     joined = BlockTensors(
         name=roles.block,
         input=trace.calls[roles.block][0].input,
@@ -91,14 +94,57 @@ def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferre
         output_scale=wired.spec.output_scale,
         window=None if finding is None else finding.window,
         chunk=None if finding is None else finding.chunk,
+        beside=None if beside is None else beside.spec,
+        factors=wired.spec.factors,
     )
     tensors, evidence = dict(wired.tensors), [*wired.evidence]
-    for place, part in (("self_attn", attended), ("mlp", fed)):
+    for place, part in (("self_attn", attended), ("beside", beside), ("mlp", fed)):
         if part is not None:
             tensors |= {f"{place}.{name}": value for name, value in part.tensors.items()}
             evidence += part.evidence
     rotary = None if finding is None else finding.rotary
     return Inferred(spec=LayerFinding(layer, rotary), tensors=tensors, evidence=tuple(evidence))
+
+
+def beside_of(
+    around: Surroundings, roles: LayerRoles, number: int, attention: ModuleCall, fed: ModuleCall
+) -> tuple[Inferred[BesideSpec], ModuleCall]:
+    """Infer the mixer beside the attention of block `number`, and the factors of both.
+
+    Returns it with a call that goes from the norm that both read to the sum of what both give. Raises UnsupportedError
+    where they read different things, or are not added to the residual stream.
+    """
+    assert roles.beside is not None, "a layer of two mixers"
+    trace, block = around.trace, around.trace.calls[roles.block][0]
+    call = _at_edges(around, trace.calls[roles.beside][0])
+    found, inner = infer_scaled_mixer(_context(around, roles.beside, number, trace))
+    call = replace(call, input=trace.calls[roles.beside][0].input)
+    known = (1.0, *numbers_of(around.config))
+    normed = None
+    for each in (each for name in roles.norms for each in trace.calls[name]):
+        ratios = [combination(part.input, (each.output,)) for part in (attention, call)]
+        if max(off for _, off in ratios) <= EQUAL:
+            normed, inputs = each, [snapped(factors[0], known) for factors, _ in ratios]
+    if normed is None:
+        detail = f"{roles.attention} and {roles.beside} do not read the same norm, whatever the factors"
+        raise UnsupportedError("two mixers of different inputs", where=roles.block, detail=detail)
+    factors, off = combination(block.output, (block.input, attention.output, call.output, fed.output))
+    if off > EXACT or any(abs(factors[part] - 1.0) > 1e-4 for part in (0, 3)):
+        listed = ", ".join(f"{each:.6g}" for each in factors)
+        detail = f"the output is off by {off:.2g} (relative) from a sum of {listed} times input, mixers, feed-forward"
+        raise UnsupportedError("two mixers that are added in an unknown way", where=roles.block, detail=detail)
+    outputs = [snapped(factor, known) for factor in factors[1:3]]
+    spec = BesideSpec(
+        mixer=found.spec,
+        input_multiplier=snapped(inputs[1] * inner, known),
+        output_multiplier=outputs[1],
+        attention_input_multiplier=inputs[0],
+        attention_output_multiplier=outputs[0],
+    )
+    summed = outputs[0] * attention.output + outputs[1] * call.output.reshape(attention.output.shape)
+    joined = replace(attention, input=normed.output, output=summed)
+    evidence = [replace(line, feature="beside") for line in found.evidence]
+    return Inferred(spec=spec, tensors=found.tensors, evidence=tuple(evidence)), joined
 
 
 def with_bias_of_block(
@@ -173,7 +219,7 @@ def feed_forward_of(
         return infer_mlp(_context(around, roles.block, number, trace)), edges
     call = around.trace.calls[roles.feed_forward][0]
     if roles.shared_feed_forward is None:
-        edges = _at_edges(around, call)
+        edges = _scaled(call, _at_edges(around, call))
         trace = _with_call(around.trace, edges)
         try:
             _check_matrices(around, roles.feed_forward)
@@ -230,6 +276,14 @@ def _at_edges(around: Surroundings, call: ModuleCall) -> ModuleCall:
         input=call.input if same(first, call.input) else first,
         output=call.output if same(last, call.output) else last,
     )
+
+
+def _scaled(call: ModuleCall, edges: ModuleCall) -> ModuleCall:
+    """Return the call at its edges, to the output of the module where that is the last matrix's times a number."""
+    if same(call.output, edges.output) or call.output.numel() != edges.output.numel():
+        return edges
+    _, off = combination(call.output.reshape(edges.output.shape), (edges.output,))
+    return replace(edges, output=call.output.reshape(edges.output.shape)) if off <= EQUAL else edges
 
 
 def _with_call(trace: Trace, call: ModuleCall) -> Trace:

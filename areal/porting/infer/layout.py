@@ -384,12 +384,13 @@ def tables(instance: Instance) -> frozenset[str]:
     return frozenset(name for name, tensor in buffers.items() if name in new and torch.equal(new[name], tensor))
 
 
-def skipped_names(instance: Instance, needed: Iterable[str]) -> tuple[str, ...]:
+def skipped_names(instance: Instance, needed: Iterable[str], read: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the regular expressions of names on disk that are passed over: what the class ignores when it loads a
-    checkpoint, and tables. needed: names on disk; an expression that matches one that is not a table is left out."""
+    checkpoint, and tables. needed: names on disk; an expression that matches one that is not a table is left out. read:
+    tables that are read nevertheless, since they are written back."""
     declared = getattr(instance.model, "_keys_to_ignore_on_load_unexpected", None) or ()
     patterns = [anchored(str(pattern)) for pattern in sorted(declared)]
-    computed = tables(instance)
+    computed = tables(instance) - frozenset(read)
     patterns += [rf"^{re.sub(r'[0-9]+', r'[0-9]+', re.escape(name))}$" for name in sorted(computed)]
     names = [name for name in needed if name not in computed]
     return tuple(dict.fromkeys(each for each in patterns if not any(re.search(each, name) for name in names)))

@@ -44,7 +44,8 @@ class _Shape:
     a_log: Tensor
     dt_bias: Tensor
     skip: Tensor
-    weight: Tensor
+    weight: Tensor | None
+    """Of the norm; None without one."""
 
 
 def mambas(parts: MixerParts) -> Iterator[MixerHypothesis]:
@@ -65,13 +66,13 @@ def mambas(parts: MixerParts) -> Iterator[MixerHypothesis]:
 def shapes_of(parts: MixerParts, keys: int) -> Iterator[_Shape]:
     """Yield every split into heads and groups that the vectors of the module allow. keys: features of all keys."""
     vectors = [value.reshape(-1) for value in parts.parameters.values() if value.numel() == max(value.shape)]
-    weights = [each for each in vectors if len(each) == parts.width]
+    weights: list[Tensor | None] = [each for each in vectors if len(each) == parts.width]
     for three in itertools.permutations(vectors, 3):
         count = len(three[0])
         if any(len(each) != count for each in three) or parts.width % count or count == parts.width:
             continue
         groups = [number for number in range(1, count + 1) if count % number == 0 and keys % number == 0]
-        for weight, number in itertools.product(weights, groups):
+        for weight, number in itertools.product(weights or [None], groups):
             yield _Shape(count, number, keys // number, *three, weight)
 
 
@@ -89,12 +90,18 @@ def fitting(
         inputs = split["x"].unflatten(-1, (shape.heads, -1))
         step = raw.clamp(*limits)
         given = given_by(split, inputs, step, shape)
-        for norm_first in (False, True):
-            found = _normed(given, gate, target, shape, parts, norm_first=norm_first)
-            if found is None:
+        places = dict(zip(order, torch.arange(len(filters.rows)).split(sizes), strict=True))
+        inputs_rows, key_rows, query_rows = (filters.rows[places[part]] for part in "xbc")
+        sections = (gate_rows, inputs_rows, key_rows, query_rows, step_rows)
+        multipliers = factors_of(parts, sections)
+        for norm_first in (False, True) if shape.weight is not None else (False,):
+            if shape.weight is None:
+                found = _bare(given, gate, target)
+            else:
+                found = _normed(given, gate, target, shape, parts, norm_first=norm_first)
+            if found is None or multipliers is None:
                 continue
             eps, groups = found
-            places = dict(zip(order, torch.arange(len(filters.rows)).split(sizes), strict=True))
             tensors, biased = _tensors(parts, filters, shape, gate_rows, step_rows, places)
             spec = Mamba2Spec(
                 num_heads=shape.heads,
@@ -106,11 +113,25 @@ def fitting(
                 norm_groups=groups,
                 norm_first=norm_first,
                 bias=biased,
+                output_bias=parts.last.bias is not None,
                 conv_bias=filters.bias is not None,
                 conv_activation=activation,
                 step_limits=limits,
+                multipliers=multipliers,
             )
             yield MixerHypothesis(spec, tensors, f"filters of {order}")
+
+
+def factors_of(
+    parts: MixerParts, sections: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+) -> tuple[float, float, float, float, float] | None:
+    """Return the factors of gates, inputs, keys, queries and steps; None where one of them has several."""
+    found = [parts.factor(rows) for rows in sections]
+    known = numbers_of(parts.context.config)
+    gate, inputs, keys, queries, steps = (None if each is None else snapped(each, known) for each in found)
+    if gate is None or inputs is None or keys is None or queries is None or steps is None:
+        return None
+    return gate, inputs, keys, queries, steps
 
 
 def given_by(split: dict[str, Tensor], inputs: Tensor, step: Tensor, shape: _Shape) -> Tensor:
@@ -123,10 +144,16 @@ def given_by(split: dict[str, Tensor], inputs: Tensor, step: Tensor, shape: _Sha
     return summed + shape.skip.double()[:, None] * inputs
 
 
+def _bare(given: Tensor, gate: Tensor, target: Tensor) -> tuple[float | None, int] | None:
+    """Return the epsilon and groups of no norm, if the target comes out without one."""
+    return (None, 1) if error((given.flatten(-2) * gate).float(), target.float()) <= LOCAL else None
+
+
 def _normed(
     given: Tensor, gate: Tensor, target: Tensor, shape: _Shape, parts: MixerParts, *, norm_first: bool
-) -> tuple[float, int] | None:
+) -> tuple[float | None, int] | None:
     """Return the epsilon of the norm and the number of its groups with which the target comes out."""
+    assert shape.weight is not None, "a norm with a weight"
     flat = given.flatten(-2)
     before = flat if norm_first else flat * gate
     scaled = before * shape.weight.double() * (gate if norm_first else 1.0)
@@ -163,7 +190,8 @@ def _tensors(
     parts: MixerParts, filters: Filtered, shape: _Shape, gate: Tensor, step: Tensor, places: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], bool]:
     """Return the canonical tensors, and whether the projections have biases."""
-    found = {"A_log": shape.a_log, "dt_bias": shape.dt_bias, "D": shape.skip, "norm.weight": shape.weight}
+    found = {"A_log": shape.a_log, "dt_bias": shape.dt_bias, "D": shape.skip}
+    found |= {} if shape.weight is None else {"norm.weight": shape.weight}
     rows = {"z": gate, "dt": step} | {part: filters.rows[place] for part, place in places.items()}
     for part, place in places.items():
         found[f"{part}_conv.weight"] = filters.kernel.weight[place]

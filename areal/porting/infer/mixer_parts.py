@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from areal.porting.infer import capture as captures
 from areal.porting.infer.capture import Filtering, Projection
+from areal.porting.infer.replay import numbers_of
+from areal.porting.infer.tensors import EQUAL, combination, error, snapped
 from areal.porting.records import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -38,6 +40,10 @@ class MixerParts:
     """Products of two matrices: a first projection, and one that reads all of its output."""
     parameters: Mapping[str, Tensor]
     """What belongs to no projection, by name."""
+    input_factor: float = 1.0
+    """Of what the first projections read, over what the module is given."""
+    row_factors: Tensor | None = None
+    """[rows], by which the outputs of the first projections are multiplied; None unless a buffer says so."""
 
     @property
     def name(self) -> str:
@@ -50,9 +56,17 @@ class MixerParts:
         return int(self.last.input.shape[-1])
 
     def projected(self) -> Tensor:
-        """Return the outputs of all first projections side by side, [B, T, rows]."""
+        """Return the outputs of all first projections side by side, times their factors, [B, T, rows]."""
         flat = [each.output.reshape(self.run.batch, self.run.length, -1) for each in self.first]
-        return torch.cat(flat, -1)
+        whole = torch.cat(flat, -1)
+        return whole if self.row_factors is None else whole * self.row_factors
+
+    def factor(self, places: Tensor) -> float | None:
+        """Return the factor of some rows; None where they have different ones."""
+        if self.row_factors is None:
+            return 1.0
+        found = self.row_factors[places].unique()
+        return float(found[0]) if len(found) == 1 else None
 
     def rows(self, places: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return weight [rows, hidden] and bias of some rows of the first projections."""
@@ -82,10 +96,14 @@ class MixerHypothesis:
     layout: str
 
 
-def look(context: LayerContext) -> MixerParts:
-    """Capture the module. Raises UnsupportedError unless it projects its input, and its output is a projection."""
+def look(context: LayerContext, *, scaled: bool = False) -> MixerParts:
+    """Capture the module. Raises UnsupportedError unless it projects its input, and its output is a projection.
+
+    scaled: whether the input may be multiplied by a number before."""
     run = captures.capture(context.model, context.name, context.trace.tokens)
     projections: list[Projection] = run.of(Projection)
+    factor = _input_factor(context, run, projections) if scaled else 1.0
+    run = run if factor == 1.0 else replace(run, input=run.input * factor)
     flat = run.input.reshape(-1)
     first = [each for each in projections if each.input.numel() == flat.numel() and _equal(each.input, flat)]
     last = [
@@ -107,9 +125,29 @@ def look(context: LayerContext) -> MixerParts:
         for name, value in context.module.named_parameters()
         if name not in own and name.rpartition(".")[0] not in own
     }
+    total = sum(len(each.weight) for each in first)
+    tables = [value for _, value in context.module.named_buffers(recurse=False) if value.numel() == total]
     return MixerParts(
-        context=context, run=run, first=tuple(first), last=last[-1], second=tuple(second), parameters=parameters
+        context=context,
+        run=run,
+        first=tuple(first),
+        last=last[-1],
+        second=tuple(second),
+        parameters=parameters,
+        input_factor=factor,
+        row_factors=tables[0].detach().reshape(-1) if len(tables) == 1 else None,
     )
+
+
+def _input_factor(context: LayerContext, run: Capture, projections: Sequence[Projection]) -> float:
+    """Return by what the module multiplies its input before it is projected first."""
+    for each in projections:
+        if each.input.numel() == run.input.numel():
+            (factor,), off = combination(each.input, (run.input,))
+            known = snapped(factor, (1.0, *numbers_of(context.config)))
+            if off <= EQUAL and error(run.input * known, each.input.view_as(run.input)) <= EQUAL:
+                return known
+    return 1.0
 
 
 def _equal(tensor: Tensor, other: Tensor) -> bool:

@@ -8,6 +8,7 @@ reproduce the module's own output, in sequences of several lengths.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +17,7 @@ from areal.porting import recurrences
 from areal.porting.infer import capture as captures
 from areal.porting.infer.convolutions import short_convolutions
 from areal.porting.infer.delta import gated_deltas
+from areal.porting.infer.lightning import lightnings
 from areal.porting.infer.mamba import mambas
 from areal.porting.infer.mixer_parts import look
 from areal.porting.infer.selective import selective_mambas
@@ -34,9 +36,20 @@ JUDGED = (1, 7, 37)
 
 def infer_mixer(context: LayerContext) -> Inferred[Stateful]:
     """Infer the mixer of a context. Raises UnsupportedError where none that is known gives its output."""
-    parts = look(context)
+    return _known(look(context))
+
+
+def infer_scaled_mixer(context: LayerContext) -> tuple[Inferred[Stateful], float]:
+    """Infer the mixer of a context, and by what it multiplies its input first. Raises UnsupportedError as
+    `infer_mixer`."""
+    parts = look(context, scaled=True)
+    return _known(parts), parts.input_factor
+
+
+def _known(parts: MixerParts) -> Inferred[Stateful]:
+    context = parts.context
     nearest = float("inf")
-    known = (short_convolutions, gated_deltas, mambas, selective_mambas)
+    known = (short_convolutions, gated_deltas, mambas, selective_mambas, lightnings)
     for found in itertools.chain.from_iterable(kind(parts) for kind in known):
         off = _off(found, parts.run)
         nearest = min(nearest, off)
@@ -45,8 +58,8 @@ def infer_mixer(context: LayerContext) -> Inferred[Stateful]:
     shapes = [f"{name.rpartition('.')[2]} {tuple(value.shape)}" for name, value in parts.parameters.items()]
     matrices = [f"{each.name.rpartition('.')[2]} {tuple(each.weight.shape)}" for each in (*parts.first, parts.last)]
     detail = (
-        f"no softmax over keys ran inside, and no short convolution, delta rule or Mamba of {', '.join(matrices)} "
-        f"with {', '.join(shapes)} gives the output of {type(context.module).__name__}"
+        f"no softmax over keys ran inside, and no short convolution, delta rule, Mamba or lightning attention of "
+        f"{', '.join(matrices)} with {', '.join(shapes)} gives the output of {type(context.module).__name__}"
     )
     detail += f" (best: off by {nearest:.2g}, relative)" if nearest < float("inf") else ""
     raise UnsupportedError("a layer without softmax attention", where=context.name, detail=detail)
@@ -58,7 +71,8 @@ def judge(found: MixerHypothesis, parts: MixerParts) -> Evidence:
     results = []
     for length in JUDGED:
         tokens = (torch.arange(2 * length).reshape(2, length) * 7 + 3) % vocabulary
-        off = _off(found, captures.capture(parts.context.model, parts.name, tokens))
+        run = captures.capture(parts.context.model, parts.name, tokens)
+        off = _off(found, replace(run, input=run.input * parts.input_factor))
         if not off <= LOCAL:
             detail = f"its parts were found but do not reproduce its output for {length} tokens: off by {off:.1e}"
             raise UnsupportedError("a mixer with a state", where=parts.name, detail=f"{detail}, relative")

@@ -17,8 +17,19 @@ from torch.nn import functional
 
 from areal.models.blocks.mlp import ACTIVATIONS, LEARNED_ACTIVATIONS
 from areal.porting.infer.norms import apply_norm, infer_norm
-from areal.porting.infer.replay import leaves
-from areal.porting.infer.tensors import EQUAL, LOCAL, MatrixCall, error, inside, matrix_calls, rows, same
+from areal.porting.infer.replay import leaves, numbers_of
+from areal.porting.infer.tensors import (
+    EQUAL,
+    LOCAL,
+    MatrixCall,
+    combination,
+    error,
+    inside,
+    matrix_calls,
+    rows,
+    same,
+    snapped,
+)
 from areal.porting.records import Evidence, Inferred, UnsupportedError
 from areal.porting.spec import MlpSpec
 
@@ -59,11 +70,13 @@ class _Formula:
     clamp: float | None = None
     up_offset: float = 0.0
     layout: str = "separate matrices"
+    gate_factor: float = 1.0
 
     def apply(self, up: Tensor, gate: Tensor | None) -> Tensor:
         act = self.activation
         if gate is None:
             return act(up)
+        gate = gate if self.gate_factor == 1.0 else gate * self.gate_factor
         if self.clamp is not None:
             gate, up = gate.clamp(max=self.clamp), up.clamp(-self.clamp, self.clamp)
         return act(gate) * (up + self.up_offset)
@@ -79,9 +92,9 @@ def infer_mlp(context: LayerContext) -> Inferred[MlpSpec]:
     Raises UnsupportedError when no gated or plain layer of three or two matrices gives its output.
     """
     calls = matrix_calls(context.model, context.trace, context.name)
-    first, last = _ends(calls, context)
+    first, last, scale = _ends(calls, context)
     normed = norm_before(last, context)
-    fits = list(_explained(first, last, context, normed))
+    fits = list(_explained(first, last, context, normed, scale))
     for spec, formula in fits:
         tensors = _tensors(formula, last, normed)
         off = _probe_error(context, spec, tensors)
@@ -128,6 +141,7 @@ def apply_mlp(spec: MlpSpec, tensors: Mapping[str, Tensor], hidden: Tensor) -> T
     act = of_tensors(spec.activation, tensors)
     if spec.gated:
         gate = functional.linear(hidden, tensors["gate_proj.weight"], tensors.get("gate_proj.bias"))
+        gate = gate * spec.multipliers[0]
         if spec.clamp is not None:
             gate, up = gate.clamp(max=spec.clamp), up.clamp(-spec.clamp, spec.clamp)
         inner = act(gate) * (up + spec.up_offset)
@@ -136,11 +150,12 @@ def apply_mlp(spec: MlpSpec, tensors: Mapping[str, Tensor], hidden: Tensor) -> T
     if spec.inner_norm is not None:
         norm = {kind: tensors[f"{INNER}{kind}"] for kind in ("weight", "bias") if f"{INNER}{kind}" in tensors}
         inner = apply_norm(spec.inner_norm, norm, inner)
-    return functional.linear(inner, tensors["down_proj.weight"], tensors.get("down_proj.bias"))
+    given = functional.linear(inner, tensors["down_proj.weight"], tensors.get("down_proj.bias"))
+    return given * spec.multipliers[1]
 
 
-def _ends(calls: Sequence[MatrixCall], context: LayerContext) -> tuple[list[MatrixCall], MatrixCall]:
-    """Return the matrices that read the layer's input, and the one that gives its output."""
+def _ends(calls: Sequence[MatrixCall], context: LayerContext) -> tuple[list[MatrixCall], MatrixCall, float]:
+    """Return the matrices that read the layer's input, the one that gives its output, and the factor on that."""
     if not calls:
         raise UnsupportedError("feed-forward without linear layers", where=context.name, detail=_kind(context))
     last = calls[-1]
@@ -151,10 +166,14 @@ def _ends(calls: Sequence[MatrixCall], context: LayerContext) -> tuple[list[Matr
         names = ", ".join(strangers or [last.name])
         detail = f"{names} in {_kind(context)} reads something else than the layer's input"
         raise UnsupportedError("feed-forward of an unknown form", where=context.name, detail=detail)
+    scale = 1.0
     if error(rows(last.output), rows(context.call.output)) > EQUAL:
+        (factor,), _ = combination(context.call.output.reshape(last.output.shape), (last.output,))
+        scale = snapped(factor, numbers_of(context.config))
+    if error(rows(last.output) * scale, rows(context.call.output)) > EQUAL:
         detail = f"{_kind(context)}: what it returns is not the output of its last matrix {last.name}"
         raise UnsupportedError("feed-forward with a changed output", where=context.name, detail=detail)
-    return first, last
+    return first, last, scale
 
 
 @dataclass(frozen=True)
@@ -183,18 +202,19 @@ def norm_before(last: MatrixCall, context: LayerContext) -> _InnerNorm | None:
 
 
 def _explained(
-    first: Sequence[MatrixCall], last: MatrixCall, context: LayerContext, normed: _InnerNorm | None
+    first: Sequence[MatrixCall], last: MatrixCall, context: LayerContext, normed: _InnerNorm | None, scale: float
 ) -> Iterator[tuple[MlpSpec, _Formula]]:
-    """Yield the formulas that give the input of the last matrix, or of the norm before it, at least one."""
+    """Yield the formulas that give the input of the last matrix, or of the norm before it, at least one. scale: factor
+    on what the last matrix gives."""
     entering = last.input if normed is None else normed.input
     target = entering.reshape(-1, entering.shape[-1])
     best, found = math.inf, False
     known = [Activation(name, {}) for name in activation_names(context.config)]
     known += learned_activations(context.module)
-    for formula in _formulas(first, target.shape[-1], known, _numbers(context)):
+    for formula in _formulas(first, target.shape[-1], known, _numbers(context), _factors(context)):
         off = formula.error(target)
         best = min(best, off)
-        if found and formula.clamp is not None:
+        if found and (formula.clamp is not None or formula.gate_factor != 1.0):
             return  # a bound that the trace does not reach is the probe's business
         if off <= LOCAL:
             found = True
@@ -211,6 +231,7 @@ def _explained(
                 clamp=formula.clamp,
                 up_offset=formula.up_offset,
                 inner_norm=None if normed is None else normed.found.spec,
+                multipliers=(formula.gate_factor, scale),
             )
             yield spec, formula
     if found:
@@ -223,7 +244,11 @@ def _explained(
 
 
 def _formulas(
-    first: Sequence[MatrixCall], width: int, activations: Sequence[Activation], numbers: Sequence[float]
+    first: Sequence[MatrixCall],
+    width: int,
+    activations: Sequence[Activation],
+    numbers: Sequence[float],
+    factors: Sequence[float],
 ) -> Iterator[_Formula]:
     """Yield the hypotheses, usual ones first."""
     pairs = list(_gate_and_up(first, width))
@@ -238,6 +263,11 @@ def _formulas(
                 if offset:
                     yield _Formula(each, up, gate, up_offset=offset, layout=layout)
                 yield from (_Formula(each, up, gate, clamp, offset, layout) for clamp in numbers)
+    for gate, up, layout in pairs:
+        yield from (
+            _Formula(each, up, gate, layout=layout, gate_factor=factor)
+            for each, factor in itertools.product(activations, factors)
+        )
 
 
 def _gate_and_up(first: Sequence[MatrixCall], width: int) -> Iterator[tuple[_Rows, _Rows, str]]:
@@ -289,6 +319,13 @@ def _numbers(context: LayerContext) -> list[float]:
         *KNOWN_CLAMPS,
     ]
     return list(dict.fromkeys(float(value) for value in values if value >= 0.1))
+
+
+def _factors(context: LayerContext) -> list[float]:
+    """Return the numbers of the config and the module that a gate may be multiplied by."""
+    values = [value for value in vars(context.module).values() if isinstance(value, float)]
+    values += [value for _, value in leaves("", context.config) if isinstance(value, float)]
+    return [value for value in dict.fromkeys(values) if value not in (0.0, 1.0) and math.isfinite(value)]
 
 
 def _probe_error(context: LayerContext, spec: MlpSpec, tensors: Mapping[str, Tensor]) -> float:

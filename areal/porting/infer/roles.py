@@ -193,6 +193,7 @@ class _Block:
     def roles(self) -> LayerRoles:
         self._walk(self.name)
         self.norms += self._edge_norms(self.attention) if self.attention else []
+        beside = self._beside()
         feed_forward, shared = self._feed_forward()
         order = lambda name: self.trace.calls[name][0].order  # noqa: E731 - a key, used twice
         return LayerRoles(
@@ -201,7 +202,21 @@ class _Block:
             feed_forward=feed_forward,
             norms=tuple(sorted(dict.fromkeys(self.norms), key=order)),
             shared_feed_forward=shared,
+            beside=beside,
         )
+
+    def _beside(self) -> str | None:
+        """Take the only part beside softmax attention that mixes tokens out of the carriers, where there are several of
+        other inputs."""
+        others = [name for name in self.carriers if name and not _own_matrix(self.model.get_submodule(name))]
+        if self.attention is None or len(others) != 2 or len(self.carriers) != 2:
+            return None
+        first, second = (self.trace.calls[name][0].input for name in others)
+        mixing = [] if same(first, second) else [each for each in others if mixes_tokens(self.model, each, self.trace)]
+        if len(mixing) != 1:
+            return None
+        self.carriers.remove(mixing[0])
+        return mixing[0]
 
     def _holder(self, softmax: SoftmaxCall) -> str:
         """Return the innermost module around the softmax that projects hidden states before it and after it."""

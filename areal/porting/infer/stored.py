@@ -239,7 +239,7 @@ def _of_states(
     parts: tuple[str, ...]
     for parts in TOGETHER_PER_KEY_HEAD:
         yield from group("rows", owner, parts, suffix, adapter.PER_KEY_HEAD)
-    convolution = re.fullmatch(r"(.*\.self_attn)\.(?:\w_)?conv(\.weight|\.bias)", name)
+    convolution = re.fullmatch(r"(.*\.(?:self_attn|beside))\.(?:\w_)?conv(\.weight|\.bias)", name)
     for parts in FILTERS if convolution else ():
         assert convolution is not None
         yield from group("filters", convolution[1], parts, convolution[2], "")

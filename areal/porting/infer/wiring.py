@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from areal.porting.infer.norms import apply_norm, fit_norm, infer_norm
 from areal.porting.infer.tensors import EQUAL, combination, error, rows, same, snapped
 from areal.porting.records import Evidence, Inferred, UnsupportedError
+from areal.porting.spec import StreamFactorsSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 EXACT = 1e-5
 """Relative error of a sum of traced tensors that counts as the output of the block."""
+NOTHING = 1e-6
+"""A factor below this is 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,8 @@ class WiringFinding:
     """Whether a number of the block multiplies what it gives: the tensor "output_scale"."""
     modules: dict[str, str]
     """Canonical norm name to the module that computes it ("" for one in the block's own forward)."""
+    factors: StreamFactorsSpec | None = None
+    """Of "normed_stream" blocks."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,8 @@ class _Wiring:
         attended = attention_norm.output if attention_norm else tensors.attention_output
         fed = feed_forward_norm.output if feed_forward_norm else tensors.feed_forward_output
         factors, off = combination(tensors.output, (tensors.input, attended, fed))
-        if off > EXACT:
+        # A stream that ends in a block is one of other things, if of any.
+        if off > EXACT or abs(factors[0]) < NOTHING:
             return self._functional_post(factors, off)
         scale = next((each for each in tensors.scalars.values() if abs(float(each) / factors[0] - 1) < EXACT), None)
         if scale is not None and float(scale) != 1.0 and attention_norm and feed_forward_norm:
@@ -141,6 +147,9 @@ class _Wiring:
     def _functional_post(self, factors: tuple[float, ...], off: float) -> Inferred[WiringFinding]:
         """Return the norms after attention and feed-forward, or after the sums, that ran in the block's own forward."""
         tensors = self.tensors
+        normed = self._normed_stream()
+        if normed is not None:
+            return normed
         if same(tensors.attention_input, tensors.input):
             attended = rows(tensors.feed_forward_input) - rows(tensors.input)
             fed = rows(tensors.output) - rows(tensors.feed_forward_input)
@@ -159,6 +168,38 @@ class _Wiring:
             f"{factors[2]:.4g} feed-forward, the best sum of its parts"
         )
         raise UnsupportedError("an unknown residual wiring", where=self.where, detail=detail)
+
+    def _normed_stream(self) -> Inferred[WiringFinding] | None:
+        """Return the norms that are part of the residual stream, and the factors of both sums."""
+        tensors = self.tensors
+        first = self._between(tensors.input, tensors.attention_input, functional=False)
+        if first is None:
+            return None
+        for call, module in self.tensors.norms:
+            if not same(call.output, tensors.feed_forward_input):
+                continue
+            sums = (
+                combination(call.input, (tensors.attention_input, tensors.attention_output)),
+                combination(tensors.output, (call.output, tensors.feed_forward_output)),
+            )
+            off = max(each for _, each in sums)
+            if off > EXACT:
+                continue
+            second = _Norm(infer_norm(module, call.input, call.output, name=call.name), call.name, call.output)
+            known = (1.0, *tensors.multipliers)
+            measured = [factor for factors, _ in sums for factor in factors]
+            numbers = [0.0 if abs(factor) < NOTHING else snapped(factor, known) for factor in measured]
+            found = self._finding(
+                "normed_stream", {"input_layernorm": first, "post_attention_layernorm": second}, 1.0, off
+            )
+            stream = StreamFactorsSpec(
+                attention_stream=numbers[0],
+                attention_branch=numbers[1],
+                mlp_stream=numbers[2],
+                mlp_branch=numbers[3],
+            )
+            return replace(found, spec=replace(found.spec, factors=stream))
+        return None
 
     def _functional_sandwich(self) -> Inferred[WiringFinding] | None:
         """Return the norms of outputs whose results no module saw: like the norm before attention, with other

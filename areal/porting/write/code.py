@@ -29,6 +29,7 @@ MODULES: Final = {
     "areal.models.blocks.gated_delta": ("GatedDelta",),
     "areal.models.blocks.indexer": ("TokenIndexer",),
     "areal.models.blocks.latent_attention": ("LatentAttention",),
+    "areal.models.blocks.lightning": ("LightningAttention",),
     "areal.models.blocks.mamba1": ("Mamba1",),
     "areal.models.blocks.mamba2": ("Mamba2",),
     "areal.models.blocks.mlp": ("MLP", "GatedMLP", "HeadTransform"),
@@ -43,6 +44,7 @@ MODULES: Final = {
 
 STATES: Final = {
     "delta": "layer.delta",
+    "lightning": "layer.lightning",
     "mamba": "layer.mamba",
     "mamba1": "layer.mamba1",
     "short_convolution": "layer.convolution",
@@ -150,9 +152,32 @@ class ModelCode:
                 slot = f"layer.norms.{child}"
                 text = self._norm(slot, "args.hidden_size")
                 arguments.append(f"{child}={self._choice(slot, text) if slot in self.slots else text}")
+        arguments += self._beside()
+        arguments += self._stream_factors() if kind == "normed_stream" else []
         arguments += self._keywords("layer.", {"residual_multiplier": 1.0})
         arguments += self._keywords("layer.", {"output_scale": False}) if kind == "sandwich" else []
         return f"{name}({', '.join(arguments)})"
+
+    def _stream_factors(self) -> list[str]:
+        """Return the keywords of a block whose sums multiply what they add."""
+        found = []
+        for part in ("attention", "mlp"):
+            pair = [f"layer.factors.{part}_{of}" for of in ("stream", "branch")]
+            if any(self.slots[slot] != Constant(1.0) for slot in pair):
+                found.append(f"{part}_factors=({', '.join(self._text(slot) for slot in pair)})")
+        return found
+
+    def _beside(self) -> list[str]:
+        """Return the keywords of a block for a mixer beside its attention."""
+        if "layer.beside" not in self.slots:
+            return []
+        path = "layer.beside."
+        found = [f"beside={self._mixer(self._kind('layer.beside'))}"]
+        for name, prefix in (("attention_multipliers", f"{path}attention_"), ("beside_multipliers", path)):
+            pair = [f"{prefix}{part}_multiplier" for part in ("input", "output")]
+            if any(self.slots[slot] != Constant(1.0) for slot in pair):
+                found.append(f"{name}=({', '.join(self._text(slot) for slot in pair)})")
+        return found
 
     def _children(self, kind: BlockKind) -> list[str]:
         """Return the keywords of a block."""
@@ -317,6 +342,7 @@ class ModelCode:
             "attention": self._self_attention,
             "latent": self._latent_attention,
             "delta": self._gated_delta,
+            "lightning": self._lightning,
             "mamba": self._mamba,
             "mamba1": self._mamba1,
             "short_convolution": self._short_convolution,
@@ -354,14 +380,23 @@ class ModelCode:
         arguments += self._keywords(path, {**defaults, "decay_rank": None, "gate_rank": None, "gate": "silu"})
         return f"GatedDelta({', '.join(arguments)})"
 
+    def _lightning(self) -> str:
+        path = "layer.lightning."
+        sizes = ("num_heads", "head_dim", "num_layers", "table_size", "norm_eps")
+        arguments = ["layer", "args", *(f"{name}={self._text(path + name)}" for name in sizes)]
+        return f"LightningAttention({', '.join([*arguments, *self._keywords(path, {'activation': 'silu'})])})"
+
     def _mamba(self) -> str:
         path = "layer.mamba."
         sizes = ("num_heads", "head_dim", "num_groups", "state_size", "kernel_size", "norm_eps")
         arguments = ["layer", "args", *(f"{name}={self._text(path + name)}" for name in sizes)]
         if not self._is_same(f"{path}norm_groups", f"{path}num_groups"):
             arguments.append(f"norm_groups={self._text(f'{path}norm_groups')}")
-        defaults: dict[str, Any] = {"norm_first": False, "bias": False, "conv_bias": True, "conv_activation": "silu"}
-        arguments += self._keywords(path, {**defaults, "step_limits": [0.0, math.inf]})
+        arguments += self._keywords(path, {"norm_first": False, "bias": False})
+        if not self._is_same(f"{path}output_bias", f"{path}bias"):
+            arguments.append(f"output_bias={self._text(f'{path}output_bias')}")
+        defaults: dict[str, Any] = {"conv_bias": True, "conv_activation": "silu", "step_limits": [0.0, math.inf]}
+        arguments += self._keywords(path, {**defaults, "multipliers": [1.0] * 5})
         return f"Mamba2({', '.join(arguments)})"
 
     def _mamba1(self) -> str:
@@ -496,7 +531,7 @@ class ModelCode:
         if output != bias:
             arguments.append(f"output_bias={self._text(f'{path}.output_bias')}")
         if gated:
-            arguments += self._keywords(f"{path}.", {"clamp": None, "up_offset": 0.0})
+            arguments += self._keywords(f"{path}.", {"clamp": None, "up_offset": 0.0, "multipliers": [1.0, 1.0]})
         if self._is_possible(f"{path}.inner_norm"):
             arguments.append(f"inner_norm={self._optional_norm(f'{path}.inner_norm', arguments[1])}")
         module = path.replace("layer.feed_forward", "layers.*.mlp").replace(".shared", ".shared_experts")

@@ -6,6 +6,7 @@ from others when it is null is filled when it is read, so that nothing behind th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -83,6 +84,8 @@ class FieldPlan:
     """Whether these numbers are whole, and at least 1."""
     bounds: bool = False
     """Whether it is a list of two numbers, a range, that is read as a whole."""
+    factors: int = 0
+    """How many numbers a list has that is read as a whole, but no range; 0 for others."""
 
     @property
     def annotation(self) -> str:
@@ -93,6 +96,8 @@ class FieldPlan:
             return "tuple[int, ...]"
         if self.bounds:
             return "tuple[float, float]"
+        if self.factors:
+            return "tuple[float, ...]"
         if self.type == "list":
             items = {type(value).__name__ for value in self.allowed} or {"int"}
             return f"tuple[{' | '.join(sorted(items))}, ...]"
@@ -140,6 +145,7 @@ def plan_fields(slots: Mapping[str, Expression], uses: Sequence[FieldUse]) -> Fi
     canonical = _canonical_attributes(slots, uses)
     taken_elsewhere = ROTARY_FIELDS if reads_rotary_parameters(slots) else frozenset({"rope_parameters"})
     taken = {*SHARED, *canonical.values()}
+    ranges = {node.name for slot, node in slots.items() if slot.endswith(".step_limits") and isinstance(node, Field)}
     kept: list[FieldPlan] = []
     parts = list(_parts(slots, uses))
     for use in uses:
@@ -152,7 +158,7 @@ def plan_fields(slots: Mapping[str, Expression], uses: Sequence[FieldUse]) -> Fi
         while name not in canonical and attribute in taken:
             attribute += "_"
         taken.add(attribute)
-        kept.append(_field_plan(use, attribute, parts))
+        kept.append(_field_plan(use, attribute, parts, is_range=name in ranges))
     known = {plan.name for plan in kept}
     # Where its class computes initializer_range, it is ignored like others that only training reads.
     ignored = tuple(
@@ -208,8 +214,8 @@ def _canonical_attributes(slots: Mapping[str, Expression], uses: Sequence[FieldU
     return found
 
 
-def _field_plan(use: FieldUse, attribute: str, parts: Sequence[Expression | Condition]) -> FieldPlan:
-    """parts: of all slots and rules."""
+def _field_plan(use: FieldUse, attribute: str, parts: Sequence[Expression | Condition], *, is_range: bool) -> FieldPlan:
+    """parts: of all slots and rules; is_range: whether the field is a pair of bounds."""
     name, rule, kind = use.name, use.default_rule, str(use.type)
     if kind == "any":
         values = (value for value in (use.example, use.default, *use.allowed) if value is not None)
@@ -236,6 +242,7 @@ def _field_plan(use: FieldUse, attribute: str, parts: Sequence[Expression | Cond
         (isinstance(part, AtLeast | AtMost) and part.field == name) or (isinstance(part, Remainder) and part.to == name)
         for part in parts
     )
+    is_whole = kind == "list" and any(part == Field(name) for part in parts)
     return FieldPlan(
         name=name,
         attribute=attribute,
@@ -245,16 +252,17 @@ def _field_plan(use: FieldUse, attribute: str, parts: Sequence[Expression | Cond
         per_layer=per_layer,
         allowed=allowed,
         minimum=min([*numbers, 0 if is_threshold else 1, 1]),
-        bounds=kind == "list" and is_range(use.example) and any(part == Field(name) for part in parts),
+        bounds=is_whole and is_range,
+        factors=len(use.example) if is_whole and not is_range and is_factors(use.example) else 0,
         numbers=any(isinstance(part, RotaryField) and part.thetas == name for part in parts),
         sizes=sizes,
     )
 
 
-def is_range(value: Any) -> bool:
-    """Return whether a value is a pair of numbers, not both whole."""
-    numbers = isinstance(value, list | tuple) and len(value) == 2 and all(type(each) in (int, float) for each in value)
-    return numbers and any(isinstance(each, float) for each in value)
+def is_factors(value: Any) -> bool:
+    """Return whether a value is a list of finite numbers, not all whole."""
+    numbers = isinstance(value, list | tuple) and all(type(each) in (int, float) for each in value)
+    return numbers and any(isinstance(each, float) for each in value) and all(map(math.isfinite, value))
 
 
 def _with_meaning_of_null(use: FieldUse, parts: Sequence[Expression | Condition]) -> FieldUse:
@@ -311,6 +319,10 @@ def _list_reading(plan: FieldPlan, name: str, owner: str, write: Callable[[Expre
     if plan.bounds:
         absent = "" if default is None or plan.use.required else f", {tuple_literal(default)}"
         return f"{owner}.bounds({name}{absent})"
+    if plan.factors:
+        default = _whole_list(rule) or default
+        absent = "" if default is None or plan.use.required else f", {tuple_literal(default)}"
+        return f"{owner}.factors({name}, {plan.factors}{absent})"
     if plan.numbers:
         filled = "" if rule is None else f", null={write(rule)}"
         return f"{owner}.numbers_per_layer({name}, {num_layers}{filled})"

@@ -249,7 +249,8 @@ def tensor_parallel(
     have. untied: whether some model has a head of its own."""
     names = {parameter_name(name) for entry in layout for name in entry["ours"]}
     # Mixers with a state are split by what they are, whatever a table says.
-    names = {name for name in names if not name.startswith(tuple(f"layers.*.{place}" for place in PLACES.values()))}
+    places = tuple(f"layers.*.{place}." for place in (*PLACES.values(), "beside"))
+    names = {name for name in names if not name.startswith(places)}
     # What chooses tokens is whole on every rank: all of them have to choose the same.
     names = {name for name in names if ".indexer." not in name}
     names = {name.removesuffix(".weight").removesuffix(".bias") for name in names} - {"lm_head"}

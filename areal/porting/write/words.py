@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 
 FIELD_DOCUMENTATION: Final = {
     "attention_bias": "Whether query, key, value and output projections have biases.",
+    "attention_in_multiplier": "Factor on what the attention reads.",
     "attention_multiplier": "Factor on query-key products.",
+    "attention_out_multiplier": "Factor on what the attention gives.",
     "attn_logit_softcapping": "Bound of the attention scores, before the softmax.",
     "block_auto_adjust_ff_dim": "Whether the width of the feed-forward layers is two thirds of what is said, rounded.",
     "block_ffn_dim_multiplier": "Factor on the width of the feed-forward layers, before it is rounded.",
+    "block_size": "Tokens in the tables that lightning attention stores.",
     "block_multiple_of": "What the width of the feed-forward layers is rounded up to a multiple of.",
     "conv_bias": "Whether the convolution and the projections around it have biases.",
     "conv_l_cache": "Tokens that a convolution sees, its own included.",
@@ -31,6 +34,7 @@ FIELD_DOCUMENTATION: Final = {
     "hidden_act": "Activation of the feed-forward layers.",
     "hidden_activation": "Activation of the feed-forward layers.",
     "intermediate_size": "Width of the feed-forward layers.",
+    "key_multiplier": "Factor on keys.",
     "kv_lora_rank": "Width of the compressed keys and values.",
     "layer_types": "Kind of attention, or of another mixer, of each layer.",
     "linear_allow_neg_eigval": "Whether states may change their sign.",
@@ -39,6 +43,7 @@ FIELD_DOCUMENTATION: Final = {
     "linear_num_key_heads": "Key heads of a delta rule.",
     "linear_num_value_heads": "Value heads of a delta rule; each key head serves as many of them.",
     "linear_value_head_dim": "Width of a value head of a delta rule.",
+    "lm_head_multiplier": "Factor on the logits.",
     "logits_scaling": "What the logits are divided by.",
     "mamba_conv_bias": "Whether the filters of Mamba have biases.",
     "mamba_d_conv": "Tokens that the filters of Mamba see.",
@@ -48,8 +53,11 @@ FIELD_DOCUMENTATION: Final = {
     "mamba_expand": "Width of all heads, or channels, of Mamba, in widths of the model.",
     "mamba_n_groups": "Groups of heads of Mamba-2 that share keys and queries.",
     "mamba_n_heads": "Heads of Mamba-2.",
+    "mamba_norm_before_gate": "Whether what Mamba-2 gives is normed before its gate.",
     "mamba_proj_bias": "Whether the projections of Mamba have biases.",
+    "mamba_rms_norm": "Whether what Mamba-2 gives is normed.",
     "mlp_bias": "Whether the feed-forward layers have biases.",
+    "mlp_multipliers": "Factors on what the gate and the last matrix of the feed-forward layers give.",
     "mlp_only_layers": "Layers with an ordinary feed-forward layer in place of experts.",
     "moe_intermediate_size": "Width of one expert.",
     "n_group": "Groups that experts are chosen in.",
@@ -69,6 +77,9 @@ FIELD_DOCUMENTATION: Final = {
     "routed_scaling_factor": "Factor on the weights of the chosen experts.",
     "scoring_func": "How a router's logits become scores.",
     "sliding_window": "Tokens that a token of a windowed layer sees, itself included.",
+    "ssm_in_multiplier": "Factor on what Mamba-2 reads.",
+    "ssm_multipliers": "Factors on the gate, the inputs, B, C and the steps of Mamba-2.",
+    "ssm_out_multiplier": "Factor on what Mamba-2 gives.",
     "topk_group": "Groups of experts that a token may choose from.",
     "use_parallel_residual": "Whether attention and feed-forward layer read the same hidden states.",
     "use_sliding_window": "Whether there are windowed layers at all.",
@@ -78,6 +89,7 @@ FIELD_DOCUMENTATION: Final = {
 
 STATES: Final = {
     "delta": "gated delta rules",
+    "lightning": "lightning attention",
     "mamba": "Mamba-2 layers",
     "mamba1": "Mamba-1 layers",
     "short_convolution": "gated short convolutions",
@@ -110,6 +122,11 @@ PROPERTIES: Final = {
     "layer.mamba1": ("is_mamba", "Whether Mamba-1 mixes the tokens of a layer."),
     "layer.mamba1.inner_size": ("mamba_size", "Channels of Mamba-1."),
     "layer.mamba1.step_rank": ("step_rank", "Width of what the steps of Mamba-1 are made of."),
+    "layer.factors.attention_stream": ("attention_stream", "Factor on the normed stream beside what a mixer gives."),
+    "layer.factors.attention_branch": ("attention_branch", "Factor on what the mixer of a layer gives."),
+    "layer.lightning": ("is_lightning", "Whether lightning attention mixes the tokens of a layer."),
+    "layer.lightning.head_dim": ("lightning_head_dim", "Width of a head of lightning attention."),
+    "layer.lightning.num_heads": ("lightning_heads", "Heads of lightning attention."),
     "layer.delta": ("has_delta_rule", "Whether a delta rule mixes the tokens of a layer."),
     "layer.delta.key_dim": ("delta_key_dim", "Width of a key head of delta rules."),
     "layer.delta.max_rate": ("max_rate", "Largest rate at which a state is rewritten."),
@@ -173,7 +190,9 @@ def _attention(slots: Mapping[str, Expression]) -> str:
     kinds = [part.value for part in walk(slots["layer.attention"]) if isinstance(part, Constant)]
     words = [text for kind, text in STATES.items() if kind in kinds]
     softmax = set(kinds) - STATES.keys() - {"none"}
-    return " and ".join([*words, *([_softmax_attention(slots, kinds)] if softmax else [])])
+    text = " and ".join([*words, *([_softmax_attention(slots, kinds)] if softmax else [])])
+    beside = STATES.get(_value(slots, "layer.beside"))
+    return f"{text} beside {beside}" if beside else text
 
 
 def _softmax_attention(slots: Mapping[str, Expression], kinds: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from areal.models.blocks.packed_backend import PackedBackend
 from areal.porting import recurrences, reference
-from areal.porting.spec import GatedDeltaSpec, Mamba1Spec, Mamba2Spec, ShortConvolutionSpec
+from areal.porting.spec import GatedDeltaSpec, LightningSpec, Mamba1Spec, Mamba2Spec, ShortConvolutionSpec
 
 HIDDEN = 12
 BOUNDS = [0, 1, 17, 17, 20, 45]
@@ -28,11 +28,28 @@ DELTA = GatedDeltaSpec(num_key_heads=2, num_value_heads=4, key_dim=3, value_dim=
         GatedDeltaSpec(**{**vars(DELTA), "by_channel": True, "decay_floor": -5.0, "gate": "sigmoid"}),
         MAMBA,
         Mamba2Spec(**{**vars(MAMBA), "norm_first": True, "bias": True, "conv_bias": False, "step_limits": (0.3, 0.9)}),
+        Mamba2Spec(
+            **{**vars(MAMBA), "norm_eps": None, "output_bias": True, "multipliers": (0.7, 1.4, 0.5, 1.2, 0.3)},
+        ),
         MAMBA1,
         Mamba1Spec(**{**vars(MAMBA1), "norm_eps": 1e-3, "bias": True, "conv_bias": False}),
         Mamba1Spec(**{**vars(MAMBA1), "norm_eps": 1e-3, "norm_weights": True, "conv_activation": "gelu"}),
+        LightningSpec(num_heads=4, head_dim=5, num_layers=3, table_size=6, norm_eps=1e-5, activation="gelu"),
     ],
-    ids=["convolution", "delta", "doubled", "channels", "floor", "mamba", "bounded", "mamba-1", "normed", "scaled"],
+    ids=[
+        "convolution",
+        "delta",
+        "doubled",
+        "channels",
+        "floor",
+        "mamba",
+        "bounded",
+        "factors",
+        "mamba-1",
+        "normed",
+        "scaled",
+        "lightning",
+    ],
 )
 def test_packed_documents_are_mixed_as_if_each_were_alone(spec) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -41,6 +58,8 @@ def test_packed_documents_are_mixed_as_if_each_were_alone(spec) -> None:
         parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.5
         if name == "A_log":  # from states that hardly decay to states that are gone at the next token
             parameter.data = torch.linspace(-4, 3, parameter.numel(), dtype=torch.float64).view_as(parameter)
+    for name, table in module.tables().items() if isinstance(spec, LightningSpec) else ():
+        module.get_buffer(name).copy_(table)
     hidden = torch.randn(BOUNDS[-1], HIDDEN, generator=generator, dtype=torch.float64)
     backend = PackedBackend(torch.tensor(BOUNDS, dtype=torch.int32), BOUNDS[-1], torch.device("cpu"))
 

@@ -32,7 +32,8 @@ PROVEN = (
     *("ministral3", "apertus", "modernbert-decoder"),  # growing queries, learned activations, transformed heads
     *("lfm2", "lfm2_moe"),  # short convolutions beside attention
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),  # delta rules
-    *("bamba", "granitemoehybrid"),  # Mamba-2
+    *("bamba", "granitemoehybrid", "falcon_h1"),  # Mamba-2, alone and beside attention
+    "minimax",  # lightning attention, and norms in the residual stream
     *("bloom", "gpt2", "opt", "biogpt", "ctrl", "xglm", "mpt", "openai-gpt", "nanochat"),  # older positions and wirings
 )
 QUICK = ("gemma2", "bloom", "lfm2")

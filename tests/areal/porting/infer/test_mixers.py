@@ -9,17 +9,20 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from areal.models.blocks.lightning import decay_tables, slope_rates
 from areal.porting import recurrences
 from areal.porting.infer.mixers import infer_mixer
 from areal.porting.probe.instance import logits_of
 from areal.porting.records import Inferred, LayerContext, Trace, UnsupportedError
-from areal.porting.spec import GatedDeltaSpec, Mamba1Spec, ShortConvolutionSpec, Stateful
+from areal.porting.spec import GatedDeltaSpec, LightningSpec, Mamba1Spec, ShortConvolutionSpec, Stateful
 from tests.areal.porting.infer.attention_hosts import HIDDEN, TOKENS, Host
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 WIDTH = 4
+SLOPED = 12
+"""Features of the heads of lightning attention."""
 
 
 def infer_module(mixer: nn.Module) -> Inferred[Stateful]:
@@ -425,5 +428,70 @@ def test_selective_scans_are_found_in_any_layout(mixer: Selective) -> None:
 
 @pytest.mark.parametrize("mixer", [LateDecay(), Ungated()], ids=lambda mixer: type(mixer).__name__)
 def test_what_is_no_selective_scan_is_refused(mixer: Selective) -> None:
+    with pytest.raises(UnsupportedError, match="without softmax attention"):
+        infer_module(mixer)
+
+
+class Lightning(nn.Module):
+    """Lightning attention in plain torch, token by token; subclasses replace a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.Linear(HIDDEN, 3 * SLOPED, bias=False)
+        self.lid = nn.Linear(HIDDEN, SLOPED, bias=False)
+        self.scaling = nn.Parameter(torch.ones(SLOPED))
+        self.narrow = nn.Linear(SLOPED, HIDDEN, bias=False)
+        for place, table in enumerate(decay_tables(slope_rates(4, 0, 1), 6).values()):
+            self.register_buffer(f"table_{place}", table)
+
+    def split(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Values, keys, queries [T, heads, dim] of one document."""
+        return rows.unflatten(-1, (4, 3, -1)).unbind(-2)
+
+    def finish(self, given: Tensor, gate: Tensor) -> Tensor:
+        """What enters the last matrix."""
+        return recurrences.rms(given, 1e-3) * self.scaling * gate.sigmoid()
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        found = []
+        for document in functional.silu(self.wide(hidden)):
+            value, key, query = self.split(document)
+            decay = -slope_rates(4, 0, 1).to(hidden.dtype).expand(len(document), -1)
+            found.append(recurrences.state_space(query, key, value, decay, torch.ones_like(decay)).flatten(1))
+        result: Tensor = self.narrow(self.finish(torch.stack(found), self.lid(hidden)))
+        return result
+
+
+class Stacked(Lightning):
+    def split(self, rows: Tensor) -> tuple[Tensor, ...]:
+        query, key, value = rows.chunk(3, -1)
+        return tuple(part.unflatten(-1, (4, -1)) for part in (value, key, query))
+
+
+class NormedByHead(Lightning):
+    def finish(self, given: Tensor, gate: Tensor) -> Tensor:
+        heads = recurrences.rms(given.unflatten(-1, (4, -1)), 1e-3).flatten(-2)
+        return heads * self.scaling * gate.sigmoid()
+
+
+class Scaled(Lightning):
+    def split(self, rows: Tensor) -> tuple[Tensor, ...]:
+        value, key, query = super().split(rows)
+        return value, key.softmax(-1), query
+
+
+@pytest.mark.parametrize("mixer", [Lightning(), Stacked()], ids=lambda mixer: type(mixer).__name__)
+def test_lightning_attention_is_found_in_any_layout(mixer: Lightning) -> None:
+    found = infer_module(mixer)
+
+    eps = found.spec.norm_eps
+    assert found.spec == LightningSpec(num_heads=4, head_dim=SLOPED // 4, num_layers=1, table_size=6, norm_eps=eps)
+    assert 9e-4 < eps < 1.1e-3
+    value = mixer.split(mixer.wide.weight.T)[0].flatten(1).T
+    assert torch.equal(found.tensors["v_proj.weight"], value)
+
+
+@pytest.mark.parametrize("mixer", [NormedByHead(), Scaled()], ids=lambda mixer: type(mixer).__name__)
+def test_what_is_no_lightning_attention_is_refused(mixer: Lightning) -> None:
     with pytest.raises(UnsupportedError, match="without softmax attention"):
         infer_module(mixer)
