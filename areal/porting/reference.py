@@ -370,11 +370,11 @@ def block(spec: LayerSpec, hidden_size: int, layer: int) -> nn.Module:
         **multipliers,
         **({"output_scale": True} if spec.output_scale else {}),
         **children,
-        **_beside(spec, hidden_size, layer),
+        **beside_keywords(spec, hidden_size, layer),
     )
 
 
-def _beside(spec: LayerSpec, hidden_size: int, layer: int) -> dict[str, Any]:
+def beside_keywords(spec: LayerSpec, hidden_size: int, layer: int) -> dict[str, Any]:
     """Return what a block gets of a second mixer, if it has one."""
     found = spec.beside
     if found is None:

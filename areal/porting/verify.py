@@ -128,7 +128,7 @@ def randomize(model: nn.Module, seed: int) -> None:
     were."""
     generator = torch.Generator().manual_seed(seed)
     persistent = set(model.state_dict())
-    learned = ((n, b) for n, b in model.named_buffers() if n in persistent and _is_learned(b))
+    learned = ((n, b) for n, b in model.named_buffers() if n in persistent and is_learned(b))
     tensors = [*model.named_parameters(), *learned]
     for name, tensor in tensors:
         if not tensor.is_floating_point() or "inv_freq" in name:
@@ -143,7 +143,7 @@ def randomize(model: nn.Module, seed: int) -> None:
             tensor.copy_((scale * noise).to(tensor.dtype))
 
 
-def _is_learned(buffer: torch.Tensor) -> bool:
+def is_learned(buffer: torch.Tensor) -> bool:
     """Return whether a stored buffer is a weight, which starts as one number everywhere, and no table."""
     return buffer.numel() == 1 or bool((buffer == buffer.flatten()[:1]).all())
 

@@ -184,7 +184,7 @@ def _is_pair(value: list[Any]) -> bool:
     return len(value) == 2 and all(isinstance(entry, int | float) for entry in value) and isinstance(value[1], float)
 
 
-def _is_factors(value: Any, depth: Any) -> bool:
+def is_factors(value: Any, depth: Any) -> bool:
     """Return whether a list of numbers that are not whole has another length than the layers: factors of parts, say."""
     return isinstance(value, list) and any(isinstance(entry, float) for entry in value) and len(value) != depth
 
@@ -280,7 +280,7 @@ def joint(
         lists = {
             name: value
             for name, value in changes.items()
-            if isinstance(value, list) and not _is_pair(value) and not _is_factors(look_up(base, name), before)
+            if isinstance(value, list) and not _is_pair(value) and not is_factors(look_up(base, name), before)
         }
         for name, value in lists.items():
             if len(value) > 0 and isinstance(look_up(base, name), list) and len(value) != depth:

@@ -219,7 +219,7 @@ def feed_forward_of(
         return infer_mlp(_context(around, roles.block, number, trace)), edges
     call = around.trace.calls[roles.feed_forward][0]
     if roles.shared_feed_forward is None:
-        edges = _scaled(call, _at_edges(around, call))
+        edges = at_scaled_edges(call, _at_edges(around, call))
         trace = _with_call(around.trace, edges)
         try:
             _check_matrices(around, roles.feed_forward)
@@ -278,7 +278,7 @@ def _at_edges(around: Surroundings, call: ModuleCall) -> ModuleCall:
     )
 
 
-def _scaled(call: ModuleCall, edges: ModuleCall) -> ModuleCall:
+def at_scaled_edges(call: ModuleCall, edges: ModuleCall) -> ModuleCall:
     """Return the call at its edges, to the output of the module where that is the last matrix's times a number."""
     if same(call.output, edges.output) or call.output.numel() != edges.output.numel():
         return edges

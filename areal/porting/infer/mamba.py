@@ -96,7 +96,7 @@ def fitting(
         multipliers = factors_of(parts, sections)
         for norm_first in (False, True) if shape.weight is not None else (False,):
             if shape.weight is None:
-                found = _bare(given, gate, target)
+                found = without_norm(given, gate, target)
             else:
                 found = _normed(given, gate, target, shape, parts, norm_first=norm_first)
             if found is None or multipliers is None:
@@ -144,7 +144,7 @@ def given_by(split: dict[str, Tensor], inputs: Tensor, step: Tensor, shape: _Sha
     return summed + shape.skip.double()[:, None] * inputs
 
 
-def _bare(given: Tensor, gate: Tensor, target: Tensor) -> tuple[float | None, int] | None:
+def without_norm(given: Tensor, gate: Tensor, target: Tensor) -> tuple[float | None, int] | None:
     """Return the epsilon and groups of no norm, if the target comes out without one."""
     return (None, 1) if error((given.flatten(-2) * gate).float(), target.float()) <= LOCAL else None
 

@@ -102,7 +102,7 @@ def look(context: LayerContext, *, scaled: bool = False) -> MixerParts:
     scaled: whether the input may be multiplied by a number before."""
     run = captures.capture(context.model, context.name, context.trace.tokens)
     projections: list[Projection] = run.of(Projection)
-    factor = _input_factor(context, run, projections) if scaled else 1.0
+    factor = input_factor_of(context, run, projections) if scaled else 1.0
     run = run if factor == 1.0 else replace(run, input=run.input * factor)
     flat = run.input.reshape(-1)
     first = [each for each in projections if each.input.numel() == flat.numel() and _equal(each.input, flat)]
@@ -139,7 +139,7 @@ def look(context: LayerContext, *, scaled: bool = False) -> MixerParts:
     )
 
 
-def _input_factor(context: LayerContext, run: Capture, projections: Sequence[Projection]) -> float:
+def input_factor_of(context: LayerContext, run: Capture, projections: Sequence[Projection]) -> float:
     """Return by what the module multiplies its input before it is projected first."""
     for each in projections:
         if each.input.numel() == run.input.numel():

@@ -211,7 +211,7 @@ def _explained(
     best, found = math.inf, False
     known = [Activation(name, {}) for name in activation_names(context.config)]
     known += learned_activations(context.module)
-    for formula in _formulas(first, target.shape[-1], known, _numbers(context), _factors(context)):
+    for formula in _formulas(first, target.shape[-1], known, _numbers(context), factors_in(context)):
         off = formula.error(target)
         best = min(best, off)
         if found and (formula.clamp is not None or formula.gate_factor != 1.0):
@@ -321,7 +321,7 @@ def _numbers(context: LayerContext) -> list[float]:
     return list(dict.fromkeys(float(value) for value in values if value >= 0.1))
 
 
-def _factors(context: LayerContext) -> list[float]:
+def factors_in(context: LayerContext) -> list[float]:
     """Return the numbers of the config and the module that a gate may be multiplied by."""
     values = [value for value in vars(context.module).values() if isinstance(value, float)]
     values += [value for _, value in leaves("", context.config) if isinstance(value, float)]
