@@ -175,6 +175,7 @@ class Accounts:
         else:
             kind = next((each for each in ("bool", "float", "int", "str", "list") if each in written), "any")
         smallest = min((value for value in counts if type(value) is int), default=1)
+        counts_layers = self.binder.expressions["num_layers"] == Length(name)
         return {
             "name": name,
             "type": kind,
@@ -187,7 +188,7 @@ class Accounts:
             "example": value,
             "placeholder": reader.placeholders.get(name, ""),
             "words": older_words(self.subject, self.binder.observer.base, name),
-            **(restatements(self.subject, self.binder.observer.base, name) if self._counts_layers(name) else {}),
+            **(restatements(self.subject, self.binder.observer.base, name) if counts_layers else {}),
         }
 
     def _is_checked(self, name: str) -> bool:
@@ -197,9 +198,6 @@ class Accounts:
             return False
         others = alternatives(value, reader.annotations.get(name, ""))
         return all(reader.normal(changed(base, {name: other})) is None for other in others)
-
-    def _counts_layers(self, name: str) -> bool:
-        return self.binder.expressions["num_layers"] == Length(name)
 
     def _base(self, name: str) -> Any:
         """Return the value of a field in the base config, nulls filled."""

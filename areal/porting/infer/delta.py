@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from areal.porting.infer.capture import Projection
     from areal.porting.infer.mixer_parts import Filtered, MixerParts
 
 ORDERS: Final = ("qkv", "kqv", "vqk", "vkq", "qvk", "kvq")
@@ -115,7 +114,11 @@ def splits_of_rest(parts: MixerParts, filters: Filtered, heads: _Heads) -> Itera
     for ranked in itertools.permutations(RANKED, len(parts.second)):
         if any(len(outer.weight) != sizes[role] for role, (_, outer) in zip(ranked, parts.second, strict=True)):
             continue
-        pairs = {role: _product(parts, *pair) for role, pair in zip(ranked, parts.second, strict=True)}
+        shape = (parts.run.batch, parts.run.length, -1)
+        pairs = {
+            role: _Signal(outer.output.reshape(shape).double(), outer.weight, inner.weight)
+            for role, (inner, outer) in zip(ranked, parts.second, strict=True)
+        }
         words = "".join(f", {role} by two matrices" for role in ranked)
         rows = [role for role in ROLES if role not in ranked]
         if len(left) != sum(sizes[role] for role in rows):
@@ -135,11 +138,6 @@ def splits_of_rest(parts: MixerParts, filters: Filtered, heads: _Heads) -> Itera
 
 def _rows(parts: MixerParts, places: Tensor) -> _Signal:
     return _Signal(parts.projected()[..., places].double(), parts.rows(places)[0])
-
-
-def _product(parts: MixerParts, inner: Projection, outer: Projection) -> _Signal:
-    values = outer.output.reshape(parts.run.batch, parts.run.length, -1)
-    return _Signal(values.double(), outer.weight, inner.weight)
 
 
 def decays_of(parts: MixerParts, heads: _Heads, raw: Tensor) -> Iterator[tuple[float | None, Tensor]]:
