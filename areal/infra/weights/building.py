@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from areal.api import ConfigError
+from areal.infra.directory.address import own_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,23 +45,5 @@ def build_carrier(
         device=device if backend == "nccl" else "cpu",
         bucket_bytes=config.bucket_mb * 2**20,
         timeout_seconds=config.timeout_seconds,
-        host=config.host or own_address(addresses),
+        host=config.host or own_address(addresses, setting="weights.host"),
     )
-
-
-def own_address(addresses: Sequence[str]) -> str:
-    """Return the address of this machine from which the first of `addresses` (http://HOST:PORT) is reached; 127.0.0.1
-    without any. Nothing is sent. Raises ConfigError for a name that is not known.
-    """
-    for address in addresses:
-        parts = urlsplit(address)
-        try:
-            family, kind, _, _, target = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_DGRAM)[0]
-            with socket.socket(family, kind) as probe:
-                probe.connect(target)
-                return str(probe.getsockname()[0])
-        except OSError as error:
-            raise ConfigError(
-                f"cannot reach {address}: {error}; set weights.host to an address of this machine"
-            ) from error
-    return "127.0.0.1"

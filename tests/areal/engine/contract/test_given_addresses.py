@@ -19,8 +19,8 @@ from areal.engine.config import ServerEngineConfig
 from areal.engine.server import receiver
 from areal.engine.server.client import is_healthy
 from areal.engine.vllm.adapter import VLLMAdapter
+from areal.infra.directory.address import own_address
 from areal.infra.supervisor.process import free_port
-from areal.infra.weights.building import own_address
 
 engines = sys.modules["contract_engines"]
 DOUBLE = Path(__file__).with_name("double.py")
@@ -316,4 +316,4 @@ def test_the_own_address_is_that_of_the_way_to_the_servers():
     assert own_address(()) == "127.0.0.1"
     assert own_address(("http://127.0.0.1:80",)) == "127.0.0.1"
     with pytest.raises(ConfigError, match=r"set weights\.host"):
-        own_address(("http://no-such-host.invalid:80",))
+        own_address(("http://no-such-host.invalid:80",), setting="weights.host")
