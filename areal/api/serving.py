@@ -43,6 +43,10 @@ class ServerListener(Protocol):
         """Note that a server died, hangs or was evicted: nothing more will come from it. It may be started again."""
         ...
 
+    def server_draining(self, server: ServerInstance) -> None:
+        """Send a server no further requests and return once it has none left, or after a limit of the listener's."""
+        ...
+
     def server_retired(self, name: str, reason: str) -> None:
         """Note that a server used up its restarts and stays down; `server_up` may follow where somebody else starts
         servers."""
@@ -55,6 +59,11 @@ class ServerPool(Protocol):
     @property
     def size(self) -> int:
         """Number of servers, whatever their state."""
+        ...
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether servers that are not known yet may join."""
         ...
 
     def start(self, listener: ServerListener) -> None:

@@ -150,10 +150,17 @@ class ServerEngineConfig(Config):
     """Client-side settings for inference servers: limits, timeouts, routing, checks."""
 
     num_servers: int = number(1, at_least=1)
-    """Servers to start on this machine; ignored with addresses."""
+    """Servers to start on this machine; with addresses ignored, with directory how many are expected."""
     addresses: tuple[str, ...] = ()
     """Addresses of servers started elsewhere (`areal serve`), e.g. ["http://node1:8000", "http://node2:8000"]. The run
     uses them while they answer and neither starts nor stops any. vllm only."""
+    directory: str = ""
+    """Where servers started elsewhere (`areal serve --directory`) announce themselves: "tcp://HOST:PORT", or
+    "file:///FOLDER" for a folder that all machines see. They join and leave while the run goes on. vllm only."""
+    directory_key: str = ""
+    """File with the key of the directory, at least 16 bytes; readable by this user only."""
+    drain_seconds: float = number(120.0, at_least=0)
+    """Seconds a server that is about to leave may take to finish its requests; the rest go on at other servers."""
     max_seq_len: int = number(2048, at_least=2)
     """Prompt plus output tokens of one request; also bounded by the model's max_position_embeddings."""
     max_concurrent: int = number(256, at_least=1)
@@ -200,6 +207,12 @@ class ServerEngineConfig(Config):
             _check_address(address)
         if len(set(self.addresses)) < len(self.addresses):
             raise ConfigError(f"addresses are {list(self.addresses)}, expected each once")
+        if self.addresses and self.directory:
+            raise ConfigError("addresses and directory both say where servers are; give one of them")
+        if bool(self.directory) != bool(self.directory_key):
+            raise ConfigError(
+                f"directory is {self.directory!r} and directory_key {self.directory_key!r}: expected both or none"
+            )
         if self.probe_tokens == 1:
             raise ConfigError(f"probe_tokens is {self.probe_tokens}, expected 0 (off) or at least 2")
 
@@ -209,9 +222,15 @@ class ServerEngineConfig(Config):
         return len(self.addresses) or self.num_servers
 
     @property
+    def are_given(self) -> bool:
+        """Whether somebody else starts the servers."""
+        return bool(self.addresses or self.directory)
+
+    @property
     def all_local(self) -> bool:
-        """Whether every server runs on this machine, judging by the addresses."""
-        return all(urlsplit(address).hostname in _LOCAL_HOSTS for address in self.addresses)
+        """Whether every server runs on this machine, judging by the addresses, of servers or of the directory."""
+        addresses = (self.directory,) if self.directory else self.addresses
+        return all(urlsplit(address).hostname in _LOCAL_HOSTS for address in addresses)
 
     @property
     def resolved_probe_tolerance(self) -> float:

@@ -344,19 +344,19 @@ class PPOConfig(RunConfig):
 
     def _check_servers(self) -> None:
         """Check that the chosen server program can do what is asked."""
-        name, addresses = self.rollout.engine, self.servers.addresses
+        name, given = self.rollout.engine, "directory" if self.servers.directory else "addresses"
         if name == "sglang" and self.weights.carrier == "broadcast":
             raise ConfigError("weights.carrier broadcast does not reach sglang servers; use shared_memory or disk")
         if name == "sglang" and self.weights.adapters == "alone":
             raise ConfigError("weights.adapters alone does not fit sglang servers; use auto or merged")
-        if addresses and name != "vllm":
+        if self.servers.are_given and name != "vllm":
             raise ConfigError(
-                f"servers.addresses is for rollout.engine vllm, not {name}: only its servers tell which start of them "
+                f"servers.{given} is for rollout.engine vllm, not {name}: only its servers tell which start of them "
                 f"answers"
             )
-        if addresses and self.weights.carrier == "shared_memory" and not self.servers.all_local:
+        if self.weights.carrier == "shared_memory" and not self.servers.all_local:
             raise ConfigError(
-                "weights.carrier shared_memory reaches servers at http://127.0.0.1:PORT only, and servers.addresses "
+                f"weights.carrier shared_memory reaches servers at http://127.0.0.1:PORT only, and servers.{given} "
                 "names others; use disk with a weights.folder that all machines see, or broadcast"
             )
 

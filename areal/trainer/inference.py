@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
     from areal.api import ServerPool
     from areal.engine.server.engine import ServerEngine
-    from areal.infra.supervisor.addresses import AddressPool
     from areal.infra.supervisor.supervisor import LocalSupervisor
     from areal.trainer.config import PPOConfig
     from areal.trainer.server_weights import ServedModel, ServedPolicy
 
 HEALTH_PATH: Final = "/health"
+SERVER_KIND: Final = "server"
+"""Kind of the entries by which servers announce themselves in a directory."""
 
 
 def build_inference_engine(
@@ -62,10 +63,10 @@ def _with_servers(
     args: Any = actor.model.args
     model = served_model(config.model, dtype=config.servers.dtype, max_seq_len=config.servers.max_seq_len)
     # Of this process, not of the run: one that is started again has to ask for its servers like everybody else.
-    owner = secrets.token_hex(4) if config.servers.addresses else ""
+    owner = secrets.token_hex(4) if config.servers.are_given else ""
     pool: ServerPool = (
         _given(config, owner)
-        if config.servers.addresses
+        if config.servers.are_given
         else _supervisor(config, model, tokenizer, directory / "servers")
     )
     carrier = build_carrier(
@@ -73,7 +74,8 @@ def _with_servers(
         run_directory=directory,
         device=str(next(actor.model.parameters()).device),
         model_config=model.content,
-        addresses=() if config.servers.all_local else config.servers.addresses,
+        elsewhere=not config.servers.all_local,
+        addresses=_towards_servers(config),
     )
     weights = served_weights(config, actor)
     return ServerEngine(
@@ -110,19 +112,32 @@ def _supervisor(config: PPOConfig, model: ServedModel, tokenizer: Any, folder: P
     )
 
 
-def _given(config: PPOConfig, owner: str) -> AddressPool:
+def _given(config: PPOConfig, owner: str) -> ServerPool:
     from areal.engine.server.client import is_healthy
     from areal.engine.vllm.identity import identify, release
-    from areal.infra.supervisor.addresses import AddressPool
 
-    return AddressPool(
-        config.servers.addresses,
-        name=config.rollout.engine,
-        identify=lambda url, timeout: identify(url, timeout, owner=owner),
-        health=lambda url, timeout: is_healthy(url, timeout, HEALTH_PATH),
-        release=lambda url, timeout: release(url, timeout, owner=owner),
-        config=config.supervisor,
-    )
+    calls: dict[str, Any] = {
+        "identify": lambda url, timeout: identify(url, timeout, owner=owner),
+        "health": lambda url, timeout: is_healthy(url, timeout, HEALTH_PATH),
+        "release": lambda url, timeout: release(url, timeout, owner=owner),
+        "config": config.supervisor,
+    }
+    if not config.servers.directory:
+        from areal.infra.supervisor.addresses import AddressPool
+
+        return AddressPool(config.servers.addresses, name=config.rollout.engine, **calls)
+    from areal.infra.directory import open_directory, read_key
+    from areal.infra.supervisor.discovery import DirectoryPool
+
+    directory = open_directory(config.servers.directory, read_key(config.servers.directory_key))
+    return DirectoryPool(lambda: directory.entries(SERVER_KIND), **calls)
+
+
+def _towards_servers(config: PPOConfig) -> tuple[str, ...]:
+    """URLs that are reached from this machine by the same way as servers elsewhere."""
+    if config.servers.directory.startswith("tcp://"):
+        return (config.servers.directory,)
+    return () if config.servers.all_local else config.servers.addresses
 
 
 def _reference(actor: ServedPolicy) -> Callable[[Sequence[int]], list[float]]:

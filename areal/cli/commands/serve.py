@@ -1,4 +1,5 @@
-"""Start one inference server as a configuration says, for trainers that name its address in servers.addresses.
+"""Start one inference server as a configuration says, for trainers that name its address in servers.addresses, or
+find it in the directory that is named in servers.directory.
 
 examples:
   areal serve run.yaml --port 8000
@@ -10,6 +11,9 @@ trainer), its dtype and lengths, and everything under `vllm`. Run it where the G
 machine's vLLM environment (vllm.python) and no trainer. SIGTERM and Ctrl-C end the server with supervisor.grace_seconds
 of grace, and nothing of it outlives this command. A server that dies is not started again (exit code 1): started again
 by hand, it is taken in by the trainer as a new one.
+
+With servers.directory, the server announces itself once it is ready. SIGTERM then first drains it: trainers send no
+further requests and let it go when theirs are done, or after servers.drain_seconds.
 
 Whoever reaches the port controls the server: --host opens it to a network, which has to be a trusted one.
 """
@@ -39,6 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--port", type=int, default=0, metavar="N", help="port to listen at (default: a free one)")
     parser.add_argument("--index", type=int, default=0, metavar="N", help="which of vllm.visible_devices it gets (0)")
+    parser.add_argument("--name", default="", help="in the directory (default: ADDRESS-PORT)")
     parser.add_argument(
         "--folder", type=Path, metavar="DIR", help="for its files and log (default: serve/PORT in the run directory)"
     )
@@ -106,18 +111,22 @@ def _serve(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: 
     from areal.engine.server.client import is_healthy
     from areal.infra.checkpoint.run_control import StopRequest
     from areal.infra.supervisor.standalone import serve
+    from areal.trainer.announcing import Announced
+
+    announced = Announced(config.servers, arguments.name)
 
     def announce(standing: Standing) -> None:
+        name = announced.join(standing.url, standing.incarnation)
+        how = f"announced as {name}" if name else "servers.addresses takes this address"
         sys.stderr.write(
-            f"serving at {standing.url} (incarnation {standing.incarnation}); servers.addresses takes this address. "
-            f"Log: {standing.log}\n"
+            f"serving at {standing.url} (incarnation {standing.incarnation}); {how}. Log: {standing.log}\n"
         )
         sys.stderr.flush()
         if arguments.ready_file is not None:
             standing.write(arguments.ready_file)
 
     try:
-        with StopRequest() as stop:
+        with StopRequest() as stop, announced:
             standing = serve(
                 _command(config, arguments, port, folder),
                 host=arguments.host,
@@ -127,6 +136,8 @@ def _serve(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: 
                 log_folder=folder,
                 stop=stop,
                 on_ready=announce,
+                on_stop=lambda standing: announced.drain(standing.url),
+                reached_at=announced.reached_at(arguments.host),
             )
     finally:
         if arguments.ready_file is not None:

@@ -34,8 +34,8 @@ def check_settings(capabilities: Capabilities, config: ServerEngineConfig, *, co
         problems.append(f"its dtype is {settings['dtype']}, expected that of servers.dtype, {config.dtype}")
     if int(settings.get("context", context)) < context:
         problems.append(f"its longest sequence is {settings['context']} tokens, expected at least {context}")
-    if config.addresses and not capabilities.labels:
-        problems.append("it does not label tokens with weight versions, which servers at given addresses must do")
+    if config.are_given and not capabilities.labels:
+        problems.append("it does not label tokens with weight versions, which servers started elsewhere must do")
     if problems:
         raise RefusedError(f"{where} cannot be used: {'; '.join(problems)}. `areal serve` starts one that can")
 

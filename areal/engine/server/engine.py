@@ -173,7 +173,7 @@ class ServerEngine:
 
     def wait_ready(self, *, servers: int | None = None, timeout: float | None = None) -> None:
         """Wait until `servers` servers (None: all) accept requests. Raises EngineError on timeout."""
-        wanted = self._pool.size if servers is None else servers
+        wanted = max(1, self._pool.size) if servers is None else servers
         self._loop.run(self._members.wait_ready(wanted, timeout or self._config.wait_seconds))
 
     # ---- ServerListener: called from the pool's threads
@@ -189,6 +189,11 @@ class ServerEngine:
         """Remove the server; its requests notice the failure themselves."""
         if not self._closed:
             self._loop.run(self._members.remove(server, reason))
+
+    def server_draining(self, server: ServerInstance) -> None:
+        """Send the server no further requests; return when it has none left, or after servers.drain_seconds."""
+        if not self._closed:
+            self._loop.run(self._members.drain(server))
 
     def server_retired(self, name: str, reason: str) -> None:
         """Record that the server will not come back; waiting requests fail when none is left."""

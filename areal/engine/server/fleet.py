@@ -37,6 +37,8 @@ class Server:
     """Whether it receives requests."""
     alive: bool = True
     """False once the pool has reported its end or it was evicted."""
+    draining: bool = False
+    """Whether it only finishes the requests it has."""
     changing: bool = False
     """True during a weight update of this server."""
     unprobed: int | None = None
@@ -96,19 +98,24 @@ class Fleet:
             await asyncio.wait_for(self._changed.wait(), timeout)
 
     async def acquire(
-        self, prefix: Sequence[int], *, avoid: Collection[str], num_servers: int, given_up: Callable[[], bool]
+        self,
+        prefix: Sequence[int],
+        *,
+        avoid: Collection[str],
+        is_hopeless: Callable[[], bool],
+        given_up: Callable[[], bool],
     ) -> Server | None:
         """Return a server for a request with this prompt; wait until one is ready and the engine is not paused.
 
         avoid: incarnations that failed this request; used only if there is no other. given_up: polled after every
-        change; None is returned once it is true. Raises EngineError when no server will ever come back, FaultError when
-        none was ready in time.
+        change; None is returned once it is true. Raises EngineError when no server will ever come back (is_hopeless),
+        FaultError when none was ready in time.
         """
         deadline = time.monotonic() + self._config.wait_seconds
         while not given_up():
             if not self.paused and (server := self.choose(prefix, avoid=avoid)) is not None:
                 return server
-            if len(self.retired) >= num_servers:
+            if is_hopeless():
                 raise EngineError(f"no inference server is left:\n{self.retirement_reasons}")
             if self.paused:
                 deadline = time.monotonic() + self._config.wait_seconds

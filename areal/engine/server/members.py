@@ -6,7 +6,8 @@ Runs on the engine's loop.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from areal.api import EngineError
 from areal.engine.server.checks import check_settings
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from areal.engine.server.updates import Probe
 
 _logger = getLogger(__name__)
+_DRAIN_POLL_SECONDS: Final = 0.05
 
 
 class Members:
@@ -67,9 +69,9 @@ class Members:
         await self._no_update_in_progress.wait()
         return self.version
 
-    def num_servers(self) -> int:
-        """Count the servers of the pool, in any state."""
-        return self._pool.size
+    def is_hopeless(self) -> bool:
+        """Whether no server is left and none will come."""
+        return not self._pool.may_grow and len(self.fleet.retired) >= self._pool.size
 
     def server_failed(self, server: Server, error: ServerError) -> None:
         """Record a failed call. A stalled or replaced server is evicted at once, others after several consecutive
@@ -131,6 +133,17 @@ class Members:
             self.tally["evictions"] += 1
             _logger.warning("%s is gone: %s", server.where, reason)
 
+    async def drain(self, instance: ServerInstance) -> None:
+        """Let a server finish its requests, for at most drain_seconds; what is left then goes on elsewhere."""
+        server = self.fleet.find(instance)
+        if server is None:
+            return
+        server.draining, server.serving = True, False
+        _logger.info("%s is drained: %d requests are left in it", server.where, len(server.calls))
+        deadline = time.monotonic() + self._config.drain_seconds
+        while server.calls and server.alive and time.monotonic() < deadline:
+            await asyncio.sleep(_DRAIN_POLL_SECONDS)
+
     async def retire(self, name: str, reason: str) -> None:
         """Record that the pool will not restart this server."""
         _logger.error("%s will not come back: %s", name, reason)
@@ -150,7 +163,7 @@ class Members:
         try:
             async with asyncio.timeout(timeout):
                 while len(self.fleet.serving) < wanted:
-                    if self._pool.size - len(self.fleet.retired) < wanted:
+                    if not self._pool.may_grow and self._pool.size - len(self.fleet.retired) < wanted:
                         raise EngineError(f"inference servers cannot be started:\n{self.fleet.retirement_reasons}")
                     await self.fleet.wait_changed(timeout)
         except TimeoutError:
@@ -164,7 +177,7 @@ class Members:
         except (EngineError, ServerError) as error:
             self.evict(server, str(error))
         else:
-            if server.alive:
+            if server.alive and not server.draining:
                 server.serving = True
                 self.fleet.changed()
 
@@ -176,7 +189,7 @@ class Members:
             self._no_update_in_progress.clear()
             try:
                 done = await self.updater.push(self.fleet.present, published, probe, paused=self.fleet.paused)
-                if not done and len(self.fleet.retired) >= self._pool.size:
+                if not done and self.is_hopeless():
                     raise EngineError(f"no server is left to take weights of version {published.manifest.version}")
                 self._published, self._probe = published, probe
             finally:

@@ -90,7 +90,7 @@ class GenerationRunner:
         return await self._members.fleet.acquire(
             generation.prefix,
             avoid=avoid,
-            num_servers=self._members.num_servers(),
+            is_hopeless=self._members.is_hopeless,
             given_up=lambda: generation.abort_asked,
         )
 

@@ -8,7 +8,7 @@
 An entry ends when its owner withdraws it, or a lease after its owner was last heard of.
 """
 
-from areal.infra.directory.directory import Announcement, Directory, open_directory
+from areal.infra.directory.directory import Announcement, Directory, open_directory, read_key
 from areal.infra.directory.server import DirectoryServer, serve_directory
 
-__all__ = ["Announcement", "Directory", "DirectoryServer", "open_directory", "serve_directory"]
+__all__ = ["Announcement", "Directory", "DirectoryServer", "open_directory", "read_key", "serve_directory"]

@@ -27,7 +27,7 @@ _ELSEWHERE: Final = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_IN
 def own_address(
     targets: Sequence[str] = (), *, interface: str = "", several_hosts: bool = False, setting: str = ""
 ) -> str:
-    """Return the address of this host: that of `interface`; else the one from which the first of `targets` is reached;
+    """Return the address of this host: that of `interface`; else the one from which `targets` are reached;
     else that of the default route when there are several hosts, 127.0.0.1 when not. Nothing is sent.
 
     targets: URLs with host and port. several_hosts: refuse an address that means "this host" everywhere. setting: where
@@ -37,7 +37,9 @@ def own_address(
     if interface:
         found = _address_of(interface)
     elif targets:
-        found = _address_towards(targets[0], setting or "the address")
+        ways = [_address_towards(target, setting or "the address") for target in targets]
+        # Some may be on this very host.
+        found = next((one for one in ways if not ipaddress.ip_address(one).is_loopback), ways[0])
     elif several_hosts:
         found = _default_address()
     else:

@@ -18,7 +18,7 @@ import secrets
 from typing import Any, Final
 
 _PURPOSE: Final = "directory"
-_MIN_KEY_BYTES: Final = 16
+MIN_KEY_BYTES: Final = 16
 _MAC_CHARACTERS: Final = 64
 
 
@@ -34,8 +34,8 @@ class Channel:
     """
 
     def __init__(self, key: bytes, *, is_server: bool) -> None:
-        if len(key) < _MIN_KEY_BYTES:
-            raise ValueError(f"key has {len(key)} bytes, expected at least {_MIN_KEY_BYTES}")
+        if len(key) < MIN_KEY_BYTES:
+            raise ValueError(f"key has {len(key)} bytes, expected at least {MIN_KEY_BYTES}")
         self._key, self._is_server = key, is_server
         self._nonce = secrets.token_hex(16)
         self._session = b""

@@ -18,7 +18,7 @@ from areal.api import EngineError, UsageError
 from areal.infra.directory.channel import Channel, ChannelError
 
 if TYPE_CHECKING:
-    from areal.infra.directory.lease import Lease
+    from areal.infra.directory.lease import LeasedEntry
 
 _ANSWER_SECONDS: Final = 20.0
 _PAUSE_SECONDS: Final = 0.2
@@ -37,14 +37,15 @@ class ServiceStore:
         self._lock = threading.Lock()
         self._closed = False
 
-    def put(self, lease: Lease, *, new: bool, exclusive: bool) -> bool:
+    def put(self, lease: LeasedEntry, *, new: bool, exclusive: bool) -> bool:
         """See `LeaseStore.put`."""
         # Sent twice when the first answer got lost; the owner is the same, so that changes nothing.
         return bool(self._ask({"do": "put", "lease": asdict(lease), "new": new, "exclusive": exclusive}))
 
-    def drop(self, lease: Lease) -> None:
+    def drop(self, lease: LeasedEntry) -> None:
         """See `LeaseStore.drop`."""
-        self._ask({"do": "drop", "lease": asdict(lease)})
+        # Once is enough: the entry ends with its lease, and who withdraws it is about to end as well.
+        self._ask({"do": "drop", "lease": asdict(lease)}, patient=False)
 
     def entries(self, kind: str) -> dict[str, dict[str, Any]]:
         """See `LeaseStore.entries`."""
@@ -68,8 +69,8 @@ class ServiceStore:
         for connection in idle:
             connection.close()
 
-    def _ask(self, request: dict[str, Any]) -> Any:
-        deadline = monotonic() + self._timeout_seconds
+    def _ask(self, request: dict[str, Any], *, patient: bool = True) -> Any:
+        deadline = monotonic() + (self._timeout_seconds if patient else 0.0)
         while True:
             try:
                 with self._connection() as connection:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from areal.api import ArealError, BusyError, ConfigError, EngineError
-from areal.infra.directory.lease import Lease, check_lease, check_word
+from areal.infra.directory.channel import MIN_KEY_BYTES
+from areal.infra.directory.lease import LeasedEntry, check_lease, check_word
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _RETRIES_PER_LEASE: Final = 10
 class Announcement:
     """An entry of this process, renewed in the background until it is withdrawn; made by `Directory.announce`."""
 
-    def __init__(self, directory: Directory, lease: Lease) -> None:
+    def __init__(self, directory: Directory, lease: LeasedEntry) -> None:
         self._directory = directory
         self.lease = lease
         """What was last sent."""
@@ -90,7 +91,7 @@ class Directory:
         other than letters, digits, '.', '_' and '-', or values that are not JSON; EngineError without a connection.
         """
         lease = check_lease(
-            Lease(kind=kind, name=name, owner=secrets.token_hex(8), seconds=lease_seconds, value=_plain(value))
+            LeasedEntry(kind=kind, name=name, owner=secrets.token_hex(8), seconds=lease_seconds, value=_plain(value))
         )
         announcement = Announcement(self, lease)
         if not self.send(announcement, lease, new=True, exclusive=exclusive):
@@ -144,7 +145,9 @@ class Directory:
         """Close."""
         self.close()
 
-    def send(self, announcement: Announcement, lease: Lease, *, new: bool = False, exclusive: bool = False) -> bool:
+    def send(
+        self, announcement: Announcement, lease: LeasedEntry, *, new: bool = False, exclusive: bool = False
+    ) -> bool:
         """Write or renew an entry; return whether it is still this process's."""
         begun = monotonic()
         if not self._store.put(lease, new=new, exclusive=exclusive):
@@ -213,6 +216,20 @@ def open_directory(url: str, key: bytes, *, timeout_seconds: float = 10.0) -> Di
 
         return Directory(FolderStore(Path(unquote(parts.path)), key), url)
     raise ConfigError(f"directory is {url!r}, {expected}")
+
+
+def read_key(path: str) -> bytes:
+    """Return the key in a file. Raises ConfigError for one that is missing, too short, or readable by other users."""
+    try:
+        file = Path(path).expanduser()
+        mode, key = file.stat().st_mode, file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the key of the directory: {error}") from error
+    if mode & 0o077:
+        raise ConfigError(f"{path} can be read by other users (mode {mode & 0o777:o}); chmod 600 {path}")
+    if len(key) < MIN_KEY_BYTES:
+        raise ConfigError(f"{path} has {len(key)} bytes, expected at least {MIN_KEY_BYTES} random ones")
+    return key
 
 
 def _plain(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import EngineError, UsageError
-from areal.infra.directory.lease import MAX_VALUE_BYTES, Lease, check_lease
+from areal.infra.directory.lease import MAX_VALUE_BYTES, LeasedEntry, check_lease
 from areal.utils.atomic import atomic_write
 from areal.utils.logging import getLogger
 
@@ -48,7 +48,7 @@ class FolderStore:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._clock.touch(mode=0o600)
 
-    def put(self, lease: Lease, *, new: bool, exclusive: bool) -> bool:
+    def put(self, lease: LeasedEntry, *, new: bool, exclusive: bool) -> bool:
         """See `LeaseStore.put`."""
         path = self._path(lease)
         with self._reachable(), self._locked():
@@ -64,7 +64,7 @@ class FolderStore:
                 self._forget(path.parent)
         return True
 
-    def drop(self, lease: Lease) -> None:
+    def drop(self, lease: LeasedEntry) -> None:
         """See `LeaseStore.drop`."""
         path = self._path(lease)
         with self._reachable(), self._locked():
@@ -97,7 +97,7 @@ class FolderStore:
         with contextlib.suppress(OSError):
             self._clock.unlink(missing_ok=True)
 
-    def _path(self, lease: Lease) -> Path:
+    def _path(self, lease: LeasedEntry) -> Path:
         check_lease(lease)  # its kind and name are parts of a path
         return self._folder / lease.kind / f"{lease.name}.json"
 
@@ -106,7 +106,7 @@ class FolderStore:
         self._clock.touch(mode=0o600)
         return self._clock.stat().st_mtime
 
-    def _live(self, path: Path, now: float) -> Lease | None:
+    def _live(self, path: Path, now: float) -> LeasedEntry | None:
         found = self._read(path)
         if found is None:
             return None
@@ -121,7 +121,7 @@ class FolderStore:
             if found is not None and now - found[1] > _FORGET_LEASES * found[0].seconds:
                 path.unlink(missing_ok=True)
 
-    def _read(self, path: Path) -> tuple[Lease, float] | None:
+    def _read(self, path: Path) -> tuple[LeasedEntry, float] | None:
         """Return an entry and the time of its last renewal; None without one that was written with the key."""
         try:
             # Opened and asked through the descriptor: network file systems then ask the server.
@@ -135,7 +135,7 @@ class FolderStore:
         try:
             found = json.loads(data)
             if hmac.compare_digest(str(found["proof"]).encode(), self._proof(found["lease"]).encode()):
-                return check_lease(Lease(**found["lease"])), written
+                return check_lease(LeasedEntry(**found["lease"])), written
         except (ValueError, TypeError, KeyError, UsageError):
             pass
         if path not in self._warned:
@@ -143,7 +143,7 @@ class FolderStore:
             _logger.warning("%s was not written with this job's key and is ignored", path)
         return None
 
-    def _sealed(self, lease: Lease) -> str:
+    def _sealed(self, lease: LeasedEntry) -> str:
         fields = asdict(lease)
         return json.dumps({"lease": fields, "proof": self._proof(fields)})
 

@@ -22,7 +22,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class LeasedEntry:
     """One entry as its owner last sent it."""
 
     kind: str
@@ -40,14 +40,14 @@ class LeaseStore(Protocol):
     All raise EngineError when the store cannot be reached or does not accept the key.
     """
 
-    def put(self, lease: Lease, *, new: bool, exclusive: bool) -> bool:
+    def put(self, lease: LeasedEntry, *, new: bool, exclusive: bool) -> bool:
         """Write or renew; return False, and change nothing, when the name belongs to another live owner.
 
         new: the first call of an announcement, which takes the name over unless it is `exclusive`.
         """
         ...
 
-    def drop(self, lease: Lease) -> None:
+    def drop(self, lease: LeasedEntry) -> None:
         """Remove the entry if it still belongs to the lease's owner."""
         ...
 
@@ -73,7 +73,7 @@ def check_word(word: object, what: str) -> str:
     return word
 
 
-def check_lease(lease: Lease) -> Lease:
+def check_lease(lease: LeasedEntry) -> LeasedEntry:
     """Return it. Raises UsageError for names, times or values that a store does not take."""
     check_word(lease.kind, "kind")
     check_word(lease.name, "name")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from areal.api import EngineError, UsageError
 from areal.infra.directory.channel import Channel, ChannelError
-from areal.infra.directory.lease import MAX_VALUE_BYTES, Lease, check_lease, check_word
+from areal.infra.directory.lease import MAX_VALUE_BYTES, LeasedEntry, check_lease, check_word
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -132,10 +132,10 @@ class DirectoryServer:
             match request:
                 case {"do": "put", "lease": dict() as fields, "new": bool() as new, "exclusive": bool() as exclusive}:
                     return json.dumps(
-                        {"ok": self._table.put(check_lease(Lease(**fields)), new=new, exclusive=exclusive)}
+                        {"ok": self._table.put(check_lease(LeasedEntry(**fields)), new=new, exclusive=exclusive)}
                     )
                 case {"do": "drop", "lease": dict() as fields}:
-                    self._table.drop(check_lease(Lease(**fields)))
+                    self._table.drop(check_lease(LeasedEntry(**fields)))
                     return json.dumps({"ok": True})
                 case {"do": "list", "kind": str() as kind, "count": int() as count, "seconds": int() | float() as most}:
                     check_word(kind, "kind")
@@ -175,12 +175,12 @@ class _LeaseTable:
     """The leases of all kinds, by this process's monotonic clock. Used by one event loop."""
 
     def __init__(self) -> None:
-        self._held: dict[str, dict[str, tuple[Lease, float]]] = {}
+        self._held: dict[str, dict[str, tuple[LeasedEntry, float]]] = {}
         """Kind, name to lease and the time at which it ends."""
         self._listings: dict[str, str] = {}
         self._waiting: dict[str, list[tuple[int, asyncio.Future[None]]]] = {}
 
-    def put(self, lease: Lease, *, new: bool, exclusive: bool) -> bool:
+    def put(self, lease: LeasedEntry, *, new: bool, exclusive: bool) -> bool:
         held = self._live(lease.kind)
         before = held.get(lease.name)
         if before is not None and before[0].owner != lease.owner and (exclusive or not new):
@@ -195,7 +195,7 @@ class _LeaseTable:
                 future.set_result(None)
         return True
 
-    def drop(self, lease: Lease) -> None:
+    def drop(self, lease: LeasedEntry) -> None:
         held = self._live(lease.kind)
         if lease.name in held and held[lease.name][0].owner == lease.owner:
             del held[lease.name]
@@ -220,7 +220,7 @@ class _LeaseTable:
             self._listings[kind] = json.dumps({"ok": {name: held[name][0].value for name in sorted(held)}})
         return self._listings[kind]
 
-    def _live(self, kind: str) -> dict[str, tuple[Lease, float]]:
+    def _live(self, kind: str) -> dict[str, tuple[LeasedEntry, float]]:
         held, now = self._held.setdefault(kind, {}), monotonic()
         for name in [name for name, (_, end) in held.items() if end <= now]:
             del held[name]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _logger = getLogger(__name__)
 _LONGEST_PAUSE_SECONDS: Final = 60.0
 _REMIND_SECONDS: Final = 60.0
-_PATIENCE_SECONDS: Final = 45.0
+PATIENCE_SECONDS: Final = 45.0
 """Longer than the lease of a trainer that has died and is restarted."""
 _RELEASE_SECONDS: Final = 2.0
 
@@ -51,11 +51,11 @@ class AddressPool:
         health: Callable[[str, float], bool],
         release: Callable[[str, float], None],
         config: SupervisorConfig,
-        patience_seconds: float = _PATIENCE_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._release = release
         self._monitors = [
-            _AddressMonitor(
+            AddressMonitor(
                 f"{name}-{index}",
                 url,
                 identify=identify,
@@ -70,6 +70,11 @@ class AddressPool:
     def size(self) -> int:
         """Number of addresses."""
         return len(self._monitors)
+
+    @property
+    def may_grow(self) -> bool:
+        """False: the addresses are given. For a list that changes see `areal.infra.supervisor.discovery`."""
+        return False
 
     def start(self, listener: ServerListener) -> None:
         """See `ServerPool.start`."""
@@ -91,8 +96,8 @@ class AddressPool:
                     self._release(monitor.url, _RELEASE_SECONDS)
 
 
-class _AddressMonitor:
-    """Polls one address: announces its server, watches it, and polls again once it is gone."""
+class AddressMonitor:
+    """Polls one address: announces its server, watches it, and polls again once it is gone. See `AddressPool`."""
 
     def __init__(
         self,
@@ -111,8 +116,22 @@ class _AddressMonitor:
         """Incarnation that could not be admitted, how often, and since when."""
         self._given_up = ""
 
+        self._draining = False
+        self._removed = ""
+
     def start(self, listener: ServerListener) -> None:
+        """Start watching in a thread."""
         self.watch.start(self._run, listener)
+
+    def drain(self) -> None:
+        """Let the server finish its requests and send it no others; it is left alone when they are done."""
+        self._draining = True
+        self.watch.wake()
+
+    def remove(self, reason: str) -> None:
+        """Stop watching, soon; `listener` is notified that the server in use, if any, is gone."""
+        self._removed = reason
+        self.watch.request_stop()
 
     def join(self) -> bool:
         """Wait for the thread; return whether a server was in use until now."""
@@ -128,6 +147,8 @@ class _AddressMonitor:
             if self.watch.ending:
                 return
             self.watch.leave()
+            if self._draining:
+                return
             lasted = monotonic() - begun > self._config.restart_reset_seconds
             if at_fault and not lasted:
                 self._refuse(listener, instance.incarnation, reason)
@@ -138,7 +159,7 @@ class _AddressMonitor:
     def _find(self) -> ServerInstance | None:
         """Wait for a server; None when asked to end."""
         reminded = -_REMIND_SECONDS
-        while not self.watch.ending:
+        while not self.watch.ending and not self._draining:
             try:
                 incarnation, _ = self._identify(self.url, self._config.health_timeout_seconds)
             except (ArealError, OSError) as error:
@@ -162,8 +183,11 @@ class _AddressMonitor:
         self._given_up = ""
         _logger.info("%s is in use at %s (incarnation %s)", self.watch.name, self.url, instance.incarnation)
         reason, at_fault = self._watch(instance)
-        if not self.watch.ending:
-            listener.server_down(instance, reason)
+        if self._draining and not self.watch.ending:
+            listener.server_draining(instance)
+            reason = "it was drained"
+        if not self.watch.ending or self._removed:
+            listener.server_down(instance, self._removed or reason)
         return reason, at_fault
 
     def _watch(self, instance: ServerInstance) -> tuple[str, bool]:
@@ -172,6 +196,8 @@ class _AddressMonitor:
             self.watch.pause(self._config.poll_seconds)
             if self.watch.evicted is not None:
                 return f"evicted: {self.watch.evicted}", True
+            if self._draining:
+                return "it is drained", False
             try:
                 incarnation, is_ours = self._identify(self.url, self._config.health_timeout_seconds)
             except ConnectionRefusedError as error:

@@ -69,15 +69,19 @@ def serve(
     log_folder: Path,
     stop: StopRequest,
     on_ready: Callable[[Standing], None],
+    on_stop: Callable[[Standing], None] | None = None,
+    reached_at: str = "",
 ) -> Standing:
-    """Run until asked to stop; the server then has grace_seconds. Raises EngineError with the end of its log when it
+    """Run until asked to stop; then on_stop is called, and the server has grace_seconds. reached_at: address by which
+    others reach `host`, when it is another one. Raises EngineError with the end of its log when it
     ends by itself or is not ready within startup_seconds."""
     incarnation = new_incarnation()
-    standing = Standing(url=url_of(host, port), incarnation=incarnation, log=str(log_folder / f"{incarnation}.log"))
+    log_path = log_folder / f"{incarnation}.log"
+    standing = Standing(url=url_of(reached_at or host, port), incarnation=incarnation, log=str(log_path))
     process = ServerProcess(
         command.arguments,
         environment=command.environment,
-        log_path=log_folder / f"{incarnation}.log",
+        log_path=log_path,
         incarnation=incarnation,
         grace_seconds=config.grace_seconds,
     )
@@ -94,6 +98,8 @@ def serve(
         while not stop.requested:
             _require_alive(process)
             time.sleep(_POLL_INTERVAL_SECONDS)
+        if on_stop is not None:
+            on_stop(standing)
     finally:
         process.stop()
     return standing

@@ -68,6 +68,11 @@ class LocalSupervisor:
         """Number of servers, whatever their state."""
         return len(self._servers)
 
+    @property
+    def may_grow(self) -> bool:
+        """False: it has all the servers it ever has."""
+        return False
+
     def start(self, listener: ServerListener) -> None:
         """See `ServerPool.start`."""
         for one in self._servers:

@@ -56,6 +56,15 @@ class Watch:
         self.ending = True
         self._wake.set()
 
+    def wake(self) -> None:
+        """End a pause."""
+        self._wake.set()
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread was started and has not ended."""
+        return self._thread is not None and self._thread.is_alive()
+
     def join(self) -> bool:
         """Wait for the end of the thread; return whether it was running. Idempotent."""
         thread, self._thread = self._thread, None

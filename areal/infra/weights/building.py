@@ -21,10 +21,11 @@ def build_carrier(
     run_directory: Path,
     device: str,
     model_config: Mapping[str, object],
+    elsewhere: bool = False,
     addresses: Sequence[str] = (),
 ) -> WeightCarrier:
-    """device: of the trained model. model_config: content of its config.json, for servers that load folders. addresses:
-    of servers that may be on other machines."""
+    """device: of the trained model. model_config: content of its config.json, for servers that load folders. elsewhere:
+    whether servers may be on other machines. addresses: URLs that are reached by the way to them."""
     if config.carrier == "disk":
         from areal.infra.weights.files import FileCarrier
 
@@ -45,5 +46,5 @@ def build_carrier(
         device=device if backend == "nccl" else "cpu",
         bucket_bytes=config.bucket_mb * 2**20,
         timeout_seconds=config.timeout_seconds,
-        host=config.host or own_address(addresses, setting="weights.host"),
+        host=config.host or own_address(addresses, several_hosts=elsewhere, setting="weights.host"),
     )

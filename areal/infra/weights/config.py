@@ -26,7 +26,7 @@ class WeightTransferConfig(Config):
     """Of broadcast; auto is nccl when the trained model is on a CUDA device, else gloo."""
     host: str = ""
     """Name or address of this machine that servers reach for a broadcast; empty: found out where some are elsewhere
-    (servers.addresses), else 127.0.0.1."""
+    (servers.addresses, servers.directory), else 127.0.0.1."""
     bucket_mb: int = number(256, at_least=1)
     """Tensors travel by broadcast in buffers of at most this many MiB."""
     timeout_seconds: float = number(300.0, above=0)

@@ -439,7 +439,7 @@ def _server_problems(config: PPOConfig) -> Iterator[tuple[str, str | RegistryErr
         return
     if importlib.util.find_spec("aiohttp") is None:
         yield "rollout.engine", f"{name} needs the client's packages: pip install 'areal[servers]'"
-    if config.servers.addresses:
+    if config.servers.are_given:
         return  # whoever starts the servers needs the program, here or elsewhere
     python = {"vllm": config.vllm.python, "sglang": config.sglang.python}[name]
     if shutil.which(python) is None:

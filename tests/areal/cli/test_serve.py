@@ -17,6 +17,7 @@ import pytest
 
 from areal.cli import main as cli
 from areal.engine.server.client import is_healthy
+from areal.infra.directory import open_directory
 
 ROOT = Path(__file__).resolve().parents[3]
 _spec = importlib.util.spec_from_file_location("program", ROOT / "tests/areal/engine/contract/vllm_program.py")
@@ -127,6 +128,36 @@ def test_it_serves_until_it_is_asked_to_end_and_leaves_nothing(start, tmp_path):
     assert f"serving at {standing['url']}" in process.stderr
     assert not is_healthy(standing["url"], 1.0)
     assert not file.exists()
+
+
+@pytest.mark.exhaustive
+def test_a_server_with_a_directory_announces_itself_and_withdraws_when_it_ends(start, tmp_path):
+    key = tmp_path / "key"
+    key.write_bytes(b"of this test and nobody else's")
+    key.chmod(0o600)
+    url = f"file://{tmp_path}/meet"
+    where = (f"servers.directory={url}", f"servers.directory_key={key}")
+    process = start(*where, "weights.carrier=disk", "--name", "n1.gpu0")
+    try:
+        with open_directory(url, key.read_bytes()) as directory:
+            (name, entry), *_ = directory.wait_for("server", 1, 60).items()
+            assert name == "n1.gpu0"
+            assert is_healthy(entry["url"], 5.0)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 143
+            assert directory.entries("server") == {}
+    finally:
+        process.kill()
+    assert "announced as n1.gpu0" in process.stderr
+
+
+def test_a_key_that_others_can_read_is_refused(config, tmp_path, capsys):
+    key = tmp_path / "key"
+    key.write_bytes(b"of this test and nobody else's")
+    key.chmod(0o644)
+    code, facts = answer(capsys, config, "servers.directory=tcp://127.0.0.1:9", f"servers.directory_key={key}")
+    assert code == 2
+    assert "can be read by other users" in facts["error"]
 
 
 @pytest.mark.exhaustive

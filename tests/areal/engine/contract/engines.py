@@ -311,6 +311,7 @@ class RunningServer:
     """`ServerPool` over one server that somebody else ends."""
 
     size = 1
+    may_grow = False
     incarnation = "life-0"
 
     def __init__(self, url: str) -> None:

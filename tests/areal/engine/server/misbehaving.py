@@ -209,6 +209,8 @@ def _spans(labels: list[str]) -> list[dict]:
 class Pool:
     """`ServerPool` over servers that run already: announces them, and brings a evicted one back as another life."""
 
+    may_grow = False
+
     def __init__(self, *servers: MisbehavingServer, restarts: int = 10) -> None:
         self.servers, self.restarts = list(servers), restarts
         self.size = len(servers)
