@@ -205,6 +205,10 @@ class WeightCarrier(Protocol):
         """Let go of all versions but this one; a base stays."""
         ...
 
+    def can_send(self, published: PublishedWeights) -> bool:
+        """Whether the version can be sent now: not if it is kept nowhere and training has gone on."""
+        ...
+
     def routes(
         self, published: PublishedWeights, servers: Sequence[ServerInstance], workers: Sequence[int]
     ) -> list[WeightRoute]:

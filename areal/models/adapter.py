@@ -198,9 +198,14 @@ class TableAdapter(StateDictAdapter):
                 on_disk |= unit.write(state_dict)
         return on_disk
 
+    @property
+    def units(self) -> tuple[StoredUnit, ...]:
+        """What is stored together, in the order of our names."""
+        return tuple(dict.fromkeys(self._units.values()))
+
     def names_on_disk(self) -> list[str]:
         """Return the names of everything that is stored."""
-        return [name for unit in dict.fromkeys(self._units.values()) for name in unit.on_disk]
+        return [name for unit in self.units for name in unit.on_disk]
 
     def _row(self, name: str) -> Row:
         """Return the row for one of our names: the longest that names it or a module around it, or the usual one."""

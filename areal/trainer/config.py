@@ -345,8 +345,12 @@ class PPOConfig(RunConfig):
     def _check_servers(self) -> None:
         """Check that the chosen server program can do what is asked."""
         name, given = self.rollout.engine, "directory" if self.servers.directory else "addresses"
-        if name == "sglang" and self.weights.carrier == "broadcast":
-            raise ConfigError("weights.carrier broadcast does not reach sglang servers; use shared_memory or disk")
+        if name == "sglang" and self.weights.carrier in ("broadcast", "shards"):
+            raise ConfigError(
+                f"weights.carrier {self.weights.carrier} does not reach sglang servers; use shared_memory or disk"
+            )
+        if name == "vllm" and self.weights.carrier == "shards":
+            self._check_shards()
         if name == "sglang" and self.weights.adapters == "alone":
             raise ConfigError("weights.adapters alone does not fit sglang servers; use auto or merged")
         if self.servers.are_given and name != "vllm":
@@ -359,6 +363,16 @@ class PPOConfig(RunConfig):
                 f"weights.carrier shared_memory reaches servers at http://127.0.0.1:PORT only, and servers.{given} "
                 "names others; use disk with a weights.folder that all machines see, or broadcast"
             )
+
+    def _check_shards(self) -> None:
+        """Check that weights can be streamed from shards."""
+        way = "use broadcast, disk or shared_memory"
+        if self.actor.lora is not None:
+            raise ConfigError(f"weights.carrier shards sends whole models, and actor.lora trains adapters; {way}")
+        if self.model.implementation != "native":
+            raise ConfigError(f"weights.carrier shards needs model.implementation native; {way}")
+        if self.archon is not None and self.archon.engine == "megatron":
+            raise ConfigError(f"weights.carrier shards needs archon.engine native; {way}")
 
     def _check_ratios(self) -> None:
         """Check for importance ratios that would silently be wrong, or 1 everywhere."""

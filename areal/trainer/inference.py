@@ -76,6 +76,7 @@ def _with_servers(
         model_config=model.content,
         elsewhere=not config.servers.all_local,
         addresses=_towards_servers(config),
+        streams=actor.streams(),
     )
     weights = served_weights(config, actor)
     return ServerEngine(

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     from areal.api import TeacherScores, Trajectory
     from areal.engine.train.divided import DividedBatch
+    from areal.infra.weights.layout import StreamLayout
+    from areal.infra.weights.shards import StreamingRanks
+    from areal.infra.weights.stream import StreamOrder, StreamOutcome
     from areal.trainer.config import PPOConfig
     from areal.trainer.rank_group import Distributed
 
@@ -239,6 +242,10 @@ class Policy:
 
     def __init__(self, config: PPOConfig, models: Distributed[PolicyModels], tokenizer: Any) -> None:
         self._config, self._models, self._tokenizer = config, models, tokenizer
+        self._outline: Mapping[str, Tensor] | None = None
+        """Of weights that never are in one place."""
+        if config.weights.carrier == "shards" and config.rollout.engine != "embedded":
+            self._outline = models.run(PolicyModels.open_streams)
 
     @property
     def model(self) -> nn.Module:
@@ -253,12 +260,19 @@ class Policy:
         return actor.model if actor.ranks.is_alone else self._assembled()
 
     def weights(self) -> Mapping[str, Tensor]:
-        """See `TrainEngine.weights`: of the whole model."""
-        return self._models.run(PolicyModels.weights)
+        """See `TrainEngine.weights`: of the whole model; without memory where they are streamed from shards."""
+        return self._models.run(PolicyModels.weights) if self._outline is None else self._outline
 
     def publish(self, version: int) -> Mapping[str, Tensor]:
-        """Return the weights, as those of `version`."""
-        return self._models.run(PolicyModels.publish, version)
+        """Return the same, as those of `version`."""
+        if self._outline is None:
+            return self._models.run(PolicyModels.publish, version)
+        self._models.run(PolicyModels.set_version, version)
+        return self._outline
+
+    def streams(self) -> StreamingRanks | None:
+        """See `ServedPolicy.streams`."""
+        return None if self._outline is None else LedStreams(self._models)
 
     def forward_logp(self, batch: PaddedBatch) -> Tensor:
         """See `TrainEngine.forward_logp`."""
@@ -278,3 +292,23 @@ class Policy:
         frozen = frozenset(name for name, value in model.named_parameters() if not value.requires_grad)
         replace_weights(model, self.weights(), version=self._models.local.actor.version, frozen=frozen)
         return model
+
+
+class LedStreams:
+    """The ranks that stream weights, as rank 0 leads them: `areal.infra.weights.shards.StreamingRanks`."""
+
+    def __init__(self, models: Distributed[PolicyModels]) -> None:
+        self._models = models
+
+    def layout(self) -> StreamLayout:
+        """See `StreamingRanks`."""
+        return self._models.local.opened_streams.model.layout
+
+    def is_at(self, version: int) -> bool:
+        """See `StreamingRanks`."""
+        return self._models.local.opened_streams.is_at(version)
+
+    def stream(self, order: StreamOrder, store: Any) -> StreamOutcome | None:
+        """See `StreamingRanks`."""
+        self._models.local.opened_streams.store = store
+        return self._models.run(PolicyModels.stream_weights, order)

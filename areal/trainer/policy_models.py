@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from areal.api import TeacherScores
     from areal.engine.train.divided import DividedBatch
     from areal.engine.train.engine import TrainingEngine
+    from areal.infra.weights.stream import StreamOrder, StreamOutcome
     from areal.trainer.assembly import LogpScorer
     from areal.trainer.config import PPOConfig
+    from areal.trainer.shard_streams import RankStreams
     from areal.trainer.teachers import LocalTeachers
 
 
@@ -81,6 +83,7 @@ class PolicyModels:
         self.critic = critic
         self.reference = reference
         self.teachers = teachers
+        self._streams: RankStreams | None = None
         engines = {"actor": actor} if critic is None else {"actor": actor, "critic": critic}
         # Of the trained models; the reference is rebuilt from the run's start.
         self.states = EngineStates(engines, together="learner")
@@ -117,6 +120,28 @@ class PolicyModels:
         """Return the same, as `version`."""
         self.actor.set_version(version)
         return self.weights()
+
+    def open_streams(self) -> Mapping[str, Tensor]:
+        """Plan how weights are streamed; return the parameters without memory. Called by all ranks together."""
+        from areal.trainer.shard_streams import RankStreams
+
+        self._streams = RankStreams(self.actor, self.config.weights, served_dtype=self.config.servers.dtype)
+        return self._streams.outline
+
+    @property
+    def opened_streams(self) -> RankStreams:
+        """What `open_streams` made."""
+        assert self._streams is not None, "open_streams comes first"
+        return self._streams
+
+    def set_version(self, version: int) -> None:
+        """Note that the present weights are `version`, which is streamed and not handed out."""
+        self.actor.set_version(version)
+        self.opened_streams.published(version)
+
+    def stream_weights(self, order: StreamOrder) -> StreamOutcome | None:
+        """Do this rank's part of streaming the present weights; see `areal.infra.weights.shards`."""
+        return self.opened_streams.stream(order)
 
     def forward_logp(self, batch: DividedBatch) -> Tensor:
         """See `areal.api.TrainEngine`: of the actor."""

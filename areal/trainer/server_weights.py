@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from areal.api import PaddedBatch
     from areal.engine.config import LoraConfig
     from areal.engine.server.publishing import AdapterBase
+    from areal.infra.weights.shards import StreamingRanks
     from areal.trainer.config import ModelConfig, PPOConfig
 
 _logger = getLogger(__name__)
@@ -39,6 +40,10 @@ class ServedPolicy(Protocol):
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return what training changes, by our names."""
+        ...
+
+    def streams(self) -> StreamingRanks | None:
+        """Return the ranks that stream weights from their shards; None where weights are handed out."""
         ...
 
     def forward_logp(self, batch: PaddedBatch) -> Tensor:

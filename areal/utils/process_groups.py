@@ -27,16 +27,19 @@ def connect_store(host: str, port: int, *, world_size: int, timeout_seconds: flo
     return TCPStore(host, port, world_size, is_master=False, timeout=limit, wait_for_workers=False)
 
 
-def join_group(store: Any, *, rank: int, world_size: int, backend: str, timeout_seconds: float) -> Any:
+def join_group(
+    store: Any, *, rank: int, world_size: int, backend: str, timeout_seconds: float, name: str = "areal"
+) -> Any:
     """Meet the other ranks at the store; returns the group, to be handed to `broadcast`.
 
-    backend: "gloo" or "nccl". Raises RuntimeError, or a subclass, when the others do not come in time.
+    backend: "gloo" or "nccl". name: of the group among those that meet at this store. Raises RuntimeError, or a
+    subclass, when the others do not come in time.
     """
     from torch.distributed import ProcessGroupGloo
     from torch.distributed.distributed_c10d import PrefixStore
 
     limit = timedelta(seconds=timeout_seconds)
-    prefixed = PrefixStore(f"areal-{backend}", store)
+    prefixed = PrefixStore(f"{name}-{backend}", store)
     if backend == "gloo":
         return ProcessGroupGloo(prefixed, rank, world_size, limit)
     from torch.distributed import ProcessGroupNCCL  # not in every build of torch
@@ -44,6 +47,36 @@ def join_group(store: Any, *, rank: int, world_size: int, backend: str, timeout_
     options = ProcessGroupNCCL.Options()
     options._timeout = limit
     return ProcessGroupNCCL(prefixed, rank, world_size, options)
+
+
+def send(group: Any, tensor: Any, rank: int, tag: int) -> None:
+    """Send `tensor` to one rank; returns when it may be changed."""
+    group.send([tensor], rank, tag).wait()
+
+
+def receive(group: Any, tensor: Any, rank: int, tag: int) -> Any:
+    """Begin to receive into `tensor` what a rank sends with this tag; call `wait()` of the result."""
+    return group.recv([tensor], rank, tag)
+
+
+def say(group: Any, text: str, device: Any) -> None:
+    """Send a text from rank 0 to all others."""
+    import torch
+
+    data = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(device)
+    broadcast(group, torch.tensor([data.numel()], device=device))
+    broadcast(group, data)
+
+
+def hear(group: Any, device: Any) -> str:
+    """Receive a text from rank 0."""
+    import torch
+
+    size = torch.zeros(1, dtype=torch.int64, device=device)
+    broadcast(group, size)
+    data = torch.empty(int(size), dtype=torch.uint8, device=device)
+    broadcast(group, data)
+    return bytes(data.cpu().tolist()).decode()
 
 
 def broadcast(group: Any, tensor: Any) -> None:

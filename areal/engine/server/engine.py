@@ -164,6 +164,7 @@ class ServerEngine:
         try:
             self._loop.run(self._end_requests())
         finally:
+            self._loop.run(self._end_admissions())
             self._pool.close()
             self._loop.run(self._client.close())
             self._loop.close()
@@ -250,6 +251,9 @@ class ServerEngine:
         await self._members.update(published, probe)
         self._version = published.manifest.version
         self._tally["weight_updates"] += 1
+
+    async def _end_admissions(self) -> None:
+        self._members.close()
 
     async def _end_requests(self) -> None:
         """Let requests return their tokens so far; those that take too long are cancelled with the loop."""

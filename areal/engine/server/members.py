@@ -54,6 +54,8 @@ class Members:
         self.updater = WeightUpdater(adapter=adapter, client=client, carrier=carrier, config=config, failed=self.evict)
         # One change of weights, or of paused and running, at a time; servers that come up wait for it.
         self._lock = asyncio.Lock()
+        self._joining: dict[Server, asyncio.Future[None]] = {}
+        """Servers that wait for the next version."""
         self._no_update_in_progress = asyncio.Event()
         self._no_update_in_progress.set()
 
@@ -105,15 +107,37 @@ class Members:
             )
         server = Server(instance=instance, capabilities=capabilities, version=-1, base=capabilities.base)
         async with self._lock:
-            if not await self.updater.push([server], self._published, self._probe, paused=False):
-                raise EngineError(f"{server.where} did not take weights of version {self.version}")
-            if self.fleet.paused:
-                await self._pause_one(server)
-            server.serving = True
-            self.fleet.servers[instance.name] = server
-            self.fleet.retired.pop(instance.name, None)
-            self.tally["starts"] += 1
-            self.fleet.changed()
+            if self._carrier.can_send(self._published):
+                try:
+                    if not await self.updater.push([server], self._published, self._probe, paused=False):
+                        raise EngineError(f"{server.where} did not take weights of version {self.version}")
+                    return await self._let_in(server)
+                except EngineError:
+                    if self._carrier.can_send(self._published):
+                        raise
+        # Nobody has the weights of this version any more.
+        _logger.info("%s gets the next version, before its first request", server.where)
+        joined = self._joining[server] = asyncio.get_running_loop().create_future()
+        try:
+            await joined
+        finally:
+            del self._joining[server]
+
+    async def _let_in(self, server: Server) -> None:
+        """Send requests to a server that has the weights."""
+        if self.fleet.paused:
+            await self._pause_one(server)
+        server.serving = True
+        self.fleet.servers[server.instance.name] = server
+        self.fleet.retired.pop(server.instance.name, None)
+        self.tally["starts"] += 1
+        self.fleet.changed()
+
+    def close(self) -> None:
+        """Admit no further servers."""
+        for joined in self._joining.values():
+            if not joined.done():
+                joined.set_exception(EngineError("the engine is closed"))
 
     async def _identify(self, instance: ServerInstance) -> Capabilities:
         """Ask what the server can do. Raises EngineError when it is not the expected one."""
@@ -188,13 +212,29 @@ class Members:
         async with self._lock:
             self._no_update_in_progress.clear()
             try:
-                done = await self.updater.push(self.fleet.present, published, probe, paused=self.fleet.paused)
+                joining = list(self._joining)
+                done = await self.updater.push(
+                    [*self.fleet.present, *joining], published, probe, paused=self.fleet.paused
+                )
                 if not done and self.is_hopeless():
                     raise EngineError(f"no server is left to take weights of version {published.manifest.version}")
                 self._published, self._probe = published, probe
+                for server in joining:
+                    await self._join_in(server, server in done)
             finally:
                 self._carrier.keep_only(self.version)
                 self._no_update_in_progress.set()
+
+    async def _join_in(self, server: Server, has_weights: bool) -> None:
+        """Admit a server that waited for a version, or not."""
+        joined = self._joining.get(server)
+        if joined is None or joined.done():
+            return
+        if has_weights:
+            await self._let_in(server)
+            joined.set_result(None)
+        else:
+            joined.set_exception(EngineError(f"{server.where} did not take weights"))
 
     async def pause(self) -> None:
         """Return once no token is being computed. Idempotent."""

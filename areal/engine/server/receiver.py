@@ -7,13 +7,14 @@ puts the tensors into the model.
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from areal.engine.server.adapters import AdaptedWeights
-from areal.utils.process_groups import broadcast, connect_store, join_group
+from areal.utils.process_groups import broadcast, connect_store, hear, join_group
 from areal.utils.tensors import bucket_bytes, buckets, digests, dtype_name, listing_digest, views
 
 if TYPE_CHECKING:
@@ -76,6 +77,9 @@ class WeightReceiver:
         self._base: dict[str, torch.Tensor] = {}
         self._identity = ""
         self._group: Any = None
+        self._store: Any = None
+        self._collectors: dict[int, Any] = {}
+        self._digests: dict[str, str] = {}
         self._session: tuple[Any, ...] = ()
 
     @property
@@ -98,6 +102,8 @@ class WeightReceiver:
                 f"{self._identity or 'none'}"
             )
         tensors = self._fetch(manifest, source)
+        if source["kind"] == "shards":
+            manifest = self._with_digests(manifest)
         verify(manifest, tensors)
         # In the order of the manifest: a file has its own.
         ordered = {entry["name"]: tensors[entry["name"]] for entry in manifest["tensors"]}
@@ -127,6 +133,8 @@ class WeightReceiver:
             return self._from_file(source)
         if source["kind"] == "broadcast":
             return self._from_broadcast(manifest, source)
+        if source["kind"] == "shards":
+            return self._from_shards(manifest, source)
         raise RefusedWeightsError(f"unknown kind of weight transfer {source['kind']!r}")
 
     def _keep(self, manifest: dict[str, Any], tensors: dict[str, torch.Tensor], *, lasting: bool) -> None:
@@ -175,6 +183,65 @@ class WeightReceiver:
             raise RefusedWeightsError(f"broadcast of weights failed: {error}") from error
         return tensors
 
+    def _from_shards(self, manifest: dict[str, Any], source: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """Receive a stream from the trainer's ranks; each bucket comes from the rank that collected it.
+
+        What the digests are is known only once everything was sent: they follow, see `_with_digests`.
+        """
+        entries = {entry["name"]: entry for entry in manifest["tensors"]}
+        device = self._device if source["backend"] == "nccl" else torch.device("cpu")
+        tensors: dict[str, torch.Tensor] = {}
+        self._digests = {}
+        try:
+            first = self._collector(0, source)
+            _require_success(json.loads(hear(first, device)))
+            for bucket in source["buckets"]:
+                run = [entries[name] for name in bucket["names"]]
+                buffer = torch.empty(bucket_bytes(run), dtype=torch.uint8, device=device)
+                broadcast(self._collector(bucket["collector"], source), buffer)
+                host = buffer.to("cpu")
+                tensors |= {entry["name"]: view for entry, view in zip(run, views(host, run), strict=True)}
+            end = json.loads(hear(first, device))
+            _require_success(end)
+            self._digests = end["digests"]
+        except (RuntimeError, ValueError, KeyError) as error:
+            self._collectors, self._session = {}, ()
+            raise RefusedWeightsError(f"the stream of weights failed: {error}") from error
+        except RefusedWeightsError:
+            self._collectors, self._session = {}, ()
+            raise
+        return tensors
+
+    def _with_digests(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Return the manifest with the digests that followed the stream."""
+        lacking = [entry["name"] for entry in manifest["tensors"] if entry["name"] not in self._digests]
+        if lacking:
+            raise RefusedWeightsError(f"no digest of {lacking[0]} followed the stream of weights")
+        tensors = [entry | {"digest": self._digests[entry["name"]]} for entry in manifest["tensors"]]
+        return manifest | {"tensors": tensors}
+
+    def _collector(self, index: int, source: dict[str, Any]) -> Any:
+        """Return the group of one of the trainer's collectors and all workers; joined when it is first needed."""
+        session = (source["host"], source["port"], source["session"])
+        if session != self._session:
+            self._collectors, self._session = {}, session
+            self._store = connect_store(
+                source["host"],
+                source["port"],
+                world_size=source["world_size"],
+                timeout_seconds=source["timeout_seconds"],
+            )
+        if index not in self._collectors:
+            self._collectors[index] = join_group(
+                self._store,
+                rank=source["rank"] + self._worker_index,
+                world_size=source["world_size"],
+                backend=source["backend"],
+                timeout_seconds=source["timeout_seconds"],
+                name=f"collector-{index}",
+            )
+        return self._collectors[index]
+
     def _join(self, source: dict[str, Any]) -> Any:
         session = (source["host"], source["port"], source["session"])
         if session != self._session:
@@ -194,6 +261,11 @@ class WeightReceiver:
             )
             self._session = session
         return self._group
+
+
+def _require_success(message: dict[str, Any]) -> None:
+    if "failed" in message:
+        raise RefusedWeightsError(f"the trainer gave the stream of weights up: {message['failed']}")
 
 
 def verify(manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:

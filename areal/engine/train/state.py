@@ -73,6 +73,10 @@ class EngineState:
         state = self._model.state_dict()
         return state if self._lora is None else {name: state[name] for name in self._optimizer.parameters}
 
+    def handed_out(self) -> dict[str, tuple[Tensor, torch.dtype]]:
+        """Return this rank's parts of `weights`, live, each with the dtype that it is rounded to."""
+        return {name: (tensor, self._dtype_of(name, tensor)) for name, tensor in self.own().items()}
+
     def exact(self) -> dict[str, Tensor]:
         """`own` with what checkpoints of shards hold in place of rounded parameters."""
         found = self.own()

@@ -62,6 +62,10 @@ class BroadcastCarrier:
         """See `WeightCarrier.keep_only`."""
         self._held = {number: held for number, held in self._held.items() if number in (version, BASE_VERSION)}
 
+    def can_send(self, published: PublishedWeights) -> bool:
+        """See `WeightCarrier.can_send`: it is kept."""
+        return True
+
     def routes(
         self, published: PublishedWeights, servers: Sequence[ServerInstance], workers: Sequence[int]
     ) -> list[WeightRoute]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from areal.api import WeightCarrier
     from areal.infra.weights.config import WeightTransferConfig
+    from areal.infra.weights.shards import StreamingRanks
 
 
 def build_carrier(
@@ -23,9 +24,13 @@ def build_carrier(
     model_config: Mapping[str, object],
     elsewhere: bool = False,
     addresses: Sequence[str] = (),
+    streams: StreamingRanks | None = None,
 ) -> WeightCarrier:
-    """device: of the trained model. model_config: content of its config.json, for servers that load folders. elsewhere:
-    whether servers may be on other machines. addresses: URLs that are reached by the way to them."""
+    """Return the carrier. device: of the trained model. model_config: content of its config.json, for servers that load
+    folders. elsewhere: whether servers may be on other machines. addresses: URLs that are reached by the way to them.
+    streams: the trainer's ranks, where weights are streamed from shards; without them, carrier shards is the same as
+    broadcast.
+    """
     if config.carrier == "disk":
         from areal.infra.weights.files import FileCarrier
 
@@ -41,10 +46,18 @@ def build_carrier(
     backend = ("nccl" if on_cuda else "gloo") if config.backend == "auto" else config.backend
     if backend == "nccl" and not on_cuda:
         raise ConfigError(f"backend nccl needs the trained model on a CUDA device, it is on {device!r}; use gloo")
+    travelling = device if backend == "nccl" else "cpu"
+    host = config.host or own_address(addresses, several_hosts=elsewhere, setting="weights.host")
+    if streams is not None:
+        from areal.infra.weights.shards import ShardCarrier
+
+        return ShardCarrier(
+            streams, backend=backend, device=travelling, timeout_seconds=config.timeout_seconds, host=host
+        )
     return BroadcastCarrier(
         backend=backend,
-        device=device if backend == "nccl" else "cpu",
+        device=travelling,
         bucket_bytes=config.bucket_mb * 2**20,
         timeout_seconds=config.timeout_seconds,
-        host=config.host or own_address(addresses, several_hosts=elsewhere, setting="weights.host"),
+        host=host,
     )

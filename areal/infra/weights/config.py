@@ -12,9 +12,10 @@ from areal.api import Config, number
 class WeightTransferConfig(Config):
     """How new weights reach inference servers."""
 
-    carrier: Literal["broadcast", "disk", "shared_memory"] = "shared_memory"
+    carrier: Literal["broadcast", "disk", "shards", "shared_memory"] = "shared_memory"
     """shared_memory: a file in memory that servers of this machine map; disk: a folder that all servers must see;
-    broadcast: a process group of the trainer and all servers' workers (sglang takes disk or shared_memory only)."""
+    broadcast: a process group of the trainer and all servers' workers; shards: the same, straight from the shards of
+    all ranks of the trainer, so that no host has a copy of the model (sglang takes disk or shared_memory only)."""
     adapters: Literal["alone", "auto", "merged"] = "auto"
     """What travels when adapters are trained (actor.lora). alone: the base once to each server, then adapters only,
     which its workers add to the base (vllm only); merged: the whole model every time; auto: alone where it can be."""
@@ -28,6 +29,8 @@ class WeightTransferConfig(Config):
     """Name or address of this machine that servers reach for a broadcast; empty: found out where some are elsewhere
     (servers.addresses, servers.directory), else 127.0.0.1."""
     bucket_mb: int = number(256, at_least=1)
-    """Tensors travel by broadcast in buffers of at most this many MiB."""
+    """Tensors travel by broadcast and from shards in buffers of at most this many MiB."""
+    collectors: int = number(8, at_least=1)
+    """With shards, so many ranks at most take turns in collecting buffers and sending them to servers."""
     timeout_seconds: float = number(300.0, above=0)
     """For one transfer, from the first byte to the last server."""

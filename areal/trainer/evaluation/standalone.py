@@ -64,6 +64,10 @@ class FrozenPolicy:
         """Return its parameters and buffers by our names."""
         return self.model.state_dict()
 
+    def streams(self) -> None:
+        """See `ServedPolicy.streams`: the model is whole."""
+        return
+
     def forward_logp(self, batch: PaddedBatch) -> Tensor:
         """See `areal.api.TrainEngine`."""
         from areal.engine.train.runner import FrozenModel

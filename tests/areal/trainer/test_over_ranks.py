@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import signal
 import subprocess
@@ -137,11 +138,12 @@ def launch(tmp_path):
     after the test."""
     started = []
 
-    def start(name, ranks, *, make=runs.sft, **changes):
+    def start(name, ranks, *, make=runs.sft, ways=None, **changes):
         folder = tmp_path / name
         folder.mkdir()
         config = make(changes.pop("run", folder / "run"), **changes)
-        config = runs.replace(config, archon=runs.ArchonConfig(parallel=runs.ParallelDims(dp_shard=-1)))
+        parallel = runs.ParallelDims(**(ways or {"dp_shard": -1}))
+        config = runs.replace(config, archon=runs.ArchonConfig(parallel=parallel))
         started.append(Launch(folder, config, ranks))
         return started[-1]
 
@@ -227,7 +229,18 @@ def test_four_ranks_then_two_then_one_continue_one_run(launch, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_servers_get_whole_weights_of_a_model_that_no_process_has(launch, tmp_path):
+@pytest.mark.parametrize(
+    ("carrier", "ways"),
+    [
+        ("shared_memory", {"dp_shard": 2}),
+        ("shards", {"dp_shard": 2}),
+        ("shards", {"tp": 2}),
+        ("shards", {"pp": 2}),
+        ("shards", {"dp_replicate": 2, "dp_shard": 2}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_servers_get_whole_weights_of_a_model_that_no_process_has(launch, tmp_path, carrier, ways):
     spec = importlib.util.spec_from_file_location("vllm_program", DOUBLE)
     double = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(double)
@@ -237,7 +250,7 @@ def test_servers_get_whole_weights_of_a_model_that_no_process_has(launch, tmp_pa
         "objective__preset": "grpo", "objective__entropy_coef": 0.5, "objective__kl": None, "critic": None,
         "objective__prox_logp": "recompute",
     }  # fmt: skip
-    found = launch("served", 2, make=runs.rl, **servers)
+    found = launch("served", math.prod(ways.values()), make=runs.rl, ways=ways, weights__carrier=carrier, **servers)
     _, errors = found.end()
     assert found.process.returncode == 0, errors
     steps = read_metrics(found.run / "metrics.jsonl")
