@@ -48,7 +48,7 @@ class RankStreams:
             units,
             everywhere,
             served_dtype=served_dtype,
-            bucket_bytes=config.bucket_mb * 2**20,
+            bucket_bytes=int(config.bucket_mb * 2**20),
             max_collectors=config.collectors,
         )
         self._session = 0
@@ -159,10 +159,13 @@ def _transfer_unit(
     }
     places = {tensor.untyped_storage()._cdata for tensor in values.values()}
     stored = unit.write(values)
+    first = stored[unit.on_disk[0]]
+    in_place = len(values) == 1 and first is values[unit.ours[0]] and first.dtype == served[unit.on_disk[0]].dtype
     return TransferUnit(
         parameters=tuple(parameters),
         stored=tuple(served),
         stored_bytes=tuple(tensor.nbytes for tensor in served.values()),
+        in_place=in_place,
         copied_bytes=sum(each.nbytes for each in stored.values() if each.untyped_storage()._cdata not in places),
     )
 

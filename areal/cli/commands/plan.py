@@ -10,7 +10,8 @@ examples:
 CONFIG is a configuration of `areal train`: its model, actor.dtype, gradient_checkpointing, logprob_chunk_size and
 max_tokens_per_micro_batch, and archon, which the options below change. Sizes of shards are those of the real plan,
 applied to a model without memory over processes that are only pretended; activations are estimated. Of a pipeline it
-says for which share of a step ranks wait. A plan that does not fit into --memory, less a tenth, is refused (exit code
+says for which share of a step ranks wait. With weights.carrier=shards, it adds what a version costs on its way to
+servers. A plan that does not fit into --memory, less a tenth, is refused (exit code
 2) with what it would need. docs/parallel.md explains the ways of splitting.
 """
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from areal.engine.archon.planning.shards import Shards
     from areal.engine.config import ArchonConfig
     from areal.models.parallel.dims import ParallelDims
+    from areal.models.parallel.schedules import PipelineLayout
     from areal.trainer.config import RunConfig
 
 
@@ -90,6 +92,8 @@ def run(arguments: argparse.Namespace) -> Report:
     limit = int(arguments.memory * (1 - estimate.RESERVE) * 2**30)
     needed = sum(item.num_bytes for item in held)
     tables = ["", "memory per rank", *_rows(held), "", "sent per rank and step", *(_rows(sent) or ["  nothing"])]
+    streamed = _streamed(config, dims, layout)
+    tables += _stream_rows(streamed) if streamed else []
     text = "\n".join([*_head(work, shards, idle), *tables])
     if needed > limit:
         raise ConfigError(
@@ -114,8 +118,39 @@ def run(arguments: argparse.Namespace) -> Report:
         "limit_bytes": limit,
         "communication": [_record(item) for item in sent],
         "communication_bytes": sum(item.num_bytes for item in sent),
+        "weights": streamed,
     }
     return Report(text=f"{text}\n\nfits: {_size(needed)} of {_size(limit)}", data=data)
+
+
+def _streamed(config: RunConfig, dims: ParallelDims, layout: PipelineLayout) -> dict[str, Any] | None:
+    """Return what one version costs on its way to servers; None where weights are not streamed from shards."""
+    from areal.trainer.config import PPOConfig
+
+    if not isinstance(config, PPOConfig) or config.rollout.engine != "vllm" or config.weights.carrier != "shards":
+        return None
+    from areal.trainer.configuration.validation import read_model_config
+    from areal.trainer.stream_plan import planned_stream, stream_numbers
+
+    return stream_numbers(planned_stream(config, read_model_config(config.model), dims, layout))
+
+
+def _stream_rows(numbers: dict[str, Any]) -> list[str]:
+    count = len(numbers["collectors"])
+    lines = [
+        ("to every worker", "stream_bytes", f"in {numbers['buckets']} buckets, by {count} collectors in turn"),
+        ("to collectors", "sent_by_rank_bytes", "at most, by one rank"),
+        ("by a collector", "broadcast_by_collector_bytes", "at most, once for all workers"),
+        (
+            "held by a collector",
+            "collector_peak_bytes",
+            "at most, beside the model: two buckets and what it puts together",
+        ),
+        ("held by another", "other_peak_bytes", "at most, beside the model: a part that it sends"),
+    ]
+    width = max(len(name) for name, _, _ in lines)
+    rows = [f"  {name:<{width}}  {_size(numbers[key]):>10}  {text}" for name, key, text in lines]
+    return ["", "weights to servers, at every version", *rows]
 
 
 def _archon(arguments: argparse.Namespace, config: RunConfig) -> ArchonConfig:

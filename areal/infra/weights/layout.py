@@ -49,6 +49,8 @@ class TransferUnit:
     stored_bytes: tuple[int, ...]
     copied_bytes: int = 0
     """Of memory that the conversion takes besides."""
+    in_place: bool = False
+    """Whether its one parameter is stored as it is, so that it is put together inside of the bucket."""
 
     @property
     def bucket_bytes(self) -> int:
@@ -57,7 +59,9 @@ class TransferUnit:
 
     @property
     def collected_bytes(self) -> int:
-        """Of its parameters, put together."""
+        """Of memory for its parameters, put together."""
+        if self.in_place:
+            return 0
         return sum(math.prod(each.shape) * each.width for each in self.parameters)
 
 
@@ -124,8 +128,8 @@ class StreamLayout:
     def peak_bytes(self, rank: int) -> int:
         """Return the most memory that streaming takes on a rank, beside the trained model.
 
-        Two buffers of its largest bucket if it collects any, and the largest of: a unit that it puts together with what
-        that takes besides, a piece that it sends.
+        Two buffers if it collects any buckets, and the largest of: a unit that it puts together with what that takes
+        besides, a piece that it sends.
         """
         work = 0
         for bucket in self.buckets:
@@ -139,11 +143,12 @@ class StreamLayout:
                 else:
                     own = max((self.prepared_bytes(unit, piece) for piece in pieces if piece.sender == rank), default=0)
                     work = max(work, own)
-        return 2 * self.largest_bucket(rank) + work
+        return sum(self.buffer_bytes(rank)) + work
 
-    def largest_bucket(self, rank: int) -> int:
-        """Return the bytes of the largest bucket that a rank collects."""
-        return max((bucket.num_bytes for bucket in self.buckets if bucket.collector == rank), default=0)
+    def buffer_bytes(self, rank: int) -> tuple[int, int]:
+        """Return the sizes of the two buffers that a rank fills in turn with the buckets that it collects."""
+        sizes = [bucket.num_bytes for bucket in self.buckets if bucket.collector == rank]
+        return max(sizes[::2], default=0), max(sizes[1::2], default=0)
 
     @staticmethod
     def prepared_bytes(unit: TransferUnit, piece: Piece) -> int:
@@ -177,29 +182,24 @@ def plan_stream(
     count = max(1, min(max_collectors, num_ranks))
     collectors = tuple(index * num_ranks // count for index in range(count))
     runs = list(_runs(units, bucket_bytes))
-    broadcast: dict[int, int] = dict.fromkeys(collectors, 0)
-    sent: defaultdict[int, int] = defaultdict(int)
-    pieces: list[tuple[Piece, ...]] = []
-    buckets: list[Bucket] = []
-    for run in runs:
-        num_bytes = sum(units[number].bucket_bytes for number in run)
-        # The one that has sent least; at first each in turn.
-        collector = min(collectors, key=lambda rank: broadcast[rank])
-        broadcast[collector] += num_bytes
-        buckets.append(Bucket(collector=collector, units=tuple(run), num_bytes=num_bytes))
-        for number in run:
-            found: list[Piece] = []
-            for place, parameter in enumerate(units[number].parameters):
-                for bounds, ranks in sorted(holdings[parameter.name].items()):
-                    sender = collector if collector in ranks else min(ranks, key=lambda rank: (sent[rank], rank))
-                    piece = Piece(parameter=place, bounds=bounds, sender=sender)
-                    if sender != collector:
-                        sent[sender] += piece.size * parameter.width
-                    found.append(piece)
-            pieces.append(tuple(found))
+    sizes = [sum(units[number].bucket_bytes for number in run) for run in runs]
+    buckets = [
+        Bucket(collector=collector, units=tuple(run), num_bytes=num_bytes)
+        for run, num_bytes, collector in zip(runs, sizes, _assigned(sizes, collectors), strict=True)
+    ]
+    wanted = [
+        (number, place, bounds, holdings[parameter.name][bounds], bucket.collector)
+        for bucket in buckets
+        for number in bucket.units
+        for place, parameter in enumerate(units[number].parameters)
+        for bounds in sorted(holdings[parameter.name])
+    ]
+    pieces: list[list[Piece]] = [[] for _ in units]
+    for (number, place, bounds, _, _), sender in zip(wanted, _senders(units, wanted), strict=True):
+        pieces[number].append(Piece(parameter=place, bounds=bounds, sender=sender))
     return StreamLayout(
         units=tuple(units),
-        pieces=tuple(pieces),
+        pieces=tuple(map(tuple, pieces)),
         buckets=tuple(buckets),
         collectors=collectors,
         num_ranks=num_ranks,
@@ -252,6 +252,37 @@ def _overlap(parts: list[Bounds]) -> bool:
                 return True
         active.append(bounds)
     return False
+
+
+def _senders(units: Sequence[TransferUnit], wanted: Sequence[tuple[int, int, Bounds, Sequence[int], int]]) -> list[int]:
+    """Return the sender of each piece, large ones first: the collector, or the one that has least to send.
+
+    wanted: unit, place of the parameter in it, part, ranks that have it, and the bucket's collector.
+    """
+    sent: defaultdict[int, int] = defaultdict(int)
+    found = [0] * len(wanted)
+    sizes = [
+        math.prod(stop - start for start, stop in bounds) * units[number].parameters[place].width
+        for number, place, bounds, _, _ in wanted
+    ]
+    for index in sorted(range(len(wanted)), key=lambda index: -sizes[index]):
+        _, _, _, ranks, collector = wanted[index]
+        if collector in ranks:
+            found[index] = collector
+            continue
+        found[index] = min(ranks, key=lambda rank: (sent[rank], rank))
+        sent[found[index]] += sizes[index]
+    return found
+
+
+def _assigned(sizes: Sequence[int], collectors: Sequence[int]) -> list[int]:
+    """Return the collector of each bucket: large ones first, each to the one that has least; equal ones in turn."""
+    total: dict[int, int] = dict.fromkeys(collectors, 0)
+    found = [0] * len(sizes)
+    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+        found[number] = min(collectors, key=lambda rank: total[rank])
+        total[found[number]] += sizes[number]
+    return found
 
 
 def _runs(units: Sequence[TransferUnit], bucket_bytes: int) -> Iterable[list[int]]:

@@ -223,9 +223,9 @@ class ShardStream:
     def _buffers(self) -> list[Tensor]:
         import torch
 
-        size = self._layout.largest_bucket(self._rank)
-        self._meter.take(2 * size)
-        return [torch.empty(size, dtype=torch.uint8, device=self._device) for _ in range(2)]
+        sizes = self._layout.buffer_bytes(self._rank)
+        self._meter.take(sum(sizes))
+        return [torch.empty(size, dtype=torch.uint8, device=self._device) for size in sizes]
 
     def _send_bucket(self, bucket: Bucket, tag: int) -> int:
         for number in bucket.units:
@@ -250,7 +250,7 @@ class ShardStream:
 
         unit = self._layout.units[number]
         values = [
-            torch.empty(parameter.shape, dtype=dtype, device=self._device)
+            places[unit.stored[0]] if unit.in_place else torch.empty(parameter.shape, dtype=dtype, device=self._device)
             for parameter, dtype in zip(unit.parameters, self._model.wire[number], strict=True)
         ]
         self._meter.take(unit.collected_bytes)
@@ -277,6 +277,8 @@ class ShardStream:
                 target.copy_(aside)
                 self._meter.give(aside.nbytes)
         del waiting
+        if unit.in_place:
+            return tag
         self._meter.take(unit.copied_bytes)
         by_name = {parameter.name: value for parameter, value in zip(unit.parameters, values, strict=True)}
         for name, tensor in self._model.convert(number, by_name).items():

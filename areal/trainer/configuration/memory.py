@@ -196,6 +196,15 @@ def _travelling(config: PPOConfig, shape: ModelShape) -> Iterator[MemoryItem]:
             formula=f"{count} x {base} bytes of host memory, {config.weights.carrier}",
         )
         count, width = _adapter_parameters(config.actor.lora, shape), DTYPE_BYTES["float32"]
+    if config.weights.carrier == "shards":
+        largest = shape.vocab_size * shape.hidden_size * width
+        bucket = config.weights.bucket_mb * 2**20
+        yield MemoryItem(
+            name="weights on their way",
+            num_bytes=max(bucket, largest) + bucket,
+            formula="roughly two buckets, of which one has the embedding, on ranks that collect; `areal plan` is exact",
+        )
+        return
     yield MemoryItem(
         name="weights on their way",
         num_bytes=2 * count * width,

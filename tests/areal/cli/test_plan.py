@@ -177,3 +177,28 @@ def test_a_configuration_says_how_it_is_split_and_options_say_otherwise(plan):
     assert (other["world_size"], other["pipeline"]["schedule"]) == (2, "Interleaved1F1B")
     code, refused = plan(split, "--pp-pieces", "0")
     assert (code, "pp_pieces is 0" in refused["error"]) == (2, True)
+
+
+SERVED = DENSE.replace("kind: sft", "kind: rl\nrollout: {engine: vllm}\nreward: exact\nservers: {dtype: bfloat16}")
+
+
+def test_weights_that_are_streamed_from_shards_are_planned_too(plan, tmp_path, capsys):
+    arguments = (
+        "--parallel",
+        "dp_shard=2 tp=2",
+        "weights.carrier=shards",
+        "weights.bucket_mb=1",
+        "train_dataset.name=arithmetic",
+    )
+    code, found = plan(SERVED, *arguments)
+    assert code == 0, found
+    numbers = found["weights"]
+    # Matrices in bfloat16, vectors as they are; buckets are filled to multiples of 16 bytes.
+    assert 2 * found["parameters"] < numbers["stream_bytes"] < 2.1 * found["parameters"]
+    assert numbers["collectors"] == [0, 1, 2, 3]
+    assert numbers["broadcast_by_collector_bytes"] * 4 >= numbers["stream_bytes"]
+    assert numbers["sent_between_ranks_bytes"] < numbers["stream_bytes"]
+    assert numbers["collector_peak_bytes"] < 3 * 2**20
+    assert numbers["other_peak_bytes"] == 0
+    code, found = plan(SERVED, *arguments[:2], *arguments[4:])
+    assert (code, found["weights"]) == (0, None)

@@ -95,10 +95,10 @@ def shards_of(
         ends = [shards_of(config, dims, layout, lora=lora, pipeline_rank=end) for end in sorted({0, dims.pp - 1})]
         return max(ends, key=lambda shards: shards.kept)
     spec, _ = resolve(config)
-    model, total = _part(config, layout, pipeline_rank, lora)
-    with _pretended_processes(dims.world_size, pipeline_rank * dims.world_size // dims.pp):
+    model, total = part_of_model(config, layout, pipeline_rank, lora)
+    with pretended_processes(dims.world_size, pipeline_rank * dims.world_size // dims.pp):
         plan = ParallelPlan(dims=dims, meshes=build_meshes(dims, "cpu"))
-        tensors = _unsharded_sizes(_part(config, layout, pipeline_rank, lora)[0], spec, plan)
+        tensors = _unsharded_sizes(part_of_model(config, layout, pipeline_rank, lora)[0], spec, plan)
         spec.parallelize(model, plan)
         kept = {name: local_data(parameter).numel() for name, parameter in model.named_parameters()}
         ways = {name: _ways(parameter, dims) for name, parameter in model.named_parameters()}
@@ -137,7 +137,9 @@ def _is_cut(parameter: torch.Tensor) -> bool:
     return local_data(parameter).shape[-2:] != parameter.shape[-2:]
 
 
-def _part(config: Mapping[str, Any], layout: PipelineLayout, rank: int, lora: LoraConfig | None) -> tuple[Any, int]:
+def part_of_model(
+    config: Mapping[str, Any], layout: PipelineLayout, rank: int, lora: LoraConfig | None
+) -> tuple[Any, int]:
     """Build the model without memory, or a pipeline rank's part of it; return it and the parameters of the whole."""
     with torch.device("meta"):
         model: Any = blank_model(config)
@@ -179,7 +181,8 @@ def _unit_of(name: str, experts: set[str]) -> str:
 
 
 @contextmanager
-def _pretended_processes(world_size: int, rank: int) -> Iterator[None]:
+def pretended_processes(world_size: int, rank: int) -> Iterator[None]:
+    """Be one of many processes that do not exist. Raises ConfigError inside of a real group."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if dist.is_initialized():

@@ -96,6 +96,7 @@ class Trainer:
             stored=("+".join(group),),
             stored_bytes=(size,),
             copied_bytes=size if len(group) > 1 else 0,
+            in_place=len(group) == 1 and group[0] != "embed",
         ), served
 
     def convert(self, number, values):
