@@ -81,6 +81,7 @@ class WeightReceiver:
         self._collectors: dict[int, Any] = {}
         self._digests: dict[str, str] = {}
         self._session: tuple[Any, ...] = ()
+        self._stream_session: tuple[Any, ...] = ()
 
     @property
     def base(self) -> str:
@@ -205,10 +206,10 @@ class WeightReceiver:
             _require_success(end)
             self._digests = end["digests"]
         except (RuntimeError, ValueError, KeyError) as error:
-            self._collectors, self._session = {}, ()
+            self._collectors, self._stream_session = {}, ()
             raise RefusedWeightsError(f"the stream of weights failed: {error}") from error
         except RefusedWeightsError:
-            self._collectors, self._session = {}, ()
+            self._collectors, self._stream_session = {}, ()
             raise
         return tensors
 
@@ -223,8 +224,8 @@ class WeightReceiver:
     def _collector(self, index: int, source: dict[str, Any]) -> Any:
         """Return the group of one of the trainer's collectors and all workers; joined when it is first needed."""
         session = (source["host"], source["port"], source["session"])
-        if session != self._session:
-            self._collectors, self._session = {}, session
+        if session != self._stream_session:
+            self._collectors, self._stream_session = {}, session
             self._store = connect_store(
                 source["host"],
                 source["port"],
