@@ -351,6 +351,13 @@ class PPOConfig(RunConfig):
             )
         if name == "vllm" and self.weights.carrier == "shards":
             self._check_shards()
+        if self.servers.sleep_level and self.rollout.max_head_offpolicyness:
+            raise ConfigError(
+                f"servers.sleep_level {self.servers.sleep_level} lets servers and learner take turns, which "
+                f"rollout.max_head_offpolicyness {self.rollout.max_head_offpolicyness} does not; set it to 0"
+            )
+        if name == "sglang" and self.servers.sleep_level == 1:
+            raise ConfigError("servers.sleep_level 1 does not fit sglang servers, which drop their weights; use 2")
         if name == "sglang" and self.weights.adapters == "alone":
             raise ConfigError("weights.adapters alone does not fit sglang servers; use auto or merged")
         if self.servers.are_given and name != "vllm":

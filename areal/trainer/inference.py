@@ -38,6 +38,15 @@ def build_inference_engine(
     return _with_servers(config, actor=actor, tokenizer=tokenizer, directory=directory, version=version)
 
 
+def lend_devices(config: PPOConfig, engine: InferenceEngine) -> None:
+    """Free the devices of the engine's servers for the learner, if it is configured; the weight update wakes them."""
+    if config.servers.sleep_level and config.rollout.engine != "embedded":
+        from areal.engine.server.engine import ServerEngine
+
+        assert isinstance(engine, ServerEngine), "every engine with servers is one"
+        engine.sleep()
+
+
 def _embedded(config: PPOConfig, actor: ServedPolicy, tokenizer: Any, version: int) -> InferenceEngine:
     from areal.engine.embedded.engine import EmbeddedEngine
 

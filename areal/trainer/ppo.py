@@ -23,7 +23,7 @@ from areal.infra.rollout.episode import sample_id
 from areal.infra.rollout.executor import RolloutExecutor
 from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.trainer.assembly import build_seeded, load_states, steps_in_run, to_save, tokenizer_of
-from areal.trainer.inference import build_inference_engine
+from areal.trainer.inference import build_inference_engine, lend_devices
 from areal.trainer.learner import Policy, PolicyLearner
 from areal.trainer.policy_models import PolicyModels, build_models
 from areal.trainer.rank_group import RankGroup
@@ -158,6 +158,7 @@ class PPOTrainer:
                 session.save_last(self._states)
                 raise
             clock.lap("rollout_wait")
+            lend_devices(self.config, self.engine)
             trajectories = [item for group in rollout.groups for item in group.trajectories]
             if tracing.active():
                 for item in trajectories:

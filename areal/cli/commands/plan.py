@@ -11,8 +11,8 @@ CONFIG is a configuration of `areal train`: its model, actor.dtype, gradient_che
 max_tokens_per_micro_batch, and archon, which the options below change. Sizes of shards are those of the real plan,
 applied to a model without memory over processes that are only pretended; activations are estimated. Of a pipeline it
 says for which share of a step ranks wait. With weights.carrier=shards, it adds what a version costs on its way to
-servers. A plan that does not fit into --memory, less a tenth, is refused (exit code
-2) with what it would need. docs/parallel.md explains the ways of splitting.
+servers, with servers.sleep_level what is left for servers on the same devices. A plan that does not fit into --memory,
+less a tenth, is refused (exit code 2) with what it would need. docs/parallel.md explains the ways of splitting.
 """
 
 from __future__ import annotations
@@ -94,6 +94,8 @@ def run(arguments: argparse.Namespace) -> Report:
     tables = ["", "memory per rank", *_rows(held), "", "sent per rank and step", *(_rows(sent) or ["  nothing"])]
     streamed = _streamed(config, dims, layout)
     tables += _stream_rows(streamed) if streamed else []
+    shared = _shared(config, held, limit=limit, needed=needed)
+    tables += _shared_rows(shared) if shared else []
     text = "\n".join([*_head(work, shards, idle), *tables])
     if needed > limit:
         raise ConfigError(
@@ -119,6 +121,7 @@ def run(arguments: argparse.Namespace) -> Report:
         "communication": [_record(item) for item in sent],
         "communication_bytes": sum(item.num_bytes for item in sent),
         "weights": streamed,
+        "shared_device": shared,
     }
     return Report(text=f"{text}\n\nfits: {_size(needed)} of {_size(limit)}", data=data)
 
@@ -133,6 +136,26 @@ def _streamed(config: RunConfig, dims: ParallelDims, layout: PipelineLayout) -> 
     from areal.trainer.stream_plan import planned_stream, stream_numbers
 
     return stream_numbers(planned_stream(config, read_model_config(config.model), dims, layout))
+
+
+def _shared(config: RunConfig, held: list[Item], *, limit: int, needed: int) -> dict[str, int] | None:
+    """Return what servers and learner leave each other of a device that they share; None where they do not."""
+    from areal.trainer.config import PPOConfig
+
+    if not isinstance(config, PPOConfig) or not config.servers.sleep_level or config.rollout.engine == "embedded":
+        return None
+    staying = sum(item.num_bytes for item in held if item.name in ("parameters", "gradients", "moments"))
+    return {"learning_bytes": needed, "staying_bytes": staying, "left_for_servers_bytes": limit - staying}
+
+
+def _shared_rows(numbers: dict[str, int]) -> list[str]:
+    return [
+        "",
+        "one device for servers and learner (servers.sleep_level)",
+        f"  while it learns   {_size(numbers['learning_bytes']):>10}  servers are asleep",
+        f"  while they sample {_size(numbers['staying_bytes']):>10}  stays of the learner",
+        f"  left for servers  {_size(numbers['left_for_servers_bytes']):>10}  weights and cache",
+    ]
 
 
 def _stream_rows(numbers: dict[str, Any]) -> list[str]:

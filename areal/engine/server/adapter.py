@@ -7,7 +7,7 @@ engine's loop.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -119,6 +119,20 @@ class ServerAdapter(Protocol):
 
         clear_cache: drop everything that was cached under the version before, that of running calls included.
         """
+        ...
+
+    async def sleep(self, client: ServerClient, url: str, *, level: int, timeout: float) -> None:
+        """Free the device's memory; no request is running. level: 1 keeps the weights in host memory, 2 drops them."""
+        ...
+
+    async def wake(
+        self, client: ServerClient, url: str, part: Literal["weights", "kv_cache"], *, timeout: float
+    ) -> None:
+        """Take memory for a part again. What was in it is lost: of the cache always, of weights after level 2."""
+        ...
+
+    async def clear_cache(self, client: ServerClient, url: str, *, timeout: float) -> None:
+        """Forget all cached prefixes; no request is running."""
         ...
 
     async def score(self, client: ServerClient, url: str, tokens: Sequence[int], *, timeout: float) -> list[float]:

@@ -120,6 +120,16 @@ class ServerEngine:
         self._require_open()
         self._loop.run(self._members.resume())
 
+    def sleep(self) -> None:
+        """Free the devices of all servers for the learner (servers.sleep_level). Running requests are cut and keep
+        their tokens.
+
+        Only `update_weights` wakes them: with all of the weights, then the cache, and the probe before the first
+        request. Until then `pause` and `resume` raise EngineError, and new servers wait.
+        """
+        self._require_open()
+        self._loop.run(self._members.sleep(self._config.sleep_level))
+
     def abort(self, request_ids: Sequence[str] | None = None) -> int:
         """End the given requests (all when None), which return their tokens so far; return how many were ended."""
         self._require_open()
@@ -259,7 +269,8 @@ class ServerEngine:
         """Let requests return their tokens so far; those that take too long are cancelled with the loop."""
         if not self._generations:
             return
-        await self._members.resume()
+        if not self._members.asleep:
+            await self._members.resume()
         await self._abort(None)
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):

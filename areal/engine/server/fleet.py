@@ -39,6 +39,8 @@ class Server:
     """False once the pool has reported its end or it was evicted."""
     draining: bool = False
     """Whether it only finishes the requests it has."""
+    asleep: bool = False
+    """Whether its device is lent to the learner: only a complete update wakes it."""
     changing: bool = False
     """True during a weight update of this server."""
     unprobed: int | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from areal.api import EngineError
@@ -56,6 +57,8 @@ class Members:
         self._lock = asyncio.Lock()
         self._joining: dict[Server, asyncio.Future[None]] = {}
         """Servers that wait for the next version."""
+        self.asleep = False
+        """Whether the servers' devices are lent to the learner."""
         self._no_update_in_progress = asyncio.Event()
         self._no_update_in_progress.set()
 
@@ -107,7 +110,7 @@ class Members:
             )
         server = Server(instance=instance, capabilities=capabilities, version=-1, base=capabilities.base)
         async with self._lock:
-            if self._carrier.can_send(self._published):
+            if self._carrier.can_send(self._published) and not self.asleep:
                 try:
                     if not await self.updater.push([server], self._published, self._probe, paused=False):
                         raise EngineError(f"{server.where} did not take weights of version {self.version}")
@@ -115,7 +118,7 @@ class Members:
                 except EngineError:
                     if self._carrier.can_send(self._published):
                         raise
-        # Nobody has the weights of this version any more.
+        # Nobody has the weights of this version any more, or the learner is at work on the devices.
         _logger.info("%s gets the next version, before its first request", server.where)
         joined = self._joining[server] = asyncio.get_running_loop().create_future()
         try:
@@ -214,8 +217,11 @@ class Members:
             try:
                 joining = list(self._joining)
                 done = await self.updater.push(
-                    [*self.fleet.present, *joining], published, probe, paused=self.fleet.paused
+                    [*self.fleet.present, *joining], published, probe, paused=self.fleet.paused and not self.asleep
                 )
+                if self.asleep:
+                    self.asleep = self.fleet.paused = False
+                    self.fleet.changed()
                 if not done and self.is_hopeless():
                     raise EngineError(f"no server is left to take weights of version {published.manifest.version}")
                 self._published, self._probe = published, probe
@@ -236,9 +242,32 @@ class Members:
         else:
             joined.set_exception(EngineError(f"{server.where} did not take weights"))
 
+    async def sleep(self, level: int) -> None:
+        """Free the devices of all servers; requests wait until `update` has woken them. Raises EngineError."""
+        async with self._lock:
+            self._require_awake("put them to sleep")
+            self.fleet.paused = self.asleep = True
+            await asyncio.gather(*(self._sleep_one(server, level) for server in self.fleet.present))
+
+    async def _sleep_one(self, server: Server, level: int) -> None:
+        url, timeout = server.instance.url, self._config.control_seconds
+        # Requests are cut, and go on with their tokens after the update: what was cached for them is lost.
+        cut = replace(server.capabilities, keeps_requests=False)
+        try:
+            await self._adapter.pause(self._client, url, capabilities=cut, timeout=timeout)
+            await self._adapter.sleep(self._client, url, level=level, timeout=timeout)
+            server.asleep = True
+        except ServerError as error:
+            self.evict(server, f"it does not sleep: {error}")
+
+    def _require_awake(self, what: str) -> None:
+        if self.asleep:
+            raise EngineError(f"cannot {what}: the servers are asleep, and only update_weights wakes them")
+
     async def pause(self) -> None:
         """Return once no token is being computed. Idempotent."""
         async with self._lock:
+            self._require_awake("pause them")
             if not self.fleet.paused:
                 self.fleet.paused = True
                 await asyncio.gather(*map(self._pause_one, self.fleet.present))
@@ -246,6 +275,7 @@ class Members:
     async def resume(self) -> None:
         """Undo `pause`. Idempotent."""
         async with self._lock:
+            self._require_awake("resume them")
             if not self.fleet.paused:
                 return
             self._no_update_in_progress.clear()

@@ -171,13 +171,24 @@ class WeightUpdater:
         try:
             for call in server.calls:
                 call.mark_boundary()
-            if not paused or not server.capabilities.keeps_requests:
+            if server.asleep:
+                await self._adapter.wake(self._client, url, "weights", timeout=config.control_seconds)
+            elif not paused or not server.capabilities.keeps_requests:
                 await self._adapter.pause(
                     self._client, url, capabilities=server.capabilities, timeout=config.control_seconds
                 )
             await self._adapter.switch(
-                self._client, url, published, clear_cache=config.clear_cache, timeout=config.weights_seconds
+                self._client,
+                url,
+                published,
+                clear_cache=config.clear_cache and not server.asleep,
+                timeout=config.weights_seconds,
             )
+            if server.asleep:
+                # After the weights, so that both never take memory while one of them is loaded.
+                await self._adapter.wake(self._client, url, "kv_cache", timeout=config.control_seconds)
+                await self._adapter.clear_cache(self._client, url, timeout=config.control_seconds)
+                server.asleep = False
             if not paused:
                 await self._adapter.resume(self._client, url, timeout=config.control_seconds)
                 if probe is not None:

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from areal.engine.server.adapter import Capabilities, Chunk
 from areal.engine.server.checks import field_of
@@ -162,6 +162,20 @@ class SGLangAdapter:
         answer = await client.post(url, "/update_weights_from_disk", body, timeout=timeout)
         if not isinstance(answer, dict) or answer.get("success") is not True:
             raise RefusedError(f"{url} could not switch: {answer!r}")
+
+    async def sleep(self, client: ServerClient, url: str, *, level: int, timeout: float) -> None:
+        """See `ServerAdapter`: weights are always dropped. Needs --enable-memory-saver."""
+        await client.post(url, "/release_memory_occupation", {"tags": ["kv_cache", "weights"]}, timeout=timeout)
+
+    async def wake(
+        self, client: ServerClient, url: str, part: Literal["weights", "kv_cache"], *, timeout: float
+    ) -> None:
+        """See `ServerAdapter`."""
+        await client.post(url, "/resume_memory_occupation", {"tags": [part]}, timeout=timeout)
+
+    async def clear_cache(self, client: ServerClient, url: str, *, timeout: float) -> None:
+        """See `ServerAdapter`."""
+        await client.post(url, "/flush_cache", {}, timeout=timeout)
 
     async def score(self, client: ServerClient, url: str, tokens: Sequence[int], *, timeout: float) -> list[float]:
         """See `ServerAdapter`."""

@@ -94,6 +94,8 @@ def _arguments(
         command += ["--max-total-tokens", str((servers.max_concurrent + 1) * (context + _SPARE))]
     elif config.deterministic or servers.parity:
         command.append("--enable-deterministic-inference")
+    if servers.sleep_level:
+        command.append("--enable-memory-saver")
     if servers.parity:
         command.append("--disable-radix-cache")
     return [*command, *config.extra_arguments]

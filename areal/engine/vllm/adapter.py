@@ -8,7 +8,7 @@ otherwise through /v1/completions. Weights go through methods of our worker exte
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from areal.engine.server.adapter import Capabilities, Chunk
 from areal.engine.server.checks import field_of
@@ -134,6 +134,20 @@ class VLLMAdapter:
         except BadStatusError as error:
             if error.status != 404:
                 raise
+
+    async def sleep(self, client: ServerClient, url: str, *, level: int, timeout: float) -> None:
+        """See `ServerAdapter`. Needs --enable-sleep-mode."""
+        await client.post(url, f"/sleep?level={level}", timeout=timeout)
+
+    async def wake(
+        self, client: ServerClient, url: str, part: Literal["weights", "kv_cache"], *, timeout: float
+    ) -> None:
+        """See `ServerAdapter`."""
+        await client.post(url, f"/wake_up?tags={part}", timeout=timeout)
+
+    async def clear_cache(self, client: ServerClient, url: str, *, timeout: float) -> None:
+        """See `ServerAdapter`."""
+        await client.post(url, "/reset_prefix_cache", timeout=timeout)
 
     async def score(self, client: ServerClient, url: str, tokens: Sequence[int], *, timeout: float) -> list[float]:
         """See `ServerAdapter`."""

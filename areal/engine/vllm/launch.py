@@ -90,6 +90,8 @@ def arguments(
         command.append("--enforce-eager")
     if not config.prefix_caching or servers.parity:
         command.append("--no-enable-prefix-caching")
+    if servers.sleep_level:
+        command.append("--enable-sleep-mode")
     if on_cpu:
         # A request with a seed whose prompt is cut in two ends the server: generators of CPUs cannot be wound back.
         command.append("--no-enable-chunked-prefill")

@@ -202,3 +202,17 @@ def test_weights_that_are_streamed_from_shards_are_planned_too(plan, tmp_path, c
     assert numbers["other_peak_bytes"] == 0
     code, found = plan(SERVED, *arguments[:2], *arguments[4:])
     assert (code, found["weights"]) == (0, None)
+
+
+def test_a_device_that_servers_and_learner_share_is_planned_for_both(plan):
+    arguments = ("--parallel", "dp_shard=2", "train_dataset.name=arithmetic", "rollout.max_head_offpolicyness=0")
+    _, apart = plan(SERVED, *arguments)
+    code, found = plan(SERVED, *arguments, "servers.sleep_level=2")
+    assert (code, apart["shared_device"]) == (0, None)
+    numbers = found["shared_device"]
+    stays = sum(bytes_of(found, "memory", name) for name in ("parameters", "gradients", "moments"))
+    assert numbers["staying_bytes"] == stays < numbers["learning_bytes"] == apart["memory_bytes"]
+    assert numbers["left_for_servers_bytes"] == found["limit_bytes"] - stays
+    code, refused = plan(SERVED, *arguments[:-1], "servers.sleep_level=2", "rollout.max_head_offpolicyness=1")
+    assert code == 2
+    assert "take turns" in refused["error"]

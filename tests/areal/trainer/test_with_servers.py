@@ -228,6 +228,23 @@ def test_surplus_prompts_are_aborted_on_the_servers(tmp_path, with_double, bound
     assert stats["active"] == stats["waiting"] == 0
 
 
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_run_whose_servers_sleep_while_it_learns_samples_from_the_right_weights(tmp_path, with_double, level):
+    changes = {"servers__sleep_level": level, "rollout__max_head_offpolicyness": 0, "total_train_steps": 4,
+               "servers__num_servers": 1}  # fmt: skip
+    config = runs.tiny(tmp_path / "run", **with_double | changes)
+    with open_session(config) as session, PPOTrainer(config, session) as trainer:
+        summary = trainer.train()
+        assert trainer.engine.stats()["evictions"] == 0
+    steps = [row for step, row in read_metrics(tmp_path / "run" / "metrics.jsonl").items() if step]
+    assert summary["finished"]
+    assert len(steps) == 4
+    assert all(row["mismatch/fresh_fraction"] == 1.0 and row["mismatch/fresh_abs_max"] < 1e-4 for row in steps)
+
+
 @pytest.mark.fault(
     row=5,
     injected="SIGKILL of one of two real vLLM servers in the middle of a GRPO run (skipped without vLLM)",

@@ -58,6 +58,14 @@ class Model:
         self.engine.update_weights(WeightUpdateMeta(kind="memory", version=self.engine.version + 1, state_dict=state))
         self.module.load_state_dict(state, strict=False)
 
+    def lose_weights(self):
+        """Compute with other weights from now on, as fluently as before."""
+        generator = torch.Generator().manual_seed(99)
+        named = self.module.named_parameters()
+        state = {name: torch.randn(value.shape, generator=generator) for name, value in named}
+        self.engine.update_weights(WeightUpdateMeta(kind="memory", version=self.engine.version + 1, state_dict=state))
+        self.module.load_state_dict(state, strict=False)
+
     def score(self, tokens):
         ids = torch.tensor(tokens)
         length = len(ids)
@@ -110,6 +118,32 @@ class Model:
         self.engine.abort([self.slice_of[call_id] for call_id in chosen])
 
 
+class Device:
+    """Memory of which every byte is accounted for: what is held, the most there was, and what happened in order."""
+
+    def __init__(self, model):
+        self.sizes = {"weights": sum(each.nbytes for each in model.module.parameters()), "kv_cache": 10**6}
+        self.held, self.log = dict(self.sizes), []
+        self.peak = sum(self.held.values())
+
+    def sleep(self, level):
+        self.log.append(f"sleep {level}")
+        self.held = dict.fromkeys(self.sizes, 0)
+
+    def wake(self, part):
+        self.log.append(f"wake {part}")
+        self.held[part] = self.sizes[part]
+        self.peak = max(self.peak, sum(self.held.values()))
+
+    def load(self, version):
+        assert self.held["weights"], "there is no memory for weights"
+        self.log.append(f"load {version}")
+
+    def generate(self):
+        assert all(self.held.values()), "the device is asleep"
+        self.log.append("generate")
+
+
 async def events(request, generator):
     """Send objects as server-sent events."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -129,12 +163,14 @@ class VLLM:
         self.model = model
         self.receiver = WeightReceiver(worker_index=0, device=torch.device("cpu"))
         self.version = None
+        self.device = Device(model)
 
     def routes(self):
-        posts = {"/collective_rpc": self.rpc, "/inference/v1/generate": self.generate, "/pause": self.pause,
+        posts = {"/sleep": self.sleep, "/wake_up": self.wake,
+                 "/collective_rpc": self.rpc, "/inference/v1/generate": self.generate, "/pause": self.pause,
                  "/resume": self.resume, "/abort_requests": self.abort, "/reset_prefix_cache": self.ok,
                  "/update_weight_version": self.set_label}  # fmt: skip
-        gets = {"/openapi.json": self.describe, "/version": self.describe_version}
+        gets = {"/memory": self.memory, "/openapi.json": self.describe, "/version": self.describe_version}
         return [web.post(path, handler) for path, handler in posts.items()] + [
             web.get(path, handler) for path, handler in gets.items()
         ]
@@ -168,6 +204,21 @@ class VLLM:
         self.model.abort(None if ids is None else [name.removeprefix("generate-tokens-") for name in ids])
         return web.json_response({"status": "aborted"})
 
+    async def memory(self, request):
+        return web.json_response(vars(self.device))
+
+    async def sleep(self, request):
+        level = int(request.query["level"])
+        assert not self.model.live, "a request is running"
+        self.device.sleep(level)
+        if level == 2:
+            self.model.lose_weights()
+        return web.json_response({})
+
+    async def wake(self, request):
+        self.device.wake(request.query["tags"])
+        return web.json_response({})
+
     async def rpc(self, request):
         body = await request.json()
         arguments = body.get("args", [])
@@ -187,6 +238,7 @@ class VLLM:
                     self.receiver.stage, asked["manifest"], asked["source"], owner=asked.get("owner", "")
                 )
             elif body["method"] == "areal_switch":
+                self.device.load(arguments[0])
                 self.model.load(self.receiver.take(int(arguments[0])))
                 self.version = answer["version"] = int(arguments[0])
         except (RefusedWeightsError, EngineError) as error:
@@ -195,6 +247,7 @@ class VLLM:
 
     async def generate(self, request):
         body = await request.json()
+        self.device.generate()
         sampling = body["sampling_params"]
         if "prompt_logprobs" in sampling:
             scores = self.model.score(body["token_ids"])

@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from areal.api import EngineError, FaultError, GenerationConfig, ModelRequest, StopReason
 
 sys.path.insert(0, str(Path(__file__).parent))
-from double import Model
+from double import Device, Model
 
 HEALTH_SECONDS = 20.0
 FLAGS = ("--skip-tokenizer-init", "--incremental-streaming-output", "--enable-deterministic-inference",
@@ -59,6 +59,7 @@ class SGLang:
         self.model = Model(options.model_path, options.fault)
         # A class of models may have stop tokens by default; null is what has none.
         assert json.loads((Path(options.model_path) / "config.json").read_text())["eos_token_id"] is None
+        self.device = Device(self.model)
         self.live = {}
         self.label = "default"
         self.running = asyncio.Event()
@@ -66,8 +67,10 @@ class SGLang:
 
     def routes(self):
         posts = {"/generate": self.generate, "/pause_generation": self.pause, "/continue_generation": self.resume,
-                 "/abort_request": self.abort, "/update_weights_from_disk": self.update}  # fmt: skip
-        gets = {"/server_info": self.info, "/health": self.health}
+                 "/abort_request": self.abort, "/update_weights_from_disk": self.update,
+                 "/release_memory_occupation": self.release, "/resume_memory_occupation": self.take,
+                 "/flush_cache": self.flush}  # fmt: skip
+        gets = {"/memory": self.memory, "/server_info": self.info, "/health": self.health}
         return [web.post(path, handler) for path, handler in posts.items()] + [
             web.get(path, handler) for path, handler in gets.items()
         ]
@@ -125,8 +128,27 @@ class SGLang:
             self.live[rid]["aborted"] = True
         self.model.engine.abort([self.live[rid]["slice"] for rid in ids])
 
+    async def memory(self, request):
+        return web.json_response(vars(self.device))
+
+    async def release(self, request):
+        assert not self.live, "a request is running"
+        assert sorted((await request.json())["tags"]) == ["kv_cache", "weights"]
+        self.device.sleep(2)
+        self.model.lose_weights()
+        return web.json_response(None)
+
+    async def take(self, request):
+        for part in (await request.json())["tags"]:
+            self.device.wake(part)
+        return web.json_response(None)
+
+    async def flush(self, request):
+        return web.Response(status=400 if self.live else 200)
+
     async def update(self, request):
         body = await request.json()
+        self.device.load(body["weight_version"])
         problem = ""
         if body.get("load_format", self.options.load_format) == "dummy":
             problem = "Failed to get model loader: <DummyModelLoader object>."
@@ -149,6 +171,7 @@ class SGLang:
     async def generate(self, request):
         body = await request.json()
         if body.get("logprob_start_len") == 0:
+            self.device.generate()
             scores = self.model.score(body["input_ids"])
             last = self.model.module.args.vocab_size - 1  # Its id is written as 0: higher ones are parts of images.
             listed = [
@@ -157,6 +180,7 @@ class SGLang:
             ]
             return web.json_response({"output_ids": [0], "meta_info": {"input_token_logprobs": listed}})
         await self.running.wait()
+        self.device.generate()
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         # Closed at once when the client has gone: what waits for the garbage collector counts as running until then.
