@@ -46,7 +46,14 @@ def device(address):
         return json.loads(response.read())
 
 
-@pytest.mark.parametrize(("api", "level"), [("vllm", 1), ("vllm", 2), ("sglang", 2)])
+@pytest.mark.parametrize(
+    ("api", "level"),
+    [
+        pytest.param("vllm", 1, marks=pytest.mark.exhaustive),
+        ("vllm", 2),
+        pytest.param("sglang", 2, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_the_device_is_free_while_the_learner_works_and_a_request_goes_on_after_it(start, api, level):
     subject, address = start(level, api=api)
     full = device(address)

@@ -67,6 +67,7 @@ def test_what_one_announces_the_others_see_until_it_is_withdrawn(opened):
     assert other.entries("rank") == {}
 
 
+@pytest.mark.exhaustive
 def test_entries_outlive_their_lease_while_their_owner_lives_and_end_when_it_is_killed(opened, url):
     watcher = opened()
     command = [sys.executable, "-c", OWNER, url, KEY.hex(), "1.5"]
