@@ -17,7 +17,8 @@ from areal.infra.checkpoint.archive import ARCHIVE_FOLDER, archive_run, complete
 from areal.infra.checkpoint.run_control import RunLock, StopRequest
 from areal.infra.checkpoint.schedule import SaveSchedule
 from areal.infra.checkpoint.store import CheckpointStore
-from areal.infra.launch.launcher import LOG_FOLDER_VARIABLE, START_VARIABLE
+from areal.infra.launch.launcher import LOG_FOLDER_VARIABLE
+from areal.infra.launch.ranks import START_VARIABLE
 from areal.infra.metrics import names
 from areal.infra.metrics.attempts import run_id_of
 from areal.infra.metrics.live_view import LiveView

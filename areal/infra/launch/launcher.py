@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,7 +27,8 @@ from areal.api import (
     RolloutError,
     UsageError,
 )
-from areal.infra.supervisor.process import ServerProcess, free_port, log_tail, new_incarnation
+from areal.infra.launch.ranks import LogFollower, RankEnd, RankProcesses
+from areal.infra.supervisor.process import free_port, log_tail, new_incarnation
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -56,8 +56,6 @@ _LONGEST_PAUSE_SECONDS: Final = 60.0
 _STALLED_STATUS: Final = 124
 _KILLED_STATUS: Final = 137
 TAIL_LINES: Final = 30
-START_VARIABLE: Final = "AREAL_LAUNCH_START"
-"""Environment variable with the number of the start, from 0: above 0, a rank is to continue from a checkpoint."""
 LOG_FOLDER_VARIABLE: Final = "AREAL_LAUNCH_LOGS"
 """Environment variable with the folder of the launch's logs, which a run notes in its own."""
 STARTS_FILE: Final = "starts.jsonl"
@@ -137,13 +135,16 @@ class LocalLauncher:
         folder = self._log_folder / f"start-{number:04d}-{incarnation}"
         self._prune_logs()
         began = time.monotonic()
-        ranks = _Ranks(
+        ranks = RankProcesses(
             self._command,
-            num_ranks=self._config.num_ranks,
+            ranks=range(self._config.num_ranks),
+            world_size=self._config.num_ranks,
+            meeting=(_HOST, free_port(_HOST)),
             start=number,
             incarnation=incarnation,
             log_folder=folder,
             grace=self._config.grace_seconds,
+            environment={LOG_FOLDER_VARIABLE: str(self._log_folder.resolve())},
         )
         _logger.info("start %d (incarnation %s): %d ranks, logs in %s", number, incarnation, len(ranks.pids), folder)
         try:
@@ -161,9 +162,9 @@ class LocalLauncher:
             _logger.warning("%s cannot be written: %s", self._log_folder / STARTS_FILE, error)
         return Start(incarnation=incarnation, seconds=seconds, status=status, text=text, log_folder=folder, rank=rank)
 
-    def _watch(self, ranks: _Ranks, folder: Path, stop: StopRequest) -> tuple[int, str, _RankEnd | None]:
+    def _watch(self, ranks: RankProcesses, folder: Path, stop: StopRequest) -> tuple[int, str, RankEnd | None]:
         """Until the start is over; returns its status, in words too, and the rank that failed first."""
-        output = _Follower(folder / "rank-0.log", self._on_output)
+        output = LogFollower(folder / "rank-0.log", self._on_output)
         progress = _Progress(self._config.progress_file)
         try:
             while ranks.running and not ranks.failures():
@@ -184,7 +185,7 @@ class LocalLauncher:
         _logger.error("%s; the end of %s:\n%s", text, first.log_path, log_tail(first.log_path, TAIL_LINES))
         return first.status, text, first
 
-    def _end_gently(self, ranks: _Ranks, stop: StopRequest) -> tuple[int, str, _RankEnd | None]:
+    def _end_gently(self, ranks: RankProcesses, stop: StopRequest) -> tuple[int, str, RankEnd | None]:
         ranks.stop(self._config.grace_seconds)
         killed = [str(end.rank) for end in ranks.failures() if end.status == _KILLED_STATUS]
         text = "asked to stop"
@@ -197,95 +198,6 @@ class LocalLauncher:
         folders = sorted(self._log_folder.glob("start-*-*"), key=lambda path: path.stat().st_mtime_ns)
         for folder in folders[: max(0, len(folders) + 1 - self._config.keep_logs)]:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RankEnd:
-    """How one rank ended."""
-
-    rank: int
-    status: int
-    """Exit status; 128 + signal number when it was killed."""
-    text: str
-    """The same in words."""
-    log_path: Path
-
-
-class _Ranks:
-    """The processes of one start: same program, same incarnation, numbers of their own.
-
-    Every process is guarded: what it started ends with it, and all end with this process.
-    """
-
-    def __init__(
-        self, command: Sequence[str], *, num_ranks: int, start: int, incarnation: str, log_folder: Path, grace: float
-    ) -> None:
-        """Start them all. Raises EngineError, with none left running, when one cannot be started."""
-        self.incarnation = incarnation
-        self._processes: list[ServerProcess] = []
-        shared = {
-            "MASTER_ADDR": _HOST,
-            "MASTER_PORT": str(free_port(_HOST)),
-            "WORLD_SIZE": str(num_ranks),
-            "LOCAL_WORLD_SIZE": str(num_ranks),
-            START_VARIABLE: str(start),
-            LOG_FOLDER_VARIABLE: str(log_folder.parent.resolve()),
-        }
-        try:
-            for rank in range(num_ranks):
-                process = ServerProcess(
-                    command,
-                    environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                    log_path=log_folder / f"rank-{rank}.log",
-                    incarnation=incarnation,
-                    grace_seconds=grace,
-                )
-                self._processes.append(process)
-        except BaseException:
-            self.stop(0.0)
-            raise
-
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the guards, by rank."""
-        return [process.pid for process in self._processes]
-
-    @property
-    def running(self) -> bool:
-        """Whether any rank still runs."""
-        return any(process.exit_status is None for process in self._processes)
-
-    def failures(self) -> list[_RankEnd]:
-        """Ranks that ended with anything but 0, killed ones first: what follows is often only their consequence."""
-        ends = [
-            _RankEnd(rank=rank, status=status, text=process.exit_text or "", log_path=process.log_path)
-            for rank, process in enumerate(self._processes)
-            if (status := process.exit_status)
-        ]
-        return sorted(ends, key=lambda end: (end.status <= 128, end.rank))
-
-    def stop(self, grace_seconds: float) -> None:
-        """End all, at the same time: they may be waiting for each other to save."""
-        if self._processes:
-            with ThreadPoolExecutor(len(self._processes)) as pool:
-                list(pool.map(lambda process: process.stop(grace_seconds=grace_seconds), self._processes))
-
-
-class _Follower:
-    """Hands on what a file has grown by."""
-
-    def __init__(self, path: Path, on_output: Callable[[str], None] | None) -> None:
-        self._path, self._on_output, self._position = path, on_output, 0
-
-    def pass_on(self) -> None:
-        if self._on_output is None or not self._path.is_file():
-            return
-        with self._path.open("rb") as file:
-            file.seek(self._position)
-            text = file.read()
-        self._position += len(text)
-        if text:
-            self._on_output(text.decode("utf-8", errors="replace"))
 
 
 class _Progress:
