@@ -26,8 +26,10 @@ COMMANDS: Final[dict[str, str]] = {
     "eval": "evaluate a checkpoint or a run on named sets of rows",
     "export": "write a recovery checkpoint of a run as a Hugging Face folder",
     "init": "write a project of your own: configuration, reward, data, registries",
-    "launch": "run a program as several ranks, with restarts and no orphans",
+    "job": "show, follow and end jobs that `areal launch CONFIG` has started",
+    "launch": "run a program as several ranks, or a configuration on a cluster, with restarts and no orphans",
     "list": "list the datasets, rewards, workflows, models, objectives and preference losses a configuration can name",
+    "node": "run one role of a job on this node; schedulers start it",
     "plan": "say what training over many processes costs each of them",
     "report": "write an HTML page about a run, or print a summary with warning signs",
     "serve": "start one inference server for trainers elsewhere",
@@ -48,7 +50,9 @@ exit codes:
   23   too many optimizer steps with non-finite gradients
   24   `areal train`: the run is finished already, nothing was trained
   25   the hub refused, or was out of reach; `areal train`: the run is finished, its model is not published
-  75   another process owns the run directory
+  69   a node of a job, or its first runner, was lost
+  75   another process owns the run directory, or the job's
+  78   nodes of a job do not fit each other: version, plan or shared folder
   130  interrupted (Ctrl-C)
   143  terminated (SIGTERM)
 `areal launch` ends with the code of the rank that failed first, 124 when nothing got on.

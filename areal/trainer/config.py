@@ -23,6 +23,7 @@ from areal.engine.config import (
 )
 from areal.hub.names import RepoKind
 from areal.infra.checkpoint.config import CheckpointConfig
+from areal.infra.jobs.config import JobConfig
 from areal.infra.metrics.config import MetricsConfig
 from areal.infra.rollout.config import CurriculumConfig, RolloutConfig
 from areal.infra.supervisor.config import SupervisorConfig
@@ -135,6 +136,8 @@ class RunConfig(Config):
     archon: ArchonConfig | None = None
     """Split the trained model over the run's processes (`areal launch --ranks N -- areal train ...`); null trains in
     one. A run may be continued with another value: none of it changes results beyond rounding."""
+    job: JobConfig | None = None
+    """Where `areal launch CONFIG` runs this, as which processes; null is one process here. `areal train` ignores it."""
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     """Recovery state."""
     metrics: MetricsConfig = field(default_factory=MetricsConfig)

@@ -1,0 +1,117 @@
+"""Compile the description of a job to its plan. Pure: reads no file, asks no scheduler, loads no torch."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from areal.api import ConfigError
+from areal.infra.jobs.checks import RunFacts, find_problems, message_of
+from areal.infra.jobs.config import RoleConfig
+from areal.infra.jobs.plan import Given, Plan, PlannedProcess, PlannedRole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from areal.infra.jobs.config import JobConfig
+
+TRAINER: Final = "trainer"
+_ORDER: Final = (TRAINER, "server", "reward")
+
+
+def compile_plan(job: JobConfig, run: RunFacts, environment: Mapping[str, str], *, id: str = "") -> Plan:
+    """Return the plan. environment: of whoever submits, for names only. id: of the submission; empty draws one.
+
+    Raises ConfigError with every contradiction of the section, each with key, message and fix.
+    """
+    problems = find_problems(job, run, environment)
+    if problems:
+        raise ConfigError(
+            f"the section job cannot be run:\n{message_of(problems)}",
+            where=problems[0].key,
+            fix=problems[0].fix,
+            problems=[problem.as_mapping() for problem in problems],
+        )
+    roles = {TRAINER: RoleConfig()} | dict(job.roles)
+    return Plan(
+        id=id or secrets.token_hex(6),
+        name=job.name,
+        backend=job.backend,
+        folder=str(Path(run.working_folder, job.directory, job.name)),
+        working_folder=run.working_folder,
+        python=run.python,
+        version=run.version,
+        roles=tuple(_role(name, roles[name], run, "server" in roles) for name in _ORDER if name in roles),
+        environment=dict(job.environment),
+        passed=job.pass_environment,
+        secrets=job.secrets,
+        setup=job.setup,
+        image=job.image,
+        runtime=job.runtime,
+        mounts=job.mounts,
+        max_restarts=job.max_restarts,
+        requeue=job.requeue,
+        grace_seconds=job.grace_seconds,
+        keep_logs=job.keep_logs,
+        network=asdict(job.network),
+        slurm=asdict(job.slurm) if job.backend == "slurm" else {},
+        ray=asdict(job.ray) if job.backend == "ray" else {},
+    )
+
+
+def _role(name: str, role: RoleConfig, run: RunFacts, with_servers: bool) -> PlannedRole:
+    given: tuple[Given, ...] = ()
+    command = role.command
+    if not command and name == TRAINER:
+        command = (run.python, "-m", "areal", "train", run.config, *run.overrides)
+        given = (Given(prefix="servers.addresses=", value="addresses"),) if run.uses_servers and with_servers else ()
+    elif not command:
+        command = (run.python, "-m", "areal", "serve", run.config, *run.overrides)
+        given = tuple(
+            Given(prefix=f"--{value.replace('_', '-').replace('address', 'host')}=", value=value)
+            for value in ("address", "port", "ready_file", "folder")
+        )
+    return PlannedRole(
+        name=name,
+        command=command,
+        given=given,
+        gpus=role.gpus,
+        cpus=role.cpus,
+        memory_gb=role.memory_gb,
+        per_node=role.per_node,
+        nodes=role.nodes,
+        min_ready=0 if name == TRAINER or role.start == "lazy" else role.min_ready or role.count,
+        eager=role.start == "eager",
+        max_restarts=role.max_restarts,
+        processes=tuple(
+            PlannedProcess(index=index, node=index // role.per_node, slot=index % role.per_node)
+            for index in range(role.count)
+        ),
+    )
+
+
+def describe(plan: Plan) -> str:
+    """Return the plan as a table for people: a row per node of a role, its processes, and the command of the role."""
+    head = f"job {plan.name} with {plan.backend}: {plan.num_nodes} node{'s' * (plan.num_nodes != 1)}, in {plan.folder}"
+    lines = [head, "", "role     node  processes  each"]
+    for role in plan.roles:
+        memory = f", {role.memory_gb} GiB" if role.memory_gb else ""
+        each = f"{role.cpus} cpu{'s' * (role.cpus > 1)}, {role.gpus} gpu{'s' * (role.gpus != 1)}{memory}"
+        for node in range(role.num_nodes):
+            indices = [process.index for process in role.on_node(node)]
+            span = str(indices[0]) if len(indices) == 1 else f"{indices[0]}-{indices[-1]}"
+            lines.append(f"{role.name:<8} {node:>4}  {span:>9}  {each}")
+    lines.append("")
+    for role in plan.roles:
+        words = [*role.command, *(f"{one.prefix}<{one.value}>" for one in role.given)]
+        lines.append(f"{role.name}: {' '.join(map(_quoted, words))}")
+    names = sorted([*plan.environment, *plan.passed, *(f"{name} (secret)" for name in plan.secrets)])
+    lines.append(f"environment: {', '.join(names) if names else 'none of its own'}")
+    return "\n".join(lines)
+
+
+def _quoted(word: str) -> str:
+    """Return a word, in quotes where its ends would not be seen."""
+    return word if word and word.isascii() and word.isprintable() and not set(word) & set(" \"'\\") else ascii(word)

@@ -1,0 +1,162 @@
+"""The plan of a job: what a description was compiled to, as plain data that every node reads. It holds no secrets.
+
+plan.json    {"schema": 1, "name": "gsm8k", "roles": [{"name": "trainer", "processes": [...]}], ...}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.api import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA: Final = 1
+FILE: Final = "plan.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A word that only the node knows: it is appended to a command as prefix + value."""
+
+    prefix: str
+    """For example --host=."""
+    value: str
+    """address, port, ready_file, folder, or addresses (those of the servers, as a list in YAML)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedProcess:
+    """One process: of a role, on a node of that role, in a slot of that node."""
+
+    index: int
+    """Within the role, from 0; the rank of a trainer."""
+    node: int
+    """Within the role, from 0."""
+    slot: int
+    """Within the node, from 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRole:
+    """Processes of one role, which run the same command."""
+
+    name: str
+    command: tuple[str, ...]
+    given: tuple[Given, ...]
+    gpus: int
+    """Of each process, as cpus and memory_gb."""
+    cpus: int
+    memory_gb: int
+    per_node: int
+    nodes: str
+    min_ready: int
+    eager: bool
+    max_restarts: int
+    processes: tuple[PlannedProcess, ...]
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of this role alone."""
+        return len(self.processes) // self.per_node
+
+    @property
+    def shape(self) -> tuple[int, int, int, str]:
+        """What one node of the role has to have: devices, cores, GiB, and which nodes may be chosen."""
+        return (self.gpus * self.per_node, self.cpus * self.per_node, self.memory_gb * self.per_node, self.nodes)
+
+    def on_node(self, node: int) -> tuple[PlannedProcess, ...]:
+        """Return the processes of one node, by slot."""
+        return self.processes[node * self.per_node : (node + 1) * self.per_node]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything about a job but values of secrets and passed variables, which are in its private file."""
+
+    id: str
+    """Random; one per submission."""
+    name: str
+    backend: str
+    folder: str
+    """Absolute folder of the job."""
+    working_folder: str
+    """Where commands run."""
+    python: str
+    """Interpreter of runners."""
+    version: str
+    """Of areal, the same on all nodes."""
+    roles: tuple[PlannedRole, ...]
+    """The trainer first: its first runner leads."""
+    environment: dict[str, str]
+    passed: tuple[str, ...]
+    """Names of variables in the private file, and of secrets there."""
+    secrets: tuple[str, ...]
+    setup: tuple[tuple[str, ...], ...]
+    image: str
+    runtime: str
+    mounts: tuple[str, ...]
+    max_restarts: int
+    requeue: bool
+    grace_seconds: float
+    keep_logs: int
+    network: dict[str, Any]
+    slurm: dict[str, Any] = field(default_factory=dict)
+    ray: dict[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all roles, counted as if no two roles shared one."""
+        return sum(role.num_nodes for role in self.roles)
+
+    @property
+    def runners(self) -> list[tuple[str, int]]:
+        """(role, node) of every node runner."""
+        return [(role.name, node) for role in self.roles for node in range(role.num_nodes)]
+
+    def role(self, name: str) -> PlannedRole:
+        """Return a role by name. Raises ConfigError for another one."""
+        for role in self.roles:
+            if role.name == name:
+                return role
+        raise ConfigError(f"the plan has no role {name!r}; it has {', '.join(role.name for role in self.roles)}")
+
+    def to_json(self) -> str:
+        """Return the content of plan.json."""
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+    @property
+    def digest(self) -> str:
+        """Which plan this is; runners compare it."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+
+def read_plan(path: Path) -> Plan:
+    """Read plan.json. Raises ConfigError when it is missing, damaged or of another version of its format."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["schema"] != SCHEMA:
+            raise ConfigError(f"{path} has schema {data['schema']}, expected {SCHEMA}; submit it with this version")
+        roles = tuple(
+            PlannedRole(
+                **{
+                    **role,
+                    "command": tuple(role["command"]),
+                    "given": tuple(Given(**one) for one in role["given"]),
+                    "processes": tuple(PlannedProcess(**one) for one in role["processes"]),
+                }
+            )
+            for role in data["roles"]
+        )
+        setup = tuple(tuple(words) for words in data["setup"])
+        lists = {name: tuple(data[name]) for name in ("passed", "secrets", "mounts")}
+        return Plan(**{**data, **lists, "roles": roles, "setup": setup})
+    except OSError as error:
+        raise ConfigError(f"cannot read the plan {path}: {error}; is the folder seen by this node?") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is not a plan of a job: {error}") from error
