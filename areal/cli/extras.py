@@ -15,6 +15,7 @@ PACKAGES: Final[dict[str, str]] = {
     "math_verify": "train",
     "numpy": "train",
     "peft": "lora",
+    "ray": "ray",
     "safetensors": "train",
     "torch": "train",
     "transformers": "train",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
+from areal.api import ArealError
 from areal.infra.jobs.backend import JobOutcome
 from areal.infra.jobs.order import LOST, STOPPED
 from areal.utils.logging import getLogger
@@ -57,8 +58,12 @@ def drive(
         life = folder.new_life()
         folder.clear_status()
         folder.set_state("placing", life=life)
-        with place(life) as runners:
-            code, text = _watch(plan, folder, stop, runners, follow)
+        try:
+            with place(life) as runners:
+                code, text = _watch(plan, folder, stop, runners, follow)
+        except ArealError as error:
+            folder.set_state("ended", str(error), exit_code=error.exit_code)
+            raise
         follow()
         asked = stop.requested or folder.cancelled
         if code != LOST or asked or failures >= plan.max_restarts:

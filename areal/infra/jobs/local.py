@@ -74,22 +74,22 @@ class LocalBackend:
                 for runner in runners:
                     runner.end()
 
-        folder.set_state("submitted", identity=_identity(os.getpid()), backend="local")
+        folder.set_state("submitted", identity=identity_of(os.getpid()), backend="local")
         return drive(plan, folder, stop, place, follow)
 
     def state(self, plan: Plan, folder: JobFolder) -> str:
         """See `JobBackend.state`."""
-        return "running" if _driver(folder) is not None else "gone"
+        return "running" if driver_of(folder) is not None else "gone"
 
     def cancel(self, plan: Plan, folder: JobFolder) -> None:
         """See `JobBackend.cancel`: whoever launched it sees the request, too; the signal is for one that is busy."""
-        pid = _driver(folder)
+        pid = driver_of(folder)
         if pid is None:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + plan.grace_seconds + _CLEAN_UP_SECONDS
-        while _driver(folder) is not None:
+        while driver_of(folder) is not None:
             if time.monotonic() > deadline:
                 raise UsageError(f"the launch of {plan.name} (pid {pid}) did not end", fix=f"end it: kill -9 {pid}")
             time.sleep(_POLL_SECONDS)
@@ -148,7 +148,7 @@ class _LocalRunner:
             self._process.wait()
 
 
-def _identity(pid: int) -> str:
+def identity_of(pid: int) -> str:
     """Name a process so that another one with its number later is not taken for it; empty when it has ended."""
     try:
         state, *others = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -157,8 +157,8 @@ def _identity(pid: int) -> str:
     return "" if state == "Z" else f"{pid}:{others[18]}"
 
 
-def _driver(folder: JobFolder) -> int | None:
+def driver_of(folder: JobFolder) -> int | None:
     """Return the pid of the process that launched the job, while it runs."""
     said = str(folder.state().get("identity", ""))
     pid = said.partition(":")[0]
-    return int(pid) if pid.isdecimal() and said and said == _identity(int(pid)) else None
+    return int(pid) if pid.isdecimal() and said and said == identity_of(int(pid)) else None

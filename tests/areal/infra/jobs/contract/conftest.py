@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import ray_cluster
 import slurm_cluster
 import yaml
 
@@ -87,7 +88,7 @@ class Launched:
             if str(self.folder.plan_path) in words and "--role" in words and "node" in words[:5]:
                 role = words[words.index("--role") + 1]
                 node = words[words.index("--node") + 1] if "--node" in words else variables(pid).get("SLURM_PROCID")
-                if node is not None and words[0] == sys.executable:
+                if node is not None and words[0] == self.backend.python:
                     found.append((pid, role, int(node)))
         return found
 
@@ -134,10 +135,12 @@ class Local:
     def __init__(self, folder):
         self.folder = folder
         self.environment = dict(os.environ)
+        self.python = sys.executable
+        self.overrides = []
 
     def areal(self, *words, **options):
         """Run the command line."""
-        command = [sys.executable, "-m", "areal", *map(str, words)]
+        command = [self.python, "-m", "areal", *map(str, words)]
         return subprocess.run(
             command, env=self.environment, cwd=self.folder, capture_output=True, text=True, check=False, timeout=120,
             **options,
@@ -190,8 +193,35 @@ class Slurm(Local):
         self.cluster.close()
 
 
-BACKENDS = {"local": Local, "slurm": Slurm}
-KINDS = ["local", pytest.param("slurm", marks=pytest.mark.exhaustive)]
+class Ray(Local):
+    """A real cluster of several nodes on this machine; launches run where Ray is installed."""
+
+    name = "ray"
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.python = str(ray_cluster.PYTHON)
+        self.environment["RAY_USAGE_STATS_ENABLED"] = "0"
+        self.cluster = ray_cluster.RayCluster(4, self.environment, folder / "cluster.log")
+        self.overrides = [f"job.ray.address={self.cluster.address}"]
+
+    def lose_node(self, job, role, node):
+        pid = next(pid for pid, one, other in job.runners() if (one, other) == (role, node))
+        self.cluster.remove(pid)
+
+    def bring_back(self):
+        self.cluster.add()
+
+    def preempt(self, job):
+        pytest.skip("Ray preempts by taking nodes away")
+
+    def close(self):
+        self.cluster.close()
+
+
+BACKENDS = {"local": Local, "ray": Ray, "slurm": Slurm}
+ABSENT = {"ray": ray_cluster.missing, "slurm": slurm_cluster.missing}
+KINDS = ["local", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("slurm", "ray"))]
 
 
 @pytest.fixture(scope="session")
@@ -208,7 +238,7 @@ def backend(request, clusters):
     """One of the backends, started on first use."""
     started, factory = clusters
     kind = request.param
-    if kind == "slurm" and (reason := slurm_cluster.missing()):
+    if kind in ABSENT and (reason := ABSENT[kind]()):
         pytest.skip(reason)
     if kind not in started:
         started[kind] = BACKENDS[kind](factory.mktemp(kind))
@@ -245,7 +275,7 @@ def launch(backend, tmp_path):
         environment = {**backend.environment, **section.get("_set", {})}
         with (folder / "launch.out").open("ab") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", "areal", "launch", str(path), "--on", backend.name],
+                [backend.python, "-m", "areal", "launch", str(path), "--on", backend.name, *backend.overrides],
                 env=environment, cwd=backend.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
             )  # fmt: skip
         launched = Launched(backend, process, folder, notes)

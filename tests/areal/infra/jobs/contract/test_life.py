@@ -220,7 +220,7 @@ def test_a_preempted_job_saves_and_is_queued_again(launch, backend):
 def test_a_second_submission_of_a_running_job_is_refused(launch, backend, tmp_path):
     job = launch({"trainer": {"count": 1, "command": "note('ready'); time.sleep(600)"}})
     assert eventually(lambda: job.noted("ready")), job.said()
-    again = backend.areal("launch", tmp_path / "run.yaml", "--on", backend.name)
+    again = backend.areal("launch", tmp_path / "run.yaml", "--on", backend.name, *backend.overrides)
     assert again.returncode == 75, again.stderr
     assert "j1" in again.stderr
     job.command("cancel")
