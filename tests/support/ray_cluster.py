@@ -22,7 +22,7 @@ def missing() -> str:
 
 
 class RayCluster:
-    """Nodes are numbered from 0; node 0 has the head and is never removed."""
+    """Nodes beside the head, which holds nothing and is never removed."""
 
     def __init__(self, num_nodes: int, environment: dict[str, str], log: Path) -> None:
         with log.open("ab") as file:
@@ -60,8 +60,9 @@ class RayCluster:
 def main(num_nodes: int) -> None:
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={**RESOURCES, "include_dashboard": False})
-    nodes = [cluster.add_node(**RESOURCES) for _ in range(num_nodes - 1)]
+    head = {"num_cpus": 0, "num_gpus": 0, "object_store_memory": RESOURCES["object_store_memory"]}
+    cluster = Cluster(initialize_head=True, head_node_args={**head, "include_dashboard": False})
+    nodes = [cluster.add_node(**RESOURCES) for _ in range(num_nodes)]
     cluster.wait_for_nodes()
     answer(cluster.address)
     for line in sys.stdin:

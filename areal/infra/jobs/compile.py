@@ -56,7 +56,7 @@ def compile_plan(job: JobConfig, run: RunFacts, environment: Mapping[str, str], 
         grace_seconds=job.grace_seconds,
         keep_logs=job.keep_logs,
         network=asdict(job.network),
-        slurm=asdict(job.slurm) if job.backend == "slurm" else {},
+        slurm={**asdict(job.slurm), "extra": list(job.slurm.extra)} if job.backend == "slurm" else {},
         ray=asdict(job.ray) if job.backend == "ray" else {},
     )
 

@@ -165,10 +165,8 @@ def script(plan: Plan) -> str:
         f"--job-name={plan.name}",
         f"--output={folder / 'logs' / 'batch.log'}",
         "--open-mode=append",
-        f"--time={slurm['time']}",
         "--requeue" if plan.requeue else "--no-requeue",
         f"--signal=B:USR1@{slurm['signal_seconds']}",
-        *(f"--{name}={slurm[name]}" for name in ("account", "qos") if slurm[name]),
     ]
     blocks = [
         "\n".join(f"#SBATCH {option}" for option in (common if number == 0 else []) + _needs(plan, component))
@@ -200,7 +198,7 @@ def _needs(plan: Plan, component: _Component) -> list[str]:
     gpus, cpus, memory_gb, nodes = component.roles[0].shape
     slurm = plan.slurm
     return [
-        *([f"--partition={slurm['partition']}"] if slurm["partition"] else []),
+        *(f"--{name}={slurm[name]}" for name in ("partition", "account", "qos", "time") if slurm[name]),
         f"--nodes={component.num_nodes}",
         "--ntasks-per-node=1",
         f"--cpus-per-task={cpus}",

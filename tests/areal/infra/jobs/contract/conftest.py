@@ -92,6 +92,21 @@ class Launched:
                     found.append((pid, role, int(node)))
         return found
 
+    def ranks(self):
+        """Return the pid of each rank of the trainer, by rank: the processes that have no guard below them."""
+        mine = read_plan(self.folder.plan_path).id
+        found = {}
+        for pid, words in command_lines():
+            own = variables(pid)
+            is_rank = own.get("AREAL_JOB_ID") == mine and "RANK" in own and "train" in words
+            if is_rank and not any("guard.py" in word for word in words):
+                found[int(own["RANK"])] = pid
+        return found
+
+    def starts(self):
+        """Return how often ranks were started."""
+        return len(list(self.folder.logs.glob("start-*-*")))
+
     def left(self):
         """Return all processes of the job that are alive, on all its nodes."""
         plan = read_plan(self.folder.plan_path)
@@ -246,20 +261,44 @@ def backend(request, clusters):
 
 
 @pytest.fixture
-def launch(backend, tmp_path):
-    """Returns a function that launches programs, given as text, as roles of a job."""
+def launch_file(backend, tmp_path):
+    """Returns a function that launches a configuration whose job is j1 in tmp_path/jobs."""
     jobs = []
+
+    def run(path):
+        folder = tmp_path / "jobs" / "j1"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (folder / "launch.out").open("ab") as out:
+            process = subprocess.Popen(
+                [backend.python, "-m", "areal", "launch", str(path), "--on", backend.name, *backend.overrides],
+                env=backend.environment, cwd=backend.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            )  # fmt: skip
+        job = Launched(backend, process, folder, tmp_path / "notes")
+        jobs.append(job)
+        if backend.name == "slurm":
+            assert process.wait(30) == 0, job.said()
+        return job
+
+    yield run
+    for job in jobs:
+        if job.folder.plan_path.exists() and job.folder.state().get("state") not in ENDED:
+            job.command("cancel")
+        if job.process.poll() is None:
+            job.process.terminate()
+            job.process.wait(30)
+
+
+@pytest.fixture
+def launch(launch_file, tmp_path):
+    """Returns a function that launches programs, given as text, as roles of a job."""
 
     def run(roles, **section):
         notes = tmp_path / "notes"
         notes.mkdir(exist_ok=True)
-        described = {
-            name: {**role, "command": [sys.executable, "-c", PRELUDE + role["command"], str(notes),
-                                       *role.get("arguments", [])]}
-            for name, role in roles.items()
-        }  # fmt: skip
-        for role in described.values():
-            role.pop("arguments", None)
+        described = {}
+        for name, role in roles.items():
+            words = [sys.executable, "-c", PRELUDE + role["command"], str(notes), *role.get("arguments", [])]
+            described[name] = {key: value for key, value in role.items() if key != "arguments"} | {"command": words}
         job = {
             "name": "j1",
             "directory": str(tmp_path / "jobs"),
@@ -270,24 +309,6 @@ def launch(backend, tmp_path):
         }
         path = tmp_path / "run.yaml"
         path.write_text(yaml.safe_dump({"kind": "rl", "job": job}, allow_unicode=True))
-        folder = tmp_path / "jobs" / "j1"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        environment = {**backend.environment, **section.get("_set", {})}
-        with (folder / "launch.out").open("ab") as out:
-            process = subprocess.Popen(
-                [backend.python, "-m", "areal", "launch", str(path), "--on", backend.name, *backend.overrides],
-                env=environment, cwd=backend.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-            )  # fmt: skip
-        launched = Launched(backend, process, folder, notes)
-        jobs.append(launched)
-        if backend.name == "slurm":
-            assert process.wait(30) == 0, launched.said()
-        return launched
+        return launch_file(path)
 
-    yield run
-    for job in jobs:
-        if job.folder.plan_path.exists() and job.folder.state().get("state") not in ENDED:
-            job.command("cancel")
-        if job.process.poll() is None:
-            job.process.terminate()
-            job.process.wait(30)
+    return run

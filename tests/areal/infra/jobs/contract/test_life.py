@@ -19,6 +19,7 @@ def eventually(condition, seconds=30.0):
     return value
 
 
+@pytest.mark.exhaustive
 def test_ranks_start_after_the_services_they_need_and_meet_at_one_place(launch):
     job = launch(
         {
@@ -72,6 +73,7 @@ def test_a_rank_that_dies_ends_its_start_and_all_start_again_while_services_stay
     assert eventually(lambda: not job.left()), job.left()
 
 
+@pytest.mark.exhaustive
 def test_the_exit_code_is_that_of_the_rank_that_failed_first(launch):
     job = launch(
         {
@@ -86,12 +88,14 @@ def test_the_exit_code_is_that_of_the_rank_that_failed_first(launch):
     assert "rank 1" in job.folder.state()["reason"]
 
 
+@pytest.mark.exhaustive
 def test_an_error_that_would_only_repeat_is_not_tried_again(launch):
     job = launch({"trainer": {"count": 1, "command": "sys.exit(20)"}})
     assert job.wait() == 20, job.said()
     assert list(job.noted("began")) == ["trainer-0-0"]
 
 
+@pytest.mark.exhaustive
 def test_a_service_that_dies_is_started_again_at_its_address(launch):
     job = launch(
         {
@@ -110,6 +114,7 @@ def test_a_service_that_dies_is_started_again_at_its_address(launch):
     assert job.noted("first")["server-0-0"]["port"] == job.noted("again")["server-0-0"]["port"]
 
 
+@pytest.mark.exhaustive
 def test_a_job_whose_service_never_starts_ends_with_its_code(launch):
     job = launch(
         {
@@ -121,6 +126,7 @@ def test_a_job_whose_service_never_starts_ends_with_its_code(launch):
     assert list(job.noted("began")) == ["server-0-0"]
 
 
+@pytest.mark.exhaustive
 def test_cancelling_lets_ranks_save_and_leaves_nothing_behind(launch):
     job = launch(
         {
@@ -148,6 +154,7 @@ def test_cancelling_lets_ranks_save_and_leaves_nothing_behind(launch):
     assert job.wait() == 143
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_does_not_listen_is_killed_after_the_grace(launch):
     job = launch(
         {
@@ -164,6 +171,7 @@ def test_a_rank_that_does_not_listen_is_killed_after_the_grace(launch):
     assert job.wait() == 143
 
 
+@pytest.mark.exhaustive
 def test_a_lost_node_ends_the_allocation_and_the_next_one_goes_on(launch, backend):
     job = launch(
         {
@@ -184,6 +192,7 @@ def test_a_lost_node_ends_the_allocation_and_the_next_one_goes_on(launch, backen
     assert eventually(lambda: not job.left()), job.left()
 
 
+@pytest.mark.exhaustive
 def test_the_loss_of_the_first_runner_ends_what_the_others_run(launch, backend):
     job = launch(
         {
@@ -199,6 +208,7 @@ def test_the_loss_of_the_first_runner_ends_what_the_others_run(launch, backend):
     assert eventually(lambda: not job.left()), job.left()
 
 
+@pytest.mark.exhaustive
 def test_a_preempted_job_saves_and_is_queued_again(launch, backend):
     job = launch(
         {
@@ -217,6 +227,7 @@ def test_a_preempted_job_saves_and_is_queued_again(launch, backend):
     assert job.folder.state().get("failures", 0) == 0
 
 
+@pytest.mark.exhaustive
 def test_a_second_submission_of_a_running_job_is_refused(launch, backend, tmp_path):
     job = launch({"trainer": {"count": 1, "command": "note('ready'); time.sleep(600)"}})
     assert eventually(lambda: job.noted("ready")), job.said()
@@ -227,6 +238,7 @@ def test_a_second_submission_of_a_running_job_is_refused(launch, backend, tmp_pa
     assert job.wait() == 143
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_whatever_ends_the_launch_ends_the_job(launch, backend, number):
     if backend.name == "slurm":

