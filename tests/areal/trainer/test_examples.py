@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
 NAMES = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.yaml"))
 ELSEWHERE = {
+    "cluster/arithmetic_nodes.yaml": "a job of two ranks: tests/areal/infra/jobs",
+    "cluster/gsm8k_64.yaml": "needs a cluster and a checkpoint of a language model",
     "math/arithmetic_sglang.yaml": "needs an SGLang server: test_with_sglang",
     "math/arithmetic_vllm.yaml": "needs a vLLM server: test_with_servers",
     "math/gsm8k_rl.yaml": "needs a checkpoint of a language model",

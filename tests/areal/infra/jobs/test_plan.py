@@ -171,6 +171,11 @@ TEXT = st.text(st.sampled_from("aZ0._-/@:=,;'\"`$(){}[]<>|&*?!#~\\ \n\r\t%é\u20
 
 @settings(max_examples=150, deadline=None)
 @given(values=st.lists(TEXT, min_size=14, max_size=14), backend=st.sampled_from(["local", "slurm", "ray"]))
+@pytest.mark.fault(
+    row=45,
+    injected="150 made descriptions with shell characters in every text",
+    seen="refused, or not part of the script",
+)
 def test_whatever_is_written_is_refused_or_stays_out_of_the_script(values, backend):
     job = JobConfig(
         backend=backend,

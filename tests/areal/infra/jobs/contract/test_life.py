@@ -50,6 +50,11 @@ def test_ranks_start_after_the_services_they_need_and_meet_at_one_place(launch):
     assert eventually(lambda: not job.left()), job.left()
 
 
+@pytest.mark.fault(
+    row=36,
+    injected="rank 1 of two nodes is killed in its first start",
+    seen="both ranks run again with another incarnation, the server stays, events.jsonl has the rank's last lines",
+)
 def test_a_rank_that_dies_ends_its_start_and_all_start_again_while_services_stay(launch):
     job = launch(
         {
@@ -96,6 +101,11 @@ def test_an_error_that_would_only_repeat_is_not_tried_again(launch):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.fault(
+    row=39,
+    injected="a server is killed while ranks run",
+    seen="it comes back at its port, the ranks go on in their first start",
+)
 def test_a_service_that_dies_is_started_again_at_its_address(launch):
     job = launch(
         {
@@ -115,6 +125,11 @@ def test_a_service_that_dies_is_started_again_at_its_address(launch):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.fault(
+    row=39,
+    injected="a server ends with 9 before it is ready",
+    seen="the job ends with 9 and no rank was started",
+)
 def test_a_job_whose_service_never_starts_ends_with_its_code(launch):
     job = launch(
         {
@@ -127,6 +142,11 @@ def test_a_job_whose_service_never_starts_ends_with_its_code(launch):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.fault(
+    row=42,
+    injected="areal job cancel while each process has a child in another session",
+    seen="both ranks save, the command returns with nothing left, the job ends with 143",
+)
 def test_cancelling_lets_ranks_save_and_leaves_nothing_behind(launch):
     job = launch(
         {
@@ -155,6 +175,11 @@ def test_cancelling_lets_ranks_save_and_leaves_nothing_behind(launch):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.fault(
+    row=42,
+    injected="areal job cancel of a rank that ignores SIGTERM",
+    seen="it is killed after the grace, nothing is left",
+)
 def test_a_rank_that_does_not_listen_is_killed_after_the_grace(launch):
     job = launch(
         {
@@ -172,6 +197,11 @@ def test_a_rank_that_does_not_listen_is_killed_after_the_grace(launch):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.fault(
+    row=37,
+    injected="its runner is killed (local), it is set down (Slurm), all its processes are killed (Ray)",
+    seen="a second start of all ranks ends the job with 0; no process is left",
+)
 def test_a_lost_node_ends_the_allocation_and_the_next_one_goes_on(launch, backend):
     job = launch(
         {
@@ -193,6 +223,11 @@ def test_a_lost_node_ends_the_allocation_and_the_next_one_goes_on(launch, backen
 
 
 @pytest.mark.exhaustive
+@pytest.mark.fault(
+    row=38,
+    injected="the first runner is killed",
+    seen="the other node ends its rank within its lease, both run again, no process is left",
+)
 def test_the_loss_of_the_first_runner_ends_what_the_others_run(launch, backend):
     job = launch(
         {
@@ -209,6 +244,11 @@ def test_the_loss_of_the_first_runner_ends_what_the_others_run(launch, backend):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.fault(
+    row=41,
+    injected="the notice that Slurm sends (USR1 to the batch script)",
+    seen="both ranks save, the job is queued again and ends with 0; failures stay 0",
+)
 def test_a_preempted_job_saves_and_is_queued_again(launch, backend):
     job = launch(
         {
@@ -228,6 +268,11 @@ def test_a_preempted_job_saves_and_is_queued_again(launch, backend):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.fault(
+    row=44,
+    injected="areal launch of a job that runs",
+    seen="refused with 75, the first one goes on",
+)
 def test_a_second_submission_of_a_running_job_is_refused(launch, backend, tmp_path):
     job = launch({"trainer": {"count": 1, "command": "note('ready'); time.sleep(600)"}})
     assert eventually(lambda: job.noted("ready")), job.said()
@@ -240,6 +285,11 @@ def test_a_second_submission_of_a_running_job_is_refused(launch, backend, tmp_pa
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.fault(
+    row=40,
+    injected="SIGTERM or SIGKILL to the process that launched (local, Ray)",
+    seen="no process of the job is left",
+)
 def test_whatever_ends_the_launch_ends_the_job(launch, backend, number):
     if backend.name == "slurm":
         pytest.skip("the launch of a Slurm job ends with its submission")

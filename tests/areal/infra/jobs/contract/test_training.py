@@ -56,6 +56,11 @@ def wait_for_step(job, folder, step):
         time.sleep(0.05)
 
 
+@pytest.mark.fault(
+    row=37,
+    injected="a synchronous run of two ranks loses a rank, then a node, and is preempted (Slurm)",
+    seen="the weights at the end equal those of an undisturbed run byte for byte",
+)
 def test_a_run_that_is_killed_moved_and_preempted_ends_with_the_same_weights(
     backend, launch_file, undisturbed, tmp_path
 ):

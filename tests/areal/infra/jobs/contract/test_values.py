@@ -19,6 +19,11 @@ NASTY = {
 
 
 @pytest.mark.exhaustive
+@pytest.mark.fault(
+    row=45,
+    injected="quotes, $(), line feeds, commas, percent signs and other alphabets in variables and arguments",
+    seen="every process sees them byte for byte, and nothing was executed",
+)
 def test_environment_and_arguments_arrive_byte_for_byte(launch, backend, tmp_path):
     arguments = [*NASTY.values(), "--option=$(touch pwned)", "-", "--", "{address}"]
     job = launch({"trainer": {"count": 1, "command": "", "arguments": arguments}}, environment=NASTY)
@@ -29,6 +34,11 @@ def test_environment_and_arguments_arrive_byte_for_byte(launch, backend, tmp_pat
     assert not [path for folder in (tmp_path, backend.folder) for path in folder.rglob("pwned")]
 
 
+@pytest.mark.fault(
+    row=46,
+    injected="a rank prints its secret and fails",
+    seen="only its own log has it; events, copied lines, plan, script and the controller's state do not",
+)
 def test_secrets_reach_processes_by_a_private_file_and_are_seen_nowhere_else(launch, backend):
     secret = "s3cr3t $(id) 'quoted', and\nof two lines"
     backend.environment |= {"JOB_TOKEN": secret, "JOB_PASSED": "passed on", "JOB_LEFT": "left behind"}
@@ -99,6 +109,11 @@ def test_processes_get_the_devices_that_the_scheduler_gave_in_order(launch, back
 
 
 @pytest.mark.exhaustive
+@pytest.mark.fault(
+    row=43,
+    injected="three devices for one node where no node has three",
+    seen="exit code 2; with Ray a table of all nodes, with Slurm what sbatch says",
+)
 def test_what_can_never_be_given_is_refused_at_once(launch, backend, tmp_path):
     (tmp_path / "run.yaml").write_text(
         f"job: {{name: large, directory: {tmp_path}/jobs, roles: {{trainer: {{count: 3, per_node: 3, gpus: 1, "
