@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.api import ConfigError, UsageError
 from areal.infra.jobs.backend import JobOutcome, runner_command
 from areal.infra.jobs.driver import drive
+from areal.infra.jobs.files import ENDED
 from areal.infra.jobs.surroundings import DEVICES_VARIABLE, visible_devices
 from areal.infra.launch.ranks import LogFollower
 
@@ -74,24 +76,28 @@ class LocalBackend:
                 for runner in runners:
                     runner.end()
 
-        folder.set_state("submitted", identity=identity_of(os.getpid()), backend="local")
+        folder.set_state("submitted", identity=own_identity(), backend="local")
         return drive(plan, folder, stop, place, follow)
 
     def state(self, plan: Plan, folder: JobFolder) -> str:
-        """See `JobBackend.state`."""
-        return "running" if driver_of(folder) is not None else "gone"
+        """See `JobBackend.state`: whoever launched it holds everything. On another host, job.json has to do."""
+        host, pid, begun = where_launched(folder)
+        if host == socket.gethostname():
+            return "running" if begun and begun == _begun(pid) else "gone"
+        return "gone" if not host or folder.state().get("state") in ENDED else f"unknown (launched on {host})"
 
     def cancel(self, plan: Plan, folder: JobFolder) -> None:
         """See `JobBackend.cancel`: whoever launched it sees the request, too; the signal is for one that is busy."""
-        pid = driver_of(folder)
-        if pid is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+        host, pid, _ = where_launched(folder)
+        if self.state(plan, folder) == "running":
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + plan.grace_seconds + _CLEAN_UP_SECONDS
-        while driver_of(folder) is not None:
+        while self.state(plan, folder) != "gone":
             if time.monotonic() > deadline:
-                raise UsageError(f"the launch of {plan.name} (pid {pid}) did not end", fix=f"end it: kill -9 {pid}")
+                raise UsageError(
+                    f"the launch of {plan.name} (pid {pid} on {host}) did not end", fix=f"end it there: kill -9 {pid}"
+                )
             time.sleep(_POLL_SECONDS)
 
 
@@ -148,17 +154,22 @@ class _LocalRunner:
             self._process.wait()
 
 
-def identity_of(pid: int) -> str:
-    """Name a process so that another one with its number later is not taken for it; empty when it has ended."""
+def own_identity() -> str:
+    """Name this process so that no other one, later or elsewhere, is taken for it."""
+    return f"{socket.gethostname()}:{os.getpid()}:{_begun(os.getpid())}"
+
+
+def where_launched(folder: JobFolder) -> tuple[str, int, str]:
+    """Return host, pid and begin of the process that launched a job; an empty host when none did."""
+    said = str(folder.state().get("identity", "")).rsplit(":", 2)
+    host, pid, begun = said if len(said) == 3 else ("", "", "")
+    return (host, int(pid), begun) if pid.isdecimal() else ("", 0, "")
+
+
+def _begun(pid: int) -> str:
+    """Return when a process began, in ticks since the start of the machine; empty when it has ended."""
     try:
         state, *others = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return ""
-    return "" if state == "Z" else f"{pid}:{others[18]}"
-
-
-def driver_of(folder: JobFolder) -> int | None:
-    """Return the pid of the process that launched the job, while it runs."""
-    said = str(folder.state().get("identity", ""))
-    pid = said.partition(":")[0]
-    return int(pid) if pid.isdecimal() and said and said == identity_of(int(pid)) else None
+    return "" if state == "Z" else others[18]

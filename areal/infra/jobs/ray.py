@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.api import EngineError, UsageError
 from areal.infra.jobs.backend import JobOutcome, runner_command
 from areal.infra.jobs.driver import drive
-from areal.infra.jobs.local import driver_of, identity_of
+from areal.infra.jobs.local import LocalBackend, own_identity
 from areal.infra.jobs.order import LOST
 from areal.infra.launch.ranks import LogFollower
 from areal.utils.logging import getLogger
@@ -63,8 +63,6 @@ class RayBackend:
 
     def launch(self, plan: Plan, folder: JobFolder, stop: StopRequest, show: Callable[[str], None]) -> JobOutcome:
         """See `JobBackend.launch`."""
-        import os
-
         import ray
 
         followers: list[LogFollower] = []
@@ -79,7 +77,7 @@ class RayBackend:
             with _placement(plan, folder, life, stop) as runners:
                 yield runners
 
-        folder.set_state("submitted", identity=identity_of(os.getpid()), backend="ray")
+        folder.set_state("submitted", identity=own_identity(), backend="ray")
         try:
             return drive(plan, folder, stop, place, follow)
         finally:
@@ -87,12 +85,10 @@ class RayBackend:
 
     def state(self, plan: Plan, folder: JobFolder) -> str:
         """See `JobBackend.state`: whoever launched holds all actors, so that its life is the job's."""
-        return "running" if driver_of(folder) is not None else "gone"
+        return LocalBackend().state(plan, folder)
 
     def cancel(self, plan: Plan, folder: JobFolder) -> None:
         """See `JobBackend.cancel`: a request in the job's folder, which whoever launched it sees on any machine."""
-        from areal.infra.jobs.local import LocalBackend
-
         LocalBackend().cancel(plan, folder)
 
 

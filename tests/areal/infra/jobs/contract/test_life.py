@@ -298,3 +298,17 @@ def test_whatever_ends_the_launch_ends_the_job(launch, backend, number):
     job.process.send_signal(number)
     job.process.wait(30)
     assert eventually(lambda: not job.left()), job.left()
+
+
+@pytest.mark.exhaustive
+def test_a_job_may_have_a_ray_cluster_of_its_own(launch, backend):
+    if backend.name != "ray":
+        pytest.skip("about Ray")
+    backend.overrides, before = ["job.ray.address=local"], backend.overrides
+    try:
+        job = launch({"trainer": {"count": 1, "command": "note('here')"}})
+        assert job.wait(120) == 0, job.said()
+    finally:
+        backend.overrides = before
+    assert list(job.noted("here")) == ["trainer-0-0"]
+    assert job.left() == []
