@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 TRAINER: Final = "trainer"
 _ORDER: Final = (TRAINER, "server", "reward")
+_DIRECTORY: Final = (
+    Given(prefix="servers.directory=", value="directory"),
+    Given(prefix="servers.directory_key=", value="key_file"),
+)
+"""By which servers and trainer find each other while both come and go."""
 
 
 def compile_plan(job: JobConfig, run: RunFacts, environment: Mapping[str, str], *, id: str = "") -> Plan:
@@ -35,6 +40,7 @@ def compile_plan(job: JobConfig, run: RunFacts, environment: Mapping[str, str], 
             problems=[problem.as_mapping() for problem in problems],
         )
     roles = {TRAINER: RoleConfig()} | dict(job.roles)
+    num_servers = roles["server"].count if "server" in roles else 0
     return Plan(
         id=id or secrets.token_hex(6),
         name=job.name,
@@ -43,7 +49,7 @@ def compile_plan(job: JobConfig, run: RunFacts, environment: Mapping[str, str], 
         working_folder=run.working_folder,
         python=run.python,
         version=run.version,
-        roles=tuple(_role(name, roles[name], run, "server" in roles) for name in _ORDER if name in roles),
+        roles=tuple(_role(name, roles[name], run, num_servers) for name in _ORDER if name in roles),
         environment=dict(job.environment),
         passed=job.pass_environment,
         secrets=job.secrets,
@@ -61,18 +67,19 @@ def compile_plan(job: JobConfig, run: RunFacts, environment: Mapping[str, str], 
     )
 
 
-def _role(name: str, role: RoleConfig, run: RunFacts, with_servers: bool) -> PlannedRole:
+def _role(name: str, role: RoleConfig, run: RunFacts, num_servers: int) -> PlannedRole:
     given: tuple[Given, ...] = ()
     command = role.command
     if not command and name == TRAINER:
         command = (run.python, "-m", "areal", "train", run.config, *run.overrides)
-        given = (Given(prefix="servers.addresses=", value="addresses"),) if run.uses_servers and with_servers else ()
+        if run.uses_servers and num_servers:
+            command = (*command, f"servers.num_servers={num_servers}")
+            given = _DIRECTORY
     elif not command:
         command = (run.python, "-m", "areal", "serve", run.config, *run.overrides)
-        given = tuple(
-            Given(prefix=f"--{value.replace('_', '-').replace('address', 'host')}=", value=value)
-            for value in ("address", "port", "ready_file", "folder")
-        )
+        options = {"--host=": "address", "--port=": "port", "--name=": "name", "--ready-file=": "ready_file",
+                   "--folder=": "folder"}  # fmt: skip
+        given = (*_DIRECTORY, *(Given(prefix=prefix, value=value) for prefix, value in options.items()))
     return PlannedRole(
         name=name,
         command=command,

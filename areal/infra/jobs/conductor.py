@@ -59,6 +59,7 @@ class Conductor:
     def give_up(self, exit_code: int, reason: str) -> None:
         """End the job."""
         self.order = replace(self.order, phase="over", exit_code=exit_code, reason=reason)
+        self._folder.set_state("ending", reason, exit_code=exit_code)
         self._folder.note("over", reason, exit_code=exit_code)
 
     def _gather(
@@ -93,24 +94,20 @@ class Conductor:
                 self._reminded = time.monotonic()
                 _logger.warning("waiting for %s", ", ".join([*missing, *unready]))
         elif time.monotonic() >= self._not_before and all(one and one.state != "running" for one in trainers):
-            self._begin(services)
+            self._begin()
 
     @property
     def _own(self) -> tuple[str, str]:
         return self._plan.version, self._plan.digest
 
-    def _begin(self, services: Mapping[str, Mapping[str, Any]]) -> None:
+    def _begin(self) -> None:
         host, port = self._meeting()
-        addresses = tuple(
-            str(value["url"]) for name, value in services.items() if name.startswith("server-") and value.get("url")
-        )
         self.order = Order(
             phase="run",
             number=self._next_number,
             incarnation=new_incarnation(),
             host=host,
             port=port,
-            addresses=addresses,
         )
         self._next_number += 1
         self._since, self._ready_since = time.monotonic(), None

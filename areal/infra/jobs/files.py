@@ -1,9 +1,10 @@
 """The folder of a job: its plan, its state, its private file, and where logs go.
 
-    plan.json      what is to run                      private.json   key, secrets and passed variables, mode 0600
+    plan.json      what is to run                      private.json   key, secrets and passed variables, mode 0600;
+                                                       job.key has the key alone
     job.json       what became of it so far            meet.json      where runners meet, mode 0600
-    job.log        what backends and runners said      logs/          life-0000/ and start-0000-<incarnation>/
-    cancel         somebody asked it to end            status/        a file per runner: its true exit code
+    cancel         somebody asked it to end            logs/          life-0000/ and start-0000-<incarnation>/
+    earlier/       logs of earlier submissions         status/        a file per runner: its true exit code
 
 The folder has mode 0700: logs of programs may hold what they were given.
 """
@@ -14,6 +15,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import socket
 import time
 from contextlib import contextmanager
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 ENDED: Final = frozenset({"cancelled", "ended", "refused"})
 """States that are final."""
+KEY_FILE: Final = "job.key"
+"""The same key, as programs take it by the name of a file (servers.directory_key)."""
 _MASK: Final = "***"
 
 
@@ -84,29 +88,41 @@ class JobFolder:
         """Write plan and private file. Raises CheckpointError when the folder cannot be written."""
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._set_logs_aside(plan.keep_logs)
             for folder in (self.logs, self.path / "status"):
                 folder.mkdir(exist_ok=True)
-            for stale in (self.path / "cancel", self.path / "meet.json", *(self.path / "status").glob("*.json")):
-                stale.unlink(missing_ok=True)
-            private = {
+            stale = [self.path / name for name in ("cancel", "meet.json", "job.json")]
+            for path in (*stale, *(self.path / "status").glob("*.json")):
+                path.unlink(missing_ok=True)
+            private: dict[str, Any] = {
                 "key": secrets.token_hex(32),
                 "secrets": {name: environment[name] for name in plan.secrets},
                 "passed": {name: environment[name] for name in plan.passed},
             }
-            self.write_private("private.json", private)
+            self.write_private("private.json", json.dumps(private))
+            self.write_private(KEY_FILE, private["key"])
             atomic_write(self.plan_path, plan.to_json())
         except OSError as error:
             raise CheckpointError(
                 f"cannot write the job's folder {self.path}: {error}; choose job.directory"
             ) from error
 
-    def write_private(self, name: str, value: object) -> None:
+    def _set_logs_aside(self, keep: int) -> None:
+        """Move the logs of an earlier submission to earlier/, of which the newest are kept."""
+        if self.logs.is_dir():
+            earlier = self.path / "earlier"
+            earlier.mkdir(exist_ok=True)
+            os.rename(self.logs, earlier / f"{time.time_ns():020d}")
+            for path in sorted(earlier.iterdir())[:-keep]:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def write_private(self, name: str, content: str) -> None:
         """Write a file that only the owner reads, all at once."""
         temporary = self.path / f".{name}.{secrets.token_hex(6)}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(value, file)
+                file.write(content)
             os.replace(temporary, self.path / name)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -119,7 +135,7 @@ class JobFolder:
             if path.stat().st_mode & 0o077:
                 raise UsageError(f"{path} can be read by others; remove the job's folder and submit again")
             data = json.loads(path.read_text(encoding="utf-8"))
-            return Private(key=bytes.fromhex(data["key"]), secrets=data["secrets"], passed=data["passed"])
+            return Private(key=data["key"].encode(), secrets=data["secrets"], passed=data["passed"])
         except (OSError, KeyError, ValueError) as error:
             raise UsageError(f"cannot read {path}: {error}; is job.directory seen by this node?") from error
 

@@ -112,6 +112,7 @@ class NodeRunner:
                 folder=self._folder,
                 redact=redact,
                 address=address,
+                directory_url=url,
                 environment=dict(os.environ),
             )
             return self._work(context, directory, stop)
@@ -125,7 +126,8 @@ class NodeRunner:
         if self._is_first:
             address = self._address()
             server: DirectoryServer = stack.enter_context(serve_directory(address, key))
-            self._folder.write_private(path.name, {"id": self._plan.id, "life": self._life, "url": server.url})
+            where = {"id": self._plan.id, "life": self._life, "url": server.url}
+            self._folder.write_private(path.name, json.dumps(where))
             self._folder.set_state("meeting", life=self._life, node=socket.gethostname())
             return address, server.url
         deadline = time.monotonic() + self._plan.network["meet_seconds"]

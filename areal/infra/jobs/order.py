@@ -35,8 +35,6 @@ class Order:
     incarnation: str = ""
     host: str = ""
     port: int = 0
-    addresses: tuple[str, ...] = ()
-    """Of servers that were ready when the start began."""
     gentle: bool = False
     """Whether ranks get the time to save."""
     exit_code: int = 0
@@ -49,7 +47,7 @@ class Order:
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Order:
         """Return what an entry says."""
-        return cls(**{**value, "addresses": tuple(value["addresses"])})
+        return cls(**value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ class Given:
     prefix: str
     """For example --host=."""
     value: str
-    """address, port, ready_file, folder, or addresses (those of the servers, as a list in YAML)."""
+    """directory or key_file (of the job); for services also address, port, name, ready_file or folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

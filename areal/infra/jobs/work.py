@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ArealError
+from areal.infra.jobs.files import KEY_FILE
 from areal.infra.jobs.surroundings import DEVICES_VARIABLE, deal_devices, visible_devices
 from areal.infra.launch.launcher import LOG_FOLDER_VARIABLE, TAIL_LINES
 from areal.infra.launch.ranks import LogFollower, RankProcesses
@@ -47,8 +48,14 @@ class NodeContext:
     folder: JobFolder
     redact: Redactor
     address: str
+    directory_url: str
     environment: Mapping[str, str]
     """Of all processes here."""
+
+    def complete(self, **values: str) -> list[str]:
+        """Return the command of the role with what only the node knows."""
+        known = {"directory": self.directory_url, "key_file": str(self.folder.path / KEY_FILE), **values}
+        return [*self.role.command, *(one.prefix + known[one.value] for one in self.role.given)]
 
     def environment_of(self, process: PlannedProcess) -> dict[str, str]:
         """Return what one process gets beside what the runner itself has."""
@@ -105,7 +112,7 @@ class RankWork:
         shared = {key: value for key, value in context.environment_of(first).items() if key != "AREAL_JOB_INDEX"}
         try:
             self._ranks = RankProcesses(
-                _complete(context.role, {"addresses": json.dumps(list(order.addresses))}),
+                context.complete(),
                 ranks=[process.index for process in mine],
                 world_size=len(context.role.processes),
                 meeting=(order.host, order.port),
@@ -207,6 +214,7 @@ class ServiceWork:
         values = {
             "address": context.address,
             "port": str(service.port),
+            "name": name,
             "ready_file": str(service.ready_file),
             "folder": str(files / f"{service.process.index}.files"),
         }
@@ -214,7 +222,7 @@ class ServiceWork:
         service.begun = time.monotonic()
         try:
             service.running = ServerProcess(
-                _complete(context.role, values),
+                context.complete(**values),
                 environment={**context.environment_of(service.process), **more},
                 log_path=files / f"{service.process.index}.{service.starts}.log",
                 incarnation=new_incarnation(),
@@ -261,8 +269,3 @@ class ServiceWork:
             first = text.splitlines()[0]
             self.report = replace(self.report, state="failed", status=status, text=f"{first}; it is given up")
         _logger.warning("%s\n%s", text, f"restart in {pause:.0f} s" if left >= 0 else "it is given up")
-
-
-def _complete(role: PlannedRole, values: Mapping[str, str]) -> list[str]:
-    """Return the command with what only the node knows."""
-    return [*role.command, *(one.prefix + values[one.value] for one in role.given)]
