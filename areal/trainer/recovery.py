@@ -28,7 +28,7 @@ FREE_TO_CHANGE: Final = (
     "archon", "checkpoint.", "early_stop", "eval_every_steps", "eval_rows", "eval_sets", "experiment_name", "export.",
     "job", "metrics.", "output_dir", "rollout.max_lost_rewards", "rollout.reward_memory_mb",
     "rollout.reward_timeout_seconds", "rollout.reward_workers", "servers.addresses", "servers.directory",
-    "servers.directory_key", "total_train_epochs", "total_train_steps", "trial_name",
+    "servers.directory_key", "servers.num_servers", "total_train_epochs", "total_train_steps", "trial_name",
 )  # fmt: skip
 """Keys (and prefixes) that a resumed run may change; any other difference would silently train something else."""
 FINISHED_FILE: Final = "finished.json"
