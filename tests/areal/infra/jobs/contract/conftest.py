@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -15,6 +14,7 @@ import pytest
 import ray_cluster
 import slurm_cluster
 import yaml
+from processes import command_lines, variables
 
 from areal.infra.jobs.files import ENDED, JobFolder
 from areal.infra.jobs.plan import read_plan
@@ -123,22 +123,6 @@ class Launched:
         done = self.backend.areal("job", words[0], self.folder.path.name, "--directory", self.folder.path.parent,
                                   "--json", *words[1:])  # fmt: skip
         return done.returncode, json.loads(done.stdout)
-
-
-def command_lines():
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            state = (path.parent / "stat").read_text().rpartition(")")[2].split()[0]
-            if state != "Z":
-                yield int(path.parent.name), path.read_bytes().decode(errors="replace").split("\0")[:-1]
-
-
-def variables(pid):
-    try:
-        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
-    except OSError:
-        return {}
-    return dict(line.partition("=")[::2] for line in text.split("\0") if line)
 
 
 class Local:
