@@ -88,6 +88,7 @@ class JobFolder:
         """Write plan and private file. Raises CheckpointError when the folder cannot be written."""
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.path.chmod(0o700)  # it may have been there
             self._set_logs_aside(plan.keep_logs)
             for folder in (self.logs, self.path / "status"):
                 folder.mkdir(exist_ok=True)
