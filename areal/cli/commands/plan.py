@@ -92,10 +92,9 @@ def run(arguments: argparse.Namespace) -> Report:
     limit = int(arguments.memory * (1 - estimate.RESERVE) * 2**30)
     needed = sum(item.num_bytes for item in held)
     tables = ["", "memory per rank", *_rows(held), "", "sent per rank and step", *(_rows(sent) or ["  nothing"])]
-    streamed = _streamed(config, dims, layout)
-    tables += _stream_rows(streamed) if streamed else []
-    shared = _shared(config, held, limit=limit, needed=needed)
-    tables += _shared_rows(shared) if shared else []
+    streamed, rows = _streamed(config, dims, layout)
+    shared, shared_rows = _shared(config, held, limit=limit, needed=needed)
+    tables += [*rows, *shared_rows]
     text = "\n".join([*_head(work, shards, idle), *tables])
     if needed > limit:
         raise ConfigError(
@@ -126,39 +125,16 @@ def run(arguments: argparse.Namespace) -> Report:
     return Report(text=f"{text}\n\nfits: {_size(needed)} of {_size(limit)}", data=data)
 
 
-def _streamed(config: RunConfig, dims: ParallelDims, layout: PipelineLayout) -> dict[str, Any] | None:
-    """Return what one version costs on its way to servers; None where weights are not streamed from shards."""
+def _streamed(config: RunConfig, dims: ParallelDims, layout: PipelineLayout) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return what one version costs on its way to servers, also as rows; None where it is not streamed from shards."""
     from areal.trainer.config import PPOConfig
 
     if not isinstance(config, PPOConfig) or config.rollout.engine != "vllm" or config.weights.carrier != "shards":
-        return None
+        return None, []
     from areal.trainer.configuration.validation import read_model_config
     from areal.trainer.stream_plan import planned_stream, stream_numbers
 
-    return stream_numbers(planned_stream(config, read_model_config(config.model), dims, layout))
-
-
-def _shared(config: RunConfig, held: list[Item], *, limit: int, needed: int) -> dict[str, int] | None:
-    """Return what servers and learner leave each other of a device that they share; None where they do not."""
-    from areal.trainer.config import PPOConfig
-
-    if not isinstance(config, PPOConfig) or not config.servers.sleep_level or config.rollout.engine == "embedded":
-        return None
-    staying = sum(item.num_bytes for item in held if item.name in ("parameters", "gradients", "moments"))
-    return {"learning_bytes": needed, "staying_bytes": staying, "left_for_servers_bytes": limit - staying}
-
-
-def _shared_rows(numbers: dict[str, int]) -> list[str]:
-    return [
-        "",
-        "one device for servers and learner (servers.sleep_level)",
-        f"  while it learns   {_size(numbers['learning_bytes']):>10}  servers are asleep",
-        f"  while they sample {_size(numbers['staying_bytes']):>10}  stays of the learner",
-        f"  left for servers  {_size(numbers['left_for_servers_bytes']):>10}  weights and cache",
-    ]
-
-
-def _stream_rows(numbers: dict[str, Any]) -> list[str]:
+    numbers = stream_numbers(planned_stream(config, read_model_config(config.model), dims, layout))
     count = len(numbers["collectors"])
     lines = [
         ("to every worker", "stream_bytes", f"in {numbers['buckets']} buckets, by {count} collectors in turn"),
@@ -173,7 +149,25 @@ def _stream_rows(numbers: dict[str, Any]) -> list[str]:
     ]
     width = max(len(name) for name, _, _ in lines)
     rows = [f"  {name:<{width}}  {_size(numbers[key]):>10}  {text}" for name, key, text in lines]
-    return ["", "weights to servers, at every version", *rows]
+    return numbers, ["", "weights to servers, at every version", *rows]
+
+
+def _shared(config: RunConfig, held: list[Item], *, limit: int, needed: int) -> tuple[dict[str, int] | None, list[str]]:
+    """Return what servers and learner leave each other of a device that they share, also as rows; None where they do
+    not share one."""
+    from areal.trainer.config import PPOConfig
+
+    if not isinstance(config, PPOConfig) or not config.servers.sleep_level or config.rollout.engine == "embedded":
+        return None, []
+    staying = sum(item.num_bytes for item in held if item.name in ("parameters", "gradients", "moments"))
+    rows = [
+        "",
+        "one device for servers and learner (servers.sleep_level)",
+        f"  while it learns   {_size(needed):>10}  servers are asleep",
+        f"  while they sample {_size(staying):>10}  stays of the learner",
+        f"  left for servers  {_size(limit - staying):>10}  weights and cache",
+    ]
+    return {"learning_bytes": needed, "staying_bytes": staying, "left_for_servers_bytes": limit - staying}, rows
 
 
 def _archon(arguments: argparse.Namespace, config: RunConfig) -> ArchonConfig:
