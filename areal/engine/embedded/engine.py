@@ -209,6 +209,11 @@ class EmbeddedEngine:
         """Version of the weights that produce the next token."""
         return self._version
 
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together."""
+        return self._limits.context
+
     async def agenerate(self, request: ModelRequest) -> ModelResponse:
         """Generate until a stop token or string, the budget, or an abort. Cancelling the caller frees the slot.
 

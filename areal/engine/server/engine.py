@@ -93,6 +93,11 @@ class ServerEngine:
         """Version of the weights that produce the next token."""
         return self._version
 
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together."""
+        return self._limits.context
+
     async def agenerate(self, request: ModelRequest) -> ModelResponse:
         """See `InferenceEngine.agenerate`. Cancelling the caller ends the request on the server.
 
