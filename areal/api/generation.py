@@ -78,6 +78,8 @@ class ModelRequest:
     """How many trailing entries of `input_ids` are partial output of the same generation (a continuation after an
     abort). max_new_tokens and min_new_tokens count from here: a continuation lowers them by what it has already."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    """`seed_key`: names this request among those of its episode; its seed then depends on the name instead of on how
+    many requests the episode made before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

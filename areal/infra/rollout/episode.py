@@ -75,7 +75,9 @@ class EpisodeEngine:
     """`InferenceEngine` for one attempt at one episode.
 
     seed_parts: identify the attempt; the index of the call is appended, so the n-th generation of an episode always
-        gets the same seed. oldest_version: no token may be older (the version at which the prompt was admitted).
+        gets the same seed. A request with `metadata["seed_key"]` gets that appended instead: of calls in parallel, it
+        depends on timing which one is the n-th. oldest_version: no token may be older (the version at which the prompt
+        was admitted).
     """
 
     def __init__(
@@ -94,6 +96,11 @@ class EpisodeEngine:
     def version(self) -> int:
         return self._engine.version
 
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together; 0 when the engine does not say."""
+        return int(getattr(self._engine, "context_length", 0))
+
     def stats(self) -> Mapping[str, float]:
         return self._engine.stats()
 
@@ -104,7 +111,8 @@ class EpisodeEngine:
         A UsageError passes through: no retry can help.
         """
         call, self._calls = self._calls, self._calls + 1
-        seeded = replace(request, seed=derive_seed(*self._seed_parts, call))
+        which = request.metadata.get("seed_key", call)
+        seeded = replace(request, seed=derive_seed(*self._seed_parts, which))
         self._progress.note(f"generation {call}")
         responses: list[ModelResponse] = []
         started, empty_aborts = monotonic(), 0

@@ -96,6 +96,21 @@ async def test_every_call_of_an_episode_has_its_own_stable_seed():
     assert all(0 <= seed < 2**63 for seed in seeds[0])
 
 
+async def test_requests_that_name_their_seed_get_it_in_any_order():
+    """Of requests in parallel, timing decides which one is the n-th."""
+
+    async def seeds(names):
+        scripted = Scripted(*[response([1])] * len(names))
+        engine = episode_engine(scripted)
+        for name in names:
+            await engine.agenerate(replace(REQUEST, metadata={"seed_key": name}))
+        return {request.metadata["seed_key"]: request.seed for request in scripted.requests}
+
+    found = await seeds(["a-0", "b-0", "a-1"])
+    assert found == await seeds(["b-0", "a-1", "a-0"])
+    assert len(set(found.values())) == 3
+
+
 def test_seeds_are_the_same_on_every_machine():
     assert derive_seed("train", 1, 0, 0, 0, 0) == 2817207301565245887
     assert derive_seed("train", 1, 11) != derive_seed("train", 11, 1) != derive_seed("train", 111)
