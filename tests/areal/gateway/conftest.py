@@ -1,0 +1,9 @@
+"""Templates and the little that tests of the gateway share."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# Helper modules beside the tests; pytest's importlib mode leaves the path alone.
+sys.path.append(str(Path(__file__).parent))
