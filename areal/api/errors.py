@@ -134,6 +134,10 @@ class BusyError(ArealError, RuntimeError):
 class FaultKind(StrEnum):
     """Why one episode yielded no training sample. The kind decides whether a retry can help."""
 
+    AGENT_FAILED = "agent_failed"
+    """The agent crashed, or never called the model. Never retried: what it depends on may be what the policy did."""
+    AGENT_TIMEOUT = "agent_timeout"
+    """The agent did not end in time and was ended. Never retried, for the same reason."""
     DATA_INVALID = "data_invalid"
     """The row cannot be used (empty prompt, prompt longer than the context). Never retried."""
     GENERATION_FAILED = "generation_failed"

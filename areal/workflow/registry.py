@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 WORKFLOWS: Final[dict[str, str]] = {
+    "agent": "areal.workflow.agent:AgentWorkflow",
     "multi_turn": "areal.workflow.multi_turn:MultiTurnWorkflow",
     "rlvr": "areal.workflow.rlvr:RLVRWorkflow",
 }

@@ -11,18 +11,17 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from areal.api import EngineError
+from areal.utils.guard import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 INCARNATION_VARIABLE: Final = "AREAL_SERVER_INCARNATION"
 """Environment variable that tells a server which start it is."""
-_GUARD: Final = Path(__file__).with_name("guard.py")
 _KILL_SECONDS: Final = 10.0
 _CLEAN_UP_SECONDS: Final = 5.0
 
@@ -57,7 +56,7 @@ class ServerProcess:
         self._grace_seconds = grace_seconds
         log_path.parent.mkdir(parents=True, exist_ok=True)
         lifeline, self._lifeline = os.pipe()
-        guard = [sys.executable, "-I", "-S", str(_GUARD), str(lifeline), str(grace_seconds), "--", *command]
+        guard = guarded(command, lifeline=lifeline, grace_seconds=grace_seconds)
         try:
             with log_path.open("ab") as log:
                 self._process = subprocess.Popen(

@@ -8,7 +8,7 @@ guard does the same, SIGUSR1 without grace. When the command ends, every process
 moved to another session included (on Linux the guard adopts them). The guard exits with the command's status, 128 +
 signal number if it was killed.
 
-It does not restart anything: that is `supervisor`.
+It does not restart anything: that is `areal.infra.supervisor`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 _POLL_SECONDS = 0.5
 _REST_SECONDS = 2.0
+
+
+def guarded(command: Sequence[str], *, lifeline: int, grace_seconds: float) -> list[str]:
+    """Return the command that runs `command` under a guard. lifeline: the descriptor that the guard inherits."""
+    return [sys.executable, "-I", "-S", __file__, str(lifeline), str(grace_seconds), "--", *command]
 
 
 def main(arguments: list[str]) -> int:

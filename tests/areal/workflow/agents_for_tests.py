@@ -1,0 +1,75 @@
+"""Agents that the tests of the agent workflow run, in this process and in others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import urllib.request
+
+
+def ask(session, messages, **fields):
+    """Send a chat with the standard library and return the answer's message."""
+    request = urllib.request.Request(
+        f"{session.openai_base_url}/chat/completions",
+        json.dumps({"model": "m", "messages": messages, **fields}).encode(),
+        {"Authorization": f"Bearer {session.key}", "Content-Type": "application/json"},
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=20) as response:
+        return json.load(response)["choices"][0]["message"]
+
+
+async def asks_twice(row, session):
+    first = await asyncio.to_thread(ask, session, row["messages"])
+    second = [*row["messages"], first, {"role": "user", "content": "sure?"}]
+    return (await asyncio.to_thread(ask, session, second))["content"]
+
+
+async def rewards_itself(row, session):
+    await asyncio.to_thread(ask, session, row["messages"])
+    return 0.75
+
+
+async def never_calls(row, session):
+    return "42"
+
+
+async def raises(row, session):
+    await asyncio.to_thread(ask, session, row["messages"])
+    raise RuntimeError("the agent is broken")
+
+
+async def hangs(row, session):
+    await asyncio.to_thread(ask, session, row["messages"])
+    await asyncio.sleep(60)
+
+
+async def fills_the_context(row, session):
+    messages = list(row["messages"])
+    while True:
+        messages += [await asyncio.to_thread(ask, session, messages), {"role": "user", "content": "more " * 50}]
+
+
+def blocks(row, session):
+    return ask(session, row["messages"])["content"] + f" for {row['answer']}"
+
+
+def write_task(row, folder):
+    (folder / "task.txt").write_text(row["answer"])
+
+
+def score_by_folder(run):
+    assert run.messages[-1]["role"] == "assistant"
+    return float((run.folder / "task.txt").read_text() == run.row["answer"])
+
+
+if __name__ == "__main__":
+    import os
+
+    from areal.workflow.agent_call import AgentSession
+
+    said = ask(AgentSession.from_environment(), [{"role": "user", "content": sys.argv[1]}])
+    sys.stdout.write(" ".join([os.getcwd(), os.environ["HOME"], *sorted(os.environ)]) + "\n")
+    with open("answer.txt", "w") as file:
+        file.write(said["content"].upper())
