@@ -25,6 +25,7 @@ COMMANDS: Final[dict[str, str]] = {
     "doctor": "name causes of what went wrong in a run, with evidence",
     "eval": "evaluate a checkpoint or a run on named sets of rows",
     "export": "write a recovery checkpoint of a run as a Hugging Face folder",
+    "gateway": "serve a model to agents over the APIs of OpenAI and Anthropic, and keep what they sampled",
     "init": "write a project of your own: configuration, reward, data, registries",
     "job": "show, follow and end jobs that `areal launch CONFIG` has started",
     "launch": "run a program as several ranks, or a configuration on a cluster, with restarts and no orphans",

@@ -240,7 +240,7 @@ class AgentWorkflow(RolloutWorkflow):
         folder, answer = self._process.folder, Path(self._process.answer_file)
         if folder and not Path(folder).is_dir():
             raise ConfigError(
-                f"process.folder is {folder!r}, which is no folder", where="workflow_options.process.folder"
+                f"process.folder is {folder!r}, expected an existing folder", where="workflow_options.process.folder"
             )
         program = self._command[0] if self._command else "{python}"
         if not _PLACEHOLDER.search(program) and "/" not in program and shutil.which(program) is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -201,7 +202,7 @@ WRONG = {
     "nothing to run": ({}, "exactly one of them"),
     "both": ({"agent": f"{HERE}:hangs", "command": ["true"]}, "exactly one of them"),
     "unknown program": ({"command": ["no-such-program-here"]}, "not installed"),
-    "unknown folder": ({"command": ["true"], "process": {"folder": "/no/such"}}, "no folder"),
+    "unknown folder": ({"command": ["true"], "process": {"folder": "/no/such"}}, "an existing folder"),
     "unknown field": ({"command": ["true"], "process": {"second": 3}}, r"process\.second"),
     "a wrong limit": (
         {"command": ["true"], "gateway": {"limits": {"max_roots": "many"}}},
@@ -222,3 +223,37 @@ def test_wrong_options_are_refused_with_what_to_write(tokenizer, name):
 def test_a_tokenizer_without_a_chat_template_is_refused(digits):
     with pytest.raises(ConfigError, match="no chat template"):
         build(digits, command=["true"])
+
+
+TRAINER = """
+import asyncio, sys
+sys.path.append({here!r})
+import test_agent
+tokenizer = test_agent.ambiguous_tokenizer(test_agent.TEMPLATE)
+stay = "echo $$ >> {pids}; while true; do sleep 1; done"
+script = f"(setsid sh -c '{{stay}}' &) ; {{stay}}"
+test_agent.episode(test_agent.build(tokenizer, command=["sh", "-c", script]), tokenizer)
+"""
+
+
+@pytest.mark.exhaustive
+def test_no_agent_survives_a_trainer_that_is_killed(tmp_path):
+    pids = tmp_path / "pids"
+    program = TRAINER.format(here=str(Path(__file__).parent), pids=pids)
+    trainer = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        assert until(lambda: pids.exists() and len(pids.read_text().split()) == 2, 60)
+    finally:
+        trainer.kill()
+        trainer.wait()
+    found = pids.read_text().split()
+    assert until(lambda: not any(alive(int(pid)) for pid in found), 10)
+
+
+def until(condition, seconds):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

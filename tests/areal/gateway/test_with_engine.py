@@ -1,0 +1,120 @@
+"""Sessions on the embedded engine while weights change: every token has the log-probability of its version."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+
+import pytest
+import templates
+import torch
+from serving import renderer_of, run, serving, user
+
+from areal.api import GenerationConfig, WeightUpdateMeta
+from areal.engine.config import EmbeddedEngineConfig
+from areal.engine.embedded.engine import EmbeddedEngine
+from areal.infra.rollout.episode import EpisodeEngine, EpisodeProgress
+from areal.models import from_config
+from areal.testing.trajectories import recomputed_logprobs
+
+CONTEXT = 2048
+
+
+@pytest.fixture(scope="module")
+def model():
+    tokenizer = renderer_of(templates.PLAIN)[1]
+    return from_config(
+        {
+            "model_type": "qwen2",
+            "vocab_size": len(tokenizer),
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "max_position_embeddings": CONTEXT,
+            "rms_norm_eps": 1e-6,
+            "initializer_range": 0.3,
+            "rope_theta": 10000.0,
+            "tie_word_embeddings": False,
+            "hidden_act": "silu",
+            "eos_token_id": tokenizer.eos_token_id,
+        },
+        seed=1,
+    )
+
+
+def changed(model, seed):
+    other = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.05 * parameter.std(correction=0) * torch.randn(parameter.shape, generator=generator))
+    return other
+
+
+def embedded(model):
+    tokenizer = renderer_of(templates.PLAIN)[1]
+    config = EmbeddedEngineConfig(max_batch_size=16, max_seq_len=CONTEXT)
+    return EmbeddedEngine(model, config=config, eos_token_id=tokenizer.eos_token_id, tokenizer=tokenizer)
+
+
+async def converse(served, session, number, turns):
+    messages = [user(f"question {number}")]
+    for turn in range(turns):
+        status, body = await served.post(
+            "/v1/chat/completions", {"model": "m", "messages": messages, "n": 1 + (turn == 1)}, key=session.key
+        )
+        assert status == 200, body
+        messages = [*messages, body["choices"][-1]["message"], user(f"more {turn}")]
+
+
+async def train(engine, models, done):
+    while not done.is_set():
+        await asyncio.sleep(0.03)
+        version = engine.version + 1
+        models[version] = changed(models[0], version)
+        engine.pause()
+        engine.update_weights(WeightUpdateMeta(kind="memory", version=version, state_dict=models[version].state_dict()))
+        engine.resume()
+
+
+def test_sessions_that_live_through_weight_updates_are_exact(model):
+    async def talk():
+        engine, models, done = embedded(model), {0: model}, asyncio.Event()
+        async with serving(None, engine=engine, gconfig=GenerationConfig(max_new_tokens=24)) as served:
+            sessions = [
+                served.gateway.open(
+                    EpisodeEngine(engine, seed_parts=("t", n), oldest_version=0, progress=EpisodeProgress()),
+                    GenerationConfig(max_new_tokens=24),
+                )
+                for n in range(6)
+            ]
+            trainer = asyncio.create_task(train(engine, models, done))
+            await asyncio.gather(*(converse(served, session, n, 3) for n, session in enumerate(sessions)))
+            done.set()
+            await trainer
+            leaves = [leaf for session in sessions for leaf in session.trajectories(1.0)]
+            assert len(leaves) >= len(sessions)
+            assert len({version for leaf in leaves for version in leaf.versions if version >= 0}) >= 3
+            for leaf in leaves:
+                expected = {v: recomputed_logprobs(leaf.tokens, models[v]) for v in set(leaf.versions) if v >= 0}
+                for index, mask in enumerate(leaf.loss_mask):
+                    if mask:
+                        assert abs(leaf.logprobs[index] - expected[leaf.versions[index]][index]) < 1e-5
+            engine.close()
+
+    run(talk())
+
+
+def test_a_parallel_agent_repeats_exactly(model):
+    async def once(order):
+        engine = embedded(model)
+        async with serving(None, engine=engine) as served:
+            own = EpisodeEngine(engine, seed_parts=("t",), oldest_version=0, progress=EpisodeProgress())
+            session = served.gateway.open(own, GenerationConfig(max_new_tokens=12))
+            await asyncio.gather(*(converse(served, session, n, 2) for n in order))
+            engine.close()
+            return sorted(leaf.tokens for leaf in session.trajectories(1.0))
+
+    assert run(once([0, 1, 2])) == run(once([2, 0, 1]))
