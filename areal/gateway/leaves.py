@@ -96,7 +96,7 @@ def select_leaves(
     ends = [answer for answer in answers if answer.number in alive and not _children(answer, alive)]
     linked = _linked(ends, [answer for answer in answers if answer.number in alive])
     used = {answer.number for answer in answers if answer.number in alive and _children(answer, alive)} | linked
-    side = set() if train_auxiliary else _auxiliary(ends)
+    side = set() if train_auxiliary else side_requests(ends)
     left_out: Counter[str] = Counter()
     chosen: list[tuple[Answer, ...]] = []
     for end in ends:
@@ -158,8 +158,8 @@ def _linked(ends: Sequence[Answer], answers: Sequence[Answer]) -> set[int]:
     return found
 
 
-def _auxiliary(ends: Sequence[Answer]) -> set[int]:
-    """Numbers of side requests: roots with one answer and without tools, beside a conversation of another kind.
+def side_requests(ends: Sequence[Answer]) -> set[int]:
+    """Return the numbers of side requests: roots with one answer and without tools, beside a conversation of another kind.
 
     A session in which there is nothing else has none: then its single questions are what it does.
     """

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from areal.api import DataError, FaultError, FaultKind, ModelRequest, StopReason, UsageError
 from areal.gateway.capture import Forest, Placement, check_response
 from areal.gateway.conversation import digest
-from areal.gateway.leaves import Leaf, select_leaves
+from areal.gateway.leaves import Leaf, select_leaves, side_requests
 from areal.gateway.parsing import ReadAnswer, read_answer
 from areal.gateway.wire.common import RefusedRequestError, Reply, ReplyChoice
 
@@ -243,8 +243,10 @@ class Session:
         placed = self.placed
         answers = len(self.answers)
         roots = sum(count for how, count in placed.items() if how.startswith("root/"))
-        first = sum(answer.parent is None and answer.reason == "first" for answer in self.answers)
-        later = answers - first - placed["root/side"]
+        # A title that is asked for, before or after, is neither the first answer nor one that could continue.
+        side = side_requests([answer for answer in self.answers if not answer.children])
+        later = answers - len(side) - 1
+        begun = roots - len(side) - 1
         generated = sum(len(answer.output) for answer in self.answers)
         found: dict[str, float] = {
             "answers": answers,
@@ -256,7 +258,7 @@ class Session:
             "limit_hits": float(bool(self.limit_hit)),
         }
         if later > 0:
-            found["exact_continuation"] = (answers - roots) / later
+            found["exact_continuation"] = 1 - begun / later
         for how in ("message", "extension", "ids"):
             found[f"continued_by_{how}"] = placed[how]
         found |= {f"roots_{how[5:]}": count for how, count in placed.items() if how.startswith("root/")}

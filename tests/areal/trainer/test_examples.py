@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -30,7 +31,8 @@ ELSEWHERE = {
     "preference/hhrlhf_reward_model.yaml": "as hhrlhf_dpo.yaml",
 }
 ON_CPU = [name for name in NAMES if name not in ELSEWHERE]
-TOKENIZERS = {"chat": "examples/chat/tokenizer", "code": "bytes:", "tools": "bytes:"}
+TOKENIZERS = {"code": "bytes:", "tools": "bytes:"}
+TOKENIZERS |= {folder: f"examples/{folder}/tokenizer" for folder in ("agents", "chat")}
 SHORT = {
     "total_train_steps": 2,
     "num_threads": 1,
@@ -39,6 +41,7 @@ SHORT = {
 }
 WARM_STARTS = {"runs/arithmetic/sft/final": "math/arithmetic_sft.yaml", "runs/code/sft/final": "code/code_sft.yaml"}
 WARM_STARTS |= {
+    "runs/agents/sft/final": "agents/demonstrations_sft.yaml",
     "runs/arithmetic/teacher/final": "math/distillation_teacher.yaml",
     "runs/tools/sft/final": "tools/calls_sft.yaml",
     "runs/arithmetic/reward_model/final": "preference/arithmetic_reward_model.yaml",
@@ -117,6 +120,8 @@ def train(name, output, build):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [name for name in ON_CPU if "archon" not in name])
 def test_an_example_trains(name, tmp_path, warm_start, monkeypatch):
+    if name == "agents/arithmetic_grpo.yaml" and importlib.util.find_spec("openai") is None:
+        pytest.skip("needs the OpenAI SDK: pip install openai")
     monkeypatch.chdir(ROOT)
     monkeypatch.syspath_prepend(str(ROOT))
     summary = train(name, tmp_path / "run", warm_start)
