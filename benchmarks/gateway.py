@@ -4,10 +4,10 @@
     .venv/bin/python benchmarks/gateway.py --quick --json
 
 Each client holds a conversation of several turns, the first of which has the given context; the engine waits 5 ms and
-answers with 32 tokens. "added" is the median time of a turn over HTTP less that of a direct call with the same tokens, at
-the last turn; "cpu" is that of the whole process per request, which other programs on the machine change least; "lag"
-is how long the event loop stood still, at the 99th percentile. Clients, server and engine share one thread: clients
-elsewhere would cost less. Rates are those of the machine as it was; compare rows with each other.
+answers with 32 tokens. "added" is the median time of a turn over HTTP less that of a direct call with the same tokens,
+at the last turn; "cpu" is that of the whole process per request, which other programs on the machine change least;
+"lag" is how long the event loop stood still, at the 99th percentile. Clients, server and engine share one thread:
+clients elsewhere would cost less. Rates are those of the machine as it was; compare rows with each other.
 """
 
 from __future__ import annotations

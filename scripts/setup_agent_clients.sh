@@ -24,4 +24,4 @@ begin_environment $VENV "${WANT[*]}" "${WANT[*]}" "300 MB"
 .venv/bin/uv pip install -q --compile-bytecode --python "$VENV/bin/python" "${WANT[@]}"
 finish_environment $VENV "${WANT[*]}" 'import agents, anthropic, langchain_anthropic, langchain_openai, openai, smolagents' \
     "a client does not import"
-say "ready: pytest --run-exhaustive tests/areal/gateway runs them"
+say "ready: pytest tests/areal/gateway/test_clients.py runs them"

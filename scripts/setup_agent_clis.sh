@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the agent programs that `areal-harness doctor` and its tests ask what they see, at the versions these were
-# written for. Nothing is logged in, and nothing outside of the folder is changed. About 1.3 GB; needs npm.
+# Installs the agent programs that `areal-harness doctor` and its tests ask what they see, and that the tests of the
+# gateway run, at the versions these were written for. Nothing is logged in, and nothing outside of the folder is changed. About 1.3 GB; needs npm.
 #
 #   bash scripts/setup_agent_clis.sh [FOLDER]      # default: .areal-cache/agent-clis
 #   areal-harness doctor --clients FOLDER/node_modules/.bin

@@ -159,7 +159,7 @@ def _linked(ends: Sequence[Answer], answers: Sequence[Answer]) -> set[int]:
 
 
 def side_requests(ends: Sequence[Answer]) -> set[int]:
-    """Return the numbers of side requests: roots with one answer and without tools, beside a conversation of another kind.
+    """Return the numbers of side requests: roots with one answer and without tools, beside another conversation.
 
     A session in which there is nothing else has none: then its single questions are what it does.
     """
