@@ -1,8 +1,9 @@
 """Advantages: how rewards become a number per token. Group baselines, REINFORCE++, GAE; and reward shaping before them.
 
 An estimator must see the whole optimizer step: group means and batch whitening are statistics of all its samples.
-Groups are found by id, may differ in size and need not be adjacent. Statistics run in float64. A group of one and a
-group of equal rewards give exactly 0 wherever a group baseline exists.
+Groups are found by id, may differ in size and need not be adjacent. Statistics run in float64 and over samples
+(`areal.algorithm.groups`). A group of one and a group of equal rewards give exactly 0 wherever a group baseline exists.
+Estimators that see turns are here where they need a critic, the others in `areal.algorithm.turn_credit`.
 
 Value convention of GAE: values[t] is the critic's estimate at the step that emits token t, so delta_t = r_t + gamma
 V_next - V_t where V_next is the value of the *next policy token*. Tool and observation tokens in between carry V_next
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from areal.algorithm.blocks import check_fields
+from areal.algorithm.groups import GroupStatistics, sums_of_samples
 from areal.algorithm.tokens import check_shape, on_mask
 from areal.api import Config, ConfigError, DataError, number
 
@@ -34,19 +36,29 @@ class RewardBatch:
     """Rewards of a whole optimizer step and what estimators may need beside them; checked, rewards in float64."""
 
     rewards: Tensor
-    """[S], all the reward of each sample: the sum of `token_rewards` where those were given."""
+    """[S], all the reward of each sequence's sample: `outcomes`, and what turns and tokens of all its sequences got
+    beside it, counted once."""
     groups: Tensor
     """int [S], equal for samples of one prompt."""
     mask: Tensor
     """[S, L], nonzero on policy tokens."""
     token_rewards: Tensor
-    """[S, L], 0 off the mask: reward of each token; a scalar reward is on the last policy token."""
+    """[S, L], 0 off the mask: reward of each token; the outcome is on the last policy token of every sequence, the
+    reward of a turn on that of the turn."""
+    outcomes: Tensor
+    """[S], reward of the sample without what turns and tokens got."""
     values: Tensor | None = None
     """[S, L], critic values; never None for an estimator with `needs_critic`."""
     truncated: Tensor | None = None
     """bool [S]: the episode was cut off."""
     turn_ids: Tensor | None = None
     """int [S, L], changes where a new turn starts."""
+    samples: Tensor | None = None
+    """int [S], equal for the sequences of one sample; None when each is one."""
+
+    def statistics(self) -> GroupStatistics:
+        """Return the statistics of `rewards` in each group, over samples."""
+        return GroupStatistics.of(self.rewards, self.groups, self.samples)
 
     def on_tokens(self, per_sequence: Tensor) -> Tensor:
         """Spread [S] over the policy tokens of each sequence, [S, L]."""
@@ -94,19 +106,24 @@ def reward_batch(
     token_rewards: Tensor | None = None,
     truncated: Tensor | None = None,
     turn_ids: Tensor | None = None,
+    turn_rewards: Tensor | None = None,
+    samples: Tensor | None = None,
 ) -> RewardBatch:
     """Check the inputs of an estimator and bring them into its form.
 
-    token_rewards: [S, L], all the reward there is, per token, *in place of* `rewards` (see `place_rewards`); None puts
-    the scalar reward on the last policy token. The others: see `RewardBatch`.
+    rewards: [S], outcomes. token_rewards: [S, L], all the reward there is, per token, outcome and turns included (see
+    `place_rewards`); None puts the outcome on the last policy token, and adds `turn_rewards`, [S, L], where they are.
+    The others: see `RewardBatch`.
 
     Raises DataError (a ValueError) for non-finite rewards or shapes that do not fit: a failed sample must be left out
     upstream, never averaged into its group's baseline.
     """
     if mask.dim() != 2:
         raise DataError(f"mask has shape {tuple(mask.shape)}, expected [batch, seq]")
-    per_sequence = {"rewards": rewards, "groups": groups, "truncated": truncated}
-    per_token = {"values": values, "token_rewards": token_rewards, "turn_ids": turn_ids}
+    per_sequence = {"rewards": rewards, "groups": groups, "truncated": truncated, "samples": samples}
+    per_token = {
+        "values": values, "token_rewards": token_rewards, "turn_ids": turn_ids, "turn_rewards": turn_rewards,
+    }  # fmt: skip
     for name, tensor in {**per_sequence, **per_token}.items():
         if tensor is not None:
             check_shape(name, tensor, mask.shape[:1] if name in per_sequence else mask.shape)
@@ -117,24 +134,39 @@ def reward_batch(
         )
     if values is not None and not bool(values[mask > 0].isfinite().all()):
         raise DataError("values are not finite on the mask")
-    scalar = rewards.double()
-    if token_rewards is None:
-        placed = place_rewards(scalar, mask=mask)
+    outcomes = scalar = rewards.double()
+    if token_rewards is None and turn_rewards is None:
+        placed = place_rewards(outcomes, mask=mask)
+    elif token_rewards is None:
+        assert turn_rewards is not None
+        beside = _finite_on("turn_rewards", turn_rewards, mask)
+        placed = place_rewards(outcomes, mask=mask) + beside
+        scalar = outcomes + sums_of_samples(beside.sum(dim=1), samples)
     else:
-        placed = on_mask(token_rewards, mask).double()
-        rows = (~placed.isfinite()).any(dim=1).nonzero().flatten().tolist()
-        if rows:
-            raise DataError(f"token_rewards of samples {rows[:8]} are not finite on the mask")
+        placed = _finite_on("token_rewards", token_rewards, mask)
         scalar = placed.sum(dim=1)
+        if samples is not None:
+            beside = scalar - place_rewards(outcomes, mask=mask).sum(dim=1)
+            scalar = outcomes + sums_of_samples(beside, samples)
     return RewardBatch(
         rewards=scalar,
+        outcomes=outcomes,
         groups=groups,
         mask=mask,
         token_rewards=placed,
+        samples=samples,
         values=None if values is None else values.double(),
         truncated=truncated,
         turn_ids=turn_ids,
     )
+
+
+def _finite_on(name: str, values: Tensor, mask: Tensor) -> Tensor:
+    placed = on_mask(values, mask).double()
+    rows = (~placed.isfinite()).any(dim=1).nonzero().flatten().tolist()
+    if rows:
+        raise DataError(f"{name} of samples {rows[:8]} are not finite on the mask")
+    return placed
 
 
 # ------------------------------------------------------------------------------------------------ group baselines
@@ -150,7 +182,7 @@ class DrGRPO(Advantage):
 
     def estimate(self, batch: RewardBatch) -> AdvantageEstimate:
         """Estimate the advantage of every token of the step."""
-        return AdvantageEstimate(advantages=batch.on_tokens(_Groups.of(batch).centred))
+        return AdvantageEstimate(advantages=batch.on_tokens(batch.statistics().centred))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +201,7 @@ class GRPO(Advantage):
 
     def estimate(self, batch: RewardBatch) -> AdvantageEstimate:
         """Estimate the advantage of every token of the step."""
-        groups = _Groups.of(batch)
+        groups = batch.statistics()
         values = groups.centred
         if self.std:
             values = values / (groups.std(batch.rewards, unbiased=self.unbiased) + self.eps)
@@ -186,7 +218,7 @@ class MaxRL(Advantage):
 
     def estimate(self, batch: RewardBatch) -> AdvantageEstimate:
         """Estimate the advantage of every token of the step."""
-        groups = _Groups.of(batch)
+        groups = batch.statistics()
         positive = groups.mean > 0
         values = (groups.centred / groups.mean.masked_fill(~positive, 1.0)).masked_fill(~positive, 0.0)
         return AdvantageEstimate(advantages=batch.on_tokens(values))
@@ -202,7 +234,7 @@ class OPO(Advantage):
 
     def estimate(self, batch: RewardBatch) -> AdvantageEstimate:
         """Estimate the advantage of every token of the step."""
-        groups, lengths = _Groups.of(batch), (batch.mask > 0).sum(dim=1).double()
+        groups, lengths = batch.statistics(), (batch.mask > 0).sum(dim=1).double()
         baseline = groups.sum(lengths * batch.rewards) / groups.sum(lengths).clamp(min=1.0)
         values = (batch.rewards - baseline).masked_fill(groups.constant, 0.0)
         return AdvantageEstimate(advantages=batch.on_tokens(values))
@@ -222,14 +254,16 @@ class PassK(Advantage):
 
     def estimate(self, batch: RewardBatch) -> AdvantageEstimate:
         """Estimate the advantage of every token of the step."""
-        groups, rewards = _Groups.of(batch), batch.rewards
+        groups, rewards = batch.statistics(), batch.rewards
         values, std = rewards.new_zeros(rewards.shape), groups.std(rewards, unbiased=self.unbiased)
+        of_samples = groups.sample_means(rewards)
         for group in range(groups.number):
             members = (groups.index == group).nonzero().flatten()
-            if members.numel() < 2:
+            samples = groups.sample_index[members].unique()
+            if samples.numel() < 2:
                 continue
-            (best, second), where = rewards[members].topk(2)
-            values[members[where[0]]] = (best - second) / (std[members[0]] + self.eps)
+            (best, second), where = of_samples[samples].topk(2)
+            values[groups.sample_index == samples[where[0]]] = (best - second) / (std[members[0]] + self.eps)
         return AdvantageEstimate(advantages=batch.on_tokens(values))
 
 
@@ -247,7 +281,7 @@ class ReinforcePPBaseline(Advantage):
 
     def estimate(self, batch: RewardBatch) -> AdvantageEstimate:
         """Estimate the advantage of every token of the step."""
-        spread = batch.on_tokens(_Groups.of(batch).centred)
+        spread = batch.on_tokens(batch.statistics().centred)
         return AdvantageEstimate(advantages=whiten(spread, batch.mask, unbiased=self.unbiased, eps=self.eps))
 
 
@@ -261,56 +295,9 @@ class RLOO(Advantage):
 
     def estimate(self, batch: RewardBatch) -> AdvantageEstimate:
         """Estimate the advantage of every token of the step."""
-        groups = _Groups.of(batch)
+        groups = batch.statistics()
         values = groups.centred * groups.size / (groups.size - 1.0).clamp(min=1.0)
         return AdvantageEstimate(advantages=batch.on_tokens(values))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Groups:
-    """Statistics of rewards per group, each spread back over the samples: [S], float64."""
-
-    size: Tensor
-    mean: Tensor
-    constant: Tensor
-    """bool [S]: the sample's group has one member or equal rewards, so there is nothing to learn from it."""
-    centred: Tensor
-    """R - mean of the group, exactly 0 in constant groups: a rounding error of the mean must not be divided by its own
-    standard deviation."""
-    index: Tensor
-    """int64 [S], dense group number from 0."""
-    number: int
-
-    @classmethod
-    def of(cls, batch: RewardBatch) -> _Groups:
-        """Compute the statistics of a step."""
-        import torch
-
-        rewards = batch.rewards
-        unique, index = torch.unique(batch.groups, return_inverse=True)
-        number = int(unique.numel())
-        size = torch.bincount(index, minlength=number).to(rewards.dtype)
-        mean = rewards.new_zeros(number).index_add(0, index, rewards) / size
-        highest = rewards.new_full((number,), -torch.inf).scatter_reduce(0, index, rewards, "amax")
-        lowest = rewards.new_full((number,), torch.inf).scatter_reduce(0, index, rewards, "amin")
-        constant = (highest == lowest)[index]
-        return cls(
-            size=size[index],
-            mean=mean[index],
-            constant=constant,
-            centred=(rewards - mean[index]).masked_fill(constant, 0.0),
-            index=index,
-            number=number,
-        )
-
-    def sum(self, values: Tensor) -> Tensor:
-        """Sum per group, spread back over the samples."""
-        return values.new_zeros(self.number).index_add(0, self.index, values)[self.index]
-
-    def std(self, rewards: Tensor, *, unbiased: bool) -> Tensor:
-        """Return the standard deviation per group; 0 for groups of one."""
-        squares = self.sum((rewards - self.mean) ** 2)
-        return (squares / (self.size - 1 if unbiased else self.size).clamp(min=1.0)).sqrt()
 
 
 # -------------------------------------------------------------------------------- estimators that see each token
@@ -321,14 +308,16 @@ class ReinforcePP(Advantage):
     """Discounted return of every token, whitened over the batch."""
 
     formula: ClassVar[str] = (
-        "G_t = sum_s>=t gamma^(s-t) r_s over policy tokens; A = (G - mean) / sqrt(var + eps) over all tokens of the "
-        "batch"
+        "G_t = sum_s>=t gamma^(s-t) gamma_turn^(turns between) r_s over policy tokens; A = (G - mean) / sqrt(var + "
+        "eps) over all tokens of the batch"
     )
     source: ClassVar[str] = "REINFORCE++, arXiv 2501.03262"
     eps: float = number(1e-8, at_least=0)
     """Added to the variance; >= 0."""
     gamma: float = number(1.0, at_least=0, at_most=1)
     """Discount per policy token, 0 .. 1."""
+    gamma_turn: float = number(1.0, at_least=0, at_most=1)
+    """Discount at every border between turns, beside `gamma`, 0 .. 1."""
     unbiased: bool = True
     """Variance with n - 1 in the denominator."""
     whiten: bool = True
@@ -336,7 +325,16 @@ class ReinforcePP(Advantage):
 
     def estimate(self, batch: RewardBatch) -> AdvantageEstimate:
         """Estimate the advantage of every token of the step."""
-        returns = _backward(batch.token_rewards, batch.mask > 0, self.gamma)
+        valid, decay = batch.mask > 0, self.gamma
+        if self.gamma_turn == 1:
+            returns = discounted_sums(batch.token_rewards, valid, decay)
+        else:
+            if batch.turn_ids is None:
+                raise ConfigError("advantage 'reinforce_pp' with gamma_turn needs turn_ids [batch, seq]")
+            _, first_SL = _turns(valid, batch.turn_ids)
+            crosses_SL = _next_valid(first_SL.double(), valid, batch.rewards.new_zeros(valid.shape[0])) > 0
+            decay_SL = batch.token_rewards.new_full(valid.shape, decay).where(~crosses_SL, decay * self.gamma_turn)
+            returns = discounted_sums(batch.token_rewards, valid, decay_SL)
         if self.whiten:
             returns = whiten(returns, batch.mask, unbiased=self.unbiased, eps=self.eps)
         return AdvantageEstimate(advantages=returns)
@@ -368,13 +366,13 @@ class GAE(Advantage):
         valid, values = batch.mask > 0, on_mask(_values(batch), batch.mask)
         deltas = _deltas(batch.token_rewards, values, valid, batch.truncated, self.gamma)
         decay: Tensor | float = self.gamma * self.lam
-        advantages = targets = _backward(deltas, valid, decay)
+        advantages = targets = discounted_sums(deltas, valid, decay)
         if self.adaptive_lambda is not None:
             lengths = valid.sum(dim=1).clamp(min=1).double()
             decay = self.gamma * (1.0 - 1.0 / (self.adaptive_lambda * lengths)).clamp(min=0.0)
-            advantages = _backward(deltas, valid, decay)
+            advantages = discounted_sums(deltas, valid, decay)
         if self.lam_returns is not None:
-            targets = _backward(deltas, valid, self.gamma * self.lam_returns)
+            targets = discounted_sums(deltas, valid, self.gamma * self.lam_returns)
         returns = on_mask(targets + values, valid)
         return AdvantageEstimate(
             advantages=whiten(advantages, batch.mask) if self.whiten else advantages, returns=returns
@@ -412,7 +410,7 @@ class TurnGAE(Advantage):
         values_SK = values.new_zeros(shape).scatter_add(1, turn_SL, on_mask(values, first_SL))
         valid_SK = values.new_zeros(shape).scatter_add(1, turn_SL, first_SL.double()) > 0
         deltas = _deltas(rewards_SK, values_SK, valid_SK, batch.truncated, self.gamma)
-        advantages_SK = _backward(deltas, valid_SK, self.gamma * self.lam)
+        advantages_SK = discounted_sums(deltas, valid_SK, self.gamma * self.lam)
         advantages, returns = (
             on_mask(turns.gather(1, turn_SL), valid) for turns in (advantages_SK, advantages_SK + values_SK)
         )
@@ -458,26 +456,36 @@ def _deltas(rewards: Tensor, values: Tensor, valid: Tensor, truncated: Tensor | 
         last = torch.where(valid, positions, -1).max(dim=1).values
         value = values.gather(1, last.clamp(min=0).unsqueeze(1)).squeeze(1)
         bootstrap = torch.where(truncated.bool() & (last >= 0), value, 0.0)
+    return rewards + gamma * _next_valid(values, valid, bootstrap) - values
+
+
+def _next_valid(values: Tensor, valid: Tensor, beyond: Tensor) -> Tensor:
+    """Of every column the value of the next valid column to the right; `beyond` [S] where there is none."""
+    import torch
+
+    width = values.shape[1]
+    positions = torch.arange(width, device=values.device).expand_as(values)
     # Reverse running minimum: index of the nearest valid column at or after each column.
     nearest = torch.where(valid, positions, width).flip(1).cummin(dim=1).values.flip(1)
     following = torch.cat([nearest[:, 1:], torch.full_like(nearest[:, :1], width)], dim=1)
-    next_values = torch.cat([values, bootstrap.unsqueeze(1)], dim=1).gather(1, following)
-    return rewards + gamma * next_values - values
+    return torch.cat([values, beyond.unsqueeze(1)], dim=1).gather(1, following)
 
 
-def _backward(increments: Tensor, valid: Tensor, decay: Tensor | float) -> Tensor:
+def discounted_sums(increments: Tensor, valid: Tensor, decay: Tensor | float) -> Tensor:
     """x_t = increments_t + decay x_next from the last column to the first, skipping invalid columns, 0 there.
 
-    decay: a number, or one per row [S].
+    decay: a number, one per row [S], or one per column [S, L].
     """
     import torch
 
+    decay_LS = decay.t().contiguous() if isinstance(decay, torch.Tensor) and decay.dim() == 2 else None
     # One contiguous row per step: columns of a row-major tensor would touch every cache line of it each time.
     increments_LS, valid_LS = increments.t().contiguous(), valid.t().contiguous()
     result = torch.empty_like(increments_LS)
     state = increments.new_zeros(increments.shape[0])
     for t in range(increments_LS.shape[0] - 1, -1, -1):
-        state = torch.where(valid_LS[t], increments_LS[t] + decay * state, state)
+        factor = decay if decay_LS is None else decay_LS[t]
+        state = torch.where(valid_LS[t], increments_LS[t] + factor * state, state)
         result[t] = state
     return on_mask(result.t().contiguous(), valid)
 

@@ -4,7 +4,8 @@ Every aggregation is a sum over tokens of `weight * loss` whose weights depend o
 of the whole step (`Denominators`). That makes the result and its gradient independent of micro-batches, ranks, order,
 packing and padding: losses of the parts simply add up. Data-parallel wrappers that average gradients must multiply by
 their world size. Notation: N tokens, S sequences with at least one policy token, P prompts, all counted over the whole
-step; m mask, n policy tokens of a sequence. Importing this module does not import torch.
+step; m mask, n policy tokens of a sequence. A sample that branched has several sequences; they count as one here, so
+that branching gives it no more weight. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ class Denominators:
     """P, prompts with at least one such token; 0 when no groups were given."""
     loss_prompt_tokens: tuple[tuple[int, float], ...] = ()
     """(group id, N_p), sorted; filled when groups were given."""
+    loss_sample_tokens: tuple[tuple[int, float], ...] = ()
+    """(sample, tokens in all its sequences), sorted; filled when samples of several sequences were given, which then
+    count once in `loss_sequences`."""
     step_threshold: float | None = None
     """What `Correction.step_threshold` found (m2po: the largest (l_behave - l_prox)^2 to keep); None with others."""
 
@@ -55,41 +59,77 @@ class Denominators:
                 "before cutting it"
             )
         prompts: dict[int, float] = {}
+        samples: dict[int, float] = {}
         for part in parts:
             for group, count in part.loss_prompt_tokens:
                 prompts[group] = prompts.get(group, 0.0) + count
+            for sample, count in part.loss_sample_tokens:
+                samples[sample] = samples.get(sample, 0.0) + count
         return Denominators(
             tokens=sum(part.tokens for part in parts),
             loss_tokens=sum(part.loss_tokens for part in parts),
-            loss_sequences=sum(part.loss_sequences for part in parts),
+            loss_sequences=(
+                float(sum(count > 0 for count in samples.values()))
+                if samples
+                else sum(part.loss_sequences for part in parts)
+            ),
             loss_prompts=float(sum(count > 0 for count in prompts.values())),
             loss_prompt_tokens=tuple(sorted(prompts.items())),
+            loss_sample_tokens=tuple(sorted(samples.items())),
         )
 
 
 def count(
-    mask: Tensor, groups: Tensor | None = None, *, kept: Tensor | None = None, step_threshold: float | None = None
+    mask: Tensor,
+    groups: Tensor | None = None,
+    *,
+    samples: Tensor | None = None,
+    kept: Tensor | None = None,
+    step_threshold: float | None = None,
 ) -> Denominators:
     """Count the given sequences as if they were the whole step.
 
-    mask: [S, L], nonzero on policy tokens. groups: int [S], needed by prompt-mean. kept: [S, L], the tokens whose count
-    divides the loss when it is not that of `mask`.
+    mask: [S, L], nonzero on policy tokens. groups: int [S], needed by prompt-mean. samples: int [S], equal for the
+    sequences of one sample; None when each is one. kept: [S, L], the tokens whose count divides the loss when it is not
+    that of `mask`.
     """
     loss_mask = (mask if kept is None else kept) > 0
     tokens_S = loss_mask.sum(dim=1)
-    prompts: dict[int, float] = {}
-    if groups is not None:
-        check_shape("groups", groups, mask.shape[:1])
-        for group, number in zip(groups.tolist(), tokens_S.tolist(), strict=True):
-            prompts[int(group)] = prompts.get(int(group), 0.0) + number
+    prompts = {} if groups is None else _tokens_by_key("groups", groups, tokens_S)
+    by_sample = {} if samples is None else _tokens_by_key("samples", samples, tokens_S)
     return Denominators(
         tokens=float((mask > 0).sum()),
         loss_tokens=float(tokens_S.sum()),
-        loss_sequences=float((tokens_S > 0).sum()),
+        loss_sequences=float((tokens_S > 0).sum())
+        if samples is None
+        else float(sum(n > 0 for n in by_sample.values())),
         loss_prompts=float(sum(number > 0 for number in prompts.values())),
         loss_prompt_tokens=tuple(sorted(prompts.items())),
+        loss_sample_tokens=tuple(sorted(by_sample.items())),
         step_threshold=step_threshold,
     )
+
+
+def tokens_of_samples(tokens_S1: Tensor, samples: Tensor | None, denominators: Denominators) -> Tensor:
+    """Return how many tokens the sample of each sequence has in the whole step, [S, 1], what `Aggregation.weights`
+    takes; `tokens_S1`, those of the sequence itself, when each is a sample.
+
+    Raises ValueError for a sample that the denominators do not know.
+    """
+    if samples is None:
+        return tokens_S1
+    counts = dict(denominators.loss_sample_tokens)
+    if unknown := sorted({int(sample) for sample in samples.tolist()} - set(counts)):
+        raise ValueError(f"samples {unknown[:8]} are not in the denominators: compute them on the whole batch")
+    return tokens_S1.new_tensor([counts[int(sample)] for sample in samples.tolist()]).unsqueeze(1)
+
+
+def _tokens_by_key(name: str, keys: Tensor, tokens_S: Tensor) -> dict[int, float]:
+    check_shape(name, keys, tokens_S.shape)
+    found: dict[int, float] = {}
+    for key, tokens in zip(keys.tolist(), tokens_S.tolist(), strict=True):
+        found[int(key)] = found.get(int(key), 0.0) + tokens
+    return found
 
 
 def aggregate(loss: Tensor, mask: Tensor, weights: Tensor) -> Tensor:

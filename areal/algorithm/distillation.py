@@ -29,7 +29,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
-from areal.algorithm.aggregations import Aggregation, Denominators, TokenMean, aggregate
+from areal.algorithm.aggregations import Aggregation, Denominators, TokenMean, aggregate, tokens_of_samples
 from areal.algorithm.blocks import check_fields
 from areal.algorithm.tokens import bounded, check_shape, masked_mean, on_mask
 from areal.api import Config, ConfigError, LossOutput, number
@@ -168,7 +168,7 @@ class Distillation(Config):
             teacher = torch.cat([teacher, rest(teacher_logp).unsqueeze(-1)], dim=-1)
         return DIVERGENCES[self.divergence].exact(student, teacher, self.beta).sum(-1)
 
-    def loss(
+    def loss(  # noqa: PLR0913 - what a step has beside the scores, each by keyword
         self,
         logp: Tensor,
         *,
@@ -177,6 +177,7 @@ class Distillation(Config):
         mask: Tensor,
         denominators: Denominators,
         groups: Tensor | None = None,
+        samples: Tensor | None = None,
         aggregation: Aggregation | None = None,
         candidate_logp: Tensor | None = None,
         teacher_candidate_logp: Tensor | None = None,
@@ -185,9 +186,9 @@ class Distillation(Config):
         """Weighted loss and metrics of some sequences of a step; losses of all parts add up to the loss of the step.
 
         logp: [S, L], student at the sampled tokens, with gradient. teacher_logp: [S, L], teacher there. logp_anchor:
-        [S, L], policy that sampled. mask: [S, L]. denominators: of the whole step. candidate_logp,
-        teacher_candidate_logp: [S, L, K], at the tokens that the teacher lists (top_k). complete: they are the whole
-        vocabulary. aggregation: the objective's; None is the mean over tokens.
+        [S, L], policy that sampled. mask: [S, L]. denominators: of the whole step. samples: as in
+        `Objective.loss`. candidate_logp, teacher_candidate_logp: [S, L, K], at the tokens that the teacher lists
+        (top_k). complete: they are the whole vocabulary. aggregation: the objective's; None is the mean over tokens.
 
         Tokens for which the teacher has no finite number are left out and counted in "teacher_nonfinite_count". Raises
         DataError for shapes that do not fit, ConfigError for top_k without the listed tokens.
@@ -216,6 +217,7 @@ class Distillation(Config):
         else:
             per_token = self.token_loss(current, teacher_logp=teacher, logp_anchor=anchor)
         tokens_S1 = (mask > 0).sum(dim=1, keepdim=True).to(logp.dtype)
+        tokens_S1 = tokens_of_samples(tokens_S1, samples, denominators)
         weights_S1 = (aggregation or TokenMean()).weights(tokens_S1, denominators, groups=groups)
         loss = self.weight * aggregate(per_token, valid, weights_S1)
         metrics |= {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from areal.algorithm import advantages, aggregations, blocks, corrections, surrogates
 from areal.algorithm import kl as kl_functions
 from areal.algorithm.advantages import GRPO, Advantage, AdvantageEstimate, place_rewards, reward_batch
-from areal.algorithm.aggregations import Aggregation, Denominators, TokenMean, aggregate, count
+from areal.algorithm.aggregations import Aggregation, Denominators, TokenMean, aggregate, count, tokens_of_samples
 from areal.algorithm.corrections import Correction, NoCorrection, sequence_log_weight
 from areal.algorithm.kl import KL
 from areal.algorithm.surrogates import PPO, Surrogate, TokenLoss
@@ -134,6 +134,8 @@ class Objective(Config):
         token_rewards: Tensor | None = None,
         truncated: Tensor | None = None,
         turn_ids: Tensor | None = None,
+        turn_rewards: Tensor | None = None,
+        samples: Tensor | None = None,
     ) -> AdvantageEstimate:
         """Estimate the advantages of a whole step, and with a critic its targets, in the dtype of `rewards` (float32
         for integers).
@@ -161,6 +163,8 @@ class Objective(Config):
             token_rewards=token_rewards,
             truncated=truncated,
             turn_ids=turn_ids,
+            turn_rewards=turn_rewards,
+            samples=samples,
         )
         found = self.advantage.estimate(batch)
         check_shape(f"advantage {name!r}: advantages", found.advantages, mask.shape)
@@ -168,9 +172,15 @@ class Objective(Config):
         returns = None if found.returns is None else found.returns.to(dtype)
         return AdvantageEstimate(advantages=found.advantages.to(dtype), returns=returns)
 
-    def token_rewards(self, rewards: Tensor, logp: Tensor, logp_ref: Tensor, *, mask: Tensor) -> Tensor:
-        """Reward of every token, [S, L]: R on the last policy token, and with kl.place "reward" -coef k1 on all."""
+    def token_rewards(
+        self, rewards: Tensor, logp: Tensor, logp_ref: Tensor, *, mask: Tensor, turn_rewards: Tensor | None = None
+    ) -> Tensor:
+        """Reward of every token, [S, L]: R on the last policy token, what turns got on theirs, and with kl.place
+        "reward" -coef k1 on all.
+        """
         placed = place_rewards(rewards, mask=mask)
+        if turn_rewards is not None:
+            placed = placed + on_mask(turn_rewards, mask)
         return placed + self.kl.token_penalty(logp, logp_ref, mask=mask) if self.needs_token_rewards else placed
 
     def denominators(
@@ -178,13 +188,15 @@ class Objective(Config):
         *,
         mask: Tensor,
         groups: Tensor | None = None,
+        samples: Tensor | None = None,
         logp_prox: Tensor | None = None,
         logp_behave: Tensor | None = None,
         lengths: Tensor | None = None,
     ) -> Denominators:
         """Count the given sequences as the whole optimizer step; hand the result to `loss` of every part of it.
 
-        mask: [S, L]. groups: int [S], required by prompt-mean. logp_prox, logp_behave: [S, L], required by corrections
+        mask: [S, L]. groups: int [S], required by prompt-mean. samples: int [S], equal for the sequences of one sample,
+        None when each is one. logp_prox, logp_behave: [S, L], required by corrections
         that compare with the whole step (m2po) and by denominator "kept". lengths: int [S], only checked: no policy
         token may lie beyond.
         """
@@ -197,7 +209,7 @@ class Objective(Config):
             )
         correction, counts_kept = self.correction, self.denominator == "kept"
         if not (correction.needs_step or counts_kept):
-            return count(mask, groups)
+            return count(mask, groups, samples=samples)
         if logp_prox is None or logp_behave is None:
             name = blocks.block_name(correction)
             cause = f"correction {name!r}" if correction.needs_step else "denominator 'kept'"
@@ -210,7 +222,7 @@ class Objective(Config):
         tokens = replace(tokens, logp=unknown, advantages=unknown)
         threshold = correction.step_threshold(tokens) if correction.needs_step else None
         kept = tokens.mask & correction.keep(replace(tokens, step_threshold=threshold)) if counts_kept else None
-        return count(mask, groups, kept=kept, step_threshold=threshold)
+        return count(mask, groups, samples=samples, kept=kept, step_threshold=threshold)
 
     def loss(
         self,
@@ -222,13 +234,15 @@ class Objective(Config):
         advantages: Tensor,
         mask: Tensor,
         groups: Tensor | None = None,
+        samples: Tensor | None = None,
         denominators: Denominators | None = None,
         entropy: Tensor | None = None,
     ) -> LossOutput:
         """Loss and metrics of some sequences of a step; losses of all parts add up to the loss of the step.
 
         logp: [S, L], current policy, with gradient. logp_prox: before the update. logp_behave: at sampling time.
-        logp_ref: reference model. advantages: [S, L]. mask: [S, L], nonzero on policy tokens. groups: int [S].
+        logp_ref: reference model. advantages: [S, L]. mask: [S, L], nonzero on policy tokens. groups, samples:
+        int [S], as in `denominators`.
         denominators: of the whole step; None takes these sequences for the whole step. entropy: [S, L], of the full
         vocabulary.
 
@@ -239,7 +253,9 @@ class Objective(Config):
         given = {"logp_prox": logp_prox, "logp_behave": logp_behave, "advantages": advantages, "mask": mask}
         self._check_inputs(logp, {**given, "logp_ref": logp_ref, "entropy": entropy})
         if denominators is None:
-            denominators = self.denominators(mask=mask, groups=groups, logp_prox=logp_prox, logp_behave=logp_behave)
+            denominators = self.denominators(
+                mask=mask, groups=groups, samples=samples, logp_prox=logp_prox, logp_behave=logp_behave
+            )
         threshold = denominators.step_threshold
         tokens = self._tokens(logp, logp_prox, logp_behave, advantages=advantages, mask=mask, threshold=threshold)
         token_loss = self.surrogate.token_loss(tokens)
@@ -248,8 +264,9 @@ class Objective(Config):
         kept = tokens.mask & keep
         # KL and entropy act on every valid token, unless the denominators count only the kept ones.
         counted, regularised = (kept, kept) if self.denominator == "kept" else (mask > 0, tokens.mask)
+        own_S1 = counted.sum(dim=1, keepdim=True).to(logp.dtype)
         weights_S1 = self.aggregation.weights(
-            counted.sum(dim=1, keepdim=True).to(logp.dtype), denominators, groups=groups
+            tokens_of_samples(own_S1, samples, denominators), denominators, groups=groups
         )
         loss = aggregate(token_loss.loss * weight, kept, weights_S1)
         number = denominators.tokens

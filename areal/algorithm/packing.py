@@ -33,6 +33,7 @@ _PER_TOKEN = frozenset(
         "teacher_logp",
         "tokens",
         "turn_ids",
+        "turn_rewards",
         "values",
         "versions",
     }
@@ -58,8 +59,12 @@ class Outlined(Protocol):
         ...
 
 
-def collate(trajectories: Sequence[Trajectory], *, pad_token: int = 0) -> PaddedBatch:
-    """Pad on the right to the longest trajectory. Raises DataError without trajectories or with an empty one."""
+def collate(trajectories: Sequence[Trajectory], *, pad_token: int = 0, with_samples: bool = False) -> PaddedBatch:
+    """Pad on the right to the longest trajectory. with_samples: trajectories of one `group_id` and `sample_index` are
+    branches of one sample; without a group, or without this, each is a sample of its own.
+
+    Raises DataError without trajectories or with an empty one.
+    """
     if not trajectories:
         raise DataError("collate: no trajectories; a batch has at least one sequence")
     empty = [index for index, trajectory in enumerate(trajectories) if not trajectory.tokens]
@@ -82,6 +87,10 @@ def collate(trajectories: Sequence[Trajectory], *, pad_token: int = 0) -> Padded
         rewards=torch.tensor([item.reward for item in trajectories], dtype=torch.float32),
         groups=torch.tensor([item.group_id for item in trajectories], dtype=torch.int64),
         truncated=torch.tensor([item.truncated for item in trajectories], dtype=torch.bool),
+        turn_rewards=(
+            stack(_placed_turn_rewards, 0.0, torch.float32) if any(item.turn_rewards for item in trajectories) else None
+        ),
+        samples=_samples(trajectories) if with_samples else None,
     )
 
 
@@ -186,6 +195,25 @@ def split_groups(groups: Tensor | Sequence[int], parts: int) -> list[list[int]]:
     return [
         sorted(index for group in members[start:end] for index in group) for start, end in itertools.pairwise(bounds)
     ]
+
+
+def _placed_turn_rewards(trajectory: Trajectory) -> list[float]:
+    """Return the reward of each turn on the last token that was sampled in it."""
+    placed = [0.0] * len(trajectory.tokens)
+    last = {turn: index for index, turn in enumerate(trajectory.turn_ids) if trajectory.loss_mask[index]}
+    for turn, reward in trajectory.turn_rewards.items():
+        placed[last[turn]] = reward
+    return placed
+
+
+def _samples(trajectories: Sequence[Trajectory]) -> Tensor | None:
+    """Return the number of each trajectory's sample, int64 [S]; None when no two are of one."""
+    numbers: dict[tuple[int, int, int], int] = {}
+    found = []
+    for index, item in enumerate(trajectories):
+        own = index if item.group_id < 0 else -1
+        found.append(numbers.setdefault((item.group_id, item.sample_index, own), len(numbers)))
+    return torch.tensor(found, dtype=torch.int64) if len(numbers) < len(found) else None
 
 
 def _coordinates(lengths: Tensor) -> tuple[Tensor, Tensor]:

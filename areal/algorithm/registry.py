@@ -15,10 +15,12 @@ ADVANTAGES: Final[dict[str, str]] = {
     "grpo": "areal.algorithm.advantages:GRPO",
     "maxrl": "areal.algorithm.advantages:MaxRL",
     "opo": "areal.algorithm.advantages:OPO",
+    "outcome_plus_turn": "areal.algorithm.turn_credit:OutcomePlusTurn",
     "passk": "areal.algorithm.advantages:PassK",
     "reinforce_pp": "areal.algorithm.advantages:ReinforcePP",
     "reinforce_pp_baseline": "areal.algorithm.advantages:ReinforcePPBaseline",
     "rloo": "areal.algorithm.advantages:RLOO",
+    "turn_return": "areal.algorithm.turn_credit:TurnReturn",
 }
 
 AGGREGATIONS: Final[dict[str, str]] = {

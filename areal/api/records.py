@@ -103,7 +103,12 @@ class Trajectory:
     turn_ids: list[int]
     """Turn that produced each token, from 0; NO_VERSION where masked."""
     reward: float
+    """Of the whole sample, without what single turns earned. Trajectories of one sample (an episode that branched)
+    carry it each."""
     stop_reason: StopReason
+    turn_rewards: Mapping[int, float] = field(default_factory=dict)
+    """Reward of single turns beside `reward`, by their number in `turn_ids`; of a turn that several trajectories of a
+    sample contain, in the one where its tokens count as sampled."""
     group_id: int = -1
     """Prompt ordinal; all samples of one prompt share it. Stamped by the executor."""
     sample_index: int = 0
@@ -127,6 +132,12 @@ class Trajectory:
                 raise ValueError(f"trajectory: {name} has {len(getattr(self, name))} entries for {length} tokens")
         if not math.isfinite(self.reward):
             raise ValueError(f"trajectory: reward is {self.reward}, expected a finite number")
+        for turn, reward in self.turn_rewards.items():
+            if not math.isfinite(reward):
+                raise ValueError(f"trajectory: the reward of turn {turn} is {reward}, expected a finite number")
+        sampled_turns = {turn for turn, sampled in zip(self.turn_ids, self.loss_mask, strict=True) if sampled}
+        if unknown := sorted(set(self.turn_rewards) - sampled_turns):
+            raise ValueError(f"trajectory: turns {unknown[:8]} have a reward but no sampled token to carry it")
         for index, sampled in enumerate(self.loss_mask):
             if not sampled:
                 continue
@@ -139,6 +150,11 @@ class Trajectory:
     def truncated(self) -> bool:
         """Whether the episode was cut by the token budget."""
         return self.stop_reason is StopReason.LENGTH
+
+    @property
+    def total_reward(self) -> float:
+        """`reward` and those of all turns."""
+        return self.reward + math.fsum(self.turn_rewards.values()) if self.turn_rewards else self.reward
 
     @property
     def head_version(self) -> int:
@@ -218,6 +234,11 @@ class PaddedBatch:
     """int64 [S], equal for samples of one prompt; any integers, not necessarily dense."""
     truncated: Tensor
     """bool [S], True when the episode was cut by its token budget."""
+    turn_rewards: Tensor | None = None
+    """float32 [S, L], reward of a turn on its last sampled token, 0 elsewhere; None where no turn has one."""
+    samples: Tensor | None = None
+    """int64 [S], equal for the trajectories of one sample, different between samples; None where every row is a
+    sample."""
     logp_prox: Tensor | None = None
     """float32 [S, L], recomputed by the trainer before the first minibatch."""
     logp_ref: Tensor | None = None

@@ -14,6 +14,7 @@ import torch
 
 from areal.algorithm.advantages import overlong_filter, overlong_penalty
 from areal.algorithm.aggregations import count
+from areal.algorithm.groups import sums_of_samples
 from areal.algorithm.packing import collate, select, split_groups
 from areal.algorithm.tokens import SAMPLER_PREFIX, mismatch_summary, sampler_mismatch
 from areal.api import DistilledBatch, PaddedBatch, TrainStats
@@ -56,7 +57,7 @@ class PolicyLearner:
 
         teachers: number of each trajectory's teacher; served: what teachers on servers say. Both for distillation only.
         """
-        batch = self._shape(collate(trajectories))
+        batch = self._shape(collate(trajectories, with_samples=True))
         divided = self.actor.divide(batch)
         scores = self.models.run(PolicyModels.score, divided, with_prox=self._recomputes_prox())
         batch = replace(
@@ -105,7 +106,7 @@ class PolicyLearner:
         if settings.overlong_buffer:
             rewards = overlong_penalty(
                 batch.rewards,
-                batch.loss_mask.sum(dim=1),
+                sums_of_samples(batch.loss_mask.sum(dim=1), batch.samples),
                 max_length=self.config.gconfig.max_new_tokens,
                 buffer=settings.overlong_buffer,
                 factor=settings.overlong_penalty,
@@ -117,7 +118,11 @@ class PolicyLearner:
         token_rewards = None
         if self.objective.needs_token_rewards and batch.logp_ref is not None and batch.logp_prox is not None:
             token_rewards = self.objective.token_rewards(
-                batch.rewards, batch.logp_prox, batch.logp_ref, mask=batch.loss_mask
+                batch.rewards,
+                batch.logp_prox,
+                batch.logp_ref,
+                mask=batch.loss_mask,
+                turn_rewards=batch.turn_rewards,
             )
         found = self.objective.advantages(
             batch.rewards,
@@ -127,6 +132,8 @@ class PolicyLearner:
             token_rewards=token_rewards,
             truncated=batch.truncated,
             turn_ids=batch.turn_ids,
+            turn_rewards=batch.turn_rewards,
+            samples=batch.samples,
         )
         return replace(batch, advantages=found.advantages, returns=found.returns)
 
@@ -160,6 +167,7 @@ class PolicyLearner:
         denominators = self.objective.denominators(
             mask=minibatch.loss_mask,
             groups=minibatch.groups,
+            samples=minibatch.samples,
             logp_prox=minibatch.logp_prox,
             logp_behave=minibatch.logp_behave,
         )
@@ -167,7 +175,11 @@ class PolicyLearner:
         return MinibatchCounts(
             denominators=denominators,
             critic=count(minibatch.loss_mask),
-            distilled=count(minibatch.loss_mask, minibatch.groups) if isinstance(minibatch, DistilledBatch) else None,
+            distilled=(
+                count(minibatch.loss_mask, minibatch.groups, samples=minibatch.samples)
+                if isinstance(minibatch, DistilledBatch)
+                else None
+            ),
             fresh_tokens=float((minibatch.loss_mask * fresh).sum()) if compare else None,
         )
 
@@ -176,18 +188,21 @@ class PolicyLearner:
         lengths = batch.loss_mask.sum(dim=1)
         sampled = batch.versions[batch.loss_mask.bool()]
         ages = self.actor.version - sampled.to(torch.float32)
+        totals = batch.rewards
+        if batch.turn_rewards is not None:
+            totals = totals + sums_of_samples(batch.turn_rewards.sum(dim=1), batch.samples)
         rewards: dict[int, list[float]] = {}
-        for group, reward in zip(batch.groups.tolist(), batch.rewards.tolist(), strict=True):
+        for group, reward in zip(batch.groups.tolist(), totals.tolist(), strict=True):
             rewards.setdefault(group, []).append(reward)
         compared = [len(set(values)) == 1 for values in rewards.values() if len(values) > 1]
         equal = {names.ZERO_VARIANCE_SHARE: sum(compared) / len(compared)} if compared else {}
         return {
             **equal,
             **self._describe_teachers(batch),
-            names.REWARD_MEAN: float(batch.rewards.mean()),
-            names.REWARD_STD: float(batch.rewards.std(correction=0)),
-            names.REWARD_MIN: float(batch.rewards.min()),
-            names.REWARD_MAX: float(batch.rewards.max()),
+            names.REWARD_MEAN: float(totals.mean()),
+            names.REWARD_STD: float(totals.std(correction=0)),
+            names.REWARD_MIN: float(totals.min()),
+            names.REWARD_MAX: float(totals.max()),
             names.LENGTH_MEAN: float(lengths.mean()),
             names.LENGTH_MAX: float(lengths.max()),
             names.TRUNCATED_FRACTION: float(batch.truncated.float().mean()),

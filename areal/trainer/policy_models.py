@@ -170,6 +170,7 @@ class PolicyModels:
                 advantages=micro.advantages,
                 mask=micro.loss_mask,
                 groups=micro.groups,
+                samples=micro.samples,
                 denominators=counts.denominators,
                 entropy=entropy,
             )
@@ -201,6 +202,7 @@ class PolicyModels:
             mask=micro.loss_mask,
             denominators=denominators,
             groups=micro.groups,
+            samples=micro.samples,
             aggregation=self.objective.aggregation,
             candidate_logp=micro.candidate_logp,
             teacher_candidate_logp=micro.candidate_teacher_logp,

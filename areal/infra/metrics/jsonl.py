@@ -247,7 +247,7 @@ def _encode_trajectory(trajectory: Trajectory, decode: Callable[[Sequence[int]],
     tokens = trajectory.tokens[first:]
     record: dict[str, Any] = {
         "index": trajectory.sample_index,
-        "reward": trajectory.reward,
+        "reward": trajectory.total_reward,
         "components": {name: encode_number(value) for name, value in trajectory.reward_components.items()},
         "stats": {name: encode_number(value) for name, value in trajectory.stats.items()},
         "stop": trajectory.stop_reason.value,

@@ -60,7 +60,7 @@ def use_metrics(uses: Mapping[str, RewardUse]) -> dict[str, float]:
 
 def reward_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Return mean, deviation, minimum and maximum of the rewards of a step."""
-    rewards = [item.reward for item in trajectories]
+    rewards = [item.total_reward for item in trajectories]
     mean = math.fsum(rewards) / len(rewards)
     return {
         names.REWARD_MEAN: mean,

@@ -276,7 +276,11 @@ class GroupRun:
         if not survivors or len(survivors) < (config.min_group_size or config.group_size):
             return lost[-1].faults[-1].kind.value if lost else REJECTED
         rewards = {trajectory.reward for outcome in survivors for trajectory in outcome.trajectories}
-        return ZERO_VARIANCE if config.filter_zero_variance and len(rewards) == 1 else None
+        turns = {
+            tuple(tuple(sorted(item.turn_rewards.items())) for item in outcome.trajectories if item.turn_rewards)
+            for outcome in survivors
+        }
+        return ZERO_VARIANCE if config.filter_zero_variance and len(rewards) == len(turns) == 1 else None
 
     def describe(self) -> str:
         """For the watchdog: which samples are missing, and what they do."""

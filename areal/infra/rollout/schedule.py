@@ -163,7 +163,8 @@ class PromptSchedule:
         if group is not None:
             best: dict[int, float] = {}
             for item in group.trajectories:
-                best[item.sample_index] = max(item.reward, best.get(item.sample_index, item.reward))
+                total = item.total_reward
+                best[item.sample_index] = max(total, best.get(item.sample_index, total))
             needed = self._sources[self._open[ordinal].source].source.pass_reward
             outcome = (sum(reward >= needed for reward in best.values()), len(best))
         self._ended[ordinal] = outcome
@@ -218,7 +219,7 @@ class PromptSchedule:
                 continue
             prefix = f"{names.SOURCE_PREFIX}{source.name}/" if source.name else names.CURRICULUM_PREFIX
             own = [group for group in chosen if group.source == source.name]
-            rewards = [item.reward for group in own for item in group.trajectories]
+            rewards = [item.total_reward for group in own for item in group.trajectories]
             found[f"{prefix}share"] = len(own) / len(chosen) if chosen else 0.0
             if rewards:
                 found[f"{prefix}reward_mean"] = sum(rewards) / len(rewards)

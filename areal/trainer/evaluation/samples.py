@@ -60,7 +60,7 @@ class EvalSample:
             row=row,
             sample=sample,
             seed=derive_seed(stream, seed, row, sample, attempt, 0),
-            reward=float(trajectory.reward),
+            reward=float(trajectory.total_reward),
             answer=None if answer is None else answer(completion),
             length=trajectory.num_sampled,
             truncated=trajectory.truncated,

@@ -61,7 +61,9 @@ def test_select_trims_to_the_longest_row_and_keeps_every_optional_field():
         "values": numbers + 2,
         "advantages": numbers + 3,
         "returns": numbers + 4,
+        "turn_rewards": numbers + 5,
     }
+    batch = replace(batch, samples=torch.tensor([0, 1, 1]))
 
     full = packing.select(replace(batch, **optional), [2, 1])
     bare = packing.select(batch, torch.tensor([2, 1]))
@@ -71,6 +73,7 @@ def test_select_trims_to_the_longest_row_and_keeps_every_optional_field():
     for name, tensor in optional.items():
         assert torch.equal(getattr(full, name), tensor[[2, 1], :3]), name
         assert getattr(bare, name) is None
+    assert full.samples.tolist() == [1, 1]
     assert all(getattr(full, item.name).shape[0] == 2 for item in fields(full))
 
 
@@ -159,3 +162,49 @@ def test_split_groups_never_splits_a_group_and_is_fair(groups, parts):
     assert sum(len(part) for part in members) == len(set(groups))
     assert max(map(len, members)) - min(map(len, members)) <= 1
     assert split == packing.split_groups(groups, parts)
+
+
+def branch(*masked: int, index: int = 0, group: int = 4, rewards: dict[int, float] | None = None) -> Trajectory:
+    """Token 0 of a prompt, then one sampled token per turn; `masked` turns are another trajectory's."""
+    turns = [NO_VERSION if turn in masked else turn for turn in range(3)]
+    return Trajectory(
+        tokens=[9, 10, 11, 12],
+        loss_mask=[0] + [int(turn >= 0) for turn in turns],
+        logprobs=[0.0] * 4,
+        versions=[NO_VERSION] + [0 if turn >= 0 else NO_VERSION for turn in turns],
+        turn_ids=[NO_VERSION, *turns],
+        reward=1.0,
+        turn_rewards=rewards or {},
+        stop_reason=StopReason.STOP,
+        group_id=group,
+        sample_index=index,
+    )
+
+
+def test_rewards_of_turns_lie_on_the_last_sampled_token_of_their_turn():
+    long = replace(branch(), loss_mask=[0, 1, 1, 1], turn_ids=[NO_VERSION, 0, 0, 1], turn_rewards={0: 0.5, 1: -2.0})
+
+    batch = packing.collate([long, branch(index=1)])
+
+    assert batch.turn_rewards.tolist() == [[0.0, 0.0, 0.5, -2.0], [0.0] * 4]
+    assert long.total_reward == -0.5
+    assert packing.collate([branch()]).turn_rewards is None
+
+
+def test_trajectories_of_one_sample_share_a_number_when_they_are_asked_for():
+    rows = [branch(2), branch(0, 1), branch(index=1), branch(group=-1), branch(group=-1)]
+
+    assert packing.collate(rows, with_samples=True).samples.tolist() == [0, 0, 1, 2, 3]
+    assert packing.collate(rows).samples is None
+    assert packing.collate(rows[1:], with_samples=True).samples is None, "every row is a sample"
+
+
+@pytest.mark.parametrize("rewards", [{3: 1.0}, {0: float("nan")}])
+def test_a_turn_reward_without_a_token_or_a_number_is_refused(rewards):
+    with pytest.raises(ValueError, match="turn"):
+        branch(rewards=rewards)
+
+
+def test_a_turn_that_is_masked_context_carries_no_reward():
+    with pytest.raises(ValueError, match="no sampled token"):
+        branch(0, rewards={0: 1.0})

@@ -305,7 +305,7 @@ def sample_rows(step: int, groups: Sequence[PromptGroup]) -> list[list[Any]]:
             question = item.text.get("prompt", "")
             answer = "\n".join(text for name, text in item.text.items() if name != "prompt")
             components = json.dumps({name: round(value, 6) for name, value in item.reward_components.items()})
-            numbers = [step, group.ordinal, item.sample_index, float(item.reward)]
+            numbers = [step, group.ordinal, item.sample_index, float(item.total_reward)]
             end = [item.stop_reason.value, item.num_sampled, _shorten(question), _shorten(answer)]
             rows.append([*numbers, components, *end])
     return rows
