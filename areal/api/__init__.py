@@ -2,13 +2,21 @@
 imported.
 
 Read in this order: records (what travels), generation and engine (who produces and consumes it), workflow, reward,
-dataset, model and recurrence (what you add), serving (engines whose servers are processes), registry (how names find
-it), config and errors.
+environment, dataset, model and recurrence (what you add), serving (engines whose servers are processes), registry (how
+names find it), config and errors.
 """
 
 from areal.api.config import Config, check_ranges, number
 from areal.api.dataset import REQUIRED_COLUMNS, DatasetKind, DatasetLoader
 from areal.api.engine import InferenceEngine, LossFunction, LossOutput, TrainEngine, TrainStats, WeightUpdateMeta
+from areal.api.environment import (
+    ActionCall,
+    AssistantTurn,
+    Environment,
+    EnvironmentFactory,
+    StepResult,
+    TurnObservation,
+)
 from areal.api.errors import (
     ArealError,
     BusyError,
@@ -72,7 +80,9 @@ __all__ = [
     "NO_VERSION",
     "OF_HEADS",
     "REQUIRED_COLUMNS",
+    "ActionCall",
     "ArealError",
+    "AssistantTurn",
     "AttentionBackend",
     "BaseModelArgs",
     "BusyError",
@@ -88,6 +98,8 @@ __all__ = [
     "Diagonal",
     "DistilledBatch",
     "EngineError",
+    "Environment",
+    "EnvironmentFactory",
     "Fault",
     "FaultError",
     "FaultKind",
@@ -122,12 +134,14 @@ __all__ = [
     "ServerPool",
     "StateBackend",
     "StateDictAdapter",
+    "StepResult",
     "StopReason",
     "TeacherScores",
     "TensorEntry",
     "TrainEngine",
     "TrainStats",
     "Trajectory",
+    "TurnObservation",
     "UsageError",
     "WeightCarrier",
     "WeightManifest",

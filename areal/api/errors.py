@@ -140,6 +140,10 @@ class FaultKind(StrEnum):
     """The agent did not end in time and was ended. Never retried, for the same reason."""
     DATA_INVALID = "data_invalid"
     """The row cannot be used (empty prompt, prompt longer than the context). Never retried."""
+    ENVIRONMENT_FAILED = "environment_failed"
+    """The environment of the episode raised, broke its contract, or lost its process. Retried with a new one."""
+    ENVIRONMENT_TIMEOUT = "environment_timeout"
+    """A reset or step did not end in time. Retried with a new environment."""
     GENERATION_FAILED = "generation_failed"
     """The inference engine failed or broke its contract (missing or non-finite log-probabilities). Retried."""
     REWARD_DIED = "reward_died"
@@ -160,7 +164,14 @@ class FaultKind(StrEnum):
 
 
 _RETRYABLE = frozenset(
-    {FaultKind.GENERATION_FAILED, FaultKind.REWARD_DIED, FaultKind.REWARD_RAISED, FaultKind.REWARD_TIMEOUT}
+    {
+        FaultKind.ENVIRONMENT_FAILED,
+        FaultKind.ENVIRONMENT_TIMEOUT,
+        FaultKind.GENERATION_FAILED,
+        FaultKind.REWARD_DIED,
+        FaultKind.REWARD_RAISED,
+        FaultKind.REWARD_TIMEOUT,
+    }
 )
 
 

@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, str]] = {
     "config": "print a JSON schema or a reference of all configuration keys",
     "demo": "learn something by RL on this machine, from nothing, in about a minute",
     "doctor": "name causes of what went wrong in a run, with evidence",
+    "env": "check that an environment keeps its contract",
     "eval": "evaluate a checkpoint or a run on named sets of rows",
     "export": "write a recovery checkpoint of a run as a Hugging Face folder",
     "gateway": "serve a model to agents over the APIs of OpenAI and Anthropic, and keep what they sampled",
@@ -44,7 +45,7 @@ exit codes:
   0    success
   1    unexpected error (with traceback), or a broken engine
   2    wrong arguments, configuration, registry name or model
-  10   `areal doctor` found causes
+  10   `areal doctor` found causes, or `areal env check` a broken promise
   20   rows of a dataset contradict its schema
   21   checkpoint damaged or missing, or a disk that is full or cannot be written
   22   rollouts cannot make progress

@@ -15,4 +15,5 @@ REWARDS: Final[dict[str, str]] = {
     "judge": "areal.reward.judge:JudgeReward",
     "length": "areal.reward.length:LengthReward",
     "math_verify": "areal.reward.math_verify:math_verify_reward",
+    "unscored": "areal.reward.unscored:unscored_reward",
 }

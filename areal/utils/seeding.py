@@ -9,10 +9,43 @@ from __future__ import annotations
 
 import random
 import sys
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSeeds:
+    """Seeds, 0 <= seed < 2**63, for what an episode uses beside its policy, such as an environment. The same in every
+    attempt at the episode.
+    """
+
+    prompt: int = 0
+    """Equal for all samples of a prompt."""
+    sample: int = 0
+    """Of this sample alone."""
+
+
+_episode: ContextVar[EpisodeSeeds | None] = ContextVar("areal_episode_seeds", default=None)
+
+
+def episode_seeds() -> EpisodeSeeds:
+    """Return the seeds of the episode that is running; zeros outside of one."""
+    return _episode.get() or EpisodeSeeds()
+
+
+@contextmanager
+def seeds_of_episode(seeds: EpisodeSeeds) -> Iterator[None]:
+    """Give seeds to what runs inside, here and in the tasks started here."""
+    token = _episode.set(seeds)
+    try:
+        yield
+    finally:
+        _episode.reset(token)
 
 
 def seed_everything(seed: int) -> None:

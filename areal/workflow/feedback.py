@@ -62,6 +62,27 @@ def feedback_frame(tokenizer: Any, *, enable_thinking: bool, strict_template: bo
     return before, after
 
 
+def frame_of(tokenizer: Any, roles: Sequence[str], *, enable_thinking: bool) -> list[str] | None:
+    """Return what the chat template writes before, between and after messages of these roles that follow an answer.
+
+    None for a template that refuses such messages, drops one, or changes their order. n roles have n + 1 pieces.
+    """
+    marks = [f"{_FEEDBACK}-{index}-" for index in range(len(roles))]
+    asked = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}]
+    messages = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
+    try:
+        rest = _render(tokenizer, [*asked, *messages], enable_thinking).partition(_ANSWER)[2]
+    except Exception:  # noqa: BLE001 - a template raises what its author wrote, mostly jinja2's TemplateError
+        return None
+    pieces = []
+    for mark in marks:
+        piece, found, rest = rest.partition(mark)
+        if not found:
+            return None
+        pieces.append(piece)
+    return [*pieces, rest]
+
+
 def after_answer(suffix: Sequence[int], answer: Sequence[int]) -> list[int]:
     """`suffix` without its first token when the answer already ended with it (the sampled end-of-turn token)."""
     return list(suffix[1:] if answer and suffix and answer[-1] == suffix[0] else suffix)

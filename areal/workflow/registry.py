@@ -8,6 +8,7 @@ from typing import Final
 
 WORKFLOWS: Final[dict[str, str]] = {
     "agent": "areal.workflow.agent:AgentWorkflow",
+    "environment": "areal.workflow.environment:EnvironmentWorkflow",
     "multi_turn": "areal.workflow.multi_turn:MultiTurnWorkflow",
     "rlvr": "areal.workflow.rlvr:RLVRWorkflow",
 }

@@ -24,6 +24,7 @@ CALL_START: Final = "<tool_call>"
 CALL_END: Final = "</tool_call>"
 
 _MAX_CALL_CHARACTERS: Final = 20_000
+_MAX_CALLS: Final = 16
 _FIELDS: Final = {"name", "arguments"}
 _TYPES: Final[dict[str, Callable[[Any], bool]]] = {
     "array": lambda value: isinstance(value, list),
@@ -76,6 +77,24 @@ def read_call(text: str) -> ToolCall | None:
     if not isinstance(call["name"], str) or not isinstance(call["arguments"], dict):
         raise ToolError('"name" must be a string and "arguments" an object')
     return ToolCall(call["name"], call["arguments"])
+
+
+def read_calls(text: str) -> list[ToolCall]:
+    """Return all calls in a model's text, in order; none when it is a final answer.
+
+    Raises ToolError as `read_call`, but for several.
+    """
+    calls, rest = [], text
+    while CALL_START in rest or CALL_END in rest:
+        end = rest.find(CALL_END)
+        # Without an end, the rest is what `read_call` has the words for.
+        part, rest = (rest, "") if end < 0 else (rest[: end + len(CALL_END)], rest[end + len(CALL_END) :])
+        call = read_call(part)
+        assert call is not None, "it has a mark"
+        calls.append(call)
+        if len(calls) > _MAX_CALLS:
+            raise ToolError(f"more than {_MAX_CALLS} calls in one turn")
+    return calls
 
 
 def check_parameters(tool: str, schema: Mapping[str, Any]) -> None:

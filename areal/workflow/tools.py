@@ -21,9 +21,9 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
 
 from areal.api import ConfigError, FaultError, FaultKind, load
-from areal.dataset.encoding import encode_text
+from areal.dataset.encoding import encode_text, has_chat_template
 from areal.utils.logging import getLogger
-from areal.workflow.feedback import feedback_frame
+from areal.workflow.feedback import feedback_frame, frame_of
 from areal.workflow.tool_calls import (
     CALL_END,
     CALL_START,
@@ -37,7 +37,16 @@ from areal.workflow.tool_calls import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["CALL_END", "FunctionTool", "ObservationEncoder", "Tool", "ToolBox", "ToolError", "ToolResult"]
+__all__ = [
+    "CALL_END",
+    "FunctionTool",
+    "ObservationEncoder",
+    "Tool",
+    "ToolBox",
+    "ToolError",
+    "ToolResult",
+    "instructions",
+]
 
 logger = getLogger(__name__)
 
@@ -184,17 +193,10 @@ class ToolBox:
     @property
     def instructions(self) -> str:
         """What the model reads about the tools and the format of calls."""
-        signatures = [
-            json.dumps({"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)})
-            for tool in self._tools.values()
-        ]
-        return "\n".join(
+        return instructions(
             [
-                "You can use these tools, one call at a time:",
-                *signatures,
-                "To call one, end your turn with its name and arguments as JSON, like this:",
-                f'{CALL_START}\n{{"name": "...", "arguments": {{...}}}}\n{CALL_END}',
-                f"The result comes back in {RESULT_START}...{RESULT_END}. An answer without a call ends the task.",
+                {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+                for tool in self._tools.values()
             ]
         )
 
@@ -260,17 +262,44 @@ class ObservationEncoder:
 
     def __init__(self, tokenizer: Any, *, enable_thinking: bool, strict_template: bool) -> None:
         self._tokenizer = tokenizer
+        self._options = {"enable_thinking": enable_thinking}
+        self._frames: dict[tuple[str, ...], list[str] | None] = {}
+        """Roles of messages to what the template writes around their contents; None where it cannot."""
         self._before, self._after = feedback_frame(
             tokenizer, enable_thinking=enable_thinking, strict_template=strict_template
         )
         self._control = tuple(token for token in tokenizer.all_special_tokens if token)
 
-    def encode(self, text: str) -> list[int]:
-        """Raise FaultError(DATA_INVALID) when the tokenizer cannot represent the text."""
+    def encode_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Token ids of several messages, tool results in the chat template's own format.
+
+        A template without one gets a user turn with each result in its tags. Raises FaultError(DATA_INVALID).
+        """
+        contents = [self._cleaned(str(message["content"])) for message in messages]
+        if not has_chat_template(self._tokenizer):
+            return self._encoded("".join(contents))
+        roles = tuple(str(message["role"]) for message in messages)
+        if roles not in self._frames:
+            self._frames[roles] = None if roles == ("user",) else frame_of(self._tokenizer, roles, **self._options)
+        frame = self._frames[roles]
+        if frame is None:
+            tagged = [
+                f"{RESULT_START}\n{content}\n{RESULT_END}" if role == "tool" else content
+                for role, content in zip(roles, contents, strict=True)
+            ]
+            return self._encoded("\n".join(tagged), framed=True)
+        pieces = [piece for pair in zip(frame, [*contents, ""], strict=True) for piece in pair]
+        return self._encoded("".join(pieces))
+
+    def _encoded(self, text: str, *, framed: bool = False) -> list[int]:
         try:
-            return encode_text(f"{self._before}{self._cleaned(text)}{self._after}", self._tokenizer)
+            return encode_text(f"{self._before}{text}{self._after}" if framed else text, self._tokenizer)
         except ValueError as error:
             raise FaultError(FaultKind.DATA_INVALID, f"the result of a tool: {error}") from error
+
+    def encode(self, text: str) -> list[int]:
+        """Raise FaultError(DATA_INVALID) when the tokenizer cannot represent the text."""
+        return self._encoded(self._cleaned(text), framed=True)
 
     def _cleaned(self, text: str) -> str:
         text = text.encode(errors="replace").decode()  # half surrogate pairs, which JSON can spell, have no encoding
@@ -279,6 +308,23 @@ class ObservationEncoder:
             for token in self._control:
                 text = text.replace(token, "")
         return text
+
+
+def instructions(tools: Sequence[Mapping[str, Any]], *, parallel: bool = False) -> str:
+    """Return what a model reads about tools (name, description, parameters) where its chat template says nothing.
+
+    parallel: a turn may hold several calls.
+    """
+    number = "as many calls in a turn as you need" if parallel else "one call at a time"
+    return "\n".join(
+        [
+            f"You can use these tools, {number}:",
+            *(json.dumps(dict(tool)) for tool in tools),
+            "To call one, end your turn with its name and arguments as JSON, like this:",
+            f'{CALL_START}\n{{"name": "...", "arguments": {{...}}}}\n{CALL_END}',
+            f"The result comes back in {RESULT_START}...{RESULT_END}. An answer without a call ends the task.",
+        ]
+    )
 
 
 def _tool(named: str | Tool) -> Tool:

@@ -34,6 +34,7 @@ from areal.api import (
 from areal.reward.scoring import ScoreRecord, components_of, recorded_scores, uses_of
 from areal.utils import stats, tracing
 from areal.utils.logging import getLogger
+from areal.utils.seeding import EpisodeSeeds, seeds_of_episode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -332,7 +333,7 @@ class EpisodeRunner:
         self, workflow: RolloutWorkflow, job: EpisodeJob, attempt: int, scores: list[ScoreRecord]
     ) -> tuple[tuple[Trajectory, ...], Fault | None]:
         """Return the trajectories or the fault of one attempt; its calls of rewards are added to `scores`."""
-        with stats.scope() as recorded, recorded_scores() as own:
+        with stats.scope() as recorded, recorded_scores() as own, seeds_of_episode(self._seeds(job)):
             stats.merge(job.recorded)
             try:
                 result = await self._call(workflow, job, attempt)
@@ -347,6 +348,13 @@ class EpisodeRunner:
                 return (), Fault(kind=FaultKind.WORKFLOW_RAISED, message=message, attempt=attempt)
             finally:
                 scores.extend(own)
+
+    def _seeds(self, job: EpisodeJob) -> EpisodeSeeds:
+        prompt = (job.stream, self._seed, job.ordinal)
+        return EpisodeSeeds(
+            prompt=derive_seed(*prompt, "environment"),
+            sample=derive_seed(*prompt, job.sample_index, "environment"),
+        )
 
     async def _call(self, workflow: RolloutWorkflow, job: EpisodeJob, attempt: int) -> object:
         engine = EpisodeEngine(

@@ -1,0 +1,59 @@
+"""Where environments run, and their limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+from areal.api import Config, ConfigError, check_ranges, number
+from areal.utils.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostConfig(Config):
+    """One place to run environments in, and how long it may take."""
+
+    kind: Literal["process", "subprocess"] = "process"
+    """ "process": on the event loop of the rollouts, for async code of your own that never blocks. "subprocess": one
+    process per slot, which may block, crash and leak; killed with all it started at a limit."""
+    max_environments: int = number(16, at_least=1)
+    """Episodes at once, >= 1. Others wait for a slot, which no time limit counts."""
+    reset_seconds: float = number(60.0, above=0)
+    """Time limit of `create` and `reset` together, seconds; beyond it, fault environment_timeout."""
+    step_seconds: float = number(30.0, above=0)
+    """Time limit of a step, seconds."""
+    close_seconds: float = number(5.0, above=0)
+    """Time limit of `close`, seconds; beyond it the environment counts as leaked, and its process is killed."""
+    block_seconds: float = number(0.25, above=0)
+    """kind process: an environment that keeps the event loop busy for this long is named in the log, seconds."""
+    python: str = ""
+    """kind subprocess: the interpreter, for packages whose versions do not fit ours; "" is ours."""
+    memory_limit_mb: int = number(0, at_least=0)
+    """kind subprocess: address space of each process in megabytes; 0 for no limit."""
+    pass_variables: tuple[str, ...] = ()
+    """kind subprocess: environment variables that are passed on beside PATH, LANG, LC_ALL and TZ."""
+
+    def __post_init__(self) -> None:
+        """Check ranges, and that only fields of the chosen kind are set."""
+        check_ranges(self, "host.")
+        if self.kind not in {"process", "subprocess"}:
+            raise ConfigError(f"host.kind is {self.kind!r}, expected process or subprocess")
+        if self.python and self.kind != "subprocess":
+            raise ConfigError(f"host.python has no effect with kind {self.kind!r}; it belongs to subprocess")
+
+
+def host_config(choice: str | Mapping[str, Any] | HostConfig) -> HostConfig:
+    """Return the settings that a configuration gives: a kind by its name, or fields. Raises ConfigError."""
+    if isinstance(choice, HostConfig):
+        return choice
+    changes: dict[str, Any] = {"kind": choice} if isinstance(choice, str) else dict(choice)
+    known = [item.name for item in fields(HostConfig)]
+    for key in changes:
+        if key not in known:
+            raise ConfigError(f"host.{key} is an unknown key; {did_you_mean(key, known)} known are {', '.join(known)}")
+    if "pass_variables" in changes:
+        changes["pass_variables"] = tuple(changes["pass_variables"])
+    return HostConfig(**changes)

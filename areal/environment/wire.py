@@ -1,0 +1,89 @@
+"""The records of `areal.api.environment` as plain JSON values and back, for environments in other processes.
+
+What comes back is checked here once: roles, texts, tools, numbers. Images do not travel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.api import ActionCall, AssistantTurn, StepResult, TurnObservation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROLES: Final = frozenset({"system", "user", "assistant", "tool"})
+
+
+def checked_observation(observation: object) -> TurnObservation:
+    """Return the observation. Raises TypeError or ValueError, saying what is wrong, unless a chat can show it."""
+    if not isinstance(observation, TurnObservation):
+        raise TypeError(f"returned {type(observation).__name__}, expected areal.api.TurnObservation")
+    for index, message in enumerate(observation.messages):
+        role, content = message.get("role"), message.get("content")
+        if role not in ROLES or not isinstance(content, str):
+            raise ValueError(
+                f"message {index} has role {role!r} and content of type {type(content).__name__}; expected a role of "
+                f"{', '.join(sorted(ROLES))} and text"
+            )
+    for index, tool in enumerate(observation.tools):
+        if not isinstance(tool.get("name"), str) or not isinstance(tool.get("parameters"), dict):
+            raise ValueError(f"tool {index} needs a name and parameters (a JSON schema); it is {dict(tool)!r:.120}")
+    return observation
+
+
+def checked_result(result: object) -> StepResult:
+    """Return the result of a step. Raises TypeError or ValueError as `checked_observation`."""
+    if not isinstance(result, StepResult):
+        raise TypeError(f"returned {type(result).__name__}, expected areal.api.StepResult")
+    checked_observation(result.observation)
+    return result
+
+
+def observation_to_plain(observation: TurnObservation) -> dict[str, Any]:
+    """Return what `observation_from_plain` reads. Raises ValueError for images."""
+    if observation.images:
+        raise ValueError("images cannot leave the process of an environment; run it with host kind process")
+    return {
+        "messages": [dict(message) for message in observation.messages],
+        "tools": [dict(tool) for tool in observation.tools],
+    }
+
+
+def observation_from_plain(plain: Mapping[str, Any]) -> TurnObservation:
+    """Inverse of `observation_to_plain`; checked."""
+    return checked_observation(TurnObservation(messages=tuple(plain["messages"]), tools=tuple(plain["tools"])))
+
+
+def result_to_plain(result: StepResult) -> dict[str, Any]:
+    """Return what `result_from_plain` reads."""
+    return {
+        "observation": observation_to_plain(result.observation),
+        "reward": float(result.reward),
+        "terminated": bool(result.terminated),
+        "truncated": bool(result.truncated),
+        "info": {name: float(value) for name, value in result.info.items()},
+    }
+
+
+def result_from_plain(plain: Mapping[str, Any]) -> StepResult:
+    """Inverse of `result_to_plain`; checked."""
+    return StepResult(
+        observation=observation_from_plain(plain["observation"]),
+        reward=float(plain["reward"]),
+        terminated=bool(plain["terminated"]),
+        truncated=bool(plain["truncated"]),
+        info=dict(plain["info"]),
+    )
+
+
+def turn_to_plain(turn: AssistantTurn) -> dict[str, Any]:
+    """Return what `turn_from_plain` reads."""
+    calls = [{"name": call.name, "arguments": dict(call.arguments), "id": call.id} for call in turn.calls]
+    return {"text": turn.text, "reasoning": turn.reasoning, "calls": calls}
+
+
+def turn_from_plain(plain: Mapping[str, Any]) -> AssistantTurn:
+    """Inverse of `turn_to_plain`."""
+    calls = tuple(ActionCall(name=c["name"], arguments=c["arguments"], id=c["id"]) for c in plain["calls"])
+    return AssistantTurn(text=plain["text"], reasoning=plain["reasoning"], calls=calls)
