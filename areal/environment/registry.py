@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
     from areal.api import EnvironmentFactory
 
-ENVIRONMENTS: Final[dict[str, str]] = {}
+ENVIRONMENTS: Final[dict[str, str]] = {
+    "gymnasium": "areal.environment.adapters.gymnasium:GymnasiumEnvironments",
+    "mcp": "areal.environment.adapters.mcp:McpEnvironments",
+    "textarena": "areal.environment.adapters.textarena:TextArenaEnvironments",
+}
 
 
 def create_factory(name: str, options: Mapping[str, Any]) -> EnvironmentFactory:

@@ -2,8 +2,8 @@
 
 One process per slot serves one episode after the other, each with a new environment. It has a folder of its own for
 everything (working folder, HOME, temporary files), which is removed with it, and few environment variables. It ends
-with the trainer, however that dies (`areal.environment._child`). This keeps accidents apart; it does not confine hostile
-code: whoever runs some puts the whole run into a container.
+with the trainer, however that dies (`areal.environment._child`). This keeps accidents apart; it does not confine
+hostile code: whoever runs some puts the whole run into a container.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class EnvironmentProcess:
                     "name": name,
                     "options": dict(options),
                     # Another interpreter has packages of its own: ours would shadow them with other versions.
-                    "sys_path": [str(Path(__file__).parents[2]), *([] if config.python else sys.path)],
+                    "sys_path": [str(Path(__file__).parents[2]), *_code_paths(foreign=bool(config.python))],
                     "memory_limit_mb": config.memory_limit_mb,
                 }
             )
@@ -180,6 +180,14 @@ class EnvironmentProcess:
         except OSError:
             text = ""
         return text or "(none)"
+
+
+def _code_paths(*, foreign: bool) -> list[str]:
+    """Return where the process finds modules; of a foreign interpreter without the folders of our packages."""
+    if not foreign:
+        return sys.path
+    ours = tuple({sys.prefix, sys.base_prefix})
+    return [path for path in sys.path if path and not path.startswith(ours)]
 
 
 def _variables(folder: Path, config: HostConfig) -> dict[str, str]:

@@ -1,0 +1,28 @@
+"""Adapters to packages of others: gymnasium, mcp, textarena. None is needed to import areal; each is imported when an
+environment is made, in the interpreter where that runs (`scripts/setup_environments.sh` makes one).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from areal.api import ConfigError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+def require(package: str) -> ModuleType:
+    """Import a package that an adapter speaks to. Raises ConfigError that says how to get it."""
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package.partition(".")[0]:
+            raise
+        raise ConfigError(
+            f"package {package!r} is not installed in the interpreter of the environment; run `bash "
+            f"scripts/setup_environments.sh` and set host: {{kind: subprocess, python: .venv-environments/bin/python}} "
+            f"(an absolute path), or install it",
+            where="environment",
+        ) from error
