@@ -5,7 +5,7 @@
 
 Observations and actions of gymnasium are numbers and arrays, so both ways are functions of yours:
 `observe(observation, info) -> str`, the text that the policy reads, and `act(text, action_space) -> action`, which
-raises ValueError for a text that is no action. Its message is what the policy reads then, and no step is taken; so is
+X is what the policy reads then, and no step is taken; so is
 an action outside of the action space.
 """
 

@@ -79,9 +79,7 @@ class McpEpisode:
             return StepResult(observation=TurnObservation(messages=()), terminated=True)
         messages, num_failed = [], 0
         for one in answer.calls:
-            result = await self._ask(
-                lambda session, name=one.name, arguments=dict(one.arguments): session.call_tool(name, arguments)
-            )
+            result = await self._ask(_calling(one.name, one.arguments))
             parts = [getattr(part, "text", f"({part.type})") for part in result.content]
             num_failed += bool(result.is_error)
             text = "\n".join(parts)
@@ -111,8 +109,8 @@ class McpEpisode:
 
     async def _own(self) -> None:
         """Hold the session, and make requests one by one until None comes."""
-        from mcp import ClientSession, StdioServerParameters  # type: ignore[import-not-found]  # an optional package
-        from mcp.client.stdio import stdio_client  # type: ignore[import-not-found]  # an optional package
+        from mcp import ClientSession, StdioServerParameters
+        from mcp.client.stdio import stdio_client
 
         parameters = StdioServerParameters(
             command=self._command, args=self._args, env={**_variables(), **self._env}, cwd=self._cwd
@@ -131,6 +129,13 @@ class McpEpisode:
                     else:
                         if not future.done():
                             future.set_result(found)
+
+
+def _calling(name: str, arguments: Mapping[str, Any]) -> Callable[[Any], Awaitable[Any]]:
+    async def call(session: Any) -> Any:
+        return await session.call_tool(name, dict(arguments))
+
+    return call
 
 
 def _variables() -> dict[str, str]:

@@ -24,6 +24,8 @@ LAKE = {
 }
 SERVER = {"command": str(PYTHON), "args": [str(Path(__file__).with_name("packages.py"))]}
 
+QUESTION = {"messages": [{"role": "user", "content": "2 + 3?"}]}
+
 real = [
     pytest.mark.exhaustive,
     pytest.mark.skipif(
@@ -100,7 +102,6 @@ class TestTextArena:
 
 class TestMcp:
     pytestmark = real
-    row = {"messages": [{"role": "user", "content": "2 + 3?"}]}  # noqa: RUF012 - read only
 
     def test_tools_of_a_server_are_listed_and_called_in_parallel(self):
         calls = (
@@ -108,7 +109,7 @@ class TestMcp:
             ActionCall(name="add", arguments={"first": 2}),
         )
 
-        first, results = play("mcp", SERVER, AssistantTurn(text="", calls=calls), say("5"), row=self.row)
+        first, results = play("mcp", SERVER, AssistantTurn(text="", calls=calls), say("5"), row=QUESTION)
 
         assert [tool["name"] for tool in first.tools] == ["add", "leave"]
         assert first.tools[0]["parameters"]["required"] == ["first"]
@@ -118,14 +119,14 @@ class TestMcp:
     def test_wrong_arguments_are_errors_that_the_policy_reads(self):
         wrong = AssistantTurn(text="", calls=(ActionCall(name="add", arguments={"first": "two"}),))
 
-        _, results = play("mcp", SERVER, wrong, row=self.row)
+        _, results = play("mcp", SERVER, wrong, row=QUESTION)
 
         assert texts(results)[0][0].startswith("error: ")
         assert results[0].info == {"mcp_errors": 1.0}
 
     def test_a_server_that_is_gone_is_a_fault(self):
         with pytest.raises(FaultError) as caught:
-            play("mcp", SERVER, AssistantTurn(text="", calls=(ActionCall(name="leave", arguments={}),)), row=self.row)
+            play("mcp", SERVER, AssistantTurn(text="", calls=(ActionCall(name="leave", arguments={}),)), row=QUESTION)
 
         assert caught.value.kind in {FaultKind.ENVIRONMENT_FAILED, FaultKind.ENVIRONMENT_TIMEOUT}
 
