@@ -5,8 +5,8 @@
 
 Observations and actions of gymnasium are numbers and arrays, so both ways are functions of yours:
 `observe(observation, info) -> str`, the text that the policy reads, and `act(text, action_space) -> action`, which
-X is what the policy reads then, and no step is taken; so is
-an action outside of the action space.
+raises ValueError for a text that names none. Its message is what the policy reads then, and no step is taken; nor is
+one for an action outside of the action space.
 """
 
 from __future__ import annotations
