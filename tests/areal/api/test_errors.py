@@ -34,6 +34,8 @@ class JudgeFault(FaultError):
 
 def test_only_faults_that_may_pass_are_retried():
     assert {kind for kind in FaultKind if kind.retryable} == {
+        FaultKind.ENVIRONMENT_FAILED,
+        FaultKind.ENVIRONMENT_TIMEOUT,
         FaultKind.GENERATION_FAILED,
         FaultKind.REWARD_DIED,
         FaultKind.REWARD_RAISED,
