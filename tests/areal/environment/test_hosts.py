@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -141,6 +144,36 @@ def test_a_process_is_killed_with_everything_it_started(tmp_path):
 
     assert fault.kind is FaultKind.ENVIRONMENT_TIMEOUT
     assert wait_until_gone(int(marker.read_text()))
+
+
+@pytest.mark.parametrize("what", [pytest.param("nothing", marks=pytest.mark.exhaustive), "spin"])
+def test_a_process_ends_with_its_trainer_however_that_dies(what):
+    program = (
+        "import asyncio, sys; from areal.api import AssistantTurn; from areal.environment.pool import EnvironmentPool\n"
+        "from areal.environment.config import HostConfig\n"
+        "async def main():\n"
+        f"    pool = EnvironmentPool('worlds:Misbehaving', {{'what': {what!r}}}, HostConfig(kind='subprocess'))\n"
+        "    async with pool.episode() as environment:\n"
+        "        await environment.reset({}, 0)\n"
+        "        print(environment._environment.pid, flush=True)\n"
+        "        await environment.step(AssistantTurn(text='1'))\n"
+        "        await asyncio.sleep(600)\n"
+        "asyncio.run(main())\n"
+    )
+    folder = str(Path(__file__).parent)
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": folder}
+    )
+    assert trainer.stdout is not None
+    guard = int(trainer.stdout.readline())
+    (worker,) = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()
+    assert is_running(guard)
+    assert is_running(worker)
+    trainer.kill()
+    trainer.communicate()
+
+    assert wait_until_gone(int(worker))
+    assert wait_until_gone(guard)
 
 
 def test_slots_are_limited_and_waiting_is_no_time_of_the_environment():
