@@ -135,9 +135,10 @@ class Trajectory:
         for turn, reward in self.turn_rewards.items():
             if not math.isfinite(reward):
                 raise ValueError(f"trajectory: the reward of turn {turn} is {reward}, expected a finite number")
-        sampled_turns = {turn for turn, sampled in zip(self.turn_ids, self.loss_mask, strict=True) if sampled}
-        if unknown := sorted(set(self.turn_rewards) - sampled_turns):
-            raise ValueError(f"trajectory: turns {unknown[:8]} have a reward but no sampled token to carry it")
+        if self.turn_rewards:
+            sampled_turns = {turn for turn, sampled in zip(self.turn_ids, self.loss_mask, strict=True) if sampled}
+            if unknown := sorted(set(self.turn_rewards) - sampled_turns):
+                raise ValueError(f"trajectory: turns {unknown[:8]} have a reward but no sampled token to carry it")
         for index, sampled in enumerate(self.loss_mask):
             if not sampled:
                 continue
