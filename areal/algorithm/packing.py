@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from areal.api import NO_VERSION, DataError, PackedTokens, PaddedBatch, Trajectory
+from areal.algorithm.images import collate_images, select_images
+from areal.api import NO_VERSION, BatchImages, DataError, PackedTokens, PaddedBatch, Trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -91,6 +92,7 @@ def collate(trajectories: Sequence[Trajectory], *, pad_token: int = 0, with_samp
             stack(_placed_turn_rewards, 0.0, torch.float32) if any(item.turn_rewards for item in trajectories) else None
         ),
         samples=_samples(trajectories) if with_samples else None,
+        images=collate_images([item.images for item in trajectories]),
     )
 
 
@@ -103,10 +105,12 @@ def select(batch: PaddedBatch, indices: Sequence[int] | Tensor) -> PaddedBatch:
     if rows.numel() == 0:
         raise DataError("select: no rows given; a batch has at least one sequence")
     width = int(batch.lengths[rows].max())
-    changes = {}
+    changes: dict[str, Any] = {}
     for item in fields(batch):
         value = getattr(batch, item.name)
-        if value is not None:
+        if isinstance(value, BatchImages):
+            changes[item.name] = select_images(value, rows.tolist())
+        elif value is not None:
             changes[item.name] = value[rows, :width] if item.name in _PER_TOKEN else value[rows]
     return replace(batch, **changes)
 

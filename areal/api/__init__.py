@@ -1,9 +1,9 @@
 """Contracts: protocols, frozen records, errors and the config base. Nothing here computes, and nothing of ours is
 imported.
 
-Read in this order: records (what travels), generation and engine (who produces and consumes it), workflow, reward,
-environment, dataset, model and recurrence (what you add), serving (engines whose servers are processes), registry (how
-names find it), config and errors.
+Read in this order: records and images (what travels), generation and engine (who produces and consumes it), workflow,
+reward, environment, dataset, model and recurrence (what you add), serving (engines whose servers are processes), registry
+(how names find it), config and errors.
 """
 
 from areal.api.config import Config, check_ranges, number
@@ -35,6 +35,7 @@ from areal.api.errors import (
     UsageError,
 )
 from areal.api.generation import GenerationConfig, ModelRequest, ModelResponse
+from areal.api.images import BatchImages, Image, ImageRef, PackedImage, check_images
 from areal.api.model import (
     AttentionBackend,
     BaseModelArgs,
@@ -85,6 +86,7 @@ __all__ = [
     "AssistantTurn",
     "AttentionBackend",
     "BaseModelArgs",
+    "BatchImages",
     "BusyError",
     "CausalModel",
     "CheckpointError",
@@ -106,6 +108,8 @@ __all__ = [
     "FinishedError",
     "GenerationConfig",
     "HubError",
+    "Image",
+    "ImageRef",
     "InferenceEngine",
     "LossFunction",
     "LossOutput",
@@ -115,6 +119,7 @@ __all__ = [
     "ModelResponse",
     "ModelSpec",
     "NumericsError",
+    "PackedImage",
     "PackedTokens",
     "PaddedBatch",
     "PairedBatch",
@@ -147,6 +152,7 @@ __all__ = [
     "WeightManifest",
     "WeightRoute",
     "WeightUpdateMeta",
+    "check_images",
     "check_ranges",
     "load",
     "number",

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from areal.api.config import Config, number
 from areal.api.errors import ConfigError
+from areal.api.images import check_images
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from areal.api.images import ImageRef
     from areal.api.records import StopReason
 
 _request_numbers = itertools.count()
@@ -77,9 +79,15 @@ class ModelRequest:
     sampled_before: int = 0
     """How many trailing entries of `input_ids` are partial output of the same generation (a continuation after an
     abort). max_new_tokens and min_new_tokens count from here: a continuation lowers them by what it has already."""
+    images: tuple[ImageRef, ...] = ()
+    """Images of `input_ids`, which has all placeholder tokens of each, in order of their columns."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """`seed_key`: names this request among those of its episode; its seed then depends on the name instead of on how
     many requests the episode made before."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for images that are not inside `input_ids`."""
+        check_images(self.images, len(self.input_ids), where=f"request {self.request_id}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,15 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from areal.api.images import check_images
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
     from areal.api.errors import FaultKind
+    from areal.api.images import BatchImages, ImageRef
 
 NO_VERSION = -1
 """Entry of `versions` and `turn_ids` on tokens that no policy sampled (prompt, tool output, padding)."""
@@ -123,6 +126,8 @@ class Trajectory:
     text: Mapping[str, str] = field(default_factory=dict)
     """Readable form for reports, e.g. {"prompt": "8*9=", "completion": "72"}; never used for training."""
     provenance: Provenance = field(default_factory=Provenance)
+    images: tuple[ImageRef, ...] = ()
+    """In order of their columns; never sampled, and never at the end."""
 
     def __post_init__(self) -> None:
         """Reject records that would silently train on the wrong thing."""
@@ -146,6 +151,10 @@ class Trajectory:
                 raise ValueError(f"trajectory: logprobs[{index}] is {self.logprobs[index]}, expected finite and <= 0")
             if self.versions[index] < 0:
                 raise ValueError(f"trajectory: token {index} was sampled but has no policy version")
+        check_images(self.images, length, where="trajectory")
+        for ref in self.images:
+            if any(self.loss_mask[ref.start : ref.end]):
+                raise ValueError(f"trajectory: loss_mask is not 0 in the image of columns {ref.start} to {ref.end - 1}")
 
     @property
     def truncated(self) -> bool:
@@ -250,6 +259,8 @@ class PaddedBatch:
     """float32 [S, L]."""
     returns: Tensor | None = None
     """float32 [S, L], regression targets of the critic."""
+    images: BatchImages | None = None
+    """None where no row has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

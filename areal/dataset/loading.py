@@ -268,9 +268,18 @@ class ShuffledRows:
         count = min(len(self), _FINGERPRINT_ROWS)
         for number in range(count):
             row = dict(self._dataset[number * len(self) // count])
-            # What JSON does not know, images for instance, is told apart by type only: their text may hold addresses.
-            digest.update(json.dumps(row, sort_keys=True, default=lambda value: type(value).__name__).encode())
+            digest.update(json.dumps(row, sort_keys=True, default=_in_words).encode())
         return digest.hexdigest()
+
+
+def _in_words(value: Any) -> str:
+    """Return what JSON does not know as a text that is the same in every process: bytes and pictures by their content,
+    all else by type only, since its text may hold addresses."""
+    if isinstance(value, bytes):
+        return hashlib.sha256(value).hexdigest()
+    if type(value).__module__.startswith("PIL.") and hasattr(value, "tobytes"):
+        return f"{value.mode} {value.size} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    return type(value).__name__
 
 
 def fingerprint_sources(rows: Mapping[str, ShuffledRows]) -> str:

@@ -51,11 +51,12 @@ class RequestLimits:
                 f"token id {wrong} is outside the model's vocabulary of {self.vocab_size}; tokenizer and model do not "
                 f"belong together"
             )
-        elif wrong_tokens := self.refused.keys() & {*ids}:
+        elif wrong_tokens := self.refused.keys() & {*_outside_images(request)}:
             token = min(wrong_tokens)
             problem = (
                 f"token {token} is {self.refused[token]} of the config and stands for something other than text; "
-                "only text is computed, so leave out rows with images, films or sounds"
+                "only text and images that the request holds are computed, so leave out other rows with images, films "
+                "or sounds"
             )
         elif not 0 <= request.sampled_before <= length:
             problem = f"sampled_before is {request.sampled_before}, expected 0 .. {length} (the number of input_ids)"
@@ -92,6 +93,15 @@ class RequestLimits:
         partial = request.input_ids[len(request.input_ids) - request.sampled_before :]
         text = self.tokenizer.decode([*partial, *output][-window:])
         return any(stop in text for stop in config.stop)
+
+
+def _outside_images(request: ModelRequest) -> list[int]:
+    """Tokens of the prompt that stand for no image that the request has."""
+    ids, rest, end = request.input_ids, [], 0
+    for ref in request.images:
+        rest += ids[end : ref.start]
+        end = ref.end
+    return rest + ids[end:]
 
 
 def sampled_placeholder(request: ModelRequest, token: int, refused: Mapping[int, str]) -> FaultError:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from areal.api import (
@@ -34,7 +35,7 @@ from areal.workflow.registry import WORKFLOWS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from areal.api import GenerationConfig, ModelResponse
+    from areal.api import GenerationConfig, ImageRef, ModelResponse
 
 
 _PROMPTS_KEPT = 1024
@@ -65,23 +66,26 @@ class TrajectoryBuilder:
         self._logprobs: list[float] = []
         self._versions: list[int] = []
         self._turn_ids: list[int] = []
+        self.images: list[ImageRef] = []
 
     @property
     def num_sampled(self) -> int:
         """Tokens that the policy sampled so far, in all turns."""
         return sum(self._loss_mask)
 
-    def add_prompt(self, token_ids: Sequence[int]) -> None:
-        """Append tokens that the policy did not sample."""
+    def add_prompt(self, token_ids: Sequence[int], images: Sequence[ImageRef] = ()) -> None:
+        """Append tokens that the policy did not sample. images: of these tokens, with columns counted in them."""
+        first = len(self.tokens)
+        self.images.extend(replace(ref, start=first + ref.start) for ref in images)
         self.tokens.extend(token_ids)
         self._loss_mask.extend([0] * len(token_ids))
         self._logprobs.extend([0.0] * len(token_ids))
         self._versions.extend([NO_VERSION] * len(token_ids))
         self._turn_ids.extend([NO_VERSION] * len(token_ids))
 
-    def add_observation(self, token_ids: Sequence[int]) -> None:
+    def add_observation(self, token_ids: Sequence[int], images: Sequence[ImageRef] = ()) -> None:
         """Append what the environment answered (feedback, tool output): seen by the policy, never learned."""
-        self.add_prompt(token_ids)
+        self.add_prompt(token_ids, images)
 
     def add_response(self, response: ModelResponse, *, turn: int) -> None:
         """Append what the policy sampled in answer to exactly the tokens collected so far.
@@ -117,6 +121,7 @@ class TrajectoryBuilder:
             stop_reason=stop_reason,
             reward_components=dict(reward_components or {}),
             text=dict(text),
+            images=tuple(self.images),
         )
 
     def _problem(self, response: ModelResponse) -> str:
@@ -168,16 +173,17 @@ class PromptReader:
         return list(ids), text
 
 
-def reward_columns(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns that go to the reward: all but `messages`. Raises FaultError(DATA_INVALID) for a reserved
-    name.
+def reward_columns(data: Mapping[str, Any], *, with_images: bool = False) -> dict[str, Any]:
+    """Return the columns that go to the reward: all but `messages` and, unless it asks for them, `images`, which every
+    sample of a prompt would send once more. Raises FaultError(DATA_INVALID) for a reserved name.
     """
     clash = sorted(RESERVED_COLUMNS & set(data))
     if clash:
         raise FaultError(
             FaultKind.DATA_INVALID, f"columns {', '.join(clash)} are parameters of every reward; rename them"
         )
-    return {name: value for name, value in data.items() if name != "messages"}
+    left_out = {"messages"} if with_images else {"messages", "images"}
+    return {name: value for name, value in data.items() if name not in left_out}
 
 
 def decode(token_ids: Sequence[int], tokenizer: Any) -> str:

@@ -44,7 +44,7 @@ class Sequence:
     context: NDArray[np.int64] = field(init=False)
     """All tokens that precede the next one at the time of (re-)admission."""
     key: bytes = field(init=False)
-    """`context` as something hashable: sequences with equal keys share a prefill."""
+    """`context` and the digests of its images: sequences with equal keys share a prefill."""
     tokens: list[int] = field(default_factory=list)
     """Output settled so far; the batch holds newer tokens until it flushes them."""
     logprobs: list[float] = field(default_factory=list)
@@ -62,7 +62,8 @@ class Sequence:
         self.logprobs.extend(logprobs)
         self.versions.extend([version] * len(tokens))
         self.context = np.array([*self.request.input_ids, *self.tokens], dtype=np.int64)
-        self.key = self.context.tobytes()
+        images = ";".join(f"{ref.start} {ref.image.digest}" for ref in self.request.images)
+        self.key = self.context.tobytes() + images.encode()
 
     def response(self, reason: StopReason) -> ModelResponse:
         """Return the settled output as the caller gets it."""

@@ -106,6 +106,11 @@ class ServerEngine:
         server is left.
         """
         self._require_open()
+        if request.images:
+            raise ConfigError(
+                f"request {request.request_id} has images, which {self._adapter.name} servers are not sent; set "
+                f"rollout.engine to embedded"
+            )
         self._limits.check(request)
         problem = self._adapter.unsupported_sampling(request.gconfig)
         if problem:

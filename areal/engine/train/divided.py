@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import torch.distributed as dist
 
+from areal.algorithm.images import images_to
 from areal.algorithm.packing import select
+from areal.api import EngineError
 from areal.engine.train.packing import divide_rows
 
 if TYPE_CHECKING:
@@ -57,7 +59,9 @@ class DividedBatch:
 
     @classmethod
     def of(cls, batch: PaddedBatch, ranks: Ranks, *, keep_groups: bool) -> DividedBatch:
-        """Divide a whole batch; see `divide_rows`."""
+        """Divide a whole batch; see `divide_rows`. Raises EngineError for images over several processes."""
+        if batch.images is not None and not ranks.is_alone:
+            raise EngineError("rows with images are computed by one process for now; leave archon out")
         outline = cls(
             lengths=batch.lengths.cpu(),
             groups=batch.groups.cpu(),
@@ -115,6 +119,7 @@ def _handed_on(part: PaddedBatch | None, ranks: Ranks, way: str) -> PaddedBatch:
     if ranks.place(way) == 0:
         assert part is not None, "the first rank has the rows"
         found: dict[str, Any] = {item.name: getattr(part, item.name) for item in fields(part)}
+        assert part.images is None, "several processes are given none"
         tensors = {name: value.contiguous() for name, value in found.items() if value is not None}
         described = (type(part), {name: (value.dtype, value.shape) for name, value in tensors.items()})
     described = ranks.sent(described, way, 0)
@@ -124,14 +129,17 @@ def _handed_on(part: PaddedBatch | None, ranks: Ranks, way: str) -> PaddedBatch:
         if name not in tensors:
             tensors[name] = torch.empty(shape, dtype=dtype, device=ranks.device)
         dist.broadcast(tensors[name], group=ranks.group(way), group_src=0)
-    return kind(**tensors)
+    values: dict[str, Any] = dict(tensors)
+    return kind(**values)
 
 
 def to_device(batch: PaddedBatch, device: torch.device) -> PaddedBatch:
     """Move all tensors of a batch to `device`; returns the same object when they are there already."""
-    moved = {
+    moved: dict[str, Any] = {
         item.name: value.to(device)
         for item in fields(batch)
         if isinstance(value := getattr(batch, item.name), torch.Tensor) and value.device != device
     }
+    if batch.images is not None and batch.images.pixels.device != device:
+        moved["images"] = images_to(batch.images, device)
     return replace(batch, **moved) if moved else batch

@@ -4,8 +4,9 @@ model. Every rank finds the same answer by itself.
 All ranks run the same number of micro-batches, since they communicate in each: one that has fewer runs blank ones.
 
 Two kinds of tokens are spared. Tokens after the last predicted one, and that one itself, predict nothing. And sequences
-that begin with the same tokens, as the samples of one prompt do, share the states of that beginning, so it is laid out
-once. Both are exact: a state depends on nothing but the tokens up to it.
+that begin with the same tokens and images, as the samples of one prompt do, share the states of that beginning, so it
+is laid out once. Both are exact: a state depends on nothing but the tokens up to it, and on the whole of an image that
+it is in, which no cut divides.
 
 Shape letters: S sequences, L padded length, T tokens that go through the model, N predicted tokens.
 """
@@ -17,7 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from areal.algorithm.images import image_keys
 from areal.algorithm.packing import micro_batches, units
+from areal.api import EngineError, PackedImage
 from areal.models.blocks.packed_backend import SharedPrefixBackend
 from areal.models.blocks.shared_prefix import Branch
 
@@ -104,6 +107,8 @@ class TokenLayout:
     """What lets a piece see the beginning it continues; None when every piece is a sequence of its own."""
     source: Tensor
     """int64 [N]: index into T of the state that predicts each predicted token, in row-major order of the batch."""
+    images: tuple[PackedImage, ...] = ()
+    """In order of their tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +123,16 @@ class _Row:
 def lay_out(batch: PaddedBatch, predicted_SL: Tensor, *, length_limit: int | None = None) -> TokenLayout | None:
     """Lay out the tokens marked in predicted_SL (bool [S, L], never column 0); None without any.
 
-    A beginning ends before the first token with loss_mask 1. Sequences share one when it is the same, token by token;
-    groups are not looked at. length_limit: see `CausalModel.length_limit`; nothing is shared beyond it.
+    A beginning ends before the first token with loss_mask 1. Sequences share one when it is the same, token by token
+    and image by image; groups are not looked at. length_limit: see `CausalModel.length_limit`; nothing is shared beyond
+    it. Images behind the last predicted token are left out; raises EngineError for one that it would cut.
     """
     device = batch.tokens.device
     marked = predicted_SL.cpu()
     rows = _rows(marked, batch.loss_mask.cpu() > 0)
     if not rows:
         return None
-    members = _members(rows, batch.tokens.cpu())
+    members = _members(rows, batch.tokens.cpu(), image_keys(batch.images, len(marked)))
     pieces = _Pieces(len(marked))
     is_shareable = length_limit is None or max(row.end for row in rows) <= length_limit
     if pieces_are_shared := is_shareable and _pays(rows, members):
@@ -155,6 +161,7 @@ def lay_out(batch: PaddedBatch, predicted_SL: Tensor, *, length_limit: int | Non
         max_seqlen=int(lengths.max()),
         attention=attention,
         source=(offset_N + state_N).to(device),
+        images=_packed_images(batch, rows, pieces),
     )
 
 
@@ -201,13 +208,31 @@ def _rows(marked: Tensor, mask: Tensor) -> list[_Row]:
     ]
 
 
-def _members(rows: list[_Row], tokens: Tensor) -> list[list[_Row]]:
-    """Rows with equal beginnings together, in order of first appearance."""
+def _members(rows: list[_Row], tokens: Tensor, images: list[tuple[tuple[int, str], ...]]) -> list[list[_Row]]:
+    """Rows with equal beginnings together, in order of first appearance. Equal placeholders are no equal images."""
     values = tokens.tolist()
-    found: dict[tuple[int, ...], list[_Row]] = {}
+    found: dict[tuple[tuple[int, ...], tuple[tuple[int, str], ...]], list[_Row]] = {}
     for row in rows:
-        found.setdefault(tuple(values[row.index][: row.split]), []).append(row)
+        seen = tuple(key for key in images[row.index] if key[0] < row.split)
+        found.setdefault((tuple(values[row.index][: row.split]), seen), []).append(row)
     return list(found.values())
+
+
+def _packed_images(batch: PaddedBatch, rows: list[_Row], pieces: _Pieces) -> tuple[PackedImage, ...]:
+    """Images among the packed tokens; one in a shared beginning once."""
+    if batch.images is None:
+        return ()
+    found: dict[int, PackedImage] = {}
+    images, ends = batch.images, {row.index: row.end for row in rows}
+    places = zip(*(part.tolist() for part in (images.index, images.row, images.start, images.length)), strict=True)
+    for number, row, start, length in places:
+        if start >= ends.get(row, 0):
+            continue
+        if start + length > ends[row]:
+            raise EngineError(f"row {row}: nothing is predicted after the image in column {start}, which cuts it")
+        at = start + (pieces.root_offset[row] if start < pieces.split[row] else pieces.own_offset[row])
+        found[at] = PackedImage(digest=images.digests[number], pixels=images.pixels_of(number), start=at, length=length)
+    return tuple(found[at] for at in sorted(found))
 
 
 def _pays(rows: list[_Row], members: list[list[_Row]]) -> bool:

@@ -133,6 +133,11 @@ class Scorer:
         targets = torch.zeros(0, dtype=torch.int64, device=self._ranks.device)
         if part is not None:
             limit, longest = self._model.length_limit, int(part.lengths.max())
+            if part.images is not None and getattr(self._decoder, "vision", None) is None:
+                raise EngineError(
+                    f"{type(self._decoder).__name__} takes no pixels, but rows of the batch have images; train an "
+                    f"image-text model with model.implementation=transformers"
+                )
             if self._cp > 1 and limit is not None and longest > limit:
                 raise EngineError(
                     f"a sequence of {longest} tokens is rotated differently than one of up to {limit}, which pieces of "
@@ -178,8 +183,14 @@ class Scorer:
         """States [piece, hidden_size], or values [piece]."""
         forward = self._model if self._is_critic else self._model.hidden
         packed = prepared.layout.tokens
+        options: dict[str, Any] = {"images": packed.images} if packed.images else {}
         states: Tensor = forward(
-            prepared.tokens, prepared.positions, packed.cu_seqlens, packed.max_seqlen, attention=prepared.attention
+            prepared.tokens,
+            prepared.positions,
+            packed.cu_seqlens,
+            packed.max_seqlen,
+            attention=prepared.attention,
+            **options,
         )
         return states
 
