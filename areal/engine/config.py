@@ -30,9 +30,20 @@ class LoraConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class VisionTrainConfig(Config):
+    """What of the image half of a model is trained. Models of text have none."""
+
+    train: Literal["none", "projector", "all"] = "none"
+    """none: nothing, so that features of images are kept; projector: what maps features of patches to embeddings; all:
+    the tower too."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainEngineConfig(Config):
     """One trained model (actor or critic) and how it is updated."""
 
+    vision: VisionTrainConfig = field(default_factory=VisionTrainConfig)
+    """The tower of an image-text model. With lora nothing of it is trained, and nothing of it gets an adapter."""
     optimizer: Literal["adamw", "muon", "sgd"] = "adamw"
     """How parameters are updated. muon: matrices between embedding and head, those of experts too, by orthogonalised
     momentum (half the state of AdamW), all others by AdamW; updates are scaled like those of AdamW, so the same lr

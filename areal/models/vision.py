@@ -170,6 +170,11 @@ def _both(function: Callable[[int], int], height: int, width: int) -> tuple[int,
     return function(height), function(width)
 
 
+def is_image_model(model_type: str) -> bool:
+    """Whether images of this type of model are known here; others, with or without images, are models of text."""
+    return model_type in PATCH_GRIDS | ONE_SIZE
+
+
 def read_vision(path: str, *, max_pixels: int | None = None) -> VisionFormat | None:
     """Return what the checkpoint folder or hub name `path` says of images; None when its model reads text only.
 
@@ -193,7 +198,7 @@ def vision_format(
     kind = str(config.get("model_type", ""))
     if "vision_config" not in config:
         return None
-    if kind not in PATCH_GRIDS | ONE_SIZE:
+    if not is_image_model(kind):
         known = ", ".join(sorted(PATCH_GRIDS | ONE_SIZE))
         raise ModelError(f"how a {kind!r} model reads images is not known here; known are {known}")
     settings = dict(processor or {})

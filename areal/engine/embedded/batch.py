@@ -17,7 +17,7 @@ import torch
 from areal.api import FaultError, FaultKind, StopReason
 from areal.engine.checks import sampled_placeholder
 from areal.engine.embedded.attention import KVCache
-from areal.engine.embedded.sequence import RowTable, SamplingRows, sample
+from areal.engine.embedded.sequence import RowTable, SamplingRows, Sequence, broken_logits, sample
 from areal.engine.embedded.states import StateStore, StepBackend
 from areal.utils.logging import getLogger
 
@@ -330,7 +330,7 @@ class DecodeBatch:
             sequence = self.active[slot]
             sequence.settle(*self._rows.outputs(slot, drop_last=bool(broken[slot])), version)
             if broken[slot]:
-                outcomes.append((sequence, _non_finite(sequence)))
+                outcomes.append((sequence, broken_logits(sequence)))
             elif foreign[slot]:
                 outcomes.append((sequence, sampled_placeholder(sequence.request, int(tokens[slot]), refused)))
             else:
@@ -375,11 +375,3 @@ class DecodeBatch:
         self._sampling = None
         message = f"the decode step raised {type(error).__name__}: {error}"
         return [(sequence, FaultError(FaultKind.GENERATION_FAILED, message)) for sequence in failed]
-
-
-def _non_finite(sequence: Sequence) -> FaultError:
-    return FaultError(
-        FaultKind.GENERATION_FAILED,
-        f"request {sequence.request.request_id}: logits of output token {len(sequence.tokens)} are not finite; "
-        f"the weights are probably broken, or overflow in their dtype",
-    )

@@ -12,11 +12,21 @@ import asyncio
 import copy
 import threading
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.api import EngineError, FaultError, ModelError, ModelRequest, ModelResponse, StopReason, WeightUpdateMeta
+from areal.api import (
+    ConfigError,
+    EngineError,
+    FaultError,
+    ModelError,
+    ModelRequest,
+    ModelResponse,
+    StopReason,
+    WeightUpdateMeta,
+)
 from areal.engine.checks import RequestLimits, SeedStream, check_parameters
 from areal.engine.embedded.batch import DecodeBatch
 from areal.engine.embedded.sequence import Sequence
@@ -31,6 +41,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from areal.engine.config import EmbeddedEngineConfig
+    from areal.models.vision import VisionFormat
 
 
 class StepGate:
@@ -120,7 +131,10 @@ def load_weights(path: Path, model: nn.Module) -> Mapping[str, Tensor]:
 
     Raises EngineError when the folder cannot be loaded.
     """
-    from areal.models import from_pretrained
+    if hasattr(model, "inner"):
+        from areal.engine.hf.loading import from_pretrained
+    else:
+        from areal.models import from_pretrained  # type: ignore[assignment]  # called in the same way
 
     dtype = next(iter(model.parameters())).dtype
     try:
@@ -170,9 +184,11 @@ class EmbeddedEngine:
         if len(self._frozen) == len(list(model.parameters())):
             self._frozen = frozenset()
         self._model = model if share_weights else private_copy(model, dtype=config.dtype, device=config.device)
+        self._vision: VisionFormat | None = getattr(model, "vision", None)
         self._config = config
         context = min(config.max_seq_len, model.args.max_position_embeddings)
-        limit = getattr(model, "length_limit", None)
+        make_batch = getattr(self._model, "make_decode_batch", None)
+        limit = None if make_batch else getattr(model, "length_limit", None)
         if limit is not None and context > limit:
             raise ModelError(
                 f"this model computes sequences of more than {limit} tokens anew from their first token on, which a "
@@ -184,10 +200,9 @@ class EmbeddedEngine:
             vocab_size=model.args.vocab_size,
             eos_token_id=eos_token_id,
             tokenizer=tokenizer,
-            refused=refused_tokens(model.args),
+            refused=refused_tokens(model.args) | dict(self._vision.refused if self._vision else {}),
         )
-        self._batch = DecodeBatch(
-            self._model,
+        self._batch: Any = (make_batch or partial(DecodeBatch, self._model))(
             max_rows=config.max_batch_size,
             max_length=self._limits.context,
             device=next(self._model.parameters()).device,
@@ -221,6 +236,11 @@ class EmbeddedEngine:
         raises or its logits are not finite, ConfigError for stop strings without tokenizer, EngineError after `close`.
         """
         self._require_open()
+        if request.images and self._vision is None:
+            raise ConfigError(
+                f"request {request.request_id} has images, and the model reads text only; use an image-text model with "
+                f"model.implementation=transformers"
+            )
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._adopt(loop)
@@ -265,6 +285,9 @@ class EmbeddedEngine:
         assert state is not None, "WeightUpdateMeta checks that kind 'memory' has a state dict"
         with self._gate.control():
             self._require_newer(meta)
+            if self._vision is not None:
+                holder: Any = self._model
+                state = holder.changed_only(state)
             replace_weights(self._model, state, version=meta.version, frozen=self._frozen)
             self._batch.preempt(self._version)
             self._version = meta.version

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from areal.api import ModelRequest, ModelResponse, StopReason
+from areal.api import FaultError, FaultKind, ModelRequest, ModelResponse, StopReason
 
 if TYPE_CHECKING:
     import asyncio
@@ -79,6 +79,15 @@ class Sequence:
     def completes_stop_string(self, newer: list[int]) -> bool:
         """Whether the output, `newer` tokens not yet settled included, ends in or just completed a stop string."""
         return self.limits.completes_stop_string(self.request, self.tokens + newer)
+
+
+def broken_logits(sequence: Sequence) -> FaultError:
+    """Return the fault of a sequence whose next token has no distribution."""
+    return FaultError(
+        FaultKind.GENERATION_FAILED,
+        f"request {sequence.request.request_id}: logits of output token {len(sequence.tokens)} are not finite; "
+        f"the weights are probably broken, or overflow in their dtype",
+    )
 
 
 # Fields of 8 bytes each, so that one assignment moves a row.

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from areal.api import ConfigError
+from areal.engine.hf.pixels import is_vision
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -39,7 +40,13 @@ def add_lora(model: nn.Module, config: LoraConfig, *, dtype: torch.dtype) -> Non
     peft = _peft()
     body: Any = getattr(model, "backbone", model)
     body = getattr(body, "inner", body)
-    targets = [name for name, _ in _linear_layers(body, set(config.targets))]
+    pixels: Any = getattr(getattr(model, "backbone", model), "vision", None)
+    prefix = "" if pixels is None else f"{body.base_model_prefix}."
+    targets = [
+        name
+        for name, _ in _linear_layers(body, set(config.targets))
+        if pixels is None or not is_vision(name.removeprefix(prefix))
+    ]
     if not targets:
         known = sorted({name.rpartition(".")[2] for name, _ in _linear_layers(body, set())})
         raise ConfigError(f"lora.targets {list(config.targets)} name no linear layer; there are {', '.join(known)}")

@@ -22,18 +22,21 @@ from torch import nn
 from transformers.utils import ModelOutput
 
 from areal.api import CheckpointError, ModelError
+from areal.engine.hf.pixels import Tower, axis_positions, freeze_vision, is_vision, text_cells
 from areal.models.blocks.padded_attention import MAX_PADDING_RATIO, make_rectangle, restoring_order
 from areal.models.saving import CONFIG_FILE, carry_over, check_replaceable
 from areal.utils.atomic import atomic_directory, remove_leftovers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
-    from areal.api import AttentionBackend
+    from areal.api import AttentionBackend, PackedImage
+    from areal.engine.hf.pixels import VisionPart
     from areal.models.parallel.apply import Sharding
     from areal.models.parallel.plan import ParallelPlan
+    from areal.models.vision import VisionFormat
 
 _LENGTH_DEPENDENT_ROPE: Final = frozenset({"dynamic", "longrope"})
 _PROBE_TOKENS: Final = 7
@@ -51,11 +54,17 @@ class HuggingFaceArgs:
 
 
 class HuggingFaceModel(nn.Module):
-    """Wraps `inner`, an AutoModelForCausalLM. Parameters are named "inner." and what `transformers` calls them."""
+    """Wraps `inner`, an AutoModelForCausalLM, or an AutoModelForImageTextToText with what its images become.
 
-    def __init__(self, inner: Any) -> None:
+    Parameters are named "inner." and what `transformers` calls them.
+    """
+
+    def __init__(self, inner: Any, vision: VisionFormat | None = None) -> None:
         """Wrap `inner`. Raises ModelError for a model whose vocabulary projection cannot be separated from its body."""
         super().__init__()
+        self.vision = vision
+        """None for a model that reads text only."""
+        self.tower = None if vision is None else Tower(vision)
         config = inner.config.get_text_config()
         self.args = HuggingFaceArgs(
             model_type=inner.config.model_type,
@@ -114,15 +123,19 @@ class HuggingFaceModel(nn.Module):
         tree_attn_meta: Any = None,
         *,
         attention: AttentionBackend | None = None,
+        images: Sequence[PackedImage] = (),
     ) -> Tensor:
-        """Output of the body [T, hidden_size]; see `CausalModel.hidden`. Sequences start at position 0."""
+        """Output of the body [T, hidden_size]; see `CausalModel.hidden`. Sequences start at position 0.
+
+        images: those of the tokens, which have all placeholders of each.
+        """
         if attention is not None or tree_attn_meta is not None:
             raise ModelError("a model of transformers has its own attention; pass attention=None, tree_attn_meta=None")
         bounds = cu_seqlens.tolist()
         spans = [(start, end - start) for start, end in itertools.pairwise(bounds) if end > start]
         groups = _group(spans, exact=self._length_dependent)
         blanks = [[(0, 1)]] * (self._num_rectangles(len(groups), tokens.device) - len(groups))
-        states = torch.cat([self._run(tokens, group) for group in [*groups, *blanks]])[: tokens.shape[0]]
+        states = torch.cat([self._run(tokens, group, images) for group in [*groups, *blanks]])[: tokens.shape[0]]
         order = restoring_order(groups, tokens.device)
         return states if order is None else states.index_select(0, order)
 
@@ -149,6 +162,40 @@ class HuggingFaceModel(nn.Module):
         getattr(self.inner, f"{kind}_checkpointing_enable")(**options)
         # transformers recomputes in training mode only; nothing else depends on it, since dropout is 0.
         self.inner.train()
+
+    def freeze_vision(self, train: VisionPart) -> None:
+        """Leave the tower, or all of it but the projector, as it is from now on; no effect on a model of text."""
+        if self.tower is not None:
+            freeze_vision(self.inner.base_model, train)
+            self.tower.is_frozen = train == "none"
+
+    def changed_only(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Leave out of new weights what a frozen tower has already, so that features of images stay as they are."""
+        if self.tower is None or not self.tower.is_frozen:
+            return state
+        prefix = f"inner.{self.inner.base_model_prefix}."
+        own = {
+            name: value
+            for name, value in self.named_parameters()
+            if name.startswith(prefix) and is_vision(name.removeprefix(prefix)) and not value.requires_grad
+        }
+        return {
+            name: value
+            for name, value in state.items()
+            if name not in own or not torch.equal(own[name], value.to(own[name].device, own[name].dtype))
+        }
+
+    def make_decode_batch(self, **options: Any) -> Any:
+        """Make what `EmbeddedEngine` decodes with; options as of its own. Raises ModelError for a model that cannot
+        continue a sequence from a cache."""
+        from areal.engine.hf.decoding import RectangleBatch
+
+        if self._length_dependent:
+            raise ModelError(
+                f"positions of {type(self.inner).__name__} change with the length of a sequence (rope type "
+                f"{_rope_type(self.inner.config.get_text_config())}), which a cache cannot follow; sample from a server"
+            )
+        return RectangleBatch(self, **options)
 
     def parallelize(self, plan: ParallelPlan) -> None:
         """Apply `plan` in place. Raises ModelError where it is more than data parallelism."""
@@ -191,7 +238,7 @@ class HuggingFaceModel(nn.Module):
 
         return largest_over(self.sharding.plan.meshes.group("data"), own, device)
 
-    def _run(self, tokens: Tensor, spans: list[tuple[int, int]]) -> Tensor:
+    def _run(self, tokens: Tensor, spans: list[tuple[int, int]], images: Sequence[PackedImage]) -> Tensor:
         """States of the tokens in the spans, in their order, [tokens of them, hidden_size]."""
         rectangle = make_rectangle(spans, tokens.shape[0], tokens.device)
         cells = rectangle.gather(tokens)
@@ -200,9 +247,36 @@ class HuggingFaceModel(nn.Module):
             mask = torch.zeros(cells.numel(), dtype=torch.int64, device=tokens.device)
             mask = mask.index_fill(0, rectangle.kept, 1).view(cells.shape)
         body = self.inner.base_model
-        states: Tensor = body(input_ids=cells, attention_mask=mask, use_cache=False, return_dict=True).last_hidden_state
+        options: dict[str, Any] = {}
+        if self.vision is not None:
+            cells = text_cells(cells, mask, self.vision.placeholder)
+            rows = [[image for image in images if start <= image.start < start + size] for start, size in spans]
+            options = self._image_options(rows, spans, cells)
+        states: Tensor = body(
+            input_ids=cells, attention_mask=mask, use_cache=False, return_dict=True, **options
+        ).last_hidden_state
         flat = states.flatten(0, 1)
         return flat if rectangle.kept is None else flat.index_select(0, rectangle.kept)
+
+    def _image_options(
+        self, rows: list[list[PackedImage]], spans: list[tuple[int, int]], cells: Tensor
+    ) -> dict[str, Any]:
+        """Features and positions of rows that are padded on the right; {} without an image."""
+        assert self.vision is not None, "text has no images"
+        assert self.tower is not None, "what has images has a tower"
+        own = [image for row in rows for image in row]
+        if not own:
+            return {}
+        options: dict[str, Any] = {"mm_encoder_outputs": {"image": self.tower.features(self.inner.base_model, own)}}
+        if self.vision.has_grid:
+            places = [
+                [(image.start - start, *image.pixels.shape[:2]) for image in row]
+                for row, (start, _) in zip(rows, spans, strict=True)
+            ]
+            # Padding counts on as text does; nothing sees it.
+            axes, _ = axis_positions(self.vision, [cells.shape[1]] * len(rows), places)
+            options["position_ids"] = torch.tensor(axes, device=cells.device).transpose(0, 1)
+        return options
 
     @torch.no_grad()
     def _check_head(self) -> None:

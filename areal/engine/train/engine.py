@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from areal.algorithm.packing import units
-from areal.api import EngineError, NumericsError, TrainStats
+from areal.api import ConfigError, EngineError, NumericsError, TrainStats
 from areal.engine.hf.lora import Adapters
 from areal.engine.precision import with_concrete_dtype
 from areal.engine.train.optimizer import ModelOptimizer, learning_rate
@@ -80,6 +80,7 @@ class TrainingEngine:
         dtype: torch.dtype = getattr(torch, config.dtype)
         if archon is None:
             model = model.to(_resolve_device(config.device))
+        _freeze_vision(model, config)
         adapters = None if config.lora is None else Adapters.added_to(model, config.lora, dtype=dtype)
         runner = ModelRunner(
             model,
@@ -352,6 +353,18 @@ class Progress:
         self.num_steps = counters["num_steps"]
         self.skipped_in_row = counters["skipped_in_row"]
         self.skipped_total = counters["skipped_total"]
+
+
+def _freeze_vision(model: Any, config: TrainEngineConfig) -> None:
+    """Leave the tower of an image-text model as it is, as far as it is not trained."""
+    holder = getattr(model, "backbone", model)
+    if getattr(holder, "vision", None) is None:
+        return
+    if config.lora is not None and config.vision.train != "none":
+        raise ConfigError(
+            f"actor.vision.train is {config.vision.train!r}, and adapters leave all else as it is; set it to none"
+        )
+    holder.freeze_vision(config.vision.train)
 
 
 def _resolve_device(name: str) -> torch.device:

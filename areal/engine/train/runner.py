@@ -263,6 +263,8 @@ class FrozenModel:
         settings = with_concrete_dtype(config or TrainEngineConfig())
         settings = replace(settings, lora=None, gradient_checkpointing=False)
         holder: Any = model
+        if getattr(holder, "vision", None) is not None:
+            holder.freeze_vision("none")
         self.vocab_size = int(holder.args.vocab_size)
         """Embeddings of the whole model."""
         self._runner = ModelRunner(model.requires_grad_(False), settings, archon, source=source)

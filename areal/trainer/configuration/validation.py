@@ -301,7 +301,7 @@ def _model_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str |
         supported = f"supported are {', '.join(known) or '(none)'}"
         other = ", and all others with model.implementation=transformers"
         if isinstance(config, PPOConfig) and config.rollout.engine == "embedded":
-            other += " and rollout.engine=vllm or sglang (`areal-new model` makes one that the embedded engine knows)"
+            other += " (`areal-new model` makes a family, which samples faster)"
         yield where, f"model_type is {content.get('model_type')!r}; {supported}{other}"
 
 
@@ -354,12 +354,6 @@ def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str | RegistryError]]
         yield from _source_problems(config, name, source)
     if problem := check_name("workflow", config.workflow):
         yield "workflow", problem
-    if config.model.implementation != "native" and config.rollout.engine == "embedded":
-        yield (
-            "model.implementation",
-            "the embedded engine computes with key/value caches that only families of ours have; use native "
-            "(`areal-new model` makes one), or rollout.engine=vllm or sglang",
-        )
     if not config.sources:
         yield from _length_problems("gconfig", config.gconfig, "train_dataset", config.train_dataset, config)
     for name in config.eval_sets:

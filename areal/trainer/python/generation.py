@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal.api import ModelRequest, UsageError
+from areal.api import ModelRequest
 from areal.dataset.encoding import as_messages, encode_prompt
 from areal.infra.rollout.episode import derive_seed
 from areal.infra.rollout.loop_thread import LoopThread
@@ -29,15 +29,9 @@ if TYPE_CHECKING:
 def generate_texts(config: PPOConfig, prompts: Sequence[Any], *, seed: int, sampling: Mapping[str, Any]) -> list[str]:
     """Return an answer to each prompt. sampling: fields of `gconfig` that differ from the configuration's.
 
-    Raises ConfigError for fields that `gconfig` does not have, UsageError for a model that this process cannot sample
-    from, FaultError for a prompt that leaves no room for an answer.
+    Raises ConfigError for fields that `gconfig` does not have, FaultError for a prompt that leaves no room for an
+    answer.
     """
-    if config.model.implementation != "native" and config.rollout.engine == "embedded":
-        raise UsageError(
-            "only families of ours generate in this process, and the model is computed by transformers",
-            where="generate",
-            fix=f"load {config.model.path} with transformers, or train with model.implementation=native",
-        )
     values = to_mapping(config)
     values["gconfig"] |= dict(sampling)
     gconfig = config_from_mapping(values, source="generate(...)").gconfig  # type: ignore[union-attr]  # of kind rl

@@ -199,9 +199,3 @@ def _check(config: PPOConfig) -> None:
             raise ConfigError(
                 f"{key} {why}, and a PolicyLoop cannot", where=key, fix=f"remove {key}, or use areal.GRPO"
             )
-    if config.model.implementation != "native" and config.rollout.engine == "embedded":
-        raise ConfigError(
-            "only families of ours sample in this process, and the model is computed by transformers",
-            where="model.implementation",
-            fix="set model.implementation=native",
-        )

@@ -1,0 +1,159 @@
+"""Training image-text models: results do not depend on micro-batches, frozen towers are run once per image, adapters
+stay in the language half, and checkpoints are those of transformers."""
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+from areal.algorithm.packing import collate, select
+from areal.api import ConfigError, EngineError, LossOutput
+from areal.engine.config import LoraConfig, TrainEngineConfig, VisionTrainConfig
+from areal.engine.hf import loading
+from areal.engine.hf.pixels import is_vision
+from areal.engine.train.engine import TrainingEngine
+from areal.models import from_config
+from tests.areal.engine.hf.test_hf_model import QWEN3
+from tests.areal.engine.hf.test_hf_sampling import image_requests, record
+from tests.support.vision import MODELS
+
+PREFIX = "inner.model."
+
+
+def batch_of(vision):
+    """Answers of 4 tokens to 4 prompts, two each."""
+    from areal.api import ModelResponse, StopReason
+
+    generator = torch.Generator().manual_seed(0)
+    records = []
+    for item in image_requests(vision):
+        answer = torch.randint(0, 20, (4,), generator=generator).tolist()
+        response = ModelResponse(
+            input_tokens=item.input_ids,
+            output_tokens=answer,
+            output_logprobs=[-1.0] * 4,
+            output_versions=[0] * 4,
+            stop_reason=StopReason.STOP,
+        )
+        records.append(record(item, response))
+    return collate(records)
+
+
+def loss_fn(logp, _, part):
+    return LossOutput(loss=-(logp * part.loss_mask).sum() / 32)
+
+
+def engine_of(kind, *, train="none", seed=3, **changes):
+    config = TrainEngineConfig(
+        **{"optimizer": "sgd", "momentum": 0.0, "lr": 0.1, "max_grad_norm": 1e9, "device": "cpu", **changes},
+        vision=VisionTrainConfig(train=train),
+    )
+    return TrainingEngine(loading.from_config(MODELS[kind], seed=seed), config=config)
+
+
+def values_of(engine):
+    return {name: tensor.detach().clone() for name, tensor in engine.model.named_parameters()}
+
+
+@pytest.mark.parametrize("train", ["none", "projector", "all"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_step_does_not_depend_on_micro_batches(kind, train):
+    whole, cut = (engine_of(kind, train=train, max_tokens_per_micro_batch=size) for size in (4096, 1))
+    before = values_of(whole)
+    batch = batch_of(whole.model.vision)
+    stats = [engine.train_batch(batch, loss_fn) for engine in (whole, cut)]
+    assert [item.num_micro_batches for item in stats] == [1, 8]
+    assert stats[0].loss == pytest.approx(stats[1].loss, rel=1e-6)
+    assert stats[0].grad_norm == pytest.approx(stats[1].grad_norm, rel=1e-5)
+    after, other = values_of(whole), values_of(cut)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    for name, value in after.items():
+        assert torch.allclose(value, other[name], atol=1e-6), name
+    vision = {name for name in moved if is_vision(name.removeprefix(PREFIX))}
+    projector = {name for name in vision if "merger" in name or "projector" in name}
+    assert moved - vision
+    assert bool(projector) == (train != "none")
+    assert bool(vision - projector) == (train == "all")
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_features_of_a_frozen_tower_are_computed_once_and_change_nothing(kind):
+    engine = engine_of(kind, max_tokens_per_micro_batch=40)
+    batch = batch_of(engine.model.vision)
+    first = engine.forward_logp(batch)
+    assert engine.model.tower.num_computed == 4
+    again = engine.forward_logp(batch)
+    assert engine.model.tower.num_computed == 4
+    assert torch.equal(first, again)
+    fresh = engine_of(kind, max_tokens_per_micro_batch=40, train="all")
+    assert torch.equal(fresh.forward_logp(batch), first)
+    state = engine_of(kind, seed=5).state_dict()
+    engine.load_state_dict(state)
+    assert torch.equal(
+        engine.forward_logp(batch), engine_of(kind, seed=5, max_tokens_per_micro_batch=40).forward_logp(batch)
+    )
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_numbers_are_those_of_transformers(kind):
+    engine = engine_of(kind)
+    vision, inner = engine.model.vision, engine.model.inner
+    batch = batch_of(vision)
+    found = engine.forward_logp(batch)
+    for row in range(batch.tokens.shape[0]):
+        one = select(batch, [row])
+        options = {}
+        if one.images is not None:
+            pixels = [one.images.pixels_of(int(number)) for number in one.images.index]
+            options = vision.tower_inputs(pixels)
+            if vision.has_grid:
+                options["mm_token_type_ids"] = (one.tokens == vision.placeholder).int()
+        logits = inner(input_ids=one.tokens, **options).logits[0]
+        expected = logits.log_softmax(-1)[:-1].gather(1, one.tokens[0, 1:, None])[:, 0]
+        assert torch.allclose(found[row, 1 : one.tokens.shape[1]], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_adapters_stay_in_the_language_half(kind, tmp_path):
+    engine = engine_of(kind, lora=LoraConfig(rank=2, alpha=4))
+    names = [name for name, value in engine.model.named_parameters() if value.requires_grad]
+    assert names
+    assert not [name for name in names if is_vision(name.removeprefix(PREFIX))]
+    batch = batch_of(engine.model.vision)
+    assert engine.train_batch(batch, loss_fn).stepped
+    engine.save_pretrained(tmp_path / "merged")
+    merged = loading.from_pretrained(tmp_path / "merged")
+    found = TrainingEngine(merged, config=TrainEngineConfig(device="cpu")).forward_logp(batch)
+    assert torch.allclose(found, engine.forward_logp(batch), atol=1e-5)
+    with pytest.raises(ConfigError, match="adapters leave all else"):
+        engine_of(kind, lora=LoraConfig(rank=2, alpha=4), train="projector")
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_checkpoints_are_those_of_transformers(kind, tmp_path):
+    engine = engine_of(kind, train="all")
+    batch = batch_of(engine.model.vision)
+    engine.train_batch(batch, loss_fn)
+    engine.save_pretrained(tmp_path / "model")
+    theirs = AutoModelForImageTextToText.from_pretrained(tmp_path / "model").state_dict()
+    for name, tensor in engine.model.inner.state_dict().items():
+        assert torch.equal(theirs[name], tensor), name
+    again = loading.from_pretrained(tmp_path / "model")
+    assert again.vision == engine.model.vision
+    found = TrainingEngine(again, config=TrainEngineConfig(device="cpu")).forward_logp(batch)
+    assert torch.equal(found, engine.forward_logp(batch))
+
+
+def test_states_continue_bit_by_bit():
+    one, other = engine_of("llava", optimizer="adamw"), engine_of("llava", optimizer="adamw", seed=9)
+    batch = batch_of(one.model.vision)
+    one.train_batch(batch, loss_fn)
+    other.load_state_dict(one.state_dict())
+    stats = [engine.train_batch(batch, loss_fn) for engine in (one, other)]
+    assert stats[0] == stats[1]
+    assert all(torch.equal(value, values_of(other)[name]) for name, value in values_of(one).items())
+
+
+def test_models_of_text_refuse_images():
+    batch = batch_of(engine_of("llava").model.vision)
+    with pytest.raises(EngineError, match="takes no pixels"):
+        TrainingEngine(from_config(QWEN3), config=TrainEngineConfig(device="cpu")).forward_logp(batch)
