@@ -7,9 +7,11 @@ from __future__ import annotations
 from typing import Final
 
 REWARDS: Final[dict[str, str]] = {
+    "clevr_count": "areal.reward.clevr_count:clevr_count_reward",
     "code": "areal.reward.code:CodeReward",
     "exact": "areal.reward.exact:exact_reward",
     "format": "areal.reward.format:FormatReward",
+    "geometry3k": "areal.reward.geometry3k:geometry3k_reward",
     "gsm8k": "areal.reward.gsm8k:gsm8k_reward",
     "ifeval": "areal.reward.ifeval:IFEvalReward",
     "judge": "areal.reward.judge:JudgeReward",

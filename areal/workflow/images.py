@@ -3,8 +3,8 @@
     images = ImagePrompts(tokenizer, image_tokenizer="areal.workflow.images:GRID", enable_thinking=False)
     ids, text = await images.read({"messages": "<image>what is it?", "images": ["iVBORw0KGgo..."]})
 
-This is for models that read images as token ids, and for those only. Models that take pixel values (an image processor
-and a vision tower) need an engine with such an input, which there is not yet; do not use this in their place.
+This is for models that read images as token ids, and for those only. Prompts of models that take pixels are made by
+`areal.workflow.pixels`.
 
 Column `images` holds a list of base64-encoded PNG, JPEG, GIF or WebP files, as many as the prompt has marks. An image
 tokenizer is any function from the bytes of one file to numbers 0, 1, 2, ...; `first_token` is the id of number 0.
@@ -102,7 +102,7 @@ class ImagePrompts:
         not one image per mark.
         """
         try:
-            pieces, text = self._pieces(data)
+            pieces, text = prompt_pieces(data, self._tokenizer, enable_thinking=self._enable_thinking)
             images = [await self._image(index, value) for index, value in enumerate(data["images"])]
             ids = encode_text(pieces[0], self._tokenizer) if pieces[0] else []
             for image, piece in zip(images, pieces[1:], strict=True):
@@ -110,38 +110,6 @@ class ImagePrompts:
         except DataError as error:
             raise FaultError(FaultKind.DATA_INVALID, str(error)) from error
         return ids, text
-
-    def _pieces(self, data: Mapping[str, Any]) -> tuple[list[str], str]:
-        """Return the rendered prompt, cut at the marks."""
-        for column in ("messages", "images"):
-            if column not in data:
-                raise DataError(f"the row has no column {column!r}; found {', '.join(sorted(data))}")
-        text = self._rendered(data["messages"])
-        pieces = text.split(IMAGE_MARK)
-        images = data["images"]
-        if not isinstance(images, list) or len(images) != len(pieces) - 1:
-            found = len(images) if isinstance(images, list) else type(images).__name__
-            raise DataError(
-                f"the prompt has {len(pieces) - 1} {IMAGE_MARK} marks for {found} images, expected one each"
-            )
-        return pieces, text
-
-    def _rendered(self, messages: Any) -> str:
-        problem = messages_problem(messages)
-        if problem:
-            raise DataError(problem)
-        if isinstance(messages, str):
-            return messages
-        if not has_chat_template(self._tokenizer):
-            raise DataError("messages is a chat but the tokenizer has no chat template; give a plain string")
-        for index, message in enumerate(messages):
-            for token in self._tokenizer.all_special_tokens:
-                if token != IMAGE_MARK and token in message["content"]:
-                    raise DataError(f"messages[{index}] contains the control token {token!r} as text; remove it")
-        text: str = self._tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=False, enable_thinking=self._enable_thinking
-        )
-        return text
 
     async def _image(self, index: int, value: Any) -> tuple[int, ...]:
         """Ids of one image. The samples of a group share theirs, so recent ones are kept."""
@@ -180,3 +148,38 @@ def _opened(content: bytes) -> Any:
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         raise DataError(f"starts with {content[:8]!r} and cannot be decoded: {error}") from error
     raise DataError(f"{image.width} x {image.height} pixels, at most {_MAX_PIXELS} are decoded")
+
+
+def prompt_pieces(data: Mapping[str, Any], tokenizer: Any, *, enable_thinking: bool) -> tuple[list[str], str]:
+    """Return the rendered prompt of a row cut at its marks, one for each of its `images`, and the whole text.
+
+    Raises DataError when the row has no usable prompt, or not one image per mark.
+    """
+    for column in ("messages", "images"):
+        if column not in data:
+            raise DataError(f"the row has no column {column!r}; found {', '.join(sorted(data))}")
+    text = _rendered(data["messages"], tokenizer, enable_thinking=enable_thinking)
+    pieces = text.split(IMAGE_MARK)
+    images = data["images"]
+    if not isinstance(images, list) or len(images) != len(pieces) - 1:
+        found = len(images) if isinstance(images, list) else type(images).__name__
+        raise DataError(f"the prompt has {len(pieces) - 1} {IMAGE_MARK} marks for {found} images, expected one each")
+    return pieces, text
+
+
+def _rendered(messages: Any, tokenizer: Any, *, enable_thinking: bool) -> str:
+    problem = messages_problem(messages)
+    if problem:
+        raise DataError(problem)
+    if isinstance(messages, str):
+        return messages
+    if not has_chat_template(tokenizer):
+        raise DataError("messages is a chat but the tokenizer has no chat template; give a plain string")
+    for index, message in enumerate(messages):
+        for token in tokenizer.all_special_tokens:
+            if token != IMAGE_MARK and token in message["content"]:
+                raise DataError(f"messages[{index}] contains the control token {token!r} as text; remove it")
+    text: str = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=False, enable_thinking=enable_thinking
+    )
+    return text

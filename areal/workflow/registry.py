@@ -11,4 +11,5 @@ WORKFLOWS: Final[dict[str, str]] = {
     "environment": "areal.workflow.environment:EnvironmentWorkflow",
     "multi_turn": "areal.workflow.multi_turn:MultiTurnWorkflow",
     "rlvr": "areal.workflow.rlvr:RLVRWorkflow",
+    "vision_rlvr": "areal.workflow.vision_rlvr:VisionRlvrWorkflow",
 }

@@ -1,0 +1,62 @@
+r"""Geometry3K: problems on a drawn figure, for RL.
+
+Source: Lu et al. 2021, arXiv:2105.04165; the hub id "hiyouga/geometry3k" (2101 train, 300 validation, 601 test rows).
+Licence: MIT, as its card says. Packaged rows are not from it: their figures were drawn for this project.
+Reward: `areal.reward.geometry3k`.
+
+A raw row of `geometry3k`:
+
+    {"problem": "<image>Find the area of the rectangle.",
+     "images": ["iVBORw0KGgoAAAANSUhEUgAAABgAAAAVCAIAAADTi7lxAAAA50lEQVR42t1UPQ6CMBh9rQ2UBsImd3Jh ..."],
+     "answer": "12",
+     "id": 2}
+
+`images` holds an image or a list of them; RL rows carry them as base64 in the column `images`,
+and the text has one "<image>" for each.
+path "" reads the 32 + 8 packaged rows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.dataset.building import rl_dataset, user_prompt
+from areal.dataset.images import require_images, with_image_marks
+from areal.dataset.reading import RawRows, read_rows
+from areal.dataset.schema import require_texts
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+INSTRUCTION: Final = "Reason step by step and write the final answer inside \\boxed{}."
+PACKAGED_ROWS: Final = Path(__file__).parent / "fixtures" / "geometry3k"
+
+
+def get_geometry3k_rl_dataset(
+    path: str, split: str, tokenizer: Any, max_length: int | None = None, *, instruction: str = INSTRUCTION
+) -> Dataset:
+    """Return columns `messages`, `images`, `answer`, and what a reward may want besides.
+
+    instruction: appended to the question on a line of its own; "" appends nothing. Rows whose prompt has more than
+    `max_length` tokens are dropped.
+    """
+    raw = read_geometry3k(path, split)
+    images = require_images(raw, "images")
+    rows = [
+        {
+            "messages": user_prompt(with_image_marks(row["problem"], len(encoded)), instruction, tokenizer),
+            "images": encoded,
+            "answer": row["answer"],
+            "id": row.get("id"),
+        }
+        for row, encoded in zip(raw.rows, images, strict=True)
+    ]
+    return rl_dataset(raw, rows, tokenizer, max_length)
+
+
+def read_geometry3k(path: str, split: str) -> RawRows:
+    """Return raw rows, checked: texts are not empty."""
+    raw = read_rows(path or str(PACKAGED_ROWS), split)
+    require_texts(raw, "problem", "answer")
+    return raw
