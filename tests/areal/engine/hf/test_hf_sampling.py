@@ -22,6 +22,7 @@ from areal.api import (
 from areal.engine.config import EmbeddedEngineConfig, TrainEngineConfig, VisionTrainConfig
 from areal.engine.embedded.engine import EmbeddedEngine
 from areal.engine.hf import loading
+from areal.engine.hf.pixels import is_vision
 from areal.engine.train.engine import TrainingEngine
 from tests.areal.engine.hf.test_hf_model import ARCHITECTURES, QWEN3
 from tests.support.vision import MODELS, noisy_image
@@ -253,3 +254,25 @@ def test_rows_that_hold_no_pixels_are_computed_as_by_the_language_half():
     logp = model.inner(input_ids=tokens).logits[0].log_softmax(-1)
     expected = logp[3:-1].gather(1, tokens[0, 4:, None])[:, 0]
     assert torch.allclose(expected, torch.tensor(found.output_logprobs), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_features_of_a_frozen_tower_survive_updates_and_never_outlive_its_weights(name):
+    model, other = (loading.from_config(MODELS[name], seed=seed) for seed in (3, 4))
+    trainer_of(model)  # which freezes the tower
+    engine = engine_of(model)
+    tower = engine._batch._model.tower
+    requests = image_requests(model.vision)
+    answers(engine, requests)
+    assert tower.num_computed == 4
+    mixed = {
+        key: (model if is_vision(key.removeprefix("inner.model.")) else other).state_dict()[key].clone()
+        for key in other.state_dict()
+    }
+    for version, (state, computed) in enumerate([(mixed, 4), (other.state_dict(), 8)], 1):
+        engine.update_weights(WeightUpdateMeta(kind="memory", version=version, state_dict=state))
+        kept, responses = without_faults(requests, answers(engine, requests))
+        assert tower.num_computed == computed
+        weights = loading.from_config(MODELS[name], seed=0)
+        weights.load_state_dict(state)
+        assert worst_error(trainer_of(weights), kept, responses) < TOLERANCE
