@@ -131,14 +131,12 @@ def load_weights(path: Path, model: nn.Module) -> Mapping[str, Tensor]:
 
     Raises EngineError when the folder cannot be loaded.
     """
-    if hasattr(model, "inner"):
-        from areal.engine.hf.loading import from_pretrained
-    else:
-        from areal.models import from_pretrained  # type: ignore[assignment]  # called in the same way
+    from areal.models import from_pretrained
 
     dtype = next(iter(model.parameters())).dtype
     try:
-        loaded: Any = from_pretrained(path, dtype=dtype, device="cpu")
+        # Models that are not of our families know how they are read.
+        loaded: Any = getattr(model, "read_pretrained", from_pretrained)(path, dtype=dtype, device="cpu")
     except ModelError as error:
         raise EngineError(f"weight update refused, the engine keeps its weights: {error}") from error
     state: Mapping[str, Tensor] = loaded.state_dict()

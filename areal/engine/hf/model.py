@@ -169,6 +169,15 @@ class HuggingFaceModel(nn.Module):
             freeze_vision(self.inner.base_model, train)
             self.tower.is_frozen = train == "none"
 
+    def read_pretrained(self, path: str | Path, *, dtype: torch.dtype, device: str) -> HuggingFaceModel:
+        """Return the same model with the weights of a checkpoint folder. Raises ModelError when they do not fit."""
+        options: dict[str, Any] = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
+        try:
+            inner = type(self.inner).from_pretrained(path, config=self.inner.config, dtype=dtype, **options)
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise ModelError(f"transformers cannot load {path}: {error}") from error
+        return HuggingFaceModel(inner.to(device), self.vision)
+
     def changed_only(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Leave out of new weights what a frozen tower has already, so that features of images stay as they are."""
         if self.tower is None or not self.tower.is_frozen:
