@@ -40,7 +40,7 @@ from areal.workflow.vision_rlvr import VisionRlvrWorkflow
 
 TOKENIZER = "characters:0123?<image>"
 QUESTION = "<image>?"
-SFT_STEPS, SFT_ROWS = 450, 64
+SFT_STEPS, SFT_ROWS = 80, 64
 RL_STEPS = 80
 TEST_ROWS = 200
 COLOURS = {"red": (220, 40, 40), "green": (40, 170, 60), "blue": (50, 80, 220)}
