@@ -2,8 +2,8 @@
 imported.
 
 Read in this order: records and images (what travels), generation and engine (who produces and consumes it), workflow,
-reward, environment, dataset, model and recurrence (what you add), serving (engines whose servers are processes), registry
-(how names find it), config and errors.
+reward, environment, dataset, model and recurrence (what you add), serving (engines whose servers are processes),
+registry (how names find it), config and errors.
 """
 
 from areal.api.config import Config, check_ranges, number

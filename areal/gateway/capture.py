@@ -16,7 +16,7 @@ import secrets
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from areal.api import FaultError, FaultKind, StopReason
 from areal.gateway.conversation import (
@@ -82,6 +82,15 @@ class Answer:
     delivered: bool = False
     reward: float | None = None
     children: list[Answer] = field(default_factory=list)
+
+    def transcript(self) -> list[dict[str, Any]]:
+        """Return all turns up to this answer: role, text, reasoning, and calls with name and arguments."""
+        found: list[dict[str, Any]] = []
+        for answer in self.path():
+            for turn in (*answer.turns, answer.reply):
+                calls = [{"name": call.name, "arguments": dict(call.arguments)} for call in turn.calls]
+                found.append({"role": turn.role, "text": turn.text, "reasoning": turn.reasoning, "calls": calls})
+        return found
 
     def path(self) -> list[Answer]:
         """Return the answers from the root to this one."""

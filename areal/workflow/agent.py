@@ -215,7 +215,7 @@ class AgentWorkflow(RolloutWorkflow):
         last = max(session.answers, key=lambda answer: (answer.delivered, answer.number))
         said = returned if isinstance(returned, str) else await asyncio.to_thread(self._final_answer, folders, last)
         if self._score is not None:
-            run = AgentRun(row=data, answer=said, folder=folders.work, messages=_messages(last), timed_out=timed_out)
+            run = AgentRun(row=data, answer=said, folder=folders.work, messages=last.transcript(), timed_out=timed_out)
             value = await _called(self._score, run)
             _checked(session.set_reward, value)
         elif isinstance(returned, (int, float)):
@@ -301,15 +301,6 @@ def _question(data: Mapping[str, Any]) -> str:
         content = messages[-1].get("content")
         return content if isinstance(content, str) else ""
     return ""
-
-
-def _messages(last: Answer) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for answer in last.path():
-        for turn in (*answer.turns, answer.reply):
-            calls = [{"name": call.name, "arguments": dict(call.arguments)} for call in turn.calls]
-            found.append({"role": turn.role, "text": turn.text, "reasoning": turn.reasoning, "calls": calls})
-    return found
 
 
 def _read_start(place: Path) -> str:

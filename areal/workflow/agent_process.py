@@ -79,6 +79,46 @@ class AgentFolders:
         """Return the variables that name its own places."""
         return {"HOME": str(self.base / "home"), "TMPDIR": str(self.base / "tmp")}
 
+    def fill(self, template: str) -> None:
+        """Make all places, the working folder as a copy of `template`."""
+        for name in self.environment().values():
+            Path(name).mkdir()
+        if template:
+            shutil.copytree(template, self.work, symlinks=True)
+        else:
+            self.work.mkdir()
+
+    def num_bytes(self, enough: int) -> int:
+        """Return the size of all files, or something above `enough`."""
+        total = 0
+        for place, _, names in os.walk(self.base):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    total += os.lstat(os.path.join(place, name)).st_blocks * 512
+            if total > enough:
+                break
+        return total
+
+    def log_end(self) -> str:
+        """Return the last lines of what was printed; "" where nothing can be read."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                return file.read().decode(errors="replace").strip()
+        except OSError:
+            return ""
+
+    def remove(self) -> None:
+        """Remove all of it, folders too that their owner locked."""
+
+        def unlock(function: object, path: str, error: object) -> None:
+            del function, error
+            with contextlib.suppress(OSError):
+                os.chmod(os.path.dirname(path), 0o700)
+                shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+
+        shutil.rmtree(self.base, onerror=unlock)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandOutcome:
@@ -97,10 +137,10 @@ async def agent_folders(template: str) -> AsyncIterator[AgentFolders]:
     """Make the folders of an attempt, the working folder as a copy of `template`, and remove them afterwards."""
     folders = AgentFolders(Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="areal-agent-")))
     try:
-        await asyncio.to_thread(_fill, folders, template)
+        await asyncio.to_thread(folders.fill, template)
         yield folders
     finally:
-        await asyncio.shield(asyncio.to_thread(_remove, folders.base))
+        await asyncio.shield(asyncio.to_thread(folders.remove))
 
 
 async def run_command(
@@ -139,7 +179,7 @@ async def run_command(
         deadline, most = monotonic() + config.seconds, config.max_folder_bytes
         while not (await asyncio.wait({ended}, timeout=_LOOK_SECONDS))[0]:
             timed_out = monotonic() >= deadline
-            too_large = await asyncio.to_thread(_bytes_in, folders.base, most) > most
+            too_large = await asyncio.to_thread(folders.num_bytes, most) > most
             if timed_out or too_large:
                 break
     finally:
@@ -150,7 +190,7 @@ async def run_command(
         status=128 - status if status < 0 else status,
         timed_out=timed_out,
         too_large=too_large,
-        tail=await asyncio.to_thread(_tail, folders.log),
+        tail=await asyncio.to_thread(folders.log_end),
     )
 
 
@@ -170,44 +210,3 @@ async def _end(process: asyncio.subprocess.Process, lifeline: int) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
     os.close(lifeline)
-
-
-def _fill(folders: AgentFolders, template: str) -> None:
-    for name in folders.environment().values():
-        Path(name).mkdir()
-    if template:
-        shutil.copytree(template, folders.work, symlinks=True)
-    else:
-        folders.work.mkdir()
-
-
-def _remove(folder: Path) -> None:
-    def unlock(function: object, path: str, error: object) -> None:
-        """Make a folder writable that its owner locked, and go on."""
-        del function, error
-        with contextlib.suppress(OSError):
-            os.chmod(os.path.dirname(path), 0o700)
-            shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
-
-    shutil.rmtree(folder, onerror=unlock)
-
-
-def _bytes_in(folder: Path, enough: int) -> int:
-    """Return the size of all files in a folder, or something above `enough`."""
-    total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(place, name)).st_blocks * 512
-        if total > enough:
-            break
-    return total
-
-
-def _tail(log: Path) -> str:
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            return file.read().decode(errors="replace").strip()
-    except OSError:
-        return ""

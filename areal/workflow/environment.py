@@ -199,13 +199,12 @@ class EnvironmentWorkflow(RolloutWorkflow):
     def _encoded(self, observation: TurnObservation) -> list[int]:
         if not observation.messages:
             raise FaultError(FaultKind.ENVIRONMENT_FAILED, "the episode goes on, but the environment showed nothing")
-        return self._observations.encode_messages(
-            [{**message, "content": self._shortened(message["content"])} for message in observation.messages]
-        )
-
-    def _shortened(self, text: str) -> str:
-        left = len(text) - self._max_characters
-        return text if left <= 0 else f"{text[: self._max_characters]}\n({left} more characters)"
+        most = self._max_characters
+        messages = [dict(message) for message in observation.messages]
+        for message in messages:
+            if (left := len(message["content"]) - most) > 0:
+                message["content"] = f"{message['content'][:most]}\n({left} more characters)"
+        return self._observations.encode_messages(messages)
 
     async def _generate(
         self, engine: InferenceEngine, builder: TrajectoryBuilder, observation: list[int]
