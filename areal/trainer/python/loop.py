@@ -161,7 +161,9 @@ class PolicyLoop:
         """
         if not samples:
             raise UsageError("there are no samples to learn from", where="update", fix="give those of `sample`")
-        metrics = self.learner.update(self.learner.prepare([sample.trajectory() for sample in samples]))
+        # Each is a sample of its own: trajectories of one number would be parts of one sample.
+        own = [replace(sample.trajectory(), sample_index=number) for number, sample in enumerate(samples)]
+        metrics = self.learner.update(self.learner.prepare(own))
         self.publish()
         return metrics
 
