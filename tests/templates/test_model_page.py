@@ -155,6 +155,7 @@ def test_the_checklist_of_a_real_type_says_how_each_thing_is_known(own_processes
     assert {item["source"] for item in report["evidence"]} <= {"config", "parameters", "source", "probe", "parity"}
 
 
+@pytest.mark.exhaustive
 def test_like_writes_what_nobody_has_proven_and_says_so(tmp_path):
     found = prepared("qwen9", from_=save(tmp_path, CONFIG, "config.json"), like="llama")
     assert found.answers["report"]["status"] == "unproven"

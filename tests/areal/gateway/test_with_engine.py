@@ -71,7 +71,7 @@ async def converse(served, session, number, turns):
 
 async def train(engine, models, done):
     while not done.is_set():
-        await asyncio.sleep(0.03)
+        await asyncio.sleep(0.004)  # several times in the shortest conversation
         version = engine.version + 1
         models[version] = changed(models[0], version)
         engine.pause()
