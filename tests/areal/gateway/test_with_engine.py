@@ -101,7 +101,8 @@ def test_sessions_that_live_through_weight_updates_are_exact(model):
                 expected = {v: recomputed_logprobs(leaf.tokens, models[v]) for v in set(leaf.versions) if v >= 0}
                 for index, mask in enumerate(leaf.loss_mask):
                     if mask:
-                        assert abs(leaf.logprobs[index] - expected[leaf.versions[index]][index]) < 1e-5
+                        own = expected[leaf.versions[index]][index]
+                        assert abs(leaf.logprobs[index] - own) < 1e-5 * max(1.0, abs(own))  # float32 rounds by size
             engine.close()
 
     run(talk())
