@@ -318,7 +318,8 @@ def world(tmp_path, monkeypatch):
     assert secret.read_text() == "4711-secret"
     assert list(scratch.iterdir()) == []
     assert processes_with(str(scratch)) == []
-    assert len(os.listdir("/proc/self/fd")) == len(descriptors)
+    # Fewer are no leak: what an earlier test left to the collector may be closed meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= len(descriptors)
 
 
 def processes_with(text: str) -> list[int]:
