@@ -41,7 +41,7 @@ class Change:
     lines: int
     files: int
     heaviest: int
-    probability: float
+    score: float
     level: Level
 
 
@@ -99,7 +99,7 @@ def measured(comparison: Comparison, *, bad: bool) -> Change | None:
     code = [each for each in comparison.files if each.path.endswith(".py") and "test" not in each.path]
     lines = sum(len(each.added) for each in code)
     heaviest = max((each.domain.weight for each in domains), default=0)
-    return Change(bad, lines, len(code), heaviest, risk.probability, risk.level) if lines else None
+    return Change(bad, lines, len(code), heaviest, risk.score, risk.level) if lines else None
 
 
 def auc(scores: list[tuple[float, bool]]) -> float:
@@ -119,7 +119,7 @@ def summary(found: list[Change]) -> dict[str, object]:
         "changes": len(found),
         "bad": sum(each.bad for each in found),
         "auc": {
-            "areal-review": round(auc([(each.probability + each.level / 1000, each.bad) for each in found]), 3),
+            "areal-review": round(auc([(each.score + each.level / 1000, each.bad) for each in found]), 3),
             "lines added": round(auc([(each.lines, each.bad) for each in found]), 3),
             "files changed": round(auc([(each.files, each.bad) for each in found]), 3),
             "heaviest domain": round(auc([(each.heaviest, each.bad) for each in found]), 3),

@@ -50,8 +50,8 @@ class Risk:
     """The level with what led to it."""
 
     level: Level
-    probability: float
-    """That some line of it is fixed within 60 days, as in the history that this was fitted to."""
+    score: float
+    """What the level comes from: orders changes. Not shown, because size alone ranks them nearly as well."""
     reasons: tuple[str, ...]
 
 
@@ -74,12 +74,12 @@ def assess(comparison: Comparison, domains: Sequence[Touched], findings: Sequenc
         log = ("log", f"-n{HISTORY}", "--no-renames", "--name-only", "-z", "--format=", start, "--")
         names = Counter(name.strip("\n") for name in comparison.base.git.listed(*log))
         churn = sum(names[path] for path in paths)
-    score = BIAS + PER_LOG_LINE * math.log1p(lines) + PER_LOG_FILE * math.log1p(len(paths))
-    probability = 1 / (1 + math.exp(-score)) if paths else 0.0
+    log_odds = BIAS + PER_LOG_LINE * math.log1p(lines) + PER_LOG_FILE * math.log1p(len(paths))
+    score = 1 / (1 + math.exp(-log_odds)) if paths else 0.0
     if churn > len(paths) * 5:
         reasons.append(f"these files changed {churn} times in the last {HISTORY} commits")
     heaviest = max((each.domain.weight for each in weighty), default=0)
-    level = next((level for bound, level in THRESHOLDS if probability >= bound), Level.LOW)
+    level = next((level for bound, level in THRESHOLDS if score >= bound), Level.LOW)
     heavy = [each.domain.title for each in weighty if each.domain.weight >= 2 and each.signals]
     if heavy and level < Level.MEDIUM and lines:
         level = Level.MEDIUM
@@ -91,7 +91,7 @@ def assess(comparison: Comparison, domains: Sequence[Touched], findings: Sequenc
     if worst is not None and worst.rule.severity >= Severity.HIGH:
         level = max(level, Level(worst.rule.severity))
         reasons.append(f"finding {worst.rule.id} at {worst.place.path}:{worst.place.line}")
-    return Risk(level, round(probability, 2), tuple(reasons))
+    return Risk(level, round(score, 2), tuple(reasons))
 
 
 MOST_NAMES, MOST_FILES, MOST_PLACES = 200, 80, 8

@@ -17,9 +17,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import UsageError
+from tooling.review.checker import check
 from tooling.review.linter import lint
 from tooling.review.records import MIN_REASON, Place, ReviewFinding, Rule, is_test
-from tooling.review.rules import references
+from tooling.review.rules import references, typed
 from tooling.review.rules.catalogue import RULES
 from tooling.review.rules.linted import CODES
 
@@ -108,8 +109,8 @@ def read_baseline(text: str) -> frozenset[str]:
         raise UsageError(f"is not a baseline: {error}", where="baseline", fix="make it with --as-baseline") from error
 
 
-Linted = dict[str, list[tuple[str, Place]]]
-"""What ruff says of the files of one side: path -> the rule's id and the place."""
+Reported = dict[str, list[tuple[str, Place]]]
+"""What ruff and ty say of the files of one side: path -> the rule's id and the place."""
 
 
 def find(
@@ -117,8 +118,8 @@ def find(
 ) -> tuple[tuple[ReviewFinding, ...], tuple[str, ...]]:
     """Return new findings, the worst first, and what did not look. accepted: fingerprints of a baseline."""
     comparison.base.frozen = comparison.head.frozen = policy.frozen
-    linted, note = _lint(comparison, policy)
-    found = list(_in_files(comparison, policy, linted))
+    reported, notes = _reported(comparison, policy)
+    found = list(_in_files(comparison, policy, reported))
     for rule in RULES.values():
         places = rule.in_change(comparison) if rule.in_change and rule.id not in policy.disable else ()
         found += [_finding(rule, place, comparison.head) for place in places if policy.reads(place.path)]
@@ -129,11 +130,12 @@ def find(
         numbered = replace(each, nth=nth)
         why = "baseline" if numbered.fingerprint in accepted else reason(comparison.head, numbered)
         judged.append(replace(numbered, suppressed=why))
-    return tuple(judged), (note,) if note else ()
+    return tuple(judged), notes
 
 
-def _lint(comparison: Comparison, policy: Policy) -> tuple[tuple[Linted, Linted], str]:
-    """Ask ruff about all changed files at once; return what it says before and after, and why it did not look."""
+def _reported(comparison: Comparison, policy: Policy) -> tuple[tuple[Reported, Reported], tuple[str, ...]]:
+    """Ask ruff about all changed files at once, and ty about these and the files that use what changed. Return what
+    they say before and after, and why one of them did not look."""
     changed = [each for each in comparison.files if each.path.endswith(".py") and policy.reads(each.path)]
     texts: dict[str, str] = {}
     for file in changed:
@@ -143,16 +145,25 @@ def _lint(comparison: Comparison, policy: Policy) -> tuple[tuple[Linted, Linted]
         ):
             if not gone and side.module(path) is not None:
                 texts[f"{mark}/{path}"] = side.text(path) or ""
-    found, note = lint(texts)
-    sides: dict[str, Linted] = {"base": {}, "head": {}}
+    found, of_ruff = lint(texts)
+    sides: dict[str, Reported] = {"base": {}, "head": {}}
     for name, rows in found.items():
         mark, _, path = name.partition("/")
         sides[mark][path] = [(rule, replace(place, path=path)) for rule, place in rows]
-    return (sides["base"], sides["head"]), note
+    present = [each.path for each in changed if each.status != "D"]
+    after, of_ty = check(comparison.head, [*present, *filter(policy.reads, comparison.affected)] if changed else [])
+    # As with our own rules, the other side is asked only about files in which this side answers.
+    old = {each.path: each.old_path for each in comparison.files if each.status != "A"}
+    asked = [old.get(path, path) for path in after if path in old or path not in comparison.by_path]
+    before = check(comparison.base, asked)[0] if asked else {}
+    for mark, rows_of in (("base", before), ("head", after)):
+        for path, rows in rows_of.items():
+            sides[mark].setdefault(path, []).extend(rows)
+    return (sides["base"], sides["head"]), tuple(filter(None, (of_ruff, of_ty)))
 
 
-def _in_files(comparison: Comparison, policy: Policy, linted: tuple[Linted, Linted]) -> Iterator[ReviewFinding]:
-    old, now = linted
+def _in_files(comparison: Comparison, policy: Policy, reported: tuple[Reported, Reported]) -> Iterator[ReviewFinding]:
+    old, now = reported
     active = [rule for rule in RULES.values() if rule.in_change is None and rule.id not in policy.disable]
     files = [each for each in comparison.files if each.path.endswith(".py") and policy.reads(each.path)]
     after = {
@@ -168,15 +179,15 @@ def _in_files(comparison: Comparison, policy: Policy, linted: tuple[Linted, Lint
         gone += _without(before, after[file.path], moved=False)
     yield from _without(new, gone, moved=True)
     # In files that the change left alone, but took something from
-    rules = [rule for rule in active if rule in references.RULES]
+    rules = [rule for rule in active if rule in references.RULES or rule in typed.RULES]
     comparison.head.load(comparison.affected)
     for path in comparison.affected:
-        used = _places(rules, comparison.head, path, {}) if policy.reads(path) else []
+        used = _places(rules, comparison.head, path, now) if policy.reads(path) else []
         if used:
-            yield from _without(used, _places(rules, comparison.base, path, {}), moved=False)
+            yield from _without(used, _places(rules, comparison.base, path, old), moved=False)
 
 
-def _places(rules: Iterable[Rule], side: Side, path: str, linted: Linted) -> list[ReviewFinding]:
+def _places(rules: Iterable[Rule], side: Side, path: str, reported: Reported) -> list[ReviewFinding]:
     module = side.module(path)
     found: dict[tuple[str, int, str], ReviewFinding] = {}
     held = [rule for rule in rules if rule.in_tests or not is_test(path)]
@@ -187,9 +198,10 @@ def _places(rules: Iterable[Rule], side: Side, path: str, linted: Linted) -> lis
                 found[key] = _finding(rule, place, side)
     named = {rule.id: rule for rule in held}
     said = {(rule, line) for rule, line, _ in found}
-    for rule_id, place in linted.get(path, ()) if module is not None else ():
+    for rule_id, place in reported.get(path, ()) if module is not None else ():
         # A rule of ours that found it too says more about it.
-        if rule_id in named and (rule_id, place.line) not in said:
+        same = {(rule_id, place.line), (typed.SAID_BY.get(rule_id, rule_id), place.line)}
+        if rule_id in named and said.isdisjoint(same):
             found[rule_id, place.line, place.message] = _finding(named[rule_id], place, side)
     return list(found.values())
 

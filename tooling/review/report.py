@@ -73,7 +73,6 @@ def fields(outcome: ReviewResult) -> dict[str, Any]:
         ],
         "risk": {
             "level": outcome.risk.level.name,
-            "probability": outcome.risk.probability,
             "reasons": list(outcome.risk.reasons),
         },
         "passes": [

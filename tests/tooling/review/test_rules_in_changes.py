@@ -202,4 +202,5 @@ def test_every_rule_of_a_change_is_tested_here():
         "pages-behind",
     }
     tested |= {"translation-behind", "mirror-drift", "document-names-gone", "removed-export"}
+    tested |= {"unknown-yaml-key"}  # in test_yaml_keys
     assert {name for name, rule in RULES.items() if rule.in_change is not None} == tested

@@ -174,7 +174,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["from areal.configs import Args\ndef f(args: Args):\n    return args.sise\n"],
         [
             "from areal.configs import Args\ndef f(args: Args):\n    return args.size\n",
-            "from areal.configs import Args\ndef f(args: Args):\n    args = args.other()\n    return args.sise\n",
+            "from areal.configs import Args\nfrom other import made\n"
+            "def f(args: Args):\n    args = made(args)\n    return args.sise\n",
         ],
     ),
     "field-order": (

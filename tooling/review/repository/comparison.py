@@ -121,8 +121,9 @@ class Comparison:
             if before is None or after is None or file.status == "A":
                 continue
             old = _signatures(before)
-            now = _signatures(after).items()
-            yield from ((name, file.path) for name, shape in now if old.get(name, shape) != shape)
+            now = _signatures(after)
+            yield from ((name, file.path) for name, shape in now.items() if old.get(name, shape) != shape)
+            yield from ((name, file.path) for name in old if name not in now)
 
 
 def top_level(module: Module) -> dict[str, ast.AST]:
@@ -139,8 +140,8 @@ def top_level(module: Module) -> dict[str, ast.AST]:
 
 
 def _signatures(module: Module) -> dict[str, str]:
-    """Return what callers of each function and class of the top level depend on."""
-    found = {}
+    """Return what callers of each function, class and method depend on; methods of one name together."""
+    found: dict[str, str] = {}
     for node in module.tree.body:
         if isinstance(node, Function):
             found[node.name] = ast.dump(node.args)
@@ -148,6 +149,10 @@ def _signatures(module: Module) -> dict[str, str]:
             made = (each for each in node.body if isinstance(each, Function) and each.name == "__init__")
             fields = (each for each in node.body if isinstance(each, ast.AnnAssign))
             found[node.name] = " ".join([*(ast.dump(each.args) for each in made), *(ast.dump(each) for each in fields)])
+            for each in node.body:
+                if isinstance(each, Function) and not each.name.startswith("__"):
+                    kind = " ".join(ast.unparse(decorator) for decorator in each.decorator_list)
+                    found[each.name] = f"{found.get(each.name, '')} {kind} {ast.dump(each.args)}"
     return found
 
 

@@ -24,6 +24,8 @@ from tooling.review.rules import (
     security,
     testing,
     trajectories,
+    typed,
+    yaml_keys,
 )
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ FAMILIES: Final = {
     "security": security.RULES,
     "testing": testing.RULES,
     "trajectories": trajectories.RULES,
+    "typed": typed.RULES,
+    "yaml_keys": yaml_keys.RULES,
 }
 RULES: Final[dict[str, Rule]] = {rule.id: rule for rules in FAMILIES.values() for rule in rules}
 
@@ -105,6 +109,7 @@ CONCERNS: Final[dict[str, tuple[str, ...]]] = {
         "literal-in-config",
         "field-order",
         "field-moved",
+        "unknown-yaml-key",
         "unknown-attribute",
     ),
     "public names removed without deprecation": ("removed-export",),
@@ -115,6 +120,8 @@ CONCERNS: Final[dict[str, tuple[str, ...]]] = {
         "main-only-name",
         "unknown-self-attribute",
         "method-mismatch",
+        "abstract-instance",
+        "not-callable",
         "unreadable-python",
         "silent-getattr",
     ),

@@ -1,0 +1,129 @@
+"""Calls and attributes that ty finds through the whole repository, and code beside them that is right."""
+
+from __future__ import annotations
+
+import pytest
+
+from tooling.review import checker
+
+ENGINE = """
+from abc import ABC, abstractmethod
+
+
+class Engine(ABC):
+    def clear(self, ids): ...
+
+    @property
+    def size(self) -> int:
+        return 1
+
+    @abstractmethod
+    def step(self): ...
+
+
+class LocalEngine(Engine):
+    def step(self):
+        return self.size
+
+
+def make_engine() -> LocalEngine:
+    return LocalEngine()
+"""
+USER = """
+from package.engine import make_engine
+
+
+def finish(ids):
+    engine = make_engine()
+    engine.clear(ids)
+    return engine.size
+"""
+
+
+@pytest.fixture
+def package(world):
+    world.commit({"package/__init__.py": "", "package/engine.py": ENGINE, "package/user.py": USER})
+    return world
+
+
+def found(world, text: str) -> list[tuple[str, str, int]]:
+    world.commit({"package/user.py": text})
+    return [each for each in world.found() if each[0] != "untested-symbol"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        ("engine.clear(ids)", "engine.clear(ids, True)", "signature-mismatch"),
+        ("engine.clear(ids)", "engine.clear()", "signature-mismatch"),
+        ("engine.clear(ids)", "engine.clear(ids, force=True)", "signature-mismatch"),
+        ("return engine.size", "return engine.size()", "not-callable"),
+        ("return engine.size", "return engine.sice", "unknown-attribute"),
+        ("make_engine()\n", "make_engine().__class__.__base__()\n", None),
+    ],
+)
+def test_a_value_without_annotation_is_followed_to_its_class(package, old, new, rule) -> None:
+    expected = [(rule, "package/user.py", USER.replace(old, new)[: USER.index(old)].count("\n") + 1)] if rule else []
+    assert found(package, USER.replace(old, new)) == expected
+
+
+def test_an_instance_of_an_abstract_class_is_found(package) -> None:
+    text = USER.replace("make_engine", "Engine")
+    assert found(package, text) == [("abstract-instance", "package/user.py", 6)]
+
+
+def test_a_caller_outside_the_change_is_found(package) -> None:
+    package.commit({"package/engine.py": ENGINE.replace("def clear(self, ids)", "def clear(self, ids, rank)")})
+    assert ("signature-mismatch", "package/user.py", 7) in package.found()
+
+
+def test_a_renamed_method_is_found_where_it_was_called(package) -> None:
+    package.commit({"package/engine.py": ENGINE.replace("def clear(", "def clear_batches(")})
+    assert ("unknown-attribute", "package/user.py", 7) in package.found()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # A subclass has it, and the annotation names the base.
+        "from package.engine import Engine\n\n\nclass Far(Engine):\n    def step(self):\n        self.port = 1\n\n\n"
+        "def f(engine: Engine):\n    return engine.port\n",
+        # What an optional import leaves behind
+        "try:\n    from fast import go\nexcept ImportError:\n    go = None\n\n\ndef f():\n    return go(1)\n",
+        # Nothing is known about other packages.
+        "import torch\n\n\ndef f(x: torch.Tensor):\n    return x.no_such_thing(torch.zeros(1, nothing=2))\n",
+        # Annotated too narrowly, checked at run time
+        "def f(tokenizer: str):\n    return tokenizer.encode('a', add_special_tokens=False)\n",
+        # Somebody has looked at it.
+        "from package.engine import make_engine\n\n\ndef f():\n    return make_engine().clear()  # type: ignore\n",
+    ],
+)
+def test_loose_annotations_and_other_packages_are_no_finding(package, text) -> None:
+    assert found(package, text) == []
+
+
+def test_what_both_sides_have_is_not_the_changes_doing(package) -> None:
+    package.commit({"package/user.py": USER.replace("clear(ids)", "clear()")})
+    assert found(package, "import os  # noqa: F401\n" + USER.replace("clear(ids)", "clear()")) == []
+
+
+def test_settings_of_the_repository_are_not_obeyed(package) -> None:
+    quiet = '[rules]\nmissing-argument = "ignore"\n[src]\nexclude = ["package"]\n'
+    package.commit({"ty.toml": quiet, "pyproject.toml": '[tool.ty.rules]\nmissing-argument = "ignore"\n'})
+    assert found(package, USER.replace("clear(ids)", "clear()")) == [("signature-mismatch", "package/user.py", 7)]
+
+
+def test_without_the_checker_the_review_says_so(package, monkeypatch) -> None:
+    monkeypatch.setattr(checker, "ty_program", lambda: None)
+    package.commit({"package/user.py": USER.replace("clear(ids)", "clear()")})
+    result = package.review()
+    assert any("ty is not installed" in note for note in result.notes)
+
+
+def test_a_checker_that_fails_is_a_note(package, monkeypatch, tmp_path) -> None:
+    broken = tmp_path / "ty"
+    broken.write_text("#!/bin/sh\necho broken pipe >&2\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(checker, "ty_program", lambda: str(broken))
+    package.commit({"package/user.py": USER.replace("clear(ids)", "clear()")})
+    assert any("exit code 3: broken pipe" in note for note in package.review().notes)

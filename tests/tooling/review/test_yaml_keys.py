@@ -1,0 +1,91 @@
+"""Keys of YAML files beside the classes that read them."""
+
+from __future__ import annotations
+
+import pytest
+
+CLASSES = """
+from dataclasses import dataclass
+
+
+@dataclass
+class BaseSettings:
+    path: str
+    seed: int = 1
+
+
+@dataclass
+class ActorConfig(BaseSettings):
+    n_samples: int = 4
+    learning_rate: float = 1e-6
+    max_new_tokens: int = 16
+    min_steps: int = 1
+
+
+@dataclass
+class Loose:
+    path: str
+    seed: int
+    n_sampels: int
+"""
+GOOD = """
+name: run
+actor:
+  path: m
+  seed: 2
+  n_samples: 8
+  learning_rate: 1.0e-5
+other: [{a: 1}, {b: 2}]
+"""
+
+
+@pytest.fixture
+def package(world):
+    world.commit({"package/__init__.py": "", "package/config.py": CLASSES, "configs/run.yaml": GOOD})
+    return world
+
+
+def found(world, files) -> list[tuple[str, str, int]]:
+    world.commit(files)
+    return [each for each in world.found() if each[0] == "unknown-yaml-key"]
+
+
+def test_a_misspelt_key_is_found(package) -> None:
+    text = GOOD.replace("n_samples", "n_sample")
+    assert found(package, {"configs/run.yaml": text}) == [("unknown-yaml-key", "configs/run.yaml", 6)]
+
+
+def test_a_key_of_a_renamed_field_is_found_in_files_outside_the_change(package) -> None:
+    classes = CLASSES.replace("learning_rate", "lr")
+    assert found(package, {"package/config.py": classes}) == [("unknown-yaml-key", "configs/run.yaml", 7)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD.replace("n_samples: 8", "min_steps: 8"),
+        # Nothing of almost this name is there, and nothing was: another program may read it.
+        GOOD.replace("n_samples", "colour"),
+        # A field of almost this name is set too: both may be meant, for two readers.
+        GOOD.replace("n_samples: 8", "n_samples: 8\n  n_sample: 8"),
+        # Another class has all of them.
+        "a: {path: m, seed: 1, n_sampels: 2}\n",
+        # Two keys are unknown: this is another mapping.
+        GOOD.replace("n_samples: 8", "n_sample: 8\n  colour: red"),
+        # A template, anchors that lead back, several documents, no mapping
+        "{{ name }}: {% if x %}\n",
+        "&a [*a, {path: m}]\n---\n- 1\n",
+    ],
+)
+def test_what_may_be_right_is_not_reported(package, text: str) -> None:
+    assert found(package, {"configs/run.yaml": text}) == []
+
+
+def test_a_class_that_takes_any_key_is_left_alone(package) -> None:
+    classes = (
+        "from pydantic import BaseModel\n\n\nclass Job(BaseModel, extra='allow'):\n"
+        "    path: str\n    seed: int\n    steps: int\n    n_samples: int\n"
+    )
+    files = {"package/job.py": classes, "configs/job.yaml": "path: m\nseed: 1\nsteps: 3\nn_sample: 2\n"}
+    package.commit({"package/config.py": "x = 1\n"})
+    assert found(package, files) == []

@@ -1,0 +1,131 @@
+"""Asks the type checker ty about files of a change: calls and attributes that fit nothing in the whole repository.
+
+    reported, note = check(comparison.head, ["areal/trainer/rl.py"])
+    reported["areal/trainer/rl.py"]     # [("signature-mismatch", Place(path="areal/trainer/rl.py", line=80, ...))]
+
+ty gets a copy of the repository's Python files in a folder of its own, without their settings, and an environment
+without packages: whatever comes from one has no type, and nothing is reported about it. Nothing of the repository under
+review is run; of what it says to type checkers only comments (`# type: ignore`) are obeyed. A linter reads one file;
+this finds the call in one file of a method that another one changed, whatever class the value got it from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path, PurePosixPath
+from shutil import which
+from typing import TYPE_CHECKING, Any, Final
+
+from tooling.review.records import Place
+from tooling.review.rules.typed import CHECKED
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from tooling.review.repository.side import Side
+
+LIMIT_SECONDS: Final = 60
+MOST_FILES: Final = 6000
+"""Python files of a repository that are copied; in a larger one this checker does not look."""
+_OWNER: Final = re.compile(r"(?:Object of type|on type|Class|type) `(?:<class ')?(?P<owner>[A-Z]\w*)(?:'>)?`")
+_ATTRIBUTE: Final = re.compile(r"attribute `(?P<name>\w+)`")
+_BUILTIN: Final = re.compile(r"(?:method|function) `(?:str|bytes|int|float|list|dict|set|tuple|object|type)\b")
+
+
+def check(side: Side, asked: Collection[str]) -> tuple[dict[str, list[tuple[str, Place]]], str]:
+    """Return, by path, the rule's id and place of each finding in the files asked about; and why ty did not look, ""
+    when it did."""
+    paths = sorted(path for path in side.paths if path.endswith(".py"))
+    wanted = sorted(path for path in set(paths).intersection(asked) if side.module(path) is not None)
+    if not wanted:
+        return {}, ""
+    program = ty_program()
+    if program is None:
+        return {}, "ty is not installed: the type checker did not look (pip install 'areal[review]')"
+    if len(paths) > MOST_FILES:
+        return {}, f"more than {MOST_FILES} Python files: the type checker did not look"
+    side.load(paths)
+    texts = {path: text for path in paths if (text := side.text(path)) is not None}
+    with tempfile.TemporaryDirectory(prefix="areal-review-") as folder:
+        for path, text in texts.items():
+            if ".." not in PurePosixPath(path).parts:
+                place = Path(folder, "tree", path)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_text(text, encoding="utf-8", errors="surrogateescape")
+        rows, note = _run(program, Path(folder), wanted)
+    found: dict[str, list[tuple[str, Place]]] = {}
+    for path, line, rule, message in _certain(rows, texts):
+        found.setdefault(path, []).append((rule, Place(path, line, message)))
+    return found, note
+
+
+def ty_program() -> str | None:
+    """Return the ty that belongs to this interpreter, else the first on PATH."""
+    try:
+        from ty import find_ty_bin  # type: ignore[import-not-found,unused-ignore]  # an optional package
+
+        return str(find_ty_bin())
+    except (ImportError, FileNotFoundError):
+        return which("ty")
+
+
+def _certain(rows: list[dict[str, Any]], texts: Mapping[str, str]) -> Iterator[tuple[str, int, str, str]]:
+    """Yield what cannot be an effect of loose annotations, in terms of ours."""
+    for row in rows:
+        code = row["check_name"]
+        rule, path = CHECKED.get(code), row["location"]["path"]
+        message = row["description"].removeprefix(f"{code}: ")
+        if rule is None or path not in texts:
+            continue
+        if rule == "unknown-attribute" and not _defined_nowhere(message, texts):
+            continue
+        # None is what a failed optional import leaves; a union may be narrowed by what the checker cannot follow.
+        if rule == "not-callable" and ("`None`" in message or "|" in message or "Unknown" in message):
+            continue
+        # A tokenizer that is annotated as str | Tokenizer
+        if _BUILTIN.search(message):
+            continue
+        yield path, row["location"]["positions"]["begin"]["line"], rule, f"{message} ({code})"
+
+
+def _defined_nowhere(message: str, texts: Mapping[str, str]) -> bool:
+    """Whether the attribute's owner is a class of the repository and nothing in it defines such a name: not a subclass
+    that the annotation does not name, no mixin, nothing set from outside."""
+    owner, attribute = _OWNER.search(message), _ATTRIBUTE.search(message)
+    if owner is None or attribute is None or not message.startswith("Object of type"):
+        return False
+    name = re.escape(attribute["name"])
+    given = re.compile(rf"\b(?:def|class)\s+{name}\b|\b{name}\b\s*(?::[^:\n]|=[^=])|['\"]{name}['\"]|\bas\s+{name}\b")
+    made = re.compile(rf"^class {owner['owner']}\b", re.MULTILINE)
+    return any(made.search(text) for text in texts.values()) and not any(given.search(text) for text in texts.values())
+
+
+def _run(program: str, folder: Path, names: list[str]) -> tuple[list[dict[str, Any]], str]:
+    empty = folder / "environment"
+    for part in ("bin", "lib/python3.12/site-packages"):
+        (empty / part).mkdir(parents=True)
+    (empty / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.12\n", encoding="utf-8")
+    command = [program, "check", "--project", ".", "--python", str(empty), "--output-format", "gitlab"]
+    command += ["--no-progress", "--exit-zero", "--", *names]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TY_", "VIRTUAL_ENV", "CONDA_"))}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder / "tree",
+            env=kept | {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=LIMIT_SECONDS,
+        )
+        if done.returncode:
+            complaint = done.stderr.decode(errors="replace").strip().partition("\n")[0]
+            return [], f"the type checker ended with exit code {done.returncode}: {complaint}"
+        rows: list[dict[str, Any]] = json.loads(done.stdout or b"[]")
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        return [], f"the type checker could not be run: {error}"
+    return rows, ""
