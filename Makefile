@@ -33,4 +33,5 @@ docs: setup
 	@.venv/bin/python scripts/generate_reference.py
 	@.venv/bin/python scripts/generate_command_pages.py
 	@.venv/bin/python scripts/generate_fault_table.py
+	@.venv/bin/python scripts/generate_code_owners.py
 	@.venv/bin/areal-audit --write
