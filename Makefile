@@ -1,6 +1,6 @@
 # Thin names for the scripts; without make, run the commands on the right.
 
-.PHONY: help setup demo test test-all lint format docs
+.PHONY: help setup demo test test-all lint format docs docs-site
 
 help:
 	@echo "make demo    set up, then run asynchronous GRPO on arithmetic and write a report"
@@ -10,6 +10,7 @@ help:
 	@echo "make lint    the quick gates only"
 	@echo "make format  rewrite the code in the house style"
 	@echo "make docs    regenerate the reference pages and the checklists of dependencies"
+	@echo "make docs-site  build the site of docs/ in build/site; nothing of it is loaded from elsewhere"
 
 setup:
 	@bash scripts/setup.sh
@@ -35,3 +36,8 @@ docs: setup
 	@.venv/bin/python scripts/generate_fault_table.py
 	@.venv/bin/python scripts/generate_code_owners.py
 	@.venv/bin/areal-audit --write
+
+docs-site: setup
+	@bash scripts/setup_site.sh
+	@NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet --config-file scripts/site/mkdocs.yml
+	@echo "build/site/index.html"
