@@ -30,7 +30,7 @@ COMMANDS: Final[dict[str, str]] = {
     "init": "write a project of your own: configuration, reward, data, registries",
     "job": "show, follow and end jobs that `areal launch CONFIG` has started",
     "launch": "run a program as several ranks, or a configuration on a cluster, with restarts and no orphans",
-    "list": "list the datasets, rewards, workflows, models, objectives and preference losses a configuration can name",
+    "list": "list the datasets, rewards, workflows, environments, models, objectives and losses that a run can name",
     "node": "run one role of a job on this node; schedulers start it",
     "plan": "say what training over many processes costs each of them",
     "report": "write an HTML page about a run, or print a summary with warning signs",

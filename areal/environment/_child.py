@@ -3,7 +3,7 @@
 It runs as a plain script (`python -P _child.py`) and talks over its standard input and output, in frames of a 4-byte
 little-endian length and JSON in UTF-8:
 
-    in    {"op": "load", "name", "options", "sys_path", "memory_limit_mb"}, then any number of
+    in    {"op": "load", "name", "options", "sys_path", "foreign", "memory_limit_mb"}, then any number of
           {"op": "reset", "row", "seed"}, {"op": "step", "answer"}, {"op": "close"}
     out   one {"ok": value} or {"error": text, "usage": bool} per frame, in order
 
@@ -132,7 +132,9 @@ async def _answer_all(reader: BinaryIO, writer: BinaryIO) -> None:
 
 
 def _load(frame: dict[str, Any]) -> Any:
-    sys.path[:] = [*sys.path, *(path for path in frame["sys_path"] if path not in sys.path)]
+    # With the trainer's interpreter, its modules are found where it finds them, wherever areal was installed from.
+    first, then = (sys.path, frame["sys_path"]) if frame["foreign"] else (frame["sys_path"], sys.path)
+    sys.path[:] = dict.fromkeys([*first, *then])
     if limit := frame["memory_limit_mb"]:
         resource.setrlimit(resource.RLIMIT_AS, (limit << 20, limit << 20))
     from areal.environment.registry import create_factory

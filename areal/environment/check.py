@@ -45,15 +45,16 @@ async def check_environment(
     *,
     row: Mapping[str, Any] | None = None,
     seed: int = 0,
-    answers: Sequence[str] = DEFAULT_ANSWERS,
+    answers: Sequence[str | AssistantTurn] = DEFAULT_ANSWERS,
 ) -> list[CheckResult]:
-    """Play episodes and compare them. answers: texts of the policy's turns, repeated until an episode is over, at most
-    ten times.
+    """Play episodes and compare them. answers: the policy's turns, or their texts where they call no tools; repeated
+    until an episode is over, at most ten times.
 
     Raises UsageError when the environment cannot be built. A failure of the environment is a result.
     """
     pool = EnvironmentPool(name, options, config)
-    play = _Player(pool, dict(row or {}), list(answers) * 10)
+    turns = [AssistantTurn(text=answer) if isinstance(answer, str) else answer for answer in answers]
+    play = _Player(pool, dict(row or {}), turns * 10)
     results = []
     checks = {
         "equal_seeds": play.equal_seeds,
@@ -77,7 +78,7 @@ async def check_environment(
 class _Player:
     """Plays episodes in one pool."""
 
-    def __init__(self, pool: EnvironmentPool, row: Mapping[str, Any], answers: Sequence[str]) -> None:
+    def __init__(self, pool: EnvironmentPool, row: Mapping[str, Any], answers: Sequence[AssistantTurn]) -> None:
         self._pool, self._row, self._answers = pool, row, answers
 
     async def equal_seeds(self, seed: int) -> tuple[bool, str]:
@@ -110,7 +111,7 @@ class _Player:
             else:
                 return True, "not seen: no episode ended; give answers that end one"
             try:
-                await environment.step(AssistantTurn(text=self._answers[0]))
+                await environment.step(self._answers[0])
             except FaultError:
                 return True, ""
         return False, "a step after the end of the episode was answered, expected an error"
@@ -128,9 +129,9 @@ class _Player:
         return seen
 
 
-async def _stepped(environment: HostedEnvironment, answer: str, seen: list[str]) -> bool:
+async def _stepped(environment: HostedEnvironment, answer: AssistantTurn, seen: list[str]) -> bool:
     """Take one turn and note what came back; returns whether the episode is over."""
-    result = await environment.step(AssistantTurn(text=answer))
+    result = await environment.step(answer)
     seen.append(json.dumps(wire.result_to_plain(result), sort_keys=True))
     return result.terminated or result.truncated
 

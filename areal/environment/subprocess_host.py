@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.api import ConfigError
 from areal.environment import wire
 from areal.environment._child import HEADER
+from areal.environment.registry import ENVIRONMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,10 +95,11 @@ class EnvironmentProcess:
             await made.call(
                 {
                     "op": "load",
-                    "name": name,
+                    # A name that a project registers is known in this process only.
+                    "name": ENVIRONMENTS.get(name, name),
                     "options": dict(options),
-                    # Another interpreter has packages of its own: ours would shadow them with other versions.
-                    "sys_path": [str(Path(__file__).parents[2]), *_code_paths(foreign=bool(config.python))],
+                    "sys_path": _code_paths(foreign=bool(config.python)),
+                    "foreign": bool(config.python),
                     "memory_limit_mb": config.memory_limit_mb,
                 }
             )
@@ -183,11 +185,15 @@ class EnvironmentProcess:
 
 
 def _code_paths(*, foreign: bool) -> list[str]:
-    """Return where the process finds modules; of a foreign interpreter without the folders of our packages."""
+    """Return where the process finds modules, areal among them.
+
+    A foreign interpreter has packages of its own, which ours would shadow with other versions.
+    """
+    areal, found = str(Path(__file__).parents[2]), [path or os.getcwd() for path in sys.path]
     if not foreign:
-        return sys.path
+        return [*found, areal]
     ours = tuple({sys.prefix, sys.base_prefix})
-    return [path for path in sys.path if path and not path.startswith(ours)]
+    return [areal, *(path for path in found if not path.startswith(ours))]
 
 
 def _variables(folder: Path, config: HostConfig) -> dict[str, str]:

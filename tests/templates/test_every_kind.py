@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 ANSWERS = {
     "dataset": {},
+    "environment": {"style": "tools"},
     "model": {},
     "reward": {"style": "boxed"},
     "template": {"folder": "areal/reward"},

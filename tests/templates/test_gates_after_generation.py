@@ -18,6 +18,7 @@ UNITS = {
     "reward": ("reward", "zebra_reward"),
     "dataset": ("dataset", "zebra_rows"),
     "workflow": ("workflow", "zebra_talk", "--style", "tool_use"),
+    "environment": ("environment", "zebra_game"),
     "template": ("template", "zebra_kind", "--folder", "areal/reward"),
     "model": ("model", "granite"),
 }

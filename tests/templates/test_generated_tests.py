@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import dataset_units
+import environment_units
 import model_reports
 import pytest
 import reward_units
@@ -27,7 +28,13 @@ from tooling.cli.errors import NameRefusedError
 from tooling.new.change import UnitRequest
 from tooling.new.matrix import Sandbox
 
-FOLDERS = {"dataset": "dataset", "model": "models", "reward": "reward", "workflow": "workflow"}
+FOLDERS = {
+    "dataset": "dataset",
+    "environment": "environment",
+    "model": "models",
+    "reward": "reward",
+    "workflow": "workflow",
+}
 LINT_IMPORTS = (
     "import sys; from importlinter.cli import lint_imports; "
     "sys.exit(lint_imports(limit_to_contracts=('areal-layers', 'wall-back'), no_cache=True))"
@@ -85,7 +92,11 @@ class Project:
 
 def build(project: Project, folder: Path, *, everything: bool) -> Project:
     """Generate the units of every kind, or those that need most parts of the templates."""
-    for kind, units in (("workflow", workflow_units), ("reward", reward_units)):
+    for kind, units in (
+        ("workflow", workflow_units),
+        ("environment", environment_units),
+        ("reward", reward_units),
+    ):
         for name, answers in units.UNITS.items():
             if everything or name in units.SAMPLE:
                 project.add(kind, name, answers)
@@ -106,10 +117,11 @@ def spoiled(project: Project, *, everything: bool) -> list[str]:
     """Write units with a mistake, all or some of them; their tests."""
     tests = []
     made = {Path(path).stem.removeprefix("test_") for paths in project.tests.values() for path in paths}
-    for name in (name for name in workflow_units.MISTAKES if name in made):
-        sources = workflow_units.mistaken(name, project.read(f"areal/workflow/{name}.py"))
-        copies = {f"wrong{n}": source for n, source in enumerate(sources) if everything or n == 0}
-        tests += project.spoil("workflow", name, copies)
+    for kind, units in (("workflow", workflow_units), ("environment", environment_units)):
+        for name in (name for name in units.MISTAKES if name in made):
+            sources = units.mistaken(name, project.read(f"areal/{kind}/{name}.py"))
+            copies = {f"wrong{n}": source for n, source in enumerate(sources) if everything or n == 0}
+            tests += project.spoil(kind, name, copies)
     for number, name in enumerate(reward_units.UNITS):
         if name not in made:
             continue
@@ -131,7 +143,7 @@ def spoiled(project: Project, *, everything: bool) -> list[str]:
 def misjudged(project: Project, *, everything: bool) -> list[str]:
     """Run the tests of all units and of copies with mistakes; those of units that fail, and of mistakes that pass."""
     wrong = spoiled(project, everything=everything)
-    assert len(wrong) >= (52 if everything else 8)
+    assert len(wrong) >= (68 if everything else 10)
     sound = [path for kind, paths in project.tests.items() if everything or kind != "model" for path in paths]
     sound += ["tests/areal/reward/test_registry.py"] if everything else []
     outcomes = project.sandbox.root / ".git/outcomes.json"

@@ -4,6 +4,7 @@ examples:
   areal env check my_package.maze:Maze
   areal env check gymnasium --options '{"id": "FrozenLake-v1", "observe": "my_games:see", "act": "my_games:move"}'
   areal env check my_package.maze:Maze --host subprocess --answer north --answer south --json
+  areal env check my_shop --answer '<tool_call>{"name": "price", "arguments": {"item": "bolt"}}</tool_call>'
 
 Checks: equal_seeds (two episodes with one seed give equal bytes), concurrent_episodes (two, turn about, against each
 alone), step_after_end (is an error), other_seed (a note when nothing depends on it), close (twice, and without reset),
@@ -21,6 +22,8 @@ from areal.cli.output import Report
 if TYPE_CHECKING:
     import argparse
 
+    from areal.api import AssistantTurn
+
 FOUND: Final = 10
 """Exit code of a check that found something, the same as in the harness's programs."""
 
@@ -35,7 +38,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python", default="", metavar="FILE", help="interpreter of host subprocess (default: ours)")
     parser.add_argument("--seed", type=int, default=0, help="of the episodes (default: 0)")
     parser.add_argument(
-        "--answer", action="append", metavar="TEXT", help="a turn of the policy; repeat for several (default: guesses)"
+        "--answer",
+        action="append",
+        metavar="TEXT",
+        help="a turn, as the policy writes it; repeat for several (default: guesses)",
     )
 
 
@@ -50,7 +56,7 @@ def run(arguments: argparse.Namespace) -> Report:
     use_project(Path.cwd())
     host: dict[str, Any] = {"kind": arguments.host} | ({"python": arguments.python} if arguments.python else {})
     options, row = _mapping("--options", arguments.options), _mapping("--row", arguments.row)
-    answers = arguments.answer or DEFAULT_ANSWERS
+    answers = [_turn(text) for text in arguments.answer or DEFAULT_ANSWERS]
     results = asyncio.run(
         check_environment(arguments.name, options, host_config(host), row=row, seed=arguments.seed, answers=answers)
     )
@@ -64,6 +70,18 @@ def run(arguments: argparse.Namespace) -> Report:
         "checks": [{"name": result.name, "ok": result.ok, "detail": result.detail} for result in results],
     }
     return Report(text="\n".join(lines), data=data, exit_code=FOUND if failed else 0)
+
+
+def _turn(text: str) -> AssistantTurn:
+    """Return a turn with the tools it calls, read as the workflow reads them."""
+    from areal.api import ActionCall, AssistantTurn, UsageError
+    from areal.workflow.tool_calls import ToolError, read_calls
+
+    try:
+        calls = [ActionCall(name=call.name, arguments=call.arguments) for call in read_calls(text)]
+    except ToolError as error:
+        raise UsageError(f"{error}, in {text[:60]!r}", where="--answer") from error
+    return AssistantTurn(text=text, calls=calls)
 
 
 def _mapping(name: str, text: str) -> dict[str, Any]:

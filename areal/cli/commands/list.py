@@ -1,4 +1,4 @@
-"""List what a configuration can name: datasets, rewards, workflows, models, objectives and losses over pairs.
+"""List what a configuration can name: datasets, rewards, workflows, environments, models, objectives and losses.
 
 Those of the project around the current folder (`areal init`) are among them. Imports none of them.
 
@@ -21,7 +21,7 @@ from areal.cli.output import Report
 if TYPE_CHECKING:
     import argparse
 
-KINDS = ("datasets", "rewards", "workflows", "models", "objectives", "preferences")
+KINDS = ("datasets", "rewards", "workflows", "environments", "models", "objectives", "preferences")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-TABLES: Final[dict[str, str]] = {"dataset": "DATASETS", "reward": "REWARDS", "workflow": "WORKFLOWS"}
+TABLES: Final[dict[str, str]] = {
+    "dataset": "DATASETS",
+    "environment": "ENVIRONMENTS",
+    "reward": "REWARDS",
+    "workflow": "WORKFLOWS",
+}
 """Kind to the name of its table, in `areal.<kind>.registry` and in a project alike."""
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 MODULES: Final[dict[str, str]] = {
     "dataset": "areal.dataset.registry",
+    "environment": "areal.environment.registry",
     "model": "areal.models.registry",
     "reward": "areal.reward.registry",
     "workflow": "areal.workflow.registry",

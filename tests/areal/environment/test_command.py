@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
 from areal.cli.main import main
+from areal.environment import registry, subprocess_host
 
 
 @pytest.fixture
@@ -52,3 +54,38 @@ def test_wrong_arguments_end_with_exit_code_2(areal, arguments, words):
 
     assert code == 2
     assert words in err
+
+
+def test_answers_call_tools_as_a_policy_does(areal):
+    call = '<tool_call>{"name": "add", "arguments": {"number": 2}}</tool_call>'
+
+    code, out, _ = areal("env", "check", "worlds:Adder", "--answer", call, "--json")
+
+    assert code == 0, out
+    assert [check["detail"] for check in json.loads(out)["checks"] if check["detail"]] == []
+
+
+def test_a_call_that_cannot_be_read_is_a_wrong_argument(areal):
+    code, _, err = areal("env", "check", "worlds:Adder", "--answer", '<tool_call>{"name"')
+
+    assert code == 2
+    assert "not closed" in err
+
+
+def test_an_environment_of_a_project_is_listed_and_runs_by_its_name_in_a_process(areal, tmp_path, monkeypatch):
+    package = tmp_path / "shop" / "environment"
+    package.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('[tool.areal.new]\npackage = "shop"\n')
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
+    (package / "registry.py").write_text('ENVIRONMENTS = {"tills": "shop.environment.tills:Counter"}\n')
+    (package / "tills.py").write_text("from worlds import Counter\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(registry, "ENVIRONMENTS", dict(registry.ENVIRONMENTS))
+    monkeypatch.setattr(subprocess_host, "ENVIRONMENTS", registry.ENVIRONMENTS)
+
+    assert "tills" in areal("list", "environments")[1]
+    code, out, _ = areal("env", "check", "tills", "--host", "subprocess", "--answer", "2")
+
+    assert code == 0, out

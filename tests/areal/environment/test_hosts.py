@@ -297,3 +297,28 @@ def test_the_check_finds_a_close_that_raises():
 
     assert found["close"] == (False, "close() raised ValueError: a bug of mine")
     assert not found["leaks"][0]
+
+
+def test_a_process_finds_modules_where_the_trainer_does(tmp_path):
+    """A copy of areal that shadows the installed one in the trainer does so in the environment's process too."""
+    folder = Path(__file__).parent
+    (tmp_path / "areal").symlink_to(folder.parents[2] / "areal")
+    (tmp_path / "where.py").write_text(
+        "import areal\nfrom worlds import Counter, CounterEpisode, said\n"
+        "class Where(Counter):\n    def create(self):\n        return Episode(3)\n"
+        "class Episode(CounterEpisode):\n    async def reset(self, row, seed):\n        return said(areal.__file__)\n"
+    )
+    program = (
+        "import asyncio\nfrom areal.environment.config import HostConfig\n"
+        "from areal.environment.pool import EnvironmentPool\n"
+        "async def main():\n"
+        "    async with EnvironmentPool('where:Where', {}, HostConfig(kind='subprocess')).episode() as environment:\n"
+        "        print((await environment.reset({}, 0)).messages[0]['content'])\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(folder)])},
+    )  # fmt: skip
+
+    assert Path(done.stdout.strip()) == tmp_path / "areal" / "__init__.py"

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 
-from areal.api import StepResult, TurnObservation
+from areal.api import AssistantTurn, StepResult, TurnObservation
 
 
 def said(text, role="user"):
@@ -50,6 +50,19 @@ class CounterEpisode:
 
     async def close(self):
         self.over = True
+
+
+class Adder:
+    """A counter that is stepped by calls of a tool, and does not understand words."""
+
+    def create(self):
+        return AdderEpisode(3)
+
+
+class AdderEpisode(CounterEpisode):
+    async def step(self, answer):
+        numbers = [str(call.arguments["number"]) for call in answer.calls if call.name == "add"]
+        return await super().step(AssistantTurn(text=numbers[0] if numbers else "nothing"))
 
 
 class Misbehaving:
