@@ -276,13 +276,17 @@ def _try_reward(
             )
         ) as reward,
     ):
+        workflow, workflow_name = None, source.workflow or config.workflow
         if own_key not in broken:
             with found.about(own_key):
-                create_workflow(
-                    source.workflow or config.workflow, reward=reward, gconfig=source.gconfig or config.gconfig,
+                workflow = create_workflow(
+                    workflow_name, reward=reward, gconfig=source.gconfig or config.gconfig,
                     tokenizer=tokenizer,
                     options=source.workflow_options if source.workflow else config.workflow_options,
                 )  # fmt: skip
+            has_own = workflow_name == "agent" or getattr(workflow, "with_reward", True) is False
+            if has_own and [component.reward for component in resolve_components(chosen)] == ["unscored"]:
+                return  # episodes bring their reward, and this one only says so
         reward.start()
         if row is None or tokenizer is None:
             return

@@ -147,6 +147,30 @@ def test_a_folder_without_permission_is_found(monkeypatch, tmp_path):
     assert f"no permission in {tmp_path}" in problem.message
 
 
+WORLD = """
+class World:
+    def create(self):
+        raise AssertionError("nothing is played in a dry run")
+"""
+
+
+@pytest.mark.parametrize(
+    ("workflow", "options", "tried"),
+    [
+        ("environment", {"environment": "quiet_world:World"}, False),
+        ("environment", {"environment": "quiet_world:World", "with_reward": True}, True),
+        ("rlvr", {}, True),
+    ],
+)
+def test_a_reward_that_says_nothing_is_scored_is_asked_only_where_the_run_would(
+    workflow, options, tried, tmp_path, monkeypatch
+):
+    (tmp_path / "quiet_world.py").write_text(WORLD)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = problems(workflow=workflow, workflow_options=options, reward="unscored")
+    assert ["gives no scores" in str(problem) for problem in found.values()] == [True] * tried
+
+
 def test_a_reward_that_raises_on_the_first_row_is_shown_with_its_line(tmp_path, monkeypatch):
     source = "def reward(*_, **row):\n    return row['gold']\nclass Reward:\n    def __init__(self, *, scale=1): pass\n"
     (tmp_path / "raising_reward.py").write_text(source)
