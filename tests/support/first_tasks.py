@@ -58,6 +58,10 @@ def add_workflow(workspace):
     ours(workspace, "areal-new", "workflow", "second-try", "--style", "multi_turn", "--max-turns", "2", "--no-test")
 
 
+def add_environment(workspace):
+    ours(workspace, "areal-new", "environment", "number-game", "--max-steps", "6", "--no-test")
+
+
 def add_model(workspace):
     ours(workspace, "areal-new", "model", "llama", "--no-test")
 
@@ -162,6 +166,7 @@ def push_a_bad_message(workspace):
 
 GOOD = {
     "add-dataset/1": add_dataset,
+    "add-environment/1": add_environment,
     "add-reward/1": add_reward,
     "add-unit-tests/1": add_unit_tests,
     "add-workflow/1": add_workflow,
@@ -180,6 +185,21 @@ BROKEN = {
             "rows of its own",
             lambda w: write(w, "areal/dataset/fixtures/trivia/train.jsonl", '{"question": "1+1?", "answer": "2"}\n'),
             "Packaged rows are rows of the quiz",
+        ),
+    ],
+    "add-environment/1": [
+        ("nothing", nothing, "ENVIRONMENTS has the entry number_game"),
+        (
+            "it blocks",
+            lambda w: edit(
+                w, "areal/environment/number_game.py", ") -> StepResult:\n", ") -> StepResult:\n        time.sleep(1)\n"
+            ),
+            "Its steps are awaited",
+        ),
+        (
+            "nothing depends on the seed",
+            lambda w: edit(w, "areal/environment/number_game.py", "random.Random(seed)", "random.Random()"),
+            "The command line plays it",
         ),
     ],
     "add-model/1": [

@@ -50,6 +50,11 @@ def add_dataset(workspace):
     ours(workspace, "areal-new", "dataset", "votes", "--from", "votes.csv", "--no-test")
 
 
+def add_environment(workspace):
+    words = ("--style", "tools", "--max-steps", "12", "--no-test")
+    ours(workspace, "areal-new", "environment", "corner-shop", *words)
+
+
 def add_model(workspace):
     ours(workspace, "areal-new", "model", "mistral", "--no-test")
 
@@ -142,6 +147,7 @@ def write_anew(workspace):
 
 GOOD = {
     "add-dataset/2": add_dataset,
+    "add-environment/2": add_environment,
     "add-reward/2": add_reward,
     "add-unit-tests/2": add_unit_tests,
     "add-workflow/2": add_workflow,
@@ -190,6 +196,14 @@ BROKEN = {
             "examples of its own",
             lambda w: write(w, "tests/areal/reward/test_apples.py", "def test_it():\n    assert 1 + 1 == 2\n"),
             "The judged completions are in the test",
+        ),
+    ],
+    "add-environment/2": [
+        ("nothing", nothing, "ENVIRONMENTS has the entry corner_shop"),
+        (
+            "any sum is paid",
+            lambda w: edit(w, "areal/environment/corner_shop.py", "reward=float(right)", "reward=1.0"),
+            "Twelve turns are allowed",
         ),
     ],
     "add-unit-tests/2": [

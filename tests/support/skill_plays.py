@@ -27,6 +27,7 @@ QUICK_CHECKS = (
 
 PLAYS = {
     "add-dataset": SkillTask("add-dataset/1", {"sums": None}),
+    "add-environment": SkillTask("add-environment/1", {"corner-shop": "till"}),
     "add-model": SkillTask(
         "add-model/1",
         {"granite": "llama", "my-llm": None, "families.json": None},
@@ -91,6 +92,7 @@ PLAYS = {
 }
 NEEDED = {
     "add-dataset": "areal-new dataset trivia --from rows.jsonl    ",
+    "add-environment": "areal-new environment number-game --style text --no-test",
     "add-model": "areal-new model granite        ",
     "add-reward": "areal-new reward letters --style choice --letters A-E\n",
     "add-unit-tests": "Put the file where the code is mirrored",
