@@ -23,7 +23,7 @@ COMMANDS: Final[dict[str, str]] = {
     "config": "print a JSON schema or a reference of all configuration keys",
     "demo": "learn something by RL on this machine, from nothing, in about a minute",
     "doctor": "name causes of what went wrong in a run, with evidence",
-    "env": "check that an environment keeps its contract",
+    "env": "check that an environment keeps its contract, or serve it over HTTP",
     "eval": "evaluate a checkpoint or a run on named sets of rows",
     "export": "write a recovery checkpoint of a run as a Hugging Face folder",
     "gateway": "serve a model to agents over the APIs of OpenAI and Anthropic, and keep what they sampled",

@@ -17,6 +17,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from areal.api import FaultError, FaultKind, UsageError
+from areal.environment.http_host import HttpEnvironments
 from areal.environment.registry import create_factory
 from areal.environment.subprocess_host import EnvironmentProcess
 from areal.environment.watchdog import LoopWatchdog
@@ -38,8 +39,11 @@ _T = TypeVar("_T")
 class EnvironmentHost(Protocol):
     """Opens environments somewhere, and ends them."""
 
-    async def open(self) -> Environment:
-        """Return an environment for one episode."""
+    async def claim(self) -> Callable[[], Awaitable[Environment]]:
+        """Wait until an environment may begin, and return what opens it. Not limited: a host has its own limits.
+
+        Raises FaultError when it has waited too long, or lost its server.
+        """
         ...
 
     async def release(self, environment: Environment, *, broken: bool) -> bool:
@@ -128,8 +132,9 @@ class EnvironmentPool:
             self._loop, self._slots = loop, asyncio.Semaphore(self._config.max_environments)
         waited_from = monotonic()
         async with self._slots:
+            open_one = await self._host.claim()
             stats.record("environment/wait_seconds", monotonic() - waited_from)
-            opened = await guarded(self._name, "create", self._host.open(), self._config.reset_seconds)
+            opened = await guarded(self._name, "create", open_one(), self._config.reset_seconds)
             environment = HostedEnvironment(opened, self._name, self._config)
             try:
                 yield environment
@@ -165,7 +170,10 @@ class _InProcess:
         self._factory, self._config = create_factory(name, options), config
         self._watchdog = LoopWatchdog(name, block_seconds=config.block_seconds)
 
-    async def open(self) -> Environment:
+    async def claim(self) -> Callable[[], Awaitable[Environment]]:
+        return self._open
+
+    async def _open(self) -> Environment:
         return _WatchedEnvironment(self._factory.create(), self._watchdog)
 
     async def release(self, environment: Environment, *, broken: bool) -> bool:
@@ -203,7 +211,10 @@ class _InSubprocesses:
         self._name, self._options, self._config = name, options, config
         self._idle: list[EnvironmentProcess] = []
 
-    async def open(self) -> Environment:
+    async def claim(self) -> Callable[[], Awaitable[Environment]]:
+        return self._open
+
+    async def _open(self) -> Environment:
         while self._idle:
             process = self._idle.pop()
             if process.is_alive:
@@ -228,6 +239,8 @@ class _InSubprocesses:
 
 
 def _host(name: str, options: Mapping[str, Any], config: HostConfig) -> EnvironmentHost:
+    if config.kind == "http":
+        return HttpEnvironments(name, options, config)
     return _InSubprocesses(name, options, config) if config.kind == "subprocess" else _InProcess(name, options, config)
 
 

@@ -1,10 +1,12 @@
-"""The records of `areal.api.environment` as plain JSON values and back, for environments in other processes.
+"""The records of `areal.api.environment` as plain JSON values and back, for environments in other places.
 
 What comes back is checked here once: roles, texts, tools, numbers. Images do not travel.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ActionCall, AssistantTurn, StepResult, TurnObservation
@@ -12,6 +14,10 @@ from areal.api import ActionCall, AssistantTurn, StepResult, TurnObservation
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+PROTOCOL: Final = 1
+"""Version of what `areal.environment.server` and `areal.environment.http_host` say to each other."""
+MIN_KEY_CHARACTERS: Final = 32
+"""Of a key that lets others use environments."""
 ROLES: Final = frozenset({"system", "user", "assistant", "tool"})
 
 
@@ -37,6 +43,9 @@ def checked_result(result: object) -> StepResult:
     if not isinstance(result, StepResult):
         raise TypeError(f"returned {type(result).__name__}, expected areal.api.StepResult")
     checked_observation(result.observation)
+    for name, value in result.info.items():
+        if not isinstance(name, str) or not isinstance(value, (bool, int, float)) or not math.isfinite(value):
+            raise ValueError(f"info has {name!r:.60}: {value!r:.60}, expected names and finite numbers")
     return result
 
 
@@ -70,11 +79,34 @@ def result_from_plain(plain: Mapping[str, Any]) -> StepResult:
     """Inverse of `result_to_plain`; checked."""
     return StepResult(
         observation=observation_from_plain(plain["observation"]),
-        reward=float(plain["reward"]),
-        terminated=bool(plain["terminated"]),
-        truncated=bool(plain["truncated"]),
+        reward=plain["reward"],
+        terminated=_flag(plain, "terminated"),
+        truncated=_flag(plain, "truncated"),
         info=dict(plain["info"]),
     )
+
+
+def _flag(plain: Mapping[str, Any], name: str) -> bool:
+    if not isinstance(plain[name], bool):
+        raise TypeError(f"{name} is {plain[name]!r:.60}, expected true or false")
+    return plain[name]
+
+
+def read_json(text: bytes) -> Any:
+    """Return the value of a JSON text. Raises ValueError for what is none, NaN and infinity included."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is that of this machine alone."""
+    return host in {"127.0.0.1", "::1", "localhost"}
 
 
 def turn_to_plain(turn: AssistantTurn) -> dict[str, Any]:

@@ -102,6 +102,8 @@ class _MisbehavingEpisode(CounterEpisode):
             os.write(1, b"noise on standard output\n")
         if self.what == "nan":
             return StepResult(observation=said("?"), reward=float("nan"))
+        if self.what == "number":
+            return StepResult(observation=said("?"), info={"speed": "high"})
         if self.what == "role":
             return StepResult(observation=said("?", role="narrator"))
         if self.what == "none":
