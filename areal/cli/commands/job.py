@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> Report:
     if arguments.action == "list":
         return list_jobs(arguments.directory)
     if not arguments.name:
-        raise UsageError(f"areal job {arguments.action} needs a name", fix="see `areal job list`")
+        raise UsageError(f"areal job {arguments.action} needs a name", where="NAME", fix="see `areal job list`")
     folder, plan, backend = find_job(arguments.name, arguments.directory.absolute())
     if arguments.action == "logs":
         reader = LogReader(folder, plan, role=arguments.role, index=arguments.index)

@@ -71,13 +71,18 @@ def run(arguments: argparse.Namespace) -> Report:
     from areal.infra.launch.config import LaunchConfig
 
     if arguments.on is not None:
-        raise UsageError("--on needs a configuration; write areal launch run.yaml --on slurm")
+        raise UsageError("--on needs a configuration", where="--on", fix="write areal launch run.yaml --on slurm")
     if not program:
-        raise UsageError("no program given; write it after --, e.g. areal launch --ranks 2 -- areal train run.yaml")
+        raise UsageError(
+            "no program given", where="PROGRAM",
+            fix="write it after --, e.g. areal launch --ranks 2 -- areal train run.yaml",
+        )  # fmt: skip
     if shutil.which(program[0]) is None:
-        raise UsageError(f"program {program[0]!r} not found; give a path, or a name that is on PATH")
+        raise UsageError(
+            f"program {program[0]!r} not found", where="PROGRAM", fix="give a path, or a name that is on PATH"
+        )
     if arguments.ranks < 1:
-        raise UsageError(f"--ranks is {arguments.ranks}, expected at least 1")
+        raise UsageError(f"--ranks is {arguments.ranks}, expected at least 1", where="--ranks", fix="give 1 or more")
     config = LaunchConfig(
         num_ranks=arguments.ranks,
         max_restarts=arguments.max_restarts,
@@ -142,6 +147,7 @@ def plan_of(path: Path, overrides: list[str]) -> Plan:
     facts = RunFacts(
         config=str(path.absolute()),
         overrides=tuple(word for word in overrides if not word.startswith("job.")),
+        content=source.dump_yaml(config),
         world_size=1 if dims is None else (dims.world_size if dims.dp_shard > 0 else None),
         uses_servers=isinstance(config, PPOConfig) and config.rollout.engine == "vllm",
         python=sys.executable,

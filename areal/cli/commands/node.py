@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace) -> Report:
     if not 0 <= node < plan.role(arguments.role).num_nodes:
         raise UsageError(
             f"--node is {node}, and role {arguments.role} has {plan.role(arguments.role).num_nodes} nodes",
+            where="--node",
             fix="give --node, from 0",
         )
     from areal.infra.jobs.node import NodeRunner

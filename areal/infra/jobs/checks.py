@@ -53,8 +53,10 @@ class RunFacts:
     """What of a run matters to its job."""
 
     config: str
-    """Absolute path of its configuration; empty without one."""
+    """Absolute path of its configuration, and with which overrides it was resolved; for people."""
     overrides: tuple[str, ...] = ()
+    content: str = ""
+    """The resolved configuration as YAML, which the job's processes read; empty without one."""
     world_size: int | None = None
     """Ranks that archon.parallel asks for; None takes any number, 1 without archon."""
     uses_servers: bool = False
@@ -172,7 +174,7 @@ def _roles(job: JobConfig, run: RunFacts) -> Iterator[tuple[str, str, str]]:
     trainer = job.roles.get("trainer")
     count = 1 if trainer is None else trainer.count
     own = trainer is not None and bool(trainer.command)
-    if not own and not run.config:
+    if not own and not run.content:
         yield "roles.trainer.command", "is needed without a configuration of a run", "name a program"
     if not own and run.world_size is not None and count != run.world_size:
         yield (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from areal.api import ConfigError
 from areal.infra.jobs.checks import RunFacts, find_problems, message_of
 from areal.infra.jobs.config import RoleConfig
-from areal.infra.jobs.plan import Given, Plan, PlannedProcess, PlannedRole
+from areal.infra.jobs.plan import CONFIG_FILE, Given, Plan, PlannedProcess, PlannedRole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,16 +40,16 @@ def compile_plan(job: JobConfig, run: RunFacts, environment: Mapping[str, str], 
             problems=[problem.as_mapping() for problem in problems],
         )
     roles = {TRAINER: RoleConfig()} | dict(job.roles)
-    num_servers = roles["server"].count if "server" in roles else 0
+    folder = str(Path(run.working_folder, job.directory, job.name))
     return Plan(
         id=id or secrets.token_hex(6),
         name=job.name,
         backend=job.backend,
-        folder=str(Path(run.working_folder, job.directory, job.name)),
+        folder=folder,
         working_folder=run.working_folder,
         python=run.python,
         version=run.version,
-        roles=tuple(_role(name, roles[name], run, num_servers) for name in _ORDER if name in roles),
+        roles=tuple(_role(name, roles, run, str(Path(folder, CONFIG_FILE))) for name in _ORDER if name in roles),
         environment=dict(job.environment),
         passed=job.pass_environment,
         secrets=job.secrets,
@@ -62,21 +62,25 @@ def compile_plan(job: JobConfig, run: RunFacts, environment: Mapping[str, str], 
         grace_seconds=job.grace_seconds,
         keep_logs=job.keep_logs,
         network=asdict(job.network),
+        config=run.content,
+        config_source=(run.config, *run.overrides) if run.content else (),
         slurm={**asdict(job.slurm), "extra": list(job.slurm.extra)} if job.backend == "slurm" else {},
         ray=asdict(job.ray) if job.backend == "ray" else {},
     )
 
 
-def _role(name: str, role: RoleConfig, run: RunFacts, num_servers: int) -> PlannedRole:
+def _role(name: str, roles: Mapping[str, RoleConfig], run: RunFacts, config: str) -> PlannedRole:
+    """config: where its processes find the resolved configuration; the file it came from may change meanwhile."""
+    role, num_servers = roles[name], roles["server"].count if "server" in roles else 0
     given: tuple[Given, ...] = ()
     command = role.command
     if not command and name == TRAINER:
-        command = (run.python, "-m", "areal", "train", run.config, *run.overrides)
+        command = (run.python, "-m", "areal", "train", config)
         if run.uses_servers and num_servers:
             command = (*command, f"servers.num_servers={num_servers}")
             given = _DIRECTORY
     elif not command:
-        command = (run.python, "-m", "areal", "serve", run.config, *run.overrides)
+        command = (run.python, "-m", "areal", "serve", config)
         options = {"--host=": "address", "--port=": "port", "--name=": "name", "--ready-file=": "ready_file",
                    "--folder=": "folder"}  # fmt: skip
         given = (*_DIRECTORY, *(Given(prefix=prefix, value=value) for prefix, value in options.items()))
@@ -111,6 +115,9 @@ def describe(plan: Plan) -> str:
             span = str(indices[0]) if len(indices) == 1 else f"{indices[0]}-{indices[-1]}"
             lines.append(f"{role.name:<8} {node:>4}  {span:>9}  {each}")
     lines.append("")
+    if plan.config:
+        path = str(Path(plan.folder, CONFIG_FILE))
+        lines.append(f"configuration: {_quoted(path)}, resolved from {' '.join(map(_quoted, plan.config_source))}")
     for role in plan.roles:
         words = [*role.command, *(f"{one.prefix}<{one.value}>" for one in role.given)]
         lines.append(f"{role.name}: {' '.join(map(_quoted, words))}")

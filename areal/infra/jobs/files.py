@@ -1,7 +1,7 @@
 """The folder of a job: its plan, its state, its private file, and where logs go.
 
-    plan.json      what is to run                      private.json   key, secrets and passed variables, mode 0600;
-                                                       job.key has the key alone
+    plan.json      what is to run; run.yaml has the    private.json   key, secrets and passed variables, mode 0600;
+                   resolved configuration of the run   job.key has the key alone
     job.json       what became of it so far            meet.json      where runners meet, mode 0600
     cancel         somebody asked it to end            logs/          life-0000/ and start-0000-<incarnation>/
     earlier/       logs of earlier submissions         status/        a file per runner: its true exit code
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import BusyError, CheckpointError, UsageError
+from areal.infra.jobs.plan import CONFIG_FILE
 from areal.infra.jobs.plan import FILE as PLAN_FILE
 from areal.utils.atomic import atomic_write
 
@@ -85,14 +86,14 @@ class JobFolder:
         return self.logs / f"life-{number:04d}"
 
     def prepare(self, plan: Plan, environment: Mapping[str, str]) -> None:
-        """Write plan and private file. Raises CheckpointError when the folder cannot be written."""
+        """Write plan, configuration and private file. Raises CheckpointError when the folder cannot be written."""
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.path.chmod(0o700)  # it may have been there
             self._set_logs_aside(plan.keep_logs)
             for folder in (self.logs, self.path / "status"):
                 folder.mkdir(exist_ok=True)
-            stale = [self.path / name for name in ("cancel", "meet.json", "job.json")]
+            stale = [self.path / name for name in ("cancel", "meet.json", "job.json", CONFIG_FILE)]
             for path in (*stale, *(self.path / "status").glob("*.json")):
                 path.unlink(missing_ok=True)
             private: dict[str, Any] = {
@@ -102,10 +103,14 @@ class JobFolder:
             }
             self.write_private("private.json", json.dumps(private))
             self.write_private(KEY_FILE, private["key"])
+            if plan.config:
+                self.write_private(CONFIG_FILE, plan.config)
             atomic_write(self.plan_path, plan.to_json())
         except OSError as error:
             raise CheckpointError(
-                f"cannot write the job's folder {self.path}: {error}; choose job.directory"
+                f"cannot write the job's folder {self.path}: {error}",
+                where=str(self.path),
+                fix="choose another job.directory",
             ) from error
 
     def _set_logs_aside(self, keep: int) -> None:
@@ -134,11 +139,22 @@ class JobFolder:
         path = self.path / "private.json"
         try:
             if path.stat().st_mode & 0o077:
-                raise UsageError(f"{path} can be read by others; remove the job's folder and submit again")
+                raise UsageError(
+                    f"{path} can be read by others", where=str(path), fix="remove the job's folder and submit again"
+                )
             data = json.loads(path.read_text(encoding="utf-8"))
             return Private(key=data["key"].encode(), secrets=data["secrets"], passed=data["passed"])
         except (OSError, KeyError, ValueError) as error:
-            raise UsageError(f"cannot read {path}: {error}; is job.directory seen by this node?") from error
+            raise UsageError(
+                f"cannot read {path}: {error}", where=str(path), fix="see that this node sees job.directory"
+            ) from error
+
+    def holds_configuration(self, plan: Plan) -> bool:
+        """Return whether run.yaml is what the plan says, where the plan has a configuration."""
+        try:
+            return not plan.config or (self.path / CONFIG_FILE).read_text(encoding="utf-8") == plan.config
+        except (OSError, UnicodeDecodeError):
+            return False
 
     def state(self) -> dict[str, Any]:
         """Return job.json; empty without one."""
@@ -215,6 +231,6 @@ class JobFolder:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
             yield
         except BlockingIOError:
-            raise BusyError(busy) from None
+            raise BusyError(busy, where=str(self.path / name), fix="wait until it has ended") from None
         finally:
             os.close(descriptor)

@@ -48,7 +48,11 @@ class LocalBackend:
     def check(self, plan: Plan) -> None:
         """See `JobBackend.check`."""
         if plan.runtime != "none" and shutil.which(plan.runtime) is None:
-            raise UsageError(f"job.runtime is {plan.runtime}, and there is no program {plan.runtime} here")
+            raise UsageError(
+                f"job.runtime is {plan.runtime}, and there is no program {plan.runtime} here",
+                where="job.runtime",
+                fix=f"install {plan.runtime}, or choose another runtime",
+            )
         deal(plan, visible_devices(os.environ))
 
     def launch(self, plan: Plan, folder: JobFolder, stop: StopRequest, show: Callable[[str], None]) -> JobOutcome:
@@ -96,7 +100,9 @@ class LocalBackend:
         while self.state(plan, folder) != "gone":
             if time.monotonic() > deadline:
                 raise UsageError(
-                    f"the launch of {plan.name} (pid {pid} on {host}) did not end", fix=f"end it there: kill -9 {pid}"
+                    f"the launch of {plan.name} (pid {pid} on {host}) did not end",
+                    where=str(folder.path),
+                    fix=f"end it there: kill -9 {pid}",
                 )
             time.sleep(_POLL_SECONDS)
 

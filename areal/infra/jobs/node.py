@@ -30,6 +30,7 @@ from areal.infra.jobs.compile import TRAINER
 from areal.infra.jobs.conductor import Conductor
 from areal.infra.jobs.files import JobFolder, Redactor
 from areal.infra.jobs.order import JOB, LOST, MISMATCH, ORDER, RUNNER, SERVICE, Order, RunnerReport
+from areal.infra.jobs.plan import CONFIG_FILE
 from areal.infra.jobs.surroundings import choose_port, node_environment, use_environment
 from areal.infra.jobs.work import FAILURE_GRACE_SECONDS, NodeContext, RankWork, ServiceWork
 from areal.utils.logging import getLogger
@@ -80,6 +81,9 @@ class NodeRunner:
     def _run(self, stop: StopRequest) -> tuple[int, str]:
         if self._version != self._plan.version:
             return MISMATCH, f"areal {self._version} here, {self._plan.version} where the job was submitted"
+        if not self._folder.holds_configuration(self._plan):
+            path = self._folder.path / CONFIG_FILE
+            return MISMATCH, f"{path} is not the configuration that was submitted; submit the job again to change it"
         private = self._folder.private()
         kept = node_environment(os.environ)
         use_environment({

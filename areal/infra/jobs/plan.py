@@ -8,15 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from areal.api import ConfigError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 SCHEMA: Final = 1
 FILE: Final = "plan.json"
+CONFIG_FILE: Final = "run.yaml"
+"""What processes of areal read: the configuration as it was resolved when the job was submitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +105,10 @@ class Plan:
     grace_seconds: float
     keep_logs: int
     network: dict[str, Any]
+    config: str = ""
+    """Content of run.yaml: the whole configuration of the run, overrides included; empty without one."""
+    config_source: tuple[str, ...] = ()
+    """The file it was resolved from and the overrides, for people; no process of the job reads them."""
     slurm: dict[str, Any] = field(default_factory=dict)
     ray: dict[str, Any] = field(default_factory=dict)
     schema: int = SCHEMA
@@ -124,7 +128,12 @@ class Plan:
         for role in self.roles:
             if role.name == name:
                 return role
-        raise ConfigError(f"the plan has no role {name!r}; it has {', '.join(role.name for role in self.roles)}")
+        known = ", ".join(role.name for role in self.roles)
+        raise ConfigError(
+            f"the plan has no role {name!r}; it has {known}",
+            where=str(Path(self.folder, FILE)),
+            fix=f"name one of {known}",
+        )
 
     def to_json(self) -> str:
         """Return the content of plan.json."""
@@ -141,7 +150,11 @@ def read_plan(path: Path) -> Plan:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["schema"] != SCHEMA:
-            raise ConfigError(f"{path} has schema {data['schema']}, expected {SCHEMA}; submit it with this version")
+            raise ConfigError(
+                f"{path} has schema {data['schema']}, expected {SCHEMA}",
+                where=str(path),
+                fix="submit the job with this version of areal",
+            )
         roles = tuple(
             PlannedRole(
                 **{
@@ -154,9 +167,15 @@ def read_plan(path: Path) -> Plan:
             for role in data["roles"]
         )
         setup = tuple(tuple(words) for words in data["setup"])
-        lists = {name: tuple(data[name]) for name in ("passed", "secrets", "mounts")}
+        lists = {name: tuple(data[name]) for name in ("passed", "secrets", "mounts", "config_source") if name in data}
         return Plan(**{**data, **lists, "roles": roles, "setup": setup})
     except OSError as error:
-        raise ConfigError(f"cannot read the plan {path}: {error}; is the folder seen by this node?") from error
+        raise ConfigError(
+            f"cannot read the plan {path}: {error}",
+            where=str(path),
+            fix="see that this node sees the folder of the job",
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is not a plan of a job: {error}") from error
+        raise ConfigError(
+            f"{path} is not a plan of a job: {error!r}", where=str(path), fix="submit the job again"
+        ) from error

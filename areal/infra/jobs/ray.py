@@ -57,7 +57,9 @@ class RayBackend:
     def check(self, plan: Plan) -> None:
         """See `JobBackend.check`. Connects to the cluster, and stays connected."""
         if importlib.util.find_spec("ray") is None:
-            raise UsageError("Ray is not installed here", fix="pip install 'areal[ray]'; --dry-run needs no Ray")
+            raise UsageError(
+                "Ray is not installed here", where="job.backend", fix="pip install 'areal[ray]'; --dry-run needs no Ray"
+            )
         _connect(plan)
         _refuse_what_never_fits(plan)
 
@@ -120,6 +122,7 @@ def _connect(plan: Plan) -> None:
     except (ConnectionError, RuntimeError) as error:
         raise UsageError(
             f"job.ray.address is {plan.ray['address']}, and no cluster answers there: {error}",
+            where="job.ray.address",
             fix="start one (ray start --head), give HOST:PORT, or use local",
         ) from error
     finally:
@@ -141,6 +144,7 @@ def _refuse_what_never_fits(plan: Plan) -> None:
             raise UsageError(
                 f"role {role.name} needs {role.num_nodes} nodes with {_resources(bundle)} each; {fitting} of "
                 f"{len(nodes)} could ever have that:\n" + "\n".join(rows),
+                where=f"job.roles.{role.name}",
                 fix=f"change count, per_node or the needs of job.roles.{role.name}, or add nodes",
             )
 
@@ -208,7 +212,11 @@ def _wait_until_placed(plan: Plan, folder: JobFolder, groups: dict[str, Any], st
         wanted = "; ".join(f"{name}: {_resources(bundle_of(plan, plan.role(name)))}" for name in missing.values())
         text = f"waiting for {wanted} per node; free in the whole cluster: {_resources(ray.available_resources())}"
         if missing and time.monotonic() - begun > plan.ray["place_seconds"]:
-            raise EngineError(f"not placed within {plan.ray['place_seconds']:g} s: {text}", fix="wait, or ask for less")
+            raise EngineError(
+                f"not placed within {plan.ray['place_seconds']:g} s: {text}",
+                where="job.ray.place_seconds",
+                fix="wait longer, or ask for less",
+            )
         if missing and time.monotonic() - reminded > _REMIND_SECONDS:
             reminded = time.monotonic()
             _logger.warning("%s", text)

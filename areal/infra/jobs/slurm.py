@@ -93,6 +93,7 @@ class SlurmBackend:
         if missing:
             raise UsageError(
                 f"there is no {', '.join(missing)} here: this machine does not belong to a Slurm cluster",
+                where="job.backend",
                 fix="submit from a login node; --dry-run needs no Slurm",
             )
 
@@ -104,7 +105,11 @@ class SlurmBackend:
         if done.returncode:
             reason = (done.stderr or done.stdout).strip()
             folder.set_state("refused", reason)
-            raise UsageError(f"sbatch refused the job: {reason}", fix="see `sinfo` and the script in the job's folder")
+            raise UsageError(
+                f"sbatch refused the job: {reason}",
+                where=str(folder.path),
+                fix="see `sinfo` and the script in the job's folder",
+            )
         identity = done.stdout.strip().partition(";")[0]
         folder.set_state("submitted", identity=identity)
         return JobOutcome(exit_code=0, text=f"submitted {plan.name} as job {identity}", identity=identity)
@@ -136,7 +141,11 @@ class SlurmBackend:
             return
         user, name, state = found[0].split("|")
         if (user, name) != (getpass.getuser(), plan.name):
-            raise UsageError(f"job {identity} is {name} of {user}, and not {plan.name} of {getpass.getuser()}")
+            raise UsageError(
+                f"job {identity} is {name} of {user}, and not {plan.name} of {getpass.getuser()}",
+                where=str(folder.path),
+                fix="see `squeue --me`; nothing was cancelled",
+            )
         if state == "RUNNING":
             _ask("scancel", "--signal=TERM", identity)
             if self._gone_within(plan.grace_seconds + _CLEAN_UP_SECONDS, identity):
@@ -144,7 +153,9 @@ class SlurmBackend:
                 return
         _ask("scancel", identity)
         if not self._gone_within(_CLEAN_UP_SECONDS * 2, identity):
-            raise EngineError(f"job {identity} does not end; see `squeue --jobs {identity}`")
+            raise EngineError(
+                f"job {identity} does not end", where=str(folder.path), fix=f"see `squeue --jobs {identity}`"
+            )
         _end_state(folder)
 
     def _gone_within(self, seconds: float, identity: str) -> bool:

@@ -43,6 +43,7 @@ def _require_ended(folder: JobFolder) -> None:
     if said != "gone":
         raise BusyError(
             f"job {before.name} in {folder.path} has not ended (state {state}, {before.backend} says {said})",
+            where=str(folder.path),
             fix=f"wait, or `areal job cancel {before.name} --directory {folder.path.parent}`",
         )
 
@@ -52,7 +53,9 @@ def find_job(name: str, directory: Path) -> tuple[JobFolder, Plan, JobBackend]:
     folder = JobFolder(directory / name)
     if not NAME.fullmatch(name) or not folder.plan_path.exists():
         raise UsageError(
-            f"there is no job {name!r} in {directory}", fix=f"see `areal job list --directory {directory}`"
+            f"there is no job {name!r} in {directory}",
+            where=str(directory),
+            fix=f"see `areal job list --directory {directory}`",
         )
     plan = read_plan(folder.plan_path)
     return folder, plan, get_backend(plan.backend)

@@ -51,6 +51,7 @@ def deal_devices(role: PlannedRole, devices: list[str]) -> list[str]:
         raise ConfigError(
             f"role {role.name} needs {needed} devices on this node ({role.per_node} processes with {role.gpus}), and "
             f"the scheduler gave {len(devices)}: {','.join(devices) or 'none'}",
+            where=f"job.roles.{role.name}",
             fix=f"lower job.roles.{role.name}.gpus or per_node, or ask for other nodes",
         )
     if role.name == "trainer":
@@ -73,6 +74,7 @@ def choose_port(host: str, ports: str) -> int:
     if low <= last and first <= high:
         raise ConfigError(
             f"job.network.master_ports is {ports}, and the kernel hands out {first}-{last} to anybody who connects",
+            where="job.network.master_ports",
             fix="choose ports outside of that range",
         )
     for port in range(low, high + 1):
@@ -83,7 +85,11 @@ def choose_port(host: str, ports: str) -> int:
             except OSError:
                 continue
             return port
-    raise EngineError(f"all ports of {host} in job.network.master_ports ({ports}) are taken", fix="widen the range")
+    raise EngineError(
+        f"all ports of {host} in job.network.master_ports ({ports}) are taken",
+        where="job.network.master_ports",
+        fix="widen the range",
+    )
 
 
 def use_environment(environment: Mapping[str, str]) -> None:

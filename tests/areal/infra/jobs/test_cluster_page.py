@@ -37,8 +37,12 @@ def test_the_page_shows_what_the_dry_run_prints(backend):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples" / "cluster").glob("*.yaml")), ids=lambda path: path.stem)
 @pytest.mark.parametrize("backend", ["local", "slurm", "ray"])
-def test_examples_compile_for_every_backend(path, backend):
-    plan = plan_of(path, [f"job.backend={backend}"])
+def test_examples_compile_for_every_backend(path, backend, tmp_path):
+    words = [f"job.backend={backend}", "seed=7"]
+    plan = plan_of(path, words)
+    copy = tmp_path / "run.yaml"
+    copy.write_text(plan.config)
+    assert load_config(copy).config == load_config(path, words).config
     assert len(plan.role("trainer").processes) == load_config(path).config.archon.parallel.world_size
 
 

@@ -55,6 +55,15 @@ def test_a_runner_of_another_version_starts_nothing(prepared, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_runner_starts_nothing_with_another_configuration_than_was_submitted(prepared, tmp_path):
+    plan = prepared(config="seed: 1\n")
+    Path(plan.folder, "run.yaml").write_text("seed: 2\n")
+    done, status = run_node(plan, "--node", "0")
+    assert done.returncode == status["exit_code"] == 78
+    assert "run.yaml is not the configuration that was submitted" in status["text"]
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_runner_that_does_not_see_the_file_of_the_first_one_says_so(prepared):
     plan = prepared()
     done, status = run_node(plan, "--node", "1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -14,12 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from areal.api import ConfigError
+import areal.cli.commands
+import areal.infra.jobs
+from areal.api import ArealError, ConfigError
 from areal.infra.jobs.backend import get_backend
 from areal.infra.jobs.checks import RunFacts, find_problems
 from areal.infra.jobs.compile import compile_plan, describe
 from areal.infra.jobs.config import JobConfig, NetworkConfig, RayConfig, RoleConfig, SlurmConfig
-from areal.infra.jobs.files import Redactor
+from areal.infra.jobs.files import JobFolder, Redactor
 from areal.infra.jobs.plan import read_plan
 from areal.infra.jobs.slurm import script
 
@@ -27,6 +30,7 @@ GOLDEN = Path(__file__).with_name("golden")
 FACTS = RunFacts(
     config="/shared/gsm8k.yaml",
     overrides=("actor.lr=1e-5", "experiment_name=it's $(me)"),
+    content="kind: rl\nexperiment_name: it's $(me)\n",
     world_size=16,
     uses_servers=True,
     python="/shared/env/bin/python",
@@ -92,6 +96,44 @@ def test_a_plan_is_read_as_it_was_written_and_holds_no_secret(tmp_path):
     (tmp_path / "plan.json").write_text(plan.to_json())
     assert read_plan(tmp_path / "plan.json") == plan
     assert ENVIRONMENT["WANDB_API_KEY"] not in plan.to_json()
+
+
+def test_the_folder_of_a_job_gets_the_resolved_configuration_and_knows_when_it_is_another(tmp_path):
+    plan = replace(compiled(JOB, "local"), folder=str(tmp_path / "gsm8k-a"))
+    folder = JobFolder(tmp_path / "gsm8k-a")
+    assert not folder.holds_configuration(plan)
+    folder.prepare(plan, ENVIRONMENT)
+    path = tmp_path / "gsm8k-a" / "run.yaml"
+    assert (path.read_text(), path.stat().st_mode & 0o777) == (FACTS.content, 0o600)
+    assert folder.holds_configuration(plan)
+    path.write_text(FACTS.content + "seed: 2\n")
+    assert not folder.holds_configuration(plan)
+    folder.prepare(replace(plan, config=""), ENVIRONMENT)
+    assert not path.exists()
+
+
+def test_a_plan_depends_on_the_content_of_the_configuration():
+    other = compile_plan(JOB, replace(FACTS, content="kind: rl\n"), ENVIRONMENT, id="0123456789ab")
+    same = compile_plan(JOB, FACTS, ENVIRONMENT, id="0123456789ab")
+    assert same.digest == compile_plan(JOB, FACTS, ENVIRONMENT, id="0123456789ab").digest != other.digest
+
+
+def errors_of(path):
+    """Yield (line, keywords) of each raise of an error of ours in a file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        call = node.exc if isinstance(node, ast.Raise) else None
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            found = getattr(areal.api, call.func.id, None)
+            if isinstance(found, type) and issubclass(found, ArealError):
+                yield f"{path.name}:{node.lineno}", {word.arg for word in call.keywords}
+
+
+def test_every_error_of_jobs_says_where_and_what_to_do():
+    commands = Path(areal.cli.commands.__file__).parent
+    files = [*Path(areal.infra.jobs.__file__).parent.glob("*.py"), *map(commands.joinpath, ("job.py", "launch.py"))]
+    found = [error for path in [*files, commands / "node.py"] for error in errors_of(path)]
+    assert len(found) > 20
+    assert [line for line, words in found if not {"where", "fix"} <= words] == []
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"schema": 1}', '{"schema": 2}', "[]", '{"schema": 1, "roles": [3]}'])

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 
 import pytest
+import yaml
+
+from areal.trainer.configuration.source import load_config
 
 
 def eventually(condition, seconds=30.0):
@@ -76,6 +80,25 @@ def test_a_rank_that_dies_ends_its_start_and_all_start_again_while_services_stay
     assert failed["rank"] == 1
     assert "no GPU" in failed["tail"]
     assert eventually(lambda: not job.left()), job.left()
+
+
+def test_an_edit_of_the_configuration_after_submission_changes_nothing(launch_file, tmp_path):
+    path = tmp_path / "run.yaml"
+    edit = f"open({str(path)!r}, 'w').write('model: {{path: /second/model}}')"
+    job = {
+        "name": "j1",
+        "directory": str(tmp_path / "jobs"),
+        "setup": [[sys.executable, "-c", edit]],
+        "roles": {"trainer": {"count": 1}},
+    }
+    path.write_text(yaml.safe_dump({"kind": "rl", "model": {"path": "/first/model"}, "job": job}))
+    launched = launch_file(path)
+    assert launched.wait() == 2, launched.said()
+    assert path.read_text() == "model: {path: /second/model}"
+    rank = next(launched.folder.logs.glob("start-*/rank-0.log")).read_text()
+    assert "/first/model" in rank
+    assert "/second/model" not in rank
+    assert load_config(launched.folder.path / "run.yaml").config.model.path == "/first/model"
 
 
 @pytest.mark.exhaustive
