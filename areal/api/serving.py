@@ -133,6 +133,18 @@ class WeightManifest:
     """Identity of the base this goes on top of; empty when it is whole."""
     changes: tuple[LowRankChange, ...] = ()
     """What becomes of tensors of the base; the others stay."""
+    keep: bool = False
+    """Whether servers keep the version, so that a later one may go on top of it."""
+    since: str = ""
+    """Identity of the kept version that this one goes on top of; empty when all tensors travel."""
+    changed: tuple[str, ...] = ()
+    """With since, the tensors that travel; the others are those of that version."""
+
+    @property
+    def sent(self) -> tuple[TensorEntry, ...]:
+        """The tensors that travel."""
+        names = set(self.changed)
+        return tuple(entry for entry in self.entries if entry.name in names) if self.since else self.entries
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, as they travel to a server."""
@@ -147,6 +159,10 @@ class WeightManifest:
             content["identity"] = self.identity
         if self.base:
             content |= {"base": self.base, "changes": [asdict(change) for change in self.changes]}
+        if self.keep:
+            content["keep"] = True
+        if self.since:
+            content |= {"since": self.since, "changed": list(self.changed)}
         return content
 
     @classmethod
@@ -161,6 +177,9 @@ class WeightManifest:
             identity=value.get("identity", ""),
             base=value.get("base", ""),
             changes=tuple(LowRankChange(**item) for item in value.get("changes", ())),
+            keep=bool(value.get("keep", False)),
+            since=value.get("since", ""),
+            changed=tuple(value.get("changed", ())),
         )
 
 
@@ -181,6 +200,20 @@ class PublishedWeights:
     """Checkpoint-like folder with the tensors, for servers that load from disk by themselves; None without one."""
     base: PublishedWeights | None = None
     """What a server must have before it can take this; None when it is whole."""
+    delta: WeightManifest | None = None
+    """The same version for servers that keep the one before (`since`); None where all tensors have to travel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentWeights:
+    """What one worker of each server was sent."""
+
+    identity: str
+    """By which servers know the version, when they keep it; "" when they do not."""
+    num_bytes: int
+    """Of the tensors that travelled."""
+    skipped_bytes: int = 0
+    """Of those that the servers had."""
 
 
 class WeightCarrier(Protocol):
@@ -223,6 +256,10 @@ class WeightCarrier(Protocol):
 
         Raises EngineError when they do not take it.
         """
+        ...
+
+    def sent(self) -> SentWeights:
+        """Return what the last `send` that succeeded was."""
         ...
 
     def close(self) -> None:

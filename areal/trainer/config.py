@@ -352,6 +352,8 @@ class PPOConfig(RunConfig):
             raise ConfigError(
                 f"weights.carrier {self.weights.carrier} does not reach sglang servers; use shared_memory or disk"
             )
+        if name == "sglang" and self.weights.deltas:
+            raise ConfigError("weights.deltas does not fit sglang servers, which keep no version; set it to false")
         if name == "vllm" and self.weights.carrier == "shards":
             self._check_shards()
         if self.servers.sleep_level and self.rollout.max_head_offpolicyness:

@@ -10,6 +10,7 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import InferenceEngine, PaddedBatch
+from areal.infra.metrics import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,6 +46,13 @@ def lend_devices(config: PPOConfig, engine: InferenceEngine) -> None:
 
         assert isinstance(engine, ServerEngine), "every engine with servers is one"
         engine.sleep()
+
+
+def transfer_metrics(engine: InferenceEngine) -> dict[str, float]:
+    """Return what the last weight update sent; nothing for an engine in this process."""
+    stats = engine.stats()
+    found = {names.WEIGHTS_SENT: stats.get("sent_bytes"), names.WEIGHTS_SKIPPED: stats.get("skipped_bytes")}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _embedded(config: PPOConfig, actor: ServedPolicy, tokenizer: Any, version: int) -> InferenceEngine:

@@ -23,7 +23,7 @@ from areal.infra.rollout.episode import sample_id
 from areal.infra.rollout.executor import RolloutExecutor
 from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.trainer.assembly import build_seeded, load_states, steps_in_run, to_save, tokenizer_of
-from areal.trainer.inference import build_inference_engine, lend_devices
+from areal.trainer.inference import build_inference_engine, lend_devices, transfer_metrics
 from areal.trainer.learner import Policy, PolicyLearner
 from areal.trainer.policy_models import PolicyModels, build_models
 from areal.trainer.rank_group import RankGroup
@@ -213,6 +213,7 @@ class PPOTrainer:
             **metrics,
             **clock.split(),
             **rollout.metrics(),
+            **transfer_metrics(self.engine),
             **self._utilisation.metrics(
                 [len(item.tokens) for group in rollout.groups for item in group.trajectories],
                 clock.seconds("update"),

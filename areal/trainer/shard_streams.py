@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.api import ConfigError
+from areal.api import NO_VERSION, ConfigError
 from areal.engine.server.publishing import serving_tensors
 from areal.engine.train.ranks import box_of, local_data
 from areal.infra.weights.layout import Parameter, TransferUnit, merge_holdings, plan_stream
@@ -52,6 +52,8 @@ class RankStreams:
             max_collectors=config.collectors,
         )
         self._session = 0
+        self._handed_out: tuple[int, Mapping[str, str]] = (NO_VERSION, {})
+        """The version that was streamed last, and the digests of what this rank handed out of it."""
         self._links: GroupLinks | None = None
         self.store: Any = None
         """On rank 0, where the groups of the next stream meet."""
@@ -79,9 +81,14 @@ class RankStreams:
             name: OwnPart(tensor=local_data(tensor), bounds=_bounds(tensor), dtype=dtype)
             for name, (tensor, dtype) in self._actor.state.handed_out().items()
         }
-        outcome = ShardStream(self.model, parts, self._links, rank=rank, device=order.device).run()
+        version, digests = self._handed_out
+        # A rank that handed out another version than the workers keep hands out everything.
+        known = None if order.since == NO_VERSION else digests if order.since == version else {}
+        outcome = ShardStream(self.model, parts, self._links, rank=rank, device=order.device, known=known).run()
         if outcome.failure:
             self._links = None
+        else:
+            self._handed_out = (order.version, outcome.digests)
         return outcome
 
 

@@ -83,16 +83,17 @@ def views(buffer: Tensor, run: Iterable[Mapping[str, Any]]) -> list[Tensor]:
     """Return the tensors of one run as views into its uint8 buffer."""
     found, offset = [], 0
     for entry in run:
-        size = _num_bytes(entry)
+        size = entry_bytes(entry)
         piece = buffer[offset : offset + size].view(dtype_of(entry["dtype"]))
         found.append(piece.view(tuple(entry["shape"])))
         offset += _padded(entry)
     return found
 
 
-def _num_bytes(entry: Mapping[str, Any]) -> int:
+def entry_bytes(entry: Mapping[str, Any]) -> int:
+    """Return the bytes of the tensor that {"dtype", "shape", ...} describes."""
     return int(math.prod(entry["shape"])) * int(dtype_of(entry["dtype"]).itemsize)
 
 
 def _padded(entry: Mapping[str, Any]) -> int:
-    return -(-_num_bytes(entry) // _ALIGNMENT) * _ALIGNMENT
+    return -(-entry_bytes(entry) // _ALIGNMENT) * _ALIGNMENT

@@ -63,6 +63,8 @@ class Capabilities:
     """Whether its workers compare received weights with the manifest before they switch."""
     adapters: bool = False
     """Whether it accepts versions that are adapters on top of a base."""
+    deltas: bool = False
+    """Whether its workers keep the version in use, so that the next one may be sent as what differs."""
     base: str = ""
     """Identity of the base it already holds."""
     incarnation: str = ""

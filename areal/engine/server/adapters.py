@@ -53,6 +53,11 @@ class AdaptedWeights(Mapping[str, torch.Tensor]):
         return len(self._base)
 
     @property
+    def since(self) -> str:
+        """Identity of what only `changed` differ from."""
+        return self.identity
+
+    @property
     def changed(self) -> list[str]:
         """Names of tensors that differ from the base."""
         return list(self._changes)

@@ -162,7 +162,8 @@ class ServerEngine:
 
         generated_tokens: received. continued: calls cut by a weight update and continued. failed_calls: calls that
         failed; salvaged_tokens: kept from them. evictions, starts: of servers. published_bytes, stage_seconds,
-        switch_seconds, probe_abs_max: of the last weight update; base_bytes: sent once to each server.
+        switch_seconds, probe_abs_max: of the last weight update; base_bytes: sent once to each server. sent_bytes,
+        skipped_bytes: of that update, over all servers, each counted as one worker: what travelled, and what they had.
         parity_abs_max: largest difference found by parity checks.
         """
         servers = list(self._members.fleet.servers.values())

@@ -33,6 +33,10 @@ class Server:
     """Version of the weights in use; tokens labelled with it are verified."""
     base: str = ""
     """Identity of the base model it holds for adapters."""
+    kept: str = ""
+    """Identity of the version that its workers keep, on top of which the next one may be sent."""
+    staged: str = ""
+    """The same of the version that it has staged."""
     serving: bool = False
     """Whether it receives requests."""
     alive: bool = True

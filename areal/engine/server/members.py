@@ -257,6 +257,8 @@ class Members:
             await self._adapter.pause(self._client, url, capabilities=cut, timeout=timeout)
             await self._adapter.sleep(self._client, url, level=level, timeout=timeout)
             server.asleep = True
+            if level > 1:
+                server.kept = ""  # its weights are dropped: only a whole version brings them back
         except ServerError as error:
             self.evict(server, f"it does not sleep: {error}")
 

@@ -1,6 +1,6 @@
 """Receives and verifies weight versions inside a worker process of an inference server.
 
-Runs in the server's own environment, next to copies of `adapters`, `areal.utils.tensors` and
+Runs in the server's own environment, next to copies of `adapters`, `changes`, `areal.utils.tensors` and
 `areal.utils.process_groups`: standard library, torch and safetensors only. It stages and verifies; the worker
 puts the tensors into the model.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from areal.engine.server.adapters import AdaptedWeights
+from areal.engine.server.changes import KeptVersion
 from areal.utils.process_groups import broadcast, connect_store, hear, join_group
 from areal.utils.tensors import bucket_bytes, buckets, digests, dtype_name, listing_digest, views
 
@@ -62,7 +63,8 @@ class Lease:
 
 
 class WeightReceiver:
-    """Holds at most one staged version, verified against its manifest, and at most one base for adapters.
+    """Holds at most one staged version, verified against its manifest, and at most one base for adapters. The version
+    in use is kept where its manifest says so, and later ones may send only what differs from it.
 
     A base is kept after versions on top of it were used. If it comes from a lasting file it is memory-mapped and shared
     by all workers of a machine; otherwise it is a copy in host memory. Only the owner of the lease may stage.
@@ -72,7 +74,8 @@ class WeightReceiver:
         """Create a receiver. worker_index: among the workers of its server, from 0. device: that of this worker's
         model."""
         self._worker_index, self._device = worker_index, device
-        self._staged: tuple[int, Mapping[str, torch.Tensor]] | None = None
+        self._staged: tuple[dict[str, Any], Mapping[str, torch.Tensor]] | None = None
+        self._kept = KeptVersion()
         self.lease = Lease()
         self._base: dict[str, torch.Tensor] = {}
         self._identity = ""
@@ -102,36 +105,52 @@ class WeightReceiver:
                 f"version {manifest['version']} is adapters on top of base {manifest['base']}, but the base here is "
                 f"{self._identity or 'none'}"
             )
-        tensors = self._fetch(manifest, source)
-        if source["kind"] == "shards":
-            manifest = self._with_digests(manifest)
-        verify(manifest, tensors)
+        streamed = source["kind"] == "shards"
+        if manifest.get("since"):
+            self._require_kept(manifest | {"tensors": []} if streamed else manifest)
+        tensors = self._fetch(manifest if streamed else _travelling(manifest), source)
+        if streamed:
+            manifest = self._with_digests(manifest) | {"changed": list(tensors)}
+            if manifest.get("since"):
+                self._require_kept(manifest)
+        travelling = _travelling(manifest)
+        verify(travelling, tensors)
         # In the order of the manifest: a file has its own.
-        ordered = {entry["name"]: tensors[entry["name"]] for entry in manifest["tensors"]}
+        ordered = {entry["name"]: tensors[entry["name"]] for entry in travelling["tensors"]}
         if manifest.get("identity"):
             self._keep(manifest, ordered, lasting=source.get("lasting", source["kind"] != "file"))
             return
-        self._staged = (int(manifest["version"]), self._on_base(manifest, ordered))
+        self._staged = (manifest, self._on_base(manifest, ordered))
         self.lease.hear(owner)  # nobody else could be heard meanwhile
 
     def take(self, version: int) -> Mapping[str, torch.Tensor]:
-        """Return the staged model and forget it; `AdaptedWeights` if it consists of adapters on top of the base.
+        """Return the staged model and forget it; `AdaptedWeights` if it consists of adapters on top of the base,
+        `WholeVersion` if it is kept.
 
         Raises RefusedWeightsError for another version.
         """
         staged, self._staged = self._staged, None
-        if staged is None or staged[0] != version:
-            held = "none" if staged is None else f"version {staged[0]}"
+        if staged is None or int(staged[0]["version"]) != version:
+            held = "none" if staged is None else f"version {staged[0]['version']}"
             raise RefusedWeightsError(f"version {version} was to be switched to, but {held} is staged")
-        return staged[1]
+        manifest, tensors = staged
+        if manifest.get("keep"):
+            return self._kept.put(manifest, tensors)
+        self._kept.forget()
+        return tensors
 
     def discard(self) -> None:
         """Forget the staged version."""
         self._staged = None
 
+    def _require_kept(self, manifest: dict[str, Any]) -> None:
+        problems = self._kept.problems(manifest)
+        if problems:
+            raise RefusedWeightsError(f"changes of version {manifest['version']} do not fit: {problems[0]}")
+
     def _fetch(self, manifest: dict[str, Any], source: dict[str, Any]) -> dict[str, torch.Tensor]:
         if source["kind"] == "file":
-            return self._from_file(source)
+            return self._from_file(manifest, source)
         if source["kind"] == "broadcast":
             return self._from_broadcast(manifest, source)
         if source["kind"] == "shards":
@@ -156,11 +175,14 @@ class WeightReceiver:
             raise RefusedWeightsError(f"adapters of version {manifest['version']} do not fit the base: {problems[0]}")
         return adapted
 
-    def _from_file(self, source: dict[str, Any]) -> dict[str, torch.Tensor]:
-        from safetensors import SafetensorError
+    def _from_file(self, manifest: dict[str, Any], source: dict[str, Any]) -> dict[str, torch.Tensor]:
+        from safetensors import SafetensorError, safe_open
         from safetensors.torch import load_file
 
         try:
+            if manifest.get("since"):
+                with safe_open(source["path"], framework="pt") as file:
+                    return {entry["name"]: file.get_tensor(entry["name"]) for entry in manifest["tensors"]}
             loaded: dict[str, torch.Tensor] = load_file(source["path"])
         except (OSError, SafetensorError) as error:
             raise RefusedWeightsError(f"cannot read {source['path']}: {error}") from error
@@ -198,6 +220,8 @@ class WeightReceiver:
             _require_success(json.loads(hear(first, device)))
             for bucket in source["buckets"]:
                 run = [entries[name] for name in bucket["names"]]
+                if manifest.get("since") and not self._follows(bucket, source, device):
+                    continue
                 buffer = torch.empty(bucket_bytes(run), dtype=torch.uint8, device=device)
                 broadcast(self._collector(bucket["collector"], source), buffer)
                 host = buffer.to("cpu")
@@ -212,6 +236,12 @@ class WeightReceiver:
             self._collectors, self._stream_session = {}, ()
             raise
         return tensors
+
+    def _follows(self, bucket: dict[str, Any], source: dict[str, Any], device: torch.device) -> bool:
+        """Return whether a bucket is sent at all."""
+        told = torch.zeros(1, dtype=torch.uint8, device=device)
+        broadcast(self._collector(bucket["collector"], source), told)
+        return bool(told.item())
 
     def _with_digests(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """Return the manifest with the digests that followed the stream."""
@@ -262,6 +292,14 @@ class WeightReceiver:
             )
             self._session = session
         return self._group
+
+
+def _travelling(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the manifest of the tensors that are sent."""
+    if not manifest.get("since"):
+        return manifest
+    names = set(manifest["changed"])
+    return manifest | {"tensors": [entry for entry in manifest["tensors"] if entry["name"] in names]}
 
 
 def _require_success(message: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Sends a weight version to servers: stage it on all of them, switch each during a pause, then probe.
 
     stage    the server fetches the tensors beside those in use, and its workers compare each with the manifest; for
-             adapters, servers without the base get it first
+             adapters, servers without the base get it first; servers that keep the version before get what differs
     switch   between two tokens: pause, put the staged tensors in use, label later tokens with the version, resume
     probe    the server scores a fixed sequence, which must get the log-probabilities that the trainer computes
 
@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from areal.api import ArealError, EngineError
+from areal.api import ArealError, EngineError, SentWeights
 from areal.engine.server.errors import BadAnswerError, RefusedError, ServerError
 from areal.utils import tracing
 from areal.utils.logging import getLogger
@@ -54,7 +55,7 @@ class WeightUpdater:
         self._adapter, self._client, self._carrier = adapter, client, carrier
         self._config, self._failed = config, failed
         self.tally = {"weight_retries": 0.0, "weight_failures": 0.0, "probes": 0.0, "probe_abs_max": 0.0,
-                      "stage_seconds": 0.0, "switch_seconds": 0.0}  # fmt: skip
+                      "stage_seconds": 0.0, "switch_seconds": 0.0, "sent_bytes": 0.0, "skipped_bytes": 0.0}  # fmt: skip
 
     async def push(
         self, servers: Sequence[Server], published: PublishedWeights, probe: Probe | None, *, paused: bool
@@ -66,6 +67,7 @@ class WeightUpdater:
         Raises EngineError when every server refused it during staging: then the weights are wrong, not the servers, and
         all of them keep their current weights.
         """
+        self.tally |= {"sent_bytes": 0.0, "skipped_bytes": 0.0}
         started = time.perf_counter()
         with tracing.async_span("stage weights", version=published.manifest.version):
             staged, problems = await self._stage_all(servers, published)
@@ -114,8 +116,27 @@ class WeightUpdater:
             for server in lacking:
                 server.base = "" if server in problems else base.manifest.identity
         waiting = [server for server in servers if server not in problems]
-        problems |= await self._stage_patiently(waiting, published)
+        taken, lost = await self._stage_delta(waiting, published)
+        problems |= lost
+        problems |= await self._stage_patiently([one for one in waiting if one not in {*taken, *lost}], published)
         return [server for server in servers if server not in problems], problems
+
+    async def _stage_delta(
+        self, servers: Sequence[Server], published: PublishedWeights
+    ) -> tuple[list[Server], dict[Server, Exception]]:
+        """Stage what differs on servers that keep the version before; return those that have it now, and those that
+        are gone. All others, one that refuses included, still need the whole version.
+        """
+        delta = published.delta
+        current = [] if delta is None else [server for server in servers if server.kept == delta.since]
+        if delta is None or not current:
+            return [], {}
+        failed = await self._stage_once(current, replace(published, manifest=delta))
+        for server, error in failed.items():
+            _logger.warning("%s gets the whole of version %d: %s", server.where, delta.version, error)
+            server.kept = ""
+        lost = {server: error for server, error in failed.items() if not isinstance(error, RefusedError)}
+        return [server for server in current if server not in failed], lost
 
     async def _stage_patiently(self, servers: Sequence[Server], published: PublishedWeights) -> dict[Server, Exception]:
         """Stage with several attempts; return the failed servers with their last error."""
@@ -162,6 +183,13 @@ class WeightUpdater:
                 raise result
         if isinstance(results[0], BaseException) and not problems:
             raise results[0]
+        # After a transfer that broke off, nobody knows by what name a server keeps what it has verified.
+        sent = SentWeights(identity="", num_bytes=0) if isinstance(results[0], BaseException) else self._carrier.sent()
+        for server in servers:
+            if server not in problems:
+                server.staged = sent.identity if server.capabilities.deltas else ""
+                self.tally["sent_bytes"] += sent.num_bytes
+                self.tally["skipped_bytes"] += sent.skipped_bytes
         return problems
 
     async def _switch(self, server: Server, published: PublishedWeights, probe: Probe | None, *, paused: bool) -> bool:
@@ -197,6 +225,7 @@ class WeightUpdater:
                 server.unprobed = version
             else:
                 server.version, server.unprobed = version, None
+            server.kept = server.staged
         except (ServerError, OSError) as error:
             self._give_up(server, str(error))
             return False

@@ -72,6 +72,7 @@ class VLLMAdapter:
             workers=len(workers),
             verifies=True,
             adapters=all(worker.get("adapters") for worker in workers),
+            deltas=all(worker.get("deltas") for worker in workers),
             base=_common(str(worker.get("base", "")) for worker in workers),
             incarnation=str(workers[0].get("incarnation", "")),
             labels=native and "/update_weight_version" in paths,

@@ -15,6 +15,7 @@ from areal.utils.atomic import atomic_directory
 
 MODULES: Final = (
     "areal.engine.server.adapters",
+    "areal.engine.server.changes",
     "areal.engine.server.receiver",
     "areal.engine.vllm.worker",
     "areal.utils.process_groups",

@@ -8,7 +8,7 @@ vLLM's CPU build packs the weight of every linear layer when it is loaded. Its o
 head that shares the embedding's weight, whose outputs would silently stay those of the old version; `_repack_heads`
 fixes that.
 
-For adapters on a loaded base, only the layers they change are reloaded.
+For adapters on a loaded base, and for a version on top of the loaded one, only the layers that change are reloaded.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from areal.engine.server.adapters import AdaptedWeights, to_reload
+from areal.engine.server.changes import WholeVersion
 from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class WorkerExtension:
             "rank": worker.rank,
             "version": getattr(self, "_areal_version", None),
             "adapters": True,
+            "deltas": True,
             "base": self._areal_receiver().base,
             "logprobs_mode": str(getattr(settings.logprobs_mode, "value", settings.logprobs_mode)),
             "context": int(settings.max_model_len),
@@ -83,18 +85,20 @@ class WorkerExtension:
         worker: Any = self
         tensors = self._areal_receiver().take(version)
         model = worker.model_runner.get_model()
-        identity = tensors.identity if isinstance(tensors, AdaptedWeights) else ""
-        names, quiet = list(tensors), ""
-        if isinstance(tensors, AdaptedWeights) and identity == getattr(self, "_areal_loaded_base", ""):
-            names, quiet = _changed_layers(model, tensors), _RELOADING
+        names, quiet, identity = list(tensors), "", ""
+        if isinstance(tensors, AdaptedWeights | WholeVersion):
+            identity = tensors.identity
+            if tensors.since and tensors.since == getattr(self, "_areal_loaded", ""):
+                names, quiet = _changed_layers(model, tensors), _RELOADING
         # In case it fails half way: nothing can be left out next time.
-        self._areal_loaded_base = ""
-        with _without_warnings(quiet):
-            worker.model_runner.reload_weights(
-                weights_iterator=((name, tensors[name]) for name in names), is_checkpoint_format=True
-            )
-        _repack_heads(model)
-        self._areal_version, self._areal_loaded_base = version, identity
+        self._areal_loaded = ""
+        if names:
+            with _without_warnings(quiet):
+                worker.model_runner.reload_weights(
+                    weights_iterator=((name, tensors[name]) for name in names), is_checkpoint_format=True
+                )
+            _repack_heads(model)
+        self._areal_version, self._areal_loaded = version, identity
 
     def _areal_receiver(self) -> WeightReceiver:
         worker: Any = self
@@ -113,8 +117,8 @@ class WorkerExtension:
         return {"ok": True, "seconds": time.perf_counter() - started, "version": getattr(self, "_areal_version", None)}
 
 
-def _changed_layers(model: torch.nn.Module, tensors: AdaptedWeights) -> list[str]:
-    """Return the tensors to load when all others already equal the base."""
+def _changed_layers(model: torch.nn.Module, tensors: AdaptedWeights | WholeVersion) -> list[str]:
+    """Return the tensors to load when all others are loaded already."""
     fused: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", None) or {}
     modules = {name for name, _ in model.named_modules()}
     return to_reload(list(tensors), tensors.changed, modules=modules, fused=fused)

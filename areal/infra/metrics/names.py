@@ -67,6 +67,10 @@ FLOPS_PER_TOKEN: Final = "perf/flops_per_token"
 """Operations of forward and backward pass per trained token, recomputation not counted."""
 MFU: Final = "perf/mfu"
 """Model FLOPs utilisation while the model learns: operations that were needed, of those the accelerators could do."""
+WEIGHTS_SENT: Final = "weights/sent_bytes"
+"""Bytes of tensors that the step's weight update sent to servers, each server counted as one worker."""
+WEIGHTS_SKIPPED: Final = "weights/skipped_bytes"
+"""Bytes of tensors that servers had already and were not sent (weights.deltas)."""
 TIME_PREFIX: Final = "time/"
 """Seconds of one step spent on something, e.g.
 

@@ -6,10 +6,11 @@ version stays in host memory: servers that come back later get it, while the tra
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from areal.api import BASE_VERSION, EngineError, PublishedWeights, WeightRoute
-from areal.infra.weights.manifest import manifest_of
+from areal.api import BASE_VERSION, EngineError, PublishedWeights, SentWeights, WeightRoute
+from areal.infra.weights.manifest import Versions, manifest_of, sent_of
 from areal.utils.process_groups import broadcast, join_group, open_store
 from areal.utils.tensors import bucket_bytes, buckets, views
 
@@ -24,11 +25,21 @@ Membership = tuple[tuple[str, int], ...]
 
 
 class BroadcastCarrier:
-    """See the module. backend: "gloo" or "nccl". device: where buffers lie while they travel, "cpu" for gloo."""
+    """See the module. backend: "gloo" or "nccl". device: where buffers lie while they travel, "cpu" for gloo. deltas:
+    whether servers that keep the version before are sent only the tensors that differ.
+    """
 
     def __init__(
-        self, *, backend: str, device: str, bucket_bytes: int, timeout_seconds: float, host: str = "127.0.0.1"
+        self,
+        *,
+        backend: str,
+        device: str,
+        bucket_bytes: int,
+        timeout_seconds: float,
+        host: str = "127.0.0.1",
+        deltas: bool = False,
     ) -> None:
+        self._versions = Versions(deltas=deltas)
         self._backend, self._device, self._bucket_bytes = backend, device, bucket_bytes
         self._timeout_seconds, self._host = timeout_seconds, host
         self._held: dict[int, tuple[PublishedWeights, dict[str, Tensor]]] = {}
@@ -54,7 +65,8 @@ class BroadcastCarrier:
             name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
             for name, tensor in tensors.items()
         }
-        published = PublishedWeights(manifest=manifest_of(version, own, base=base, changes=changes), base=base)
+        manifest, delta = self._versions.next(manifest_of(version, own, base=base, changes=changes))
+        published = PublishedWeights(manifest=manifest, base=base, delta=delta)
         self._held[version] = (published, own)
         return published
 
@@ -101,7 +113,7 @@ class BroadcastCarrier:
         """See `WeightCarrier.send`."""
         assert self._next is not None, "routes() comes before send()"
         _, tensors = self._held[self._next.manifest.version]
-        entries = self._next.manifest.to_json()["tensors"]
+        entries = replace(self._next.manifest, entries=self._next.manifest.sent).to_json()["tensors"]
         try:
             if self._group is None:
                 self._group = join_group(
@@ -116,6 +128,11 @@ class BroadcastCarrier:
         except RuntimeError as error:
             self._leave()
             raise EngineError(f"broadcast of weights failed: {error}") from error
+
+    def sent(self) -> SentWeights:
+        """See `WeightCarrier.sent`."""
+        assert self._next is not None, "routes() comes before sent()"
+        return sent_of(self._next.manifest)
 
     def close(self) -> None:
         """Leave the group. Idempotent."""

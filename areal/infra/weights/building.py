@@ -35,11 +35,11 @@ def build_carrier(
         from areal.infra.weights.files import FileCarrier
 
         folder = Path(config.folder) if config.folder else run_directory / "weights"
-        return FileCarrier(folder.resolve(), model_config=model_config)
+        return FileCarrier(folder.resolve(), model_config=model_config, deltas=config.deltas)
     if config.carrier == "shared_memory":
         from areal.infra.weights.files import FileCarrier
 
-        return FileCarrier.in_memory(config.shared_memory_folder, model_config=model_config)
+        return FileCarrier.in_memory(config.shared_memory_folder, model_config=model_config, deltas=config.deltas)
     from areal.infra.weights.broadcast import BroadcastCarrier
 
     on_cuda = device.startswith("cuda")
@@ -52,12 +52,14 @@ def build_carrier(
         from areal.infra.weights.shards import ShardCarrier
 
         return ShardCarrier(
-            streams, backend=backend, device=travelling, timeout_seconds=config.timeout_seconds, host=host
-        )
+            streams, backend=backend, device=travelling, timeout_seconds=config.timeout_seconds, host=host,
+            deltas=config.deltas,
+        )  # fmt: skip
     return BroadcastCarrier(
         backend=backend,
         device=travelling,
         bucket_bytes=config.bucket_mb * 2**20,
         timeout_seconds=config.timeout_seconds,
         host=host,
+        deltas=config.deltas,
     )

@@ -19,6 +19,10 @@ class WeightTransferConfig(Config):
     adapters: Literal["alone", "auto", "merged"] = "auto"
     """What travels when adapters are trained (actor.lora). alone: the base once to each server, then adapters only,
     which its workers add to the base (vllm only); merged: the whole model every time; auto: alone where it can be."""
+    deltas: bool = False
+    """Whether a server that has the version before is sent only the tensors (with shards, the buckets) whose digest
+    changed. Each of its workers then keeps a copy of the model in host memory. Adapters that travel alone are small
+    already, and not affected (vllm only)."""
     folder: str = ""
     """Where disk puts its folders; empty means "weights" in the run directory."""
     shared_memory_folder: str = "/dev/shm"

@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from areal.api import BASE_VERSION, EngineError, PublishedWeights, WeightRoute
-from areal.infra.weights.manifest import manifest_of
+from areal.api import BASE_VERSION, EngineError, PublishedWeights, SentWeights, WeightRoute
+from areal.infra.weights.manifest import Versions, manifest_of, sent_of
 from areal.utils.atomic import atomic_directory
 from areal.utils.logging import getLogger
 
@@ -30,26 +30,36 @@ class FileCarrier:
 
     folder: its parent; made, and removed by `close`. model_config: content of config.json, written beside the weights
     so that servers which load a checkpoint by themselves can. lasting: whether receivers may keep files mapped after
-    they were removed, which is so on file systems of this machine. A version appears whole or not at all.
+    they were removed, which is so on file systems of this machine. A version appears whole or not at all. deltas:
+    whether servers that keep the version before read only the tensors that differ; the file has all of them.
     """
 
     def __init__(
-        self, folder: Path, *, model_config: Mapping[str, object] | None = None, lasting: bool = False
+        self,
+        folder: Path,
+        *,
+        model_config: Mapping[str, object] | None = None,
+        lasting: bool = False,
+        deltas: bool = False,
     ) -> None:
+        self._versions = Versions(deltas=deltas)
+        self._next: PublishedWeights | None = None
         self._folder = folder
         self._model_config = model_config
         self._lasting = lasting
         self._published: dict[int, PublishedWeights] = {}
 
     @classmethod
-    def in_memory(cls, parent: str, *, model_config: Mapping[str, object] | None = None) -> FileCarrier:
+    def in_memory(
+        cls, parent: str, *, model_config: Mapping[str, object] | None = None, deltas: bool = False
+    ) -> FileCarrier:
         """In a new folder of `parent`, a file system in memory; or of the folder for temporary files, with a
         warning."""
         if not Path(parent).is_dir():
             _logger.warning("there is no %s: weights go through %s", parent, tempfile.gettempdir())
             parent = tempfile.gettempdir()
         folder = Path(tempfile.mkdtemp(prefix="areal-weights-", dir=parent))
-        return cls(folder, model_config=model_config, lasting=True)
+        return cls(folder, model_config=model_config, lasting=True, deltas=deltas)
 
     def publish(
         self,
@@ -75,7 +85,8 @@ class FileCarrier:
                     (staging / "config.json").write_text(json.dumps(self._model_config), encoding="utf-8")
         except (OSError, SafetensorError) as error:  # a full disk is the latter when safetensors meets it
             raise EngineError(f"cannot write weights of version {version} to {target}: {error}") from error
-        self._published[version] = PublishedWeights(manifest=manifest, folder=target, base=base)
+        manifest, delta = self._versions.next(manifest)
+        self._published[version] = PublishedWeights(manifest=manifest, folder=target, base=base, delta=delta)
         return self._published[version]
 
     def keep_only(self, version: int) -> None:
@@ -99,10 +110,16 @@ class FileCarrier:
             "path": str((published.folder / WEIGHTS_FILE).resolve()),
             "lasting": self._lasting,
         }
+        self._next = published
         return [WeightRoute(source=source) for _ in servers]
 
     def send(self) -> None:
         """Nothing to do: the file is there."""
+
+    def sent(self) -> SentWeights:
+        """See `WeightCarrier.sent`: what servers read of the file."""
+        assert self._next is not None, "routes() comes before sent()"
+        return sent_of(self._next.manifest)
 
     def close(self) -> None:
         """Remove the folder. Idempotent."""

@@ -9,7 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from areal.api import BASE_VERSION, EngineError, PublishedWeights, TensorEntry, WeightManifest, WeightRoute
+from areal.api import (
+    BASE_VERSION,
+    NO_VERSION,
+    EngineError,
+    PublishedWeights,
+    SentWeights,
+    TensorEntry,
+    WeightManifest,
+    WeightRoute,
+)
+from areal.infra.weights.manifest import identity_of
 from areal.infra.weights.stream import StreamOrder
 from areal.utils.process_groups import open_store
 from areal.utils.tensors import dtype_name
@@ -42,11 +52,26 @@ class StreamingRanks(Protocol):
 
 
 class ShardCarrier:
-    """See the module. backend: "gloo" or "nccl". device: where buffers lie while they travel, "cpu" for gloo."""
+    """See the module. backend: "gloo" or "nccl". device: where buffers lie while they travel, "cpu" for gloo. deltas:
+    whether servers that keep the version before are sent only the buckets that differ.
+    """
 
     def __init__(
-        self, ranks: StreamingRanks, *, backend: str, device: str, timeout_seconds: float, host: str = "127.0.0.1"
+        self,
+        ranks: StreamingRanks,
+        *,
+        backend: str,
+        device: str,
+        timeout_seconds: float,
+        host: str = "127.0.0.1",
+        deltas: bool = False,
     ) -> None:
+        self._deltas = deltas
+        self._manifest: WeightManifest | None = None
+        """Of the order."""
+        self._sent: WeightManifest | None = None
+        """Of the version that was sent last, with its digests."""
+        self._outcome: SentWeights | None = None
         self._ranks, self._backend, self._device = ranks, backend, device
         self._timeout_seconds, self._host = timeout_seconds, host
         self._members: tuple[tuple[str, int], ...] = ()
@@ -77,7 +102,12 @@ class ShardCarrier:
                 f"the ranks hold {len(stored)} stored tensors, {len(entries)} are published; weights.carrier shards "
                 "sends the model as it is held"
             )
-        return PublishedWeights(manifest=WeightManifest(version=version, entries=entries))
+        manifest = WeightManifest(version=version, entries=entries, keep=self._deltas)
+        before, delta = self._sent, None
+        if self._deltas and before is not None and _outline(before) == _outline(manifest):
+            # What differs is found out while it streams, where the tensors are.
+            delta = replace(manifest, since=identity_of(before))
+        return PublishedWeights(manifest=manifest, delta=delta)
 
     def keep_only(self, version: int) -> None:
         """See `WeightCarrier.keep_only`: nothing is kept."""
@@ -100,8 +130,13 @@ class ShardCarrier:
             )
             self._members = members
             self._sessions += 1
+        self._manifest = published.manifest
+        on_top = self._sent is not None and published.manifest.since == identity_of(self._sent)
+        if published.manifest.since and not on_top:
+            raise EngineError("the version that this one goes on top of was not the last one that was sent")
         self._order = StreamOrder(
             version=published.manifest.version,
+            since=self._sent.version if self._sent is not None and published.manifest.since else NO_VERSION,
             host=self._host,
             port=self._port,
             session=self._sessions,
@@ -148,6 +183,19 @@ class ShardCarrier:
             self._leave()
             raise EngineError(f"the stream of weights failed: {outcome.failure}")
         self.digests = dict(outcome.digests)
+        assert self._manifest is not None, "routes() sets it"
+        entries = tuple(replace(entry, digest=self.digests[entry.name]) for entry in self._manifest.entries)
+        self._sent = WeightManifest(version=self._order.version, entries=entries, keep=self._deltas)
+        self._outcome = SentWeights(
+            identity=identity_of(self._sent),
+            num_bytes=outcome.sent_bytes,
+            skipped_bytes=self._ranks.layout().stream_bytes - outcome.sent_bytes,
+        )
+
+    def sent(self) -> SentWeights:
+        """See `WeightCarrier.sent`: bytes of buckets."""
+        assert self._outcome is not None, "send() comes before sent()"
+        return self._outcome
 
     def close(self) -> None:
         """Leave the groups. Idempotent."""
@@ -157,3 +205,7 @@ class ShardCarrier:
         # The next stream meets at a new store, under a new session number.
         self._store = None
         self._members = ()
+
+
+def _outline(manifest: WeightManifest) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(entry.name, entry.dtype, entry.shape) for entry in manifest.entries]

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from areal.api import NO_VERSION
 from areal.utils.process_groups import broadcast, connect_store, join_group, receive, say, send
 from areal.utils.tensors import digest, dtype_of, views
 
@@ -67,6 +68,8 @@ class StreamOrder:
     backend: str
     device: str
     timeout_seconds: float
+    since: int = NO_VERSION
+    """The version that all of the servers keep: only buckets that differ from it are handed out. NO_VERSION: all."""
 
 
 class StreamLinks(Protocol):
@@ -82,6 +85,10 @@ class StreamLinks(Protocol):
 
     def hand_out(self, buffer: Tensor) -> None:
         """Send a bucket to all workers. Raises RuntimeError."""
+        ...
+
+    def offer(self, wanted: bool) -> None:
+        """Tell all workers whether the next bucket of this collector follows. Raises RuntimeError."""
         ...
 
     def announce(self, text: str) -> None:
@@ -145,6 +152,12 @@ class GroupLinks:
         broadcast(self._workers(), buffer)
         self.bytes_to_workers += buffer.nbytes
 
+    def offer(self, wanted: bool) -> None:
+        """See `StreamLinks`."""
+        import torch
+
+        broadcast(self._workers(), torch.tensor([int(wanted)], dtype=torch.uint8, device=self._order.device))
+
     def announce(self, text: str) -> None:
         """See `StreamLinks`."""
         say(self._workers(), text, self._order.device)
@@ -173,6 +186,8 @@ class StreamOutcome:
     """Why servers did not get everything; empty when they did."""
     peak_bytes: int = 0
     """Most memory that was held on this rank."""
+    sent_bytes: int = 0
+    """Of buckets that were handed out to each worker."""
 
 
 class ShardStream:
@@ -187,8 +202,12 @@ class ShardStream:
         rank: int,
         device: str,
         on_bucket: Callable[[int], None] = lambda number: None,
+        known: Mapping[str, str] | None = None,
     ) -> None:
-        """on_bucket: called on every rank with the number of each bucket before it is collected."""
+        """on_bucket: called on every rank with the number of each bucket before it is collected. known: stored name to
+        digest of what the workers keep, as far as this collector handed it out; None hands out everything.
+        """
+        self._known, self._sent_bytes = known, 0
         self._model, self._layout, self._own, self._links = model, model.layout, own, links
         self._rank, self._device, self._on_bucket = rank, device, on_bucket
         self._meter = MemoryMeter()
@@ -301,8 +320,16 @@ class ShardStream:
         names = [name for number in bucket.units for name in self._layout.units[number].stored]
         for name, tensor in zip(names, views(buffer, [self._model.entries[name] for name in names]), strict=True):
             self._digests[name] = digest(tensor)
+        if self._failure:
+            return
+        if self._known is not None:
+            differs = any(self._known.get(name) != self._digests[name] for name in names)
+            self._try(lambda: self._links.offer(differs))
+            if not differs:
+                return
         if not self._failure:
             self._try(lambda: self._links.hand_out(buffer))
+            self._sent_bytes += buffer.nbytes
 
     def _announce(self, content: Mapping[str, Any]) -> None:
         self._try(lambda: self._links.announce(json.dumps(content)))
@@ -322,17 +349,23 @@ class ShardStream:
         for rank in self._layout.collectors[1:]:
             found = self._reported(rank)
             self._digests |= found["digests"]
+            self._sent_bytes += found["sent_bytes"]
             self._failure = self._failure or found["failure"]
         self._announce({"failed": self._failure} if self._failure else {"digests": self._digests})
         return self._outcome()
 
     def _outcome(self) -> StreamOutcome:
-        return StreamOutcome(digests=self._digests, failure=self._failure, peak_bytes=self._meter.peak)
+        return StreamOutcome(
+            digests=self._digests,
+            failure=self._failure,
+            peak_bytes=self._meter.peak,
+            sent_bytes=self._sent_bytes,
+        )
 
     def _report(self) -> None:
         import torch
 
-        text = json.dumps({"digests": self._digests, "failure": self._failure})
+        text = json.dumps({"digests": self._digests, "failure": self._failure, "sent_bytes": self._sent_bytes})
         data = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(self._device)
         self._links.send(torch.tensor([data.numel()], device=self._device), 0, _REPORT_TAG)
         self._links.send(data, 0, _REPORT_TAG + 1)

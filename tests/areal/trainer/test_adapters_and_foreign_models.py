@@ -123,6 +123,7 @@ def test_the_adapter_of_a_run_goes_on_top_of_its_base(tmp_path, pairs):
             {"actor.lora": {}, "rollout.engine": "sglang", "weights.adapters": "alone"},
             "weights.adapters alone does not fit sglang",
         ),
+        ("rl", {"rollout.engine": "sglang", "weights.deltas": True}, "weights.deltas does not fit sglang"),
         ("rl", {"servers.addresses": ["http://node1:8000"]}, "is for rollout.engine vllm, not embedded"),
         (
             "rl",

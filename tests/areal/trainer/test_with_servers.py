@@ -25,6 +25,7 @@ from areal.engine.config import TrainEngineConfig
 from areal.engine.hf import loading as hf_loading
 from areal.engine.server.adapters import AdaptedWeights
 from areal.engine.train.engine import TrainingEngine
+from areal.infra.metrics import names
 from areal.infra.metrics.logger import read_metrics
 from areal.infra.supervisor.process import free_port
 from areal.models.registry import get_spec
@@ -234,7 +235,7 @@ def test_surplus_prompts_are_aborted_on_the_servers(tmp_path, with_double, bound
 @pytest.mark.parametrize("level", [1, 2])
 def test_a_run_whose_servers_sleep_while_it_learns_samples_from_the_right_weights(tmp_path, with_double, level):
     changes = {"servers__sleep_level": level, "rollout__max_head_offpolicyness": 0, "total_train_steps": 4,
-               "servers__num_servers": 1}  # fmt: skip
+               "servers__num_servers": 1, "weights__deltas": True}  # fmt: skip
     config = runs.tiny(tmp_path / "run", **with_double | changes)
     with open_session(config) as session, PPOTrainer(config, session) as trainer:
         summary = trainer.train()
@@ -243,6 +244,9 @@ def test_a_run_whose_servers_sleep_while_it_learns_samples_from_the_right_weight
     assert summary["finished"]
     assert len(steps) == 4
     assert all(row["mismatch/fresh_fraction"] == 1.0 and row["mismatch/fresh_abs_max"] < 1e-4 for row in steps)
+    # Everything is trained here, so that everything is sent.
+    assert len({row[names.WEIGHTS_SENT] for row in steps}) == 1
+    assert all(row[names.WEIGHTS_SENT] > 0 == row[names.WEIGHTS_SKIPPED] for row in steps)
 
 
 @pytest.mark.fault(

@@ -226,7 +226,7 @@ class VLLM:
         try:
             if body["method"] == "areal_hello":
                 answer = {"incarnation": INCARNATION, "rank": 0, "version": self.version, "adapters": True,
-                          "base": self.receiver.base, **self.model.settings}  # fmt: skip
+                          "deltas": True, "base": self.receiver.base, **self.model.settings}  # fmt: skip
             elif body["method"] == "areal_identity":
                 self.receiver.lease.hear(arguments[0])
                 answer = {"incarnation": INCARNATION, "owner": self.receiver.lease.owner}

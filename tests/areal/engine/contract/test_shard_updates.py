@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from areal.api import NO_VERSION
 from areal.engine.vllm.adapter import VLLMAdapter
 from areal.infra.supervisor.process import free_port
 from areal.infra.weights.shards import ShardCarrier
@@ -51,7 +52,10 @@ class LoneRank:
         if not self.is_at(order.version):
             self.links.announce(json.dumps({"failed": "training has gone on"}))
             return None
-        return ShardStream(self.plan, self.own, self.links, rank=0, device="cpu").run()
+        known = None if order.since == NO_VERSION else self.digests
+        outcome = ShardStream(self.plan, self.own, self.links, rank=0, device="cpu", known=known).run()
+        self.digests = outcome.digests
+        return outcome
 
 
 class Site:

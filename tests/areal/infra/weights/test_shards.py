@@ -10,11 +10,12 @@ import itertools
 import math
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 
-from areal.api import EngineError, ServerInstance
+from areal.api import NO_VERSION, EngineError, ServerInstance
 from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver
 from areal.infra.weights.layout import (
     Parameter,
@@ -25,6 +26,7 @@ from areal.infra.weights.layout import (
 )
 from areal.infra.weights.shards import ShardCarrier
 from areal.infra.weights.stream import GroupLinks, OwnPart, ShardStream, StreamModel
+from areal.utils.tensors import digest
 
 BUCKET = 4096
 SERVERS = [ServerInstance(name=f"server-{index}", incarnation=f"life-{index}", url="") for index in range(3)]
@@ -80,7 +82,7 @@ class Trainer:
         layout = plan_stream(units, holdings, num_ranks=ranks, bucket_bytes=BUCKET, max_collectors=max_collectors)
         self.model = StreamModel(layout=layout, wire=tuple(wire), convert=self.convert, entries=self.entries)
         self.version, self.links, self.session = 0, {}, 0
-        self.outcomes = {}
+        self.outcomes, self.handed_out = {}, {}
 
     def unit(self, group, shapes):
         """Matrices are served in bfloat16; those of a group are stored one below the other."""
@@ -135,8 +137,12 @@ class Trainer:
                 part = value[tuple(slice(*run) for run in bounds)]
                 own[name] = OwnPart(tensor=part, bounds=bounds, dtype=torch.float32)
             try:
-                stream = ShardStream(self.model, own, self.links[rank], rank=rank, device="cpu")
+                version, digests = self.handed_out.get(rank, (NO_VERSION, {}))
+                known = None if order.since == NO_VERSION else digests if order.since == version else {}
+                stream = ShardStream(self.model, own, self.links[rank], rank=rank, device="cpu", known=known)
                 self.outcomes[rank] = stream.run()
+                if not self.outcomes[rank].failure:
+                    self.handed_out[rank] = (order.version, self.outcomes[rank].digests)
             except RuntimeError as error:
                 failures.append(error)
 
@@ -152,8 +158,8 @@ class Trainer:
         return self.outcomes[0]
 
 
-def carrier_of(trainer, seconds=20.0):
-    return ShardCarrier(trainer, backend="gloo", device="cpu", timeout_seconds=seconds)
+def carrier_of(trainer, seconds=20.0, **options):
+    return ShardCarrier(trainer, backend="gloo", device="cpu", timeout_seconds=seconds, **options)
 
 
 def deliver(carrier, published, receivers):
@@ -212,6 +218,72 @@ def test_every_worker_gets_every_byte_of_every_version(ranks, collectors):
         assert links.bytes_to_workers == 2 * broadcast[rank]
         assert trainer.outcomes[rank].peak_bytes == layout.peak_bytes(rank)
     assert sum(broadcast.values()) == layout.stream_bytes
+    carrier.close()
+
+
+@pytest.mark.parametrize(("ranks", "collectors"), [(1, 8), (4, 2)])
+def test_workers_that_keep_the_version_before_are_sent_the_buckets_that_differ(ranks, collectors):
+    trainer = Trainer(ranks, max_collectors=collectors)
+    carrier, targets = carrier_of(trainer, deltas=True), receivers(2)
+    layout = trainer.model.layout
+    first = carrier.publish(0, trainer.served)
+    assert first.delta is None
+    assert_all(deliver(carrier, first, targets), trainer)
+    assert (carrier.sent().num_bytes, carrier.sent().skipped_bytes) == (layout.stream_bytes, 0)
+    trainer.version = 1
+    trainer.values["embed"].add_(1)
+    published = carrier.publish(1, trainer.served)
+    found = deliver(carrier, replace(published, manifest=published.delta), targets)
+    assert_all(found, trainer)
+    holding = [
+        bucket for bucket in layout.buckets if any("embed" in layout.units[unit].stored for unit in bucket.units)
+    ]
+    sent = carrier.sent()
+    assert sent.num_bytes == sum(bucket.num_bytes for bucket in holding)
+    assert sent.num_bytes + sent.skipped_bytes == layout.stream_bytes
+    assert 0 < sent.num_bytes < layout.stream_bytes / 2
+    assert all("embed" in each.changed and "0.norm" not in each.changed for each in found)
+    # Nothing changed, then one that keeps nothing: it refuses, and takes everything.
+    trainer.version = 2
+    published = carrier.publish(2, trainer.served)
+    assert_all(deliver(carrier, replace(published, manifest=published.delta), targets), trainer)
+    assert carrier.sent().num_bytes == 0
+    carrier.close()
+
+
+def test_a_rank_that_handed_out_another_version_hands_out_everything():
+    trainer = Trainer(2)
+    carrier, targets = carrier_of(trainer, deltas=True), receivers(1)
+    deliver(carrier, carrier.publish(0, trainer.served), targets)
+    trainer.version, trainer.handed_out = 1, {}
+    published = carrier.publish(1, trainer.served)
+    assert_all(deliver(carrier, replace(published, manifest=published.delta), targets), trainer)
+    assert carrier.sent().skipped_bytes == 0
+    carrier.close()
+
+
+def test_a_bucket_that_is_wrongly_left_out_is_refused_by_the_digests(monkeypatch):
+    trainer = Trainer(2)
+    carrier, targets = carrier_of(trainer, deltas=True), receivers(1)
+    deliver(carrier, carrier.publish(0, trainer.served), targets)
+    trainer.version = 1
+    for value in trainer.values.values():
+        value.add_(1)
+    published = carrier.publish(1, trainer.served)
+    with monkeypatch.context() as patched:
+        hand_out = ShardStream._hand_out
+
+        def leave_out(self, bucket, buffer):
+            before = dict(self._known)
+            self._known = {name: digest(tensor) for name, tensor in trainer.served.items()}
+            hand_out(self, bucket, buffer)
+            self._known = before
+
+        patched.setattr(ShardStream, "_hand_out", leave_out)
+        (found,) = deliver(carrier, replace(published, manifest=published.delta), targets)
+    assert "is not sent, and not the one that is kept here" in str(found)
+    whole = carrier.publish(1, trainer.served)
+    assert_all(deliver(carrier, whole, targets), trainer)
     carrier.close()
 
 
