@@ -343,18 +343,12 @@ class PPOConfig(RunConfig):
     @property
     def adapters_travel_alone(self) -> bool:
         """Whether servers are sent adapters instead of whole models."""
-        return self.actor.lora is not None and self.rollout.engine == "vllm" and self.weights.adapters != "merged"
+        return self.actor.lora is not None and self.rollout.engine != "embedded" and self.weights.adapters != "merged"
 
     def _check_servers(self) -> None:
         """Check that the chosen server program can do what is asked."""
         name, given = self.rollout.engine, "directory" if self.servers.directory else "addresses"
-        if name == "sglang" and self.weights.carrier in ("broadcast", "shards"):
-            raise ConfigError(
-                f"weights.carrier {self.weights.carrier} does not reach sglang servers; use shared_memory or disk"
-            )
-        if name == "sglang" and self.weights.deltas:
-            raise ConfigError("weights.deltas does not fit sglang servers, which keep no version; set it to false")
-        if name == "vllm" and self.weights.carrier == "shards":
+        if name != "embedded" and self.weights.carrier == "shards":
             self._check_shards()
         if self.servers.sleep_level and self.rollout.max_head_offpolicyness:
             raise ConfigError(
@@ -363,8 +357,6 @@ class PPOConfig(RunConfig):
             )
         if name == "sglang" and self.servers.sleep_level == 1:
             raise ConfigError("servers.sleep_level 1 does not fit sglang servers, which drop their weights; use 2")
-        if name == "sglang" and self.weights.adapters == "alone":
-            raise ConfigError("weights.adapters alone does not fit sglang servers; use auto or merged")
         if self.servers.are_given and name != "vllm":
             raise ConfigError(
                 f"servers.{given} is for rollout.engine vllm, not {name}: only its servers tell which start of them "

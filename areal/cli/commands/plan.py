@@ -129,7 +129,7 @@ def _streamed(config: RunConfig, dims: ParallelDims, layout: PipelineLayout) -> 
     """Return what one version costs on its way to servers, also as rows; None where it is not streamed from shards."""
     from areal.trainer.config import PPOConfig
 
-    if not isinstance(config, PPOConfig) or config.rollout.engine != "vllm" or config.weights.carrier != "shards":
+    if not isinstance(config, PPOConfig) or config.rollout.engine == "embedded" or config.weights.carrier != "shards":
         return None, []
     from areal.trainer.configuration.validation import read_model_config
     from areal.trainer.stream_plan import planned_stream, stream_numbers

@@ -81,6 +81,8 @@ class ServerAdapter(Protocol):
     """One upstream program's HTTP API."""
 
     name: str
+    stages_paused: bool
+    """Whether a server can stage weights only while it computes no tokens."""
 
     def unsupported_sampling(self, config: GenerationConfig) -> str:
         """Return why this program cannot give exact log-probabilities for these settings; empty when it can."""

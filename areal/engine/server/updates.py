@@ -22,7 +22,7 @@ from areal.utils import tracing
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from areal.api import PublishedWeights, WeightCarrier
     from areal.engine.config import ServerEngineConfig
@@ -69,11 +69,17 @@ class WeightUpdater:
         """
         self.tally |= {"sent_bytes": 0.0, "skipped_bytes": 0.0}
         started = time.perf_counter()
+        halted = [] if paused or not self._adapter.stages_paused else [one for one in servers if not one.asleep]
         with tracing.async_span("stage weights", version=published.manifest.version):
-            staged, problems = await self._stage_all(servers, published)
+            problems = await self._control(halted, self._pause)
+            ready = [server for server in servers if server not in problems]
+            staged, found = await self._stage_all(ready, published)
+            problems |= found
         self.tally["stage_seconds"] = time.perf_counter() - started
         refused = [error for error in problems.values() if isinstance(error, RefusedError)]
         if servers and not staged and len(refused) == len(servers):
+            for server, error in (await self._control(halted, self._resume)).items():
+                self._give_up(server, str(error))
             raise EngineError(
                 f"weight update to version {published.manifest.version} refused, the servers keep their weights: "
                 f"{refused[0]}"
@@ -102,6 +108,32 @@ class WeightUpdater:
                 f"{server.where} gives log-probabilities that differ by up to {worst:.3g} from the trainer's, more "
                 f"than probe_tolerance {limit:g}: it does not use the weights it was sent"
             )
+
+    async def _control(
+        self, servers: Sequence[Server], call: Callable[[Server], Awaitable[None]]
+    ) -> dict[Server, Exception]:
+        """Pause or resume servers together; return those that failed."""
+        results = await asyncio.gather(*map(call, servers), return_exceptions=True)
+        failed: dict[Server, Exception] = {}
+        for server, result in zip(servers, results, strict=True):
+            if isinstance(result, (ServerError, OSError)):
+                failed[server] = result
+            elif isinstance(result, BaseException):
+                raise result
+        return failed
+
+    async def _pause(self, server: Server) -> None:
+        for call in server.calls:
+            call.mark_boundary()
+        await self._adapter.pause(
+            self._client,
+            server.instance.url,
+            capabilities=server.capabilities,
+            timeout=self._config.control_seconds,
+        )
+
+    async def _resume(self, server: Server) -> None:
+        await self._adapter.resume(self._client, server.instance.url, timeout=self._config.control_seconds)
 
     async def _stage_all(
         self, servers: Sequence[Server], published: PublishedWeights
@@ -197,14 +229,12 @@ class WeightUpdater:
         config = self._config
         server.changing = True
         try:
-            for call in server.calls:
-                call.mark_boundary()
             if server.asleep:
+                for call in server.calls:
+                    call.mark_boundary()
                 await self._adapter.wake(self._client, url, "weights", timeout=config.control_seconds)
             elif not paused or not server.capabilities.keeps_requests:
-                await self._adapter.pause(
-                    self._client, url, capabilities=server.capabilities, timeout=config.control_seconds
-                )
+                await self._pause(server)
             await self._adapter.switch(
                 self._client,
                 url,
@@ -218,7 +248,7 @@ class WeightUpdater:
                 await self._adapter.clear_cache(self._client, url, timeout=config.control_seconds)
                 server.asleep = False
             if not paused:
-                await self._adapter.resume(self._client, url, timeout=config.control_seconds)
+                await self._resume(server)
                 if probe is not None:
                     await self.check(server, probe)
             if paused and probe is not None:

@@ -2,9 +2,11 @@
 server and handled here.
 
 Requests are cut before a weight update and continued after it: otherwise they would continue with keys and values of
-the old weights, because SGLang drops its cache only when it has no requests. Weights come from a folder that the server
-reads (carriers disk and shared_memory). The server does not compare them with the manifest; the probe after each update
-detects a server that did not load them.
+the old weights, because SGLang drops its cache only when it has no requests. Whole weights in a folder are read by the
+server itself, which does not compare them with the manifest; the probe after each update detects a server that did not
+load them. All other versions (broadcast, from shards, adapters, only what changed) are taken by our loader in its
+workers (see `worker`), which verifies them. It is called while the server is paused, and answers through files: servers
+of this program are always on the trainer's machine.
 
 Tested with SGLang 0.5.20; comments beside the code describe the behaviour it depends on.
 """
@@ -12,14 +14,20 @@ Tested with SGLang 0.5.20; comments beside the code describe the behaviour it de
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import json
+import pickle
+import tempfile
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from areal.engine.server.adapter import Capabilities, Chunk
 from areal.engine.server.checks import field_of
 from areal.engine.server.errors import BadAnswerError, BadStatusError, BrokenTokensError, RefusedError
+from areal.engine.sglang.launch import LOADER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -42,6 +50,7 @@ class SGLangAdapter:
     """Adapter for SGLang."""
 
     name = "sglang"
+    stages_paused = True
 
     def unsupported_sampling(self, config: GenerationConfig) -> str:
         """Reject top-p and top-k: SGLang's log-probabilities are computed before these filters."""
@@ -54,20 +63,15 @@ class SGLangAdapter:
 
     async def probe(self, client: ServerClient, url: str, *, timeout: float) -> Capabilities:
         """See `ServerAdapter`."""
-        info: Any = None
-        for path in _INFO_PATHS:
-            try:
-                info = await client.get(url, path, timeout=timeout)
-                break
-            except BadStatusError as error:
-                if error.status != 404:
-                    raise
-        if not isinstance(info, dict):
-            raise RefusedError(f"SGLang at {url} has none of {', '.join(_INFO_PATHS)}; use a version that has one")
+        info = await _info(client, url, timeout=timeout)
+        loads = LOADER in (info.get("custom_weight_loader") or ())
         return Capabilities(
             version=str(info.get("version", "unknown")),
             keeps_requests=False,
             workers=int(info.get("tp_size") or 1),
+            verifies=loads,
+            adapters=loads,
+            deltas=loads,
             details={"seeded": bool(info.get("enable_deterministic_inference")), "open": set()},
         )
 
@@ -143,15 +147,21 @@ class SGLangAdapter:
     async def stage(
         self, client: ServerClient, url: str, published: PublishedWeights, route: WeightRoute, *, timeout: float
     ) -> None:
-        """See `ServerAdapter`: the folder is the stage."""
-        if published.folder is None:
-            raise RefusedError("SGLang takes weights from folders only: set weights.carrier to shared_memory or disk")
+        """See `ServerAdapter`: a folder is its own stage."""
+        if not _reads_folder(published):
+            request = {"action": "stage", "manifest": published.manifest.to_json(), "source": dict(route.source)}
+            await self._ask_workers(client, url, request, timeout=timeout)
 
     async def switch(
         self, client: ServerClient, url: str, published: PublishedWeights, *, clear_cache: bool, timeout: float
     ) -> None:
         """See `ServerAdapter`."""
         version = str(published.manifest.version)
+        if not _reads_folder(published):
+            request = {"action": "switch", "version": published.manifest.version}
+            more = {"flush_cache": clear_cache, "weight_version": version}
+            await self._ask_workers(client, url, request, timeout=timeout, **more)
+            return
         body = {
             "model_path": str(published.folder),
             # Without it the server loads as it did at its start, where it made the weights up.
@@ -162,6 +172,34 @@ class SGLangAdapter:
         answer = await client.post(url, "/update_weights_from_disk", body, timeout=timeout)
         if not isinstance(answer, dict) or answer.get("success") is not True:
             raise RefusedError(f"{url} could not switch: {answer!r}")
+
+    async def _ask_workers(
+        self, client: ServerClient, url: str, request: Mapping[str, Any], *, timeout: float, **more: Any
+    ) -> None:
+        """Have the loader in each worker do something. Raises RefusedError with what the first one says that did not.
+
+        The server is paused: else SGLang would wait for all of its requests.
+        """
+        count = int((await _info(client, url, timeout=timeout)).get("tp_size") or 1)
+        with tempfile.TemporaryDirectory(prefix="areal-answers-") as folder:
+            answers = [Path(folder, f"{rank}.json") for rank in range(count)]
+            asked = [
+                json.dumps({**request, "rank": rank, "answer": str(answer)}) for rank, answer in enumerate(answers)
+            ]
+            body = {
+                "serialized_named_tensors": list(map(_as_name, asked)),
+                "load_format": LOADER,
+                "flush_cache": False,
+                **more,
+            }
+            path = "/update_weights_from_tensor"
+            answer = await client.post(url, path, body, timeout=timeout)
+            if not isinstance(answer, dict) or answer.get("success") is not True:
+                raise RefusedError(f"{url}{path} could not {request['action']}: {answer!r}")
+            for rank, answer_file in enumerate(answers):
+                said = json.loads(answer_file.read_text()) if answer_file.exists() else {"error": "it did not answer"}
+                if said.get("ok") is not True:
+                    raise RefusedError(f"worker {rank} of {url} could not {request['action']}: {said.get('error')}")
 
     async def sleep(self, client: ServerClient, url: str, *, level: int, timeout: float) -> None:
         """See `ServerAdapter`: weights are always dropped. Needs --enable-memory-saver."""
@@ -200,6 +238,33 @@ async def _drain(streams: set[object]) -> None:
     while present & streams and time.monotonic() < deadline:
         await asyncio.sleep(_POLL_SECONDS)
     await asyncio.sleep(_POLL_SECONDS)  # The last answer leaves the server's books right after it was sent.
+
+
+async def _info(client: ServerClient, url: str, *, timeout: float) -> dict[str, Any]:
+    """Return what a server says of itself. Raises RefusedError when it has no such endpoint."""
+    for path in _INFO_PATHS:
+        try:
+            info = await client.get(url, path, timeout=timeout)
+        except BadStatusError as error:
+            if error.status != 404:
+                raise
+            continue
+        if isinstance(info, dict):
+            return info
+    raise RefusedError(f"SGLang at {url} has none of {', '.join(_INFO_PATHS)}; use a version that has one")
+
+
+def _reads_folder(published: PublishedWeights) -> bool:
+    """Return whether the server loads a version by itself."""
+    manifest = published.manifest
+    return published.folder is not None and not (manifest.keep or manifest.base or manifest.identity)
+
+
+def _as_name(text: str) -> str:
+    """Return named tensors as SGLang takes them: one, whose name is the text."""
+    import torch
+
+    return base64.b64encode(pickle.dumps([(text, torch.zeros(1))])).decode()
 
 
 def _request_id(call_id: str) -> str:

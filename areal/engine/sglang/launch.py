@@ -8,12 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError
+from areal.engine.server.plugin import write_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from areal.engine.config import ServerEngineConfig, SGLangConfig
 
+MODULES: Final = (
+    "areal.engine.server.adapters",
+    "areal.engine.server.changes",
+    "areal.engine.server.receiver",
+    "areal.engine.sglang.worker",
+    "areal.utils.process_groups",
+    "areal.utils.tensors",
+)
+"""Closed under imports: each imports only others of this list, the standard library, torch and safetensors."""
+LOADER: Final = "areal.engine.sglang.worker.load"
+"""Of --custom-weight-loader, and the load_format of the calls that reach it."""
 MODULE: Final = "sglang.launch_server"
 _VARIABLES: Final = {
     "HF_HUB_OFFLINE": "1",
@@ -37,7 +49,7 @@ def prepare(
     context: int,
     on_cpu: bool,
 ) -> Callable[[int, int], tuple[list[str], dict[str, str]]]:
-    """Write the model folder below `folder`; returns (server index, port) -> (argv, environment).
+    """Write model folder and plugin below `folder`; returns (server index, port) -> (argv, environment).
 
     The model folder has no weights: a server starts with random ones and receives the real ones before its first
     request, like every later version. Raises ConfigError without an SGLang environment, and for what SGLang cannot do
@@ -58,10 +70,12 @@ def prepare(
     content = {**model_config, "eos_token_id": None}
     (model / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
+    plugin = write_plugin(folder.absolute() / "sglang-plugin", MODULES)
+
     def command(index: int, port: int) -> tuple[list[str], dict[str, str]]:
         arguments = _arguments(config, servers, model=model, port=port, context=context, on_cpu=on_cpu)
         # Threads that wait without sleeping take the cores that others need.
-        variables = _VARIABLES | ({"OMP_WAIT_POLICY": "PASSIVE"} if on_cpu else {})
+        variables = _VARIABLES | {"PYTHONPATH": str(plugin)} | ({"OMP_WAIT_POLICY": "PASSIVE"} if on_cpu else {})
         if config.visible_devices:
             variables["CUDA_VISIBLE_DEVICES"] = config.visible_devices[index % len(config.visible_devices)]
         return arguments, variables | config.environment
@@ -85,6 +99,7 @@ def _arguments(
         # Events with what is new: all tokens again in each would be quadratic in the length of an answer.
         *("--stream-interval", str(servers.stream_interval), "--incremental-streaming-output"),
         *("--skip-tokenizer-init", "--log-level", "warning"),
+        *("--custom-weight-loader", LOADER),
     ]
     if backend:
         command += ["--attention-backend", backend]

@@ -41,6 +41,7 @@ class VLLMAdapter:
     """
 
     name = "vllm"
+    stages_paused = False
 
     def __init__(self, *, api: str = "auto", owner: str = "") -> None:
         self._api, self._owner = api, owner

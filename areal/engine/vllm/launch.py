@@ -8,13 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError
-from areal.engine.vllm.plugin import EXTENSION, write_plugin
+from areal.engine.server.plugin import write_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from areal.engine.config import ServerEngineConfig, VLLMConfig
 
+MODULES: Final = (
+    "areal.engine.server.adapters",
+    "areal.engine.server.changes",
+    "areal.engine.server.receiver",
+    "areal.engine.vllm.worker",
+    "areal.utils.process_groups",
+    "areal.utils.tensors",
+)
+"""Closed under imports: each imports only others of this list, the standard library, torch, safetensors and vllm."""
+EXTENSION: Final = "areal.engine.vllm.worker.WorkerExtension"
 MODULE: Final = "vllm.entrypoints.openai.api_server"
 MODEL_NAME: Final = "policy"
 _CPU_ENVIRONMENT: Final = {
@@ -45,7 +55,7 @@ def prepare(
     (model / "config.json").write_text(json.dumps(dict(model_config), indent=2) + "\n", encoding="utf-8")
     if config.api == "completions" and tokenizer is not None:
         tokenizer.save_pretrained(model)
-    plugin = write_plugin(folder.absolute() / "vllm-plugin")
+    plugin = write_plugin(folder.absolute() / "vllm-plugin", MODULES)
 
     def command(index: int, port: int) -> tuple[list[str], dict[str, str]]:
         return (

@@ -1,6 +1,6 @@
 """Runs inside each vLLM worker process: stages, verifies and switches weights, all or nothing.
 
-Loaded by vLLM's `--worker-extension-cls` in vLLM's own environment from a small copy of this package (see `plugin`).
+Loaded by vLLM's `--worker-extension-cls` in vLLM's own environment from a small copy of this package (see `launch`).
 Methods are called through `/collective_rpc`, which passes text in and lists or objects out: arguments are JSON, and
 failures are returned, since an exception here would bring down the whole server.
 

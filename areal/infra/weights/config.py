@@ -15,14 +15,14 @@ class WeightTransferConfig(Config):
     carrier: Literal["broadcast", "disk", "shards", "shared_memory"] = "shared_memory"
     """shared_memory: a file in memory that servers of this machine map; disk: a folder that all servers must see;
     broadcast: a process group of the trainer and all servers' workers; shards: the same, straight from the shards of
-    all ranks of the trainer, so that no host has a copy of the model (sglang takes disk or shared_memory only)."""
+    all ranks of the trainer, so that no host has a copy of the model."""
     adapters: Literal["alone", "auto", "merged"] = "auto"
     """What travels when adapters are trained (actor.lora). alone: the base once to each server, then adapters only,
-    which its workers add to the base (vllm only); merged: the whole model every time; auto: alone where it can be."""
+    which its workers add to the base; merged: the whole model every time; auto: alone where it can be."""
     deltas: bool = False
     """Whether a server that has the version before is sent only the tensors (with shards, the buckets) whose digest
     changed. Each of its workers then keeps a copy of the model in host memory. Adapters that travel alone are small
-    already, and not affected (vllm only)."""
+    already, and not affected."""
     folder: str = ""
     """Where disk puts its folders; empty means "weights" in the run directory."""
     shared_memory_folder: str = "/dev/shm"

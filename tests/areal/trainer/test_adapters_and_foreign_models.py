@@ -120,10 +120,9 @@ def test_the_adapter_of_a_run_goes_on_top_of_its_base(tmp_path, pairs):
         ("rl", {"model.init": GPT2}, "and all others with model.implementation=transformers"),
         (
             "rl",
-            {"actor.lora": {}, "rollout.engine": "sglang", "weights.adapters": "alone"},
-            "weights.adapters alone does not fit sglang",
+            {"actor.lora": {}, "rollout.engine": "sglang", "weights.carrier": "shards"},
+            "weights.carrier shards sends whole models, and actor.lora trains adapters",
         ),
-        ("rl", {"rollout.engine": "sglang", "weights.deltas": True}, "weights.deltas does not fit sglang"),
         ("rl", {"servers.addresses": ["http://node1:8000"]}, "is for rollout.engine vllm, not embedded"),
         (
             "rl",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.api import GenerationConfig, ModelRequest, ModelResponse, ServerInstance, WeightUpdateMeta
+from areal.api import NO_VERSION, GenerationConfig, ModelRequest, ModelResponse, ServerInstance, WeightUpdateMeta
 from areal.engine.checks import RequestLimits
 from areal.engine.config import EmbeddedEngineConfig, ServerEngineConfig, SGLangConfig, VLLMConfig
 from areal.engine.embedded.engine import EmbeddedEngine
@@ -33,8 +33,10 @@ from areal.infra.supervisor.process import free_port
 from areal.infra.supervisor.supervisor import LocalSupervisor, ServerCommand
 from areal.infra.weights.broadcast import BroadcastCarrier
 from areal.infra.weights.files import FileCarrier
+from areal.infra.weights.stream import GroupLinks, OwnPart, ShardStream
 from areal.models import from_config
 from areal.models.registry import get_spec
+from areal.trainer.shard_streams import stored_units, stream_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -334,6 +336,42 @@ class RunningServer:
 
     def close(self) -> None:
         """Leave the server alone."""
+
+
+class LoneRank:
+    """`StreamingRanks` of one process; `train` changes the weights, as a step does."""
+
+    def __init__(self, model):
+        self.model, self.version, self.links, self.session = model, 0, None, 0
+        whole = {name: tuple((0, size) for size in tensor.shape) for name, tensor in model.named_parameters()}
+        held = {
+            name: (tuple(tensor.shape), tensor.dtype, tensor.dtype, whole[name])
+            for name, tensor in model.named_parameters()
+        }
+        self.own = {
+            name: OwnPart(tensor=tensor, bounds=whole[name], dtype=tensor.dtype)
+            for name, tensor in model.named_parameters()
+        }
+        self.plan, self.outline = stream_model(
+            stored_units(model), [held], served_dtype="float32", bucket_bytes=16384, max_collectors=8
+        )
+
+    def layout(self):
+        return self.plan.layout
+
+    def is_at(self, version):
+        return version == self.version
+
+    def stream(self, order, store):
+        if order.session != self.session:
+            self.links, self.session = GroupLinks(order, self.plan.layout, 0, store=store), order.session
+        if not self.is_at(order.version):
+            self.links.announce(json.dumps({"failed": "training has gone on"}))
+            return None
+        known = None if order.since == NO_VERSION else self.digests
+        outcome = ShardStream(self.plan, self.own, self.links, rank=0, device="cpu", known=known).run()
+        self.digests = outcome.digests
+        return outcome
 
 
 def gloo_carrier() -> BroadcastCarrier:

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
 import os
+import pickle
 import sys
 import time
+import traceback
 from contextlib import aclosing
 from pathlib import Path
 
@@ -27,6 +30,9 @@ from areal.api import EngineError, FaultError, GenerationConfig, ModelRequest, S
 sys.path.insert(0, str(Path(__file__).parent))
 from double import Device, Model
 
+from areal.engine.sglang import worker
+from areal.engine.sglang.launch import LOADER
+
 HEALTH_SECONDS = 20.0
 FLAGS = ("--skip-tokenizer-init", "--incremental-streaming-output", "--enable-deterministic-inference",
          "--disable-overlap-schedule", "--disable-radix-cache")  # fmt: skip
@@ -35,7 +41,7 @@ FLAGS = ("--skip-tokenizer-init", "--incremental-streaming-output", "--enable-de
 def parse(arguments):
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for name in ("--fault", "--model-path", "--load-format", "--host", "--dtype", "--log-level", "--device",
-                 "--attention-backend", "--sampling-backend"):  # fmt: skip
+                 "--attention-backend", "--sampling-backend", "--custom-weight-loader"):  # fmt: skip
         parser.add_argument(name, default="")
     for name in ("--port", "--context-length", "--max-running-requests", "--tp-size", "--stream-interval",
                  "--max-total-tokens"):  # fmt: skip
@@ -51,6 +57,20 @@ def refusal(message):
     return {"error": {"message": message, "type": "invalid_request_error", "code": 400, "retryable": False}}
 
 
+class Loaded:
+    """The model as a loader of weights sees it: by the names of a checkpoint, all of them or some."""
+
+    def __init__(self, server):
+        self.server, self.tensors = server, {}
+        self.named_modules = server.model.module.named_modules
+        self.parameters = server.model.module.parameters
+
+    def load_weights(self, weights):
+        self.tensors |= {name: tensor.clone() for name, tensor in weights}
+        self.server.device.load(len(self.tensors))
+        self.server.model.load(self.tensors)
+
+
 class SGLang:
     """The server. `live`: requests that it works on, by id; each is a dict with `aborted` and `slice`."""
 
@@ -60,6 +80,7 @@ class SGLang:
         # A class of models may have stop tokens by default; null is what has none.
         assert json.loads((Path(options.model_path) / "config.json").read_text())["eos_token_id"] is None
         self.device = Device(self.model)
+        self.loaded = Loaded(self)
         self.live = {}
         self.label = "default"
         self.running = asyncio.Event()
@@ -68,6 +89,7 @@ class SGLang:
     def routes(self):
         posts = {"/generate": self.generate, "/pause_generation": self.pause, "/continue_generation": self.resume,
                  "/abort_request": self.abort, "/update_weights_from_disk": self.update,
+                 "/update_weights_from_tensor": self.update_from_tensor,
                  "/release_memory_occupation": self.release, "/resume_memory_occupation": self.take,
                  "/flush_cache": self.flush}  # fmt: skip
         gets = {"/memory": self.memory, "/server_info": self.info, "/health": self.health}
@@ -80,6 +102,7 @@ class SGLang:
     async def info(self, request):
         seeded = self.options.enable_deterministic_inference
         return web.json_response({"version": "0.5.20", "tp_size": 1, "enable_deterministic_inference": seeded,
+                                  "custom_weight_loader": [self.options.custom_weight_loader],
                                   "weight_version": self.label})  # fmt: skip
 
     async def health(self, request):
@@ -165,6 +188,26 @@ class SGLang:
         self.label = body["weight_version"]
         return web.json_response({"success": True, "num_paused_requests": 0,
                                   "message": "Succeeded to update model weights."})  # fmt: skip
+
+    async def update_from_tensor(self, request):
+        """Waits for all requests unless it is paused; a loader that raises ends the server."""
+        body = await request.json()
+        while self.running.is_set() and self.live:
+            await asyncio.sleep(0.01)
+        assert body["load_format"] == LOADER == self.options.custom_weight_loader
+        (payload,) = body["serialized_named_tensors"]
+        try:
+            await asyncio.to_thread(worker.load, self.loaded, pickle.loads(base64.b64decode(payload, validate=True)))
+        except Exception:  # noqa: BLE001 - the real one ends, whatever it is
+            traceback.print_exc()
+            os._exit(1)
+        if body.get("flush_cache", True) and self.live:
+            os._exit(1)
+        message = "Success"
+        if body.get("weight_version") is not None:
+            self.label = body["weight_version"]
+            message += f" Weight version updated to {self.label}."
+        return web.json_response({"success": True, "message": message})
 
     # ---- generation
 

@@ -1,6 +1,6 @@
 """Servers that are sent adapters only: the same promises as for whole weights, over the same path.
 
-With a double of vLLM's API, and with vLLM itself where it is installed; there also on a model that has no family of
+With doubles of vLLM and SGLang, and with vLLM itself where it is installed; there also on a model that has no family of
 ours, whose layers are stored the other way round.
 """
 
@@ -25,6 +25,7 @@ from areal.engine.hf.on_disk import AdaptersOnDisk, base_tensors, merged_tensors
 from areal.engine.server.client import is_healthy
 from areal.engine.server.engine import ServerEngine
 from areal.engine.server.publishing import AdapterBase
+from areal.engine.sglang.adapter import SGLangAdapter
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.vllm.adapter import VLLMAdapter
 from areal.engine.vllm.launch import prepare
@@ -57,8 +58,9 @@ class Adapted:
         )
         adapters = AdaptersOnDisk.of(self.actor.model)
         self.resources = contextlib.ExitStack()
-        if kind == "double":
-            double = engines.forked_double(server, "vllm", folder, self.actor.model)
+        api = "sglang" if "sglang" in kind else "vllm"
+        if kind in ("double", "sglang double"):
+            double = engines.forked_double(server, api, folder, self.actor.model)
             self.pool = engines.RunningServer(self.resources.enter_context(double))
         else:
             self.pool = LocalSupervisor(
@@ -69,7 +71,7 @@ class Adapted:
                 log_folder=folder / "logs",
             )
         self.engine = ServerEngine(
-            VLLMAdapter(),
+            {"vllm": VLLMAdapter, "sglang": SGLangAdapter}[api](),
             pool=self.pool,
             carrier=FileCarrier.in_memory(str(folder)),
             config=ServerEngineConfig(
@@ -89,6 +91,9 @@ class Adapted:
     def _command(self, kind, config, library):
         if kind == "supervised double":
             return engines.double_command("vllm", engines.write_config(self.folder / "model", self.actor.model))
+        if kind == "sglang":
+            settings = ServerEngineConfig(dtype="float32", max_concurrent=16)
+            return engines.sglang_command(self.folder, self.actor.model, settings)
         content = {**config, "dtype": "float32"}
         if library is hf_loading:
             inner = self.actor.model.inner
@@ -143,7 +148,9 @@ class Adapted:
 CASES = {
     # Part of a fused layer with biases, and a layer that stands alone.
     "double": {"kind": "double", "config": QWEN2, "library": models, "targets": ["q_proj", "down_proj"]},
+    "sglang double": {"kind": "sglang double", "config": QWEN2, "library": models, "targets": ["q_proj", "down_proj"]},
     "supervised double": {"kind": "supervised double", "config": QWEN2, "library": models, "targets": ["q_proj"]},
+    "sglang": {"kind": "sglang", "config": QWEN2, "library": models, "targets": ["q_proj", "down_proj"]},
     "vllm": {"kind": "vllm", "config": QWEN2, "library": models, "targets": ["q_proj", "down_proj"]},
     "vllm, model of transformers": {"kind": "vllm", "config": GPT2, "library": hf_loading, "targets": []},
 }
@@ -152,7 +159,9 @@ CASES = {
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(name, marks=[] if name == "double" else [pytest.mark.slow, pytest.mark.exhaustive])
+        pytest.param(
+            name, marks=[] if name in ("double", "sglang double") else [pytest.mark.slow, pytest.mark.exhaustive]
+        )
         for name in CASES
         if name != "supervised double"
     ],
@@ -162,6 +171,8 @@ def adapted(request, tmp_path_factory, fork_server):
     case = CASES[request.param]
     if case["kind"] == "vllm" and not engines.VLLM_PYTHON.is_file():
         pytest.skip("no vLLM here: bash scripts/setup_vllm.sh")
+    if case["kind"] == "sglang" and not engines.SGLANG_PYTHON.is_file():
+        pytest.skip("no SGLang here: bash scripts/setup_sglang.sh")
     subject = Adapted(tmp_path_factory.mktemp("adapted"), fork_server, **case)
     try:
         subject.engine.wait_ready()
@@ -223,7 +234,7 @@ def test_a_whole_checkpoint_in_between_and_adapters_again(adapted, tmp_path):
 
 
 @pytest.mark.exhaustive  # a server that comes later: tests/areal/engine/server/test_adapters.py
-@pytest.mark.parametrize("adapted", [name for name in CASES if name != "double"], indirect=True)
+@pytest.mark.parametrize("adapted", [name for name in CASES if "vllm" in name or "supervised" in name], indirect=True)
 def test_a_server_that_was_killed_gets_the_base_and_the_present_adapters(adapted):
     version = adapted.engine.version
     starts = adapted.engine.stats()["starts"]

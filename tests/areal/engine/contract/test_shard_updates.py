@@ -4,58 +4,18 @@ before it."""
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 
 import pytest
 
-from areal.api import NO_VERSION
 from areal.engine.vllm.adapter import VLLMAdapter
 from areal.infra.supervisor.process import free_port
 from areal.infra.weights.shards import ShardCarrier
-from areal.infra.weights.stream import GroupLinks, OwnPart, ShardStream
-from areal.trainer.shard_streams import stored_units, stream_model
 
 engines = sys.modules["contract_engines"]
 EXACT = 2e-5
 pytestmark = pytest.mark.timeout(180)
-
-
-class LoneRank:
-    """`StreamingRanks` of one process; `train` changes the weights, as a step does."""
-
-    def __init__(self, model):
-        self.model, self.version, self.links, self.session = model, 0, None, 0
-        whole = {name: tuple((0, size) for size in tensor.shape) for name, tensor in model.named_parameters()}
-        held = {
-            name: (tuple(tensor.shape), tensor.dtype, tensor.dtype, whole[name])
-            for name, tensor in model.named_parameters()
-        }
-        self.own = {
-            name: OwnPart(tensor=tensor, bounds=whole[name], dtype=tensor.dtype)
-            for name, tensor in model.named_parameters()
-        }
-        self.plan, self.outline = stream_model(
-            stored_units(model), [held], served_dtype="float32", bucket_bytes=16384, max_collectors=8
-        )
-
-    def layout(self):
-        return self.plan.layout
-
-    def is_at(self, version):
-        return version == self.version
-
-    def stream(self, order, store):
-        if order.session != self.session:
-            self.links, self.session = GroupLinks(order, self.plan.layout, 0, store=store), order.session
-        if not self.is_at(order.version):
-            self.links.announce(json.dumps({"failed": "training has gone on"}))
-            return None
-        known = None if order.since == NO_VERSION else self.digests
-        outcome = ShardStream(self.plan, self.own, self.links, rank=0, device="cpu", known=known).run()
-        self.digests = outcome.digests
-        return outcome
 
 
 class Site:
@@ -66,7 +26,7 @@ class Site:
         engines.write_config(folder / "model", self.model)
         self.ports, self.processes = [free_port(), free_port()], []
         addresses = tuple(f"http://127.0.0.1:{port}" for port in self.ports)
-        self.ranks = LoneRank(self.model)
+        self.ranks = engines.LoneRank(self.model)
         self.engine = engines.with_servers(
             "vllm",
             None,

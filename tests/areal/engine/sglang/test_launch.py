@@ -75,6 +75,13 @@ def test_health_asks_for_no_token_and_log_probabilities_are_those_of_the_sampled
     assert variables["CUDA_VISIBLE_DEVICES"] == "2,3"
 
 
+def test_its_workers_find_our_loader(tmp_path):
+    arguments, variables = launch(tmp_path)
+    assert value(arguments, "--custom-weight-loader") == "areal.engine.sglang.worker.load"
+    assert (tmp_path / "sglang-plugin" / "areal" / "engine" / "sglang" / "worker.py").is_file()
+    assert variables["PYTHONPATH"] == str(tmp_path / "sglang-plugin")
+
+
 def test_own_arguments_come_last_so_that_they_win(tmp_path):
     arguments, _ = launch(tmp_path, extra_arguments=("--stream-interval", "7"))
     assert arguments[-2:] == ["--stream-interval", "7"]

@@ -10,15 +10,17 @@ import pytest
 
 from areal.api import ConfigError
 from areal.engine.config import ServerEngineConfig, VLLMConfig
-from areal.engine.vllm.launch import arguments, check_environment, environment
-from areal.engine.vllm.plugin import MODULES, write_plugin
+from areal.engine.server.plugin import write_plugin
+from areal.engine.sglang.launch import MODULES as SGLANG_MODULES
+from areal.engine.vllm.launch import MODULES, arguments, check_environment, environment
 
 ALLOWED = {*sys.stdlib_module_names, "torch", "safetensors", "vllm"}
 
 
-def test_the_copied_modules_import_only_each_other_and_what_vllm_has(tmp_path):
-    folder = write_plugin(tmp_path / "plugin")
-    for name in MODULES:
+@pytest.mark.parametrize("modules", [MODULES, SGLANG_MODULES], ids=["vllm", "sglang"])
+def test_the_copied_modules_import_only_each_other_and_what_servers_have(tmp_path, modules):
+    folder = write_plugin(tmp_path / "plugin", modules)
+    for name in modules:
         tree = ast.parse(folder.joinpath(*name.split(".")).with_suffix(".py").read_text())
         for node in ast.walk(tree):
             modules = []
@@ -27,11 +29,11 @@ def test_the_copied_modules_import_only_each_other_and_what_vllm_has(tmp_path):
             elif isinstance(node, ast.ImportFrom):
                 modules = [node.module]
             for module in modules:
-                assert module in MODULES or module.split(".")[0] in ALLOWED, f"{name} imports {module}"
+                assert module in modules or module.split(".")[0] in ALLOWED, f"{name} imports {module}"
 
 
 def test_the_copy_works_where_this_package_is_not_installed(tmp_path):
-    folder = write_plugin(tmp_path / "plugin")
+    folder = write_plugin(tmp_path / "plugin", MODULES)
     code = (
         "import areal, areal.engine.vllm.worker as worker, areal.utils.tensors;"
         f"assert areal.__file__.startswith({str(folder)!r}), areal.__file__;"
@@ -45,9 +47,9 @@ def test_the_copy_works_where_this_package_is_not_installed(tmp_path):
 
 
 def test_writing_it_again_replaces_an_older_copy(tmp_path):
-    folder = write_plugin(tmp_path / "plugin")
+    folder = write_plugin(tmp_path / "plugin", MODULES)
     (folder / "areal" / "leftover.py").write_text("")
-    write_plugin(folder)
+    write_plugin(folder, MODULES)
     assert not (folder / "areal" / "leftover.py").exists()
 
 

@@ -55,12 +55,15 @@ VLLM_VARIABLES = [
 ]
 VLLM_PLUGINS = [
     "areal.engine.server.adapters",
+    "areal.engine.server.changes",
     "areal.engine.server.receiver",
     "areal.engine.vllm.worker",
     "areal.utils.process_groups",
     "areal.utils.tensors",
 ]
+SGLANG_PLUGINS = [name.replace("vllm", "sglang") for name in VLLM_PLUGINS]
 SGLANG_FLAGS = [
+    "--custom-weight-loader",
     "--model-path",
     "--load-format",
     "--host",
@@ -91,6 +94,7 @@ SGLANG_ROUTES = [
     "/pause_generation",
     "/server_info",
     "/update_weights_from_disk",
+    "/update_weights_from_tensor",
 ]
 SGLANG_VARIABLES = [
     "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
@@ -110,6 +114,7 @@ EXPECTED = {
     *(("vllm", "route", name, f"areal/engine/vllm/{file}") for name, row in VLLM_ROUTES.items() for file in row),
     *(("vllm", "variable", name, "areal/engine/vllm/launch.py") for name in VLLM_VARIABLES),
     *(("vllm", "plugin", name, f"{name.replace('.', '/')}.py") for name in VLLM_PLUGINS),
+    *(("sglang", "plugin", name, f"{name.replace('.', '/')}.py") for name in SGLANG_PLUGINS),
     *(("sglang", "flag", name, "areal/engine/sglang/launch.py") for name in SGLANG_FLAGS),
     *(("sglang", "route", name, "areal/engine/sglang/adapter.py") for name in SGLANG_ROUTES),
     ("sglang", "route", "/generate", "areal/engine/sglang/teacher.py"),
