@@ -173,6 +173,9 @@ class ServerEngineConfig(Config):
     sleep_level: Literal[0, 1, 2] = 0
     """Free the servers' device memory while the learner works on the same devices; needs max_head_offpolicyness 0. 1:
     weights stay in host memory; 2: they are dropped, and come anew with the update; 0: servers stay awake."""
+    sleep_learner: bool = False
+    """With sleep_level, also the other way round: parameters and moments of the learner are in host memory (locked,
+    with CUDA) while servers sample. For a learner of one process."""
     drain_seconds: float = number(120.0, at_least=0)
     """Seconds a server that is about to leave may take to finish its requests; the rest go on at other servers."""
     max_seq_len: int = number(2048, at_least=2)

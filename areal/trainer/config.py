@@ -355,6 +355,8 @@ class PPOConfig(RunConfig):
                 f"servers.sleep_level {self.servers.sleep_level} lets servers and learner take turns, which "
                 f"rollout.max_head_offpolicyness {self.rollout.max_head_offpolicyness} does not; set it to 0"
             )
+        if self.servers.sleep_learner:
+            self._check_sleeping_learner()
         if name == "sglang" and self.servers.sleep_level == 1:
             raise ConfigError("servers.sleep_level 1 does not fit sglang servers, which drop their weights; use 2")
         if self.servers.are_given and name != "vllm":
@@ -367,6 +369,21 @@ class PPOConfig(RunConfig):
                 f"weights.carrier shared_memory reaches servers at http://127.0.0.1:PORT only, and servers.{given} "
                 "names others; use disk with a weights.folder that all machines see, or broadcast"
             )
+
+    def _check_sleeping_learner(self) -> None:
+        """Check that servers may have the learner's device."""
+        what = "servers.sleep_learner is true, and"
+        if not self.servers.sleep_level:
+            raise ConfigError(f"{what} servers never lend the device back; set servers.sleep_level to 1 or 2")
+        if self.archon is not None:
+            raise ConfigError(f"{what} archon splits the learner over processes; remove archon, or set it to false")
+        if self.servers.are_given:
+            raise ConfigError(f"{what} servers that others start have the device while the learner loads its model; "
+                              "let the run start them")  # fmt: skip
+        if self.weights.carrier == "shards":
+            raise ConfigError(f"{what} weights.carrier shards reads weights from the device; use shared_memory")
+        if self.distillation is not None:
+            raise ConfigError(f"{what} teachers stay on the device; remove distillation, or set it to false")
 
     def _check_shards(self) -> None:
         """Check that weights can be streamed from shards."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from areal.engine.server.engine import ServerEngine
     from areal.infra.supervisor.supervisor import LocalSupervisor
     from areal.trainer.config import PPOConfig
+    from areal.trainer.device_sharing import SharedDevice
     from areal.trainer.server_weights import ServedModel, ServedPolicy
 
 HEALTH_PATH: Final = "/health"
@@ -28,24 +29,37 @@ SERVER_KIND: Final = "server"
 
 
 def build_inference_engine(
-    config: PPOConfig, *, actor: ServedPolicy, tokenizer: Any, directory: Path, version: int
+    config: PPOConfig,
+    *,
+    actor: ServedPolicy,
+    tokenizer: Any,
+    directory: Path,
+    version: int,
+    before_waking: Callable[[], None] = lambda: None,
 ) -> InferenceEngine:
     """Return the engine, at `version` of the actor's present weights. directory: of the run, for logs and files of
-    servers.
+    servers. before_waking: called before servers take memory for a version.
     """
     name = config.rollout.engine
     if name == "embedded":
         return _embedded(config, actor, tokenizer, version)
-    return _with_servers(config, actor=actor, tokenizer=tokenizer, directory=directory, version=version)
+    return _with_servers(
+        config, actor=actor, tokenizer=tokenizer, directory=directory, version=version, before_waking=before_waking
+    )
 
 
-def lend_devices(config: PPOConfig, engine: InferenceEngine) -> None:
-    """Free the devices of the engine's servers for the learner, if it is configured; the weight update wakes them."""
+def lend_devices(config: PPOConfig, engine: InferenceEngine, device: SharedDevice | None) -> None:
+    """Free the devices of the engine's servers for the learner, if it is configured; the weight update wakes them.
+    device: where the learner sleeps, too.
+    """
     if config.servers.sleep_level and config.rollout.engine != "embedded":
         from areal.engine.server.engine import ServerEngine
 
         assert isinstance(engine, ServerEngine), "every engine with servers is one"
-        engine.sleep()
+        if device is None:
+            engine.sleep()
+        else:
+            device.to_learner(engine)
 
 
 def transfer_metrics(engine: InferenceEngine) -> dict[str, float]:
@@ -68,7 +82,13 @@ def _embedded(config: PPOConfig, actor: ServedPolicy, tokenizer: Any, version: i
 
 
 def _with_servers(
-    config: PPOConfig, *, actor: ServedPolicy, tokenizer: Any, directory: Path, version: int
+    config: PPOConfig,
+    *,
+    actor: ServedPolicy,
+    tokenizer: Any,
+    directory: Path,
+    version: int,
+    before_waking: Callable[[], None],
 ) -> ServerEngine:
     from areal.engine.checks import RequestLimits
     from areal.engine.server.engine import ServerEngine
@@ -113,6 +133,7 @@ def _with_servers(
         base=weights.base,
         reference=_reference(actor),
         version=version,
+        before_waking=before_waking,
     )
 
 

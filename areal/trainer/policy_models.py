@@ -13,6 +13,7 @@ from areal.algorithm.blocks import block_name
 from areal.algorithm.supervised import value_loss
 from areal.algorithm.tokens import sampler_mismatch
 from areal.api import ConfigError, DistilledBatch, EngineError, LossOutput, PaddedBatch, TrainStats
+from areal.engine.train.lending import LentMemory
 from areal.engine.train.runner import FrozenModel
 from areal.models.value_head import ValueModel
 from areal.trainer.assembly import EngineStates, build_engine, build_scorer, export_model
@@ -84,12 +85,14 @@ class PolicyModels:
         self.reference = reference
         self.teachers = teachers
         self._streams: RankStreams | None = None
+        self._lent = LentMemory(actor.device, self._device_tensors)
         engines = {"actor": actor} if critic is None else {"actor": actor, "critic": critic}
         # Of the trained models; the reference is rebuilt from the run's start.
         self.states = EngineStates(engines, together="learner")
 
     def score(self, batch: DividedBatch, *, with_prox: bool) -> BatchScores:
         """Score all rows by the weights before the update. with_prox: by the actor as well."""
+        self._require_awake()
         batch = self.actor.receive(batch)
         temperature = self.temperature
         logp_prox, logp_ref, values = None, None, None
@@ -108,6 +111,7 @@ class PolicyModels:
 
     def train(self, batch: DividedBatch, counts: MinibatchCounts) -> tuple[TrainStats, TrainStats | None]:
         """Do one optimizer step of the actor, and one of the critic if there is one."""
+        self._require_awake()
         batch = self.actor.receive(batch)
         stats = self._train_actor(batch, counts)
         return stats, None if self.critic is None else self._train_critic(self.critic, batch, counts)
@@ -145,7 +149,34 @@ class PolicyModels:
 
     def forward_logp(self, batch: DividedBatch) -> Tensor:
         """See `areal.api.TrainEngine`: of the actor."""
+        self._require_awake()
         return self.actor.forward_logp(batch)
+
+    def sleep(self) -> None:
+        """Move everything to host memory: servers get the device. Weights and states can be read all the same."""
+        self._lent.give()
+
+    def wake(self) -> None:
+        """Undo `sleep`."""
+        self._lent.take_back()
+
+    @property
+    def asleep_bytes(self) -> int:
+        """What this process has of the device now."""
+        return self._lent.staying_bytes
+
+    @property
+    def moved_bytes(self) -> int:
+        """What `sleep` moved to host memory, the last time."""
+        return self._lent.moved_bytes
+
+    def _device_tensors(self) -> list[Tensor]:
+        frozen = self.reference.device_tensors() if isinstance(self.reference, FrozenModel) else []
+        return [*self.actor.device_tensors(), *(self.critic.device_tensors() if self.critic else ()), *frozen]
+
+    def _require_awake(self) -> None:
+        if self._lent.is_lent:
+            raise EngineError("the learner is asleep and servers have its device: it scores and trains nothing now")
 
     def export(self, folder: Path) -> None:
         """Write the trained actor."""

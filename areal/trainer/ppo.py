@@ -23,6 +23,7 @@ from areal.infra.rollout.episode import sample_id
 from areal.infra.rollout.executor import RolloutExecutor
 from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.trainer.assembly import build_seeded, load_states, steps_in_run, to_save, tokenizer_of
+from areal.trainer.device_sharing import SharedDevice
 from areal.trainer.inference import build_inference_engine, lend_devices, transfer_metrics
 from areal.trainer.learner import Policy, PolicyLearner
 from areal.trainer.policy_models import PolicyModels, build_models
@@ -96,13 +97,19 @@ class PPOTrainer:
             from areal.trainer.evaluation.sets import EvaluationSets
 
             sets = EvaluationSets(config, self.tokenizer, reward=self.sources.shared)
+        lends = config.servers.sleep_learner and config.rollout.engine != "embedded"
+        self.device = SharedDevice(self.models) if lends else None
+        """What servers and learner have in turn; None where both keep theirs."""
         self.engine = build_inference_engine(
             config,
             actor=self.policy,
             tokenizer=self.tokenizer,
             directory=session.directory,
             version=session.first_step,
+            **({} if self.device is None else {"before_waking": self.device.to_servers}),
         )
+        if self.device is not None:
+            self.device.sampling()
         self.executor = self._build_executor()
         self._teachers: TeacherChoice | None = None
         if config.distillation is not None:
@@ -158,7 +165,7 @@ class PPOTrainer:
                 session.save_last(self._states)
                 raise
             clock.lap("rollout_wait")
-            lend_devices(self.config, self.engine)
+            lend_devices(self.config, self.engine, self.device)
             trajectories = [item for group in rollout.groups for item in group.trajectories]
             if tracing.active():
                 for item in trajectories:
@@ -178,9 +185,7 @@ class PPOTrainer:
                 metrics |= reward_metrics(trajectories)  # normalised ones have mean 0 at every step
             clock.lap("update")
             version = step + 1
-            weights = self.policy.publish(version)
-            self.engine.update_weights(WeightUpdateMeta(kind="memory", version=version, state_dict=weights))
-            del weights  # a whole copy where the model is split
+            self._publish(version)
             clock.lap("publish")
             # Before `advance`, so that a synchronous run evaluates with nothing else in flight and stays reproducible.
             every = self.config.eval_every_steps
@@ -204,6 +209,15 @@ class PPOTrainer:
             "generated_tokens": int(self.engine.stats().get("generated_tokens", 0)),
         }
 
+    def _publish(self, version: int) -> None:
+        """Give the engine the present weights, which may be a whole copy where the model is split."""
+        weights = dict(self.policy.publish(version))
+        if self.device is not None:
+            self.device.publishing(weights)
+        self.engine.update_weights(WeightUpdateMeta(kind="memory", version=version, state_dict=weights))
+        if self.device is not None:
+            self.device.sampling()
+
     def _log_step(
         self, step: int, rollout: RolloutBatch, clock: _Clock, metrics: Mapping[str, float]
     ) -> dict[str, float]:
@@ -214,6 +228,7 @@ class PPOTrainer:
             **clock.split(),
             **rollout.metrics(),
             **transfer_metrics(self.engine),
+            **({} if self.device is None else self.device.metrics()),
             **self._utilisation.metrics(
                 [len(item.tokens) for group in rollout.groups for item in group.trajectories],
                 clock.seconds("update"),

@@ -160,14 +160,25 @@ def _shared(config: RunConfig, held: list[Item], *, limit: int, needed: int) -> 
     if not isinstance(config, PPOConfig) or not config.servers.sleep_level or config.rollout.engine == "embedded":
         return None, []
     staying = sum(item.num_bytes for item in held if item.name in ("parameters", "gradients", "moments"))
+    moved = staying if config.servers.sleep_learner else 0
+    stays = staying - moved
     rows = [
         "",
         "one device for servers and learner (servers.sleep_level)",
         f"  while it learns   {_size(needed):>10}  servers are asleep",
-        f"  while they sample {_size(staying):>10}  stays of the learner",
-        f"  left for servers  {_size(limit - staying):>10}  weights and cache",
+        f"  while they sample {_size(stays):>10}  stays of the learner",
+        f"  left for servers  {_size(limit - stays):>10}  weights and cache",
     ]
-    return {"learning_bytes": needed, "staying_bytes": staying, "left_for_servers_bytes": limit - staying}, rows
+    if moved:
+        rows.append(f"  in host memory    {_size(moved):>10}  of the learner, meanwhile (servers.sleep_learner)")
+    else:
+        rows.append(f"  or                {_size(limit):>10}  with servers.sleep_learner, of a learner of one process")
+    return {
+        "learning_bytes": needed,
+        "staying_bytes": stays,
+        "in_host_bytes": moved,
+        "left_for_servers_bytes": limit - stays,
+    }, rows
 
 
 def _archon(arguments: argparse.Namespace, config: RunConfig) -> ArchonConfig:

@@ -48,7 +48,8 @@ class ServerEngine:
     every later version must have the same names and shapes. base: given when `weights`, and what `to_hf` returns, are
     factors of adapters on top of it; the base is sent once, and updates are as small as the adapters. reference:
     returns the log-probabilities of all tokens of a sequence but the first under the trainer's current weights; None
-    turns the probe off. version: that of the given weights.
+    turns the probe off. version: that of the given weights. before_waking: called once a version and its probe are
+    made, and before servers take memory for it: at the start, and in `update_weights`.
 
     The constructor starts the servers and returns; requests wait until one is ready (`wait_ready` for all of them).
 
@@ -56,7 +57,7 @@ class ServerEngine:
     server that does not keep requests, or by a server's end), not on its position alone as in the embedded engine.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts that it combines, each by keyword
         self,
         adapter: ServerAdapter,
         *,
@@ -69,7 +70,9 @@ class ServerEngine:
         base: AdapterBase | None = None,
         reference: Callable[[list[int]], list[float]] | None = None,
         version: int = 0,
+        before_waking: Callable[[], None] = lambda: None,
     ) -> None:
+        self._before_waking = before_waking
         self._adapter, self._pool, self._carrier, self._config = adapter, pool, carrier, config
         self._limits, self._reference = limits, reference
         self._version = version
@@ -84,6 +87,7 @@ class ServerEngine:
         self._loop = EngineLoop(f"areal-{adapter.name}")
         self._members: Members = self._loop.run(self._open(published, probe))
         self._runner = GenerationRunner(self._members, adapter, self._client, config)
+        before_waking()
         pool.start(self)
 
     # ---- InferenceEngine
@@ -155,6 +159,7 @@ class ServerEngine:
         published = self._publisher.publish(meta)
         # Weights from a folder are not those the trainer holds, so there is nothing to compare with.
         probe = self._make_probe() if meta.state_dict is not None else None
+        self._before_waking()
         self._loop.run(self._update(published, probe))
 
     def stats(self) -> Mapping[str, float]:

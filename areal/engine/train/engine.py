@@ -258,6 +258,10 @@ class TrainingEngine:
         self.state.load_whole_state(state)
         self.set_counters(state)
 
+    def device_tensors(self) -> list[Tensor]:
+        """Return what the engine has on its device between two steps: parameters, buffers, masters and moments."""
+        return [*self.model.parameters(), *self.model.buffers(), *self.optimizer.tensors()]
+
     def counters(self) -> dict[str, int]:
         """Where the run is: the part of the state that is the same on every rank."""
         return self._progress.counters()

@@ -228,6 +228,12 @@ class ModelOptimizer:
             elif master is not self.shards[name]:
                 master.copy_(self.shards[name])
 
+    def tensors(self) -> list[Tensor]:
+        """Return all that this has beside the parameters: parts of them, masters and moments. Sums of gradients are
+        there during a step only."""
+        moments = [value for name in self.parameters for value in self.moments(name).values()]
+        return [*self.shards.values(), *self.masters.values(), *moments]
+
     def moments(self, name: str) -> dict[str, Tensor]:
         """State of one master; {} before the first step."""
         master = self.masters[name]

@@ -280,6 +280,10 @@ class FrozenModel:
         """See `TrainingEngine.forward_logp`."""
         return self._runner.forward_logp(batch, temperature=temperature, only_masked=only_masked)
 
+    def device_tensors(self) -> list[Tensor]:
+        """Return what it has on its device."""
+        return [*self._runner.model.parameters(), *self._runner.model.buffers()]
+
     def forward_top(self, batch: PaddedBatch | DividedBatch, top: Top, *, temperature: float = 1.0) -> TeacherScores:
         """Log-probability of each token with loss_mask 1 given its prefix, and of the likeliest tokens in its place."""
         return self._runner.forward_top(batch, top, temperature=temperature)

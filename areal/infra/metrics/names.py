@@ -71,6 +71,10 @@ WEIGHTS_SENT: Final = "weights/sent_bytes"
 """Bytes of tensors that the step's weight update sent to servers, each server counted as one worker."""
 WEIGHTS_SKIPPED: Final = "weights/skipped_bytes"
 """Bytes of tensors that servers had already and were not sent (weights.deltas)."""
+TRAINER_ASLEEP: Final = "memory/trainer_asleep_mb"
+"""MiB of the device that the learner keeps while servers have it (servers.sleep_learner)."""
+TRAINER_IN_HOST: Final = "memory/trainer_in_host_mb"
+"""MiB of the learner that are in host memory meanwhile."""
 TIME_PREFIX: Final = "time/"
 """Seconds of one step spent on something, e.g.
 

@@ -86,6 +86,12 @@ class PolicyLoop:
         config = build("rl", values, source="PolicyLoop(...)").config
         assert isinstance(config, PPOConfig), "of kind rl"
         _check(config)
+        if config.servers.sleep_learner:
+            raise ConfigError(
+                "servers.sleep_learner is for runs, which know when they learn; here you decide",
+                where="servers.sleep_learner",
+                fix="set it to false",
+            )
         config = pin_sources(config, {}).config
         self.config = config
         """A configuration of kind `rl`, as it is used."""

@@ -213,6 +213,15 @@ def test_a_device_that_servers_and_learner_share_is_planned_for_both(plan):
     stays = sum(bytes_of(found, "memory", name) for name in ("parameters", "gradients", "moments"))
     assert numbers["staying_bytes"] == stays < numbers["learning_bytes"] == apart["memory_bytes"]
     assert numbers["left_for_servers_bytes"] == found["limit_bytes"] - stays
+    assert numbers["in_host_bytes"] == 0
+    code, asleep = plan(SERVED, *arguments, "servers.sleep_level=2", "servers.sleep_learner=true")
+    assert code == 0
+    assert asleep["shared_device"] == {
+        "learning_bytes": numbers["learning_bytes"],
+        "staying_bytes": 0,
+        "in_host_bytes": stays,
+        "left_for_servers_bytes": found["limit_bytes"],
+    }
     code, refused = plan(SERVED, *arguments[:-1], "servers.sleep_level=2", "rollout.max_head_offpolicyness=1")
     assert code == 2
     assert "take turns" in refused["error"]

@@ -31,6 +31,7 @@ from areal.infra.supervisor.process import free_port
 from areal.models.registry import get_spec
 from areal.trainer import inference
 from areal.trainer.configuration.source import dump_yaml
+from areal.trainer.device_sharing import DeviceTurn
 from areal.trainer.evaluation.standalone import evaluate
 from areal.trainer.evaluation.targets import resolve_target
 from areal.trainer.ppo import PPOTrainer
@@ -232,15 +233,26 @@ def test_surplus_prompts_are_aborted_on_the_servers(tmp_path, with_double, bound
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("level", [1, 2])
-def test_a_run_whose_servers_sleep_while_it_learns_samples_from_the_right_weights(tmp_path, with_double, level):
+@pytest.mark.parametrize(("level", "learner"), [(1, False), (2, True)])
+def test_a_run_whose_servers_sleep_while_it_learns_samples_from_the_right_weights(
+    tmp_path, with_double, level, learner
+):
+    """With `learner`, it sleeps while they sample, and checkpoints are written meanwhile."""
     changes = {"servers__sleep_level": level, "rollout__max_head_offpolicyness": 0, "total_train_steps": 4,
-               "servers__num_servers": 1, "weights__deltas": True}  # fmt: skip
+               "servers__num_servers": 1, "weights__deltas": True, "servers__sleep_learner": learner,
+               "checkpoint__every_steps": 1}  # fmt: skip
     config = runs.tiny(tmp_path / "run", **with_double | changes)
     with open_session(config) as session, PPOTrainer(config, session) as trainer:
         summary = trainer.train()
         assert trainer.engine.stats()["evictions"] == 0
+        if learner:
+            assert trainer.device.turns.turn is DeviceTurn.SAMPLING
+            saved = trainer.session.store.load_latest().load("learner")["actor"]["parameters"]
+            assert all(torch.equal(saved[name], value) for name, value in trainer.actor.weights().items())
     steps = [row for step, row in read_metrics(tmp_path / "run" / "metrics.jsonl").items() if step]
+    if learner:
+        assert {row[names.TRAINER_ASLEEP] for row in steps} == {0.0}
+        assert all(row[names.TRAINER_IN_HOST] > 0 for row in steps)
     assert summary["finished"]
     assert len(steps) == 4
     assert all(row["mismatch/fresh_fraction"] == 1.0 and row["mismatch/fresh_abs_max"] < 1e-4 for row in steps)

@@ -1,0 +1,174 @@
+"""One device for servers and learner: one of them has it at a time, in one order, and never both."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from areal.api import ConfigError, EngineError
+from areal.engine.train.lending import LentMemory
+from areal.trainer.configuration.source import load_config
+from areal.trainer.device_sharing import DeviceTurn, DeviceTurns, SharedDevice
+from areal.trainer.policy_models import PolicyModels
+from areal.trainer.rank_group import RankGroup
+
+ROUND = (
+    DeviceTurn.LEARNER_ASLEEP,
+    DeviceTurn.SERVERS_WAKING,
+    DeviceTurn.SAMPLING,
+    DeviceTurn.DRAINING,
+    DeviceTurn.SERVERS_ASLEEP,
+    DeviceTurn.LEARNER_AWAKE,
+    DeviceTurn.LEARNING,
+)
+LEARNER, SERVERS, LIMIT = 4 * 3000, 10_000, 13_000
+
+
+def test_turns_go_round_in_one_order():
+    turns = DeviceTurns()
+    for turn in ROUND * 3:
+        turns.enter(turn)
+    assert turns.turn is DeviceTurn.LEARNING
+    assert turns.log[-7:] == list(ROUND)
+
+
+@pytest.mark.parametrize("at", range(7))
+def test_any_other_order_is_refused_before_anything_is_done(at):
+    turns, done = DeviceTurns(), []
+    for turn in ROUND[:at]:
+        turns.enter(turn)
+    before = turns.turn
+    for wrong in set(DeviceTurn) - {ROUND[at]}:
+        with pytest.raises(EngineError, match="comes next"):
+            turns.enter(wrong, after=lambda: done.append(1))
+    assert (turns.turn, done) == (before, [])
+
+
+def test_a_step_that_fails_leaves_the_turn_where_it_was():
+    turns = DeviceTurns()
+
+    def fail():
+        raise EngineError("a server does not sleep")
+
+    with pytest.raises(EngineError, match="does not sleep"):
+        turns.enter(DeviceTurn.LEARNER_ASLEEP, after=fail)
+    assert turns.turn is DeviceTurn.LEARNING
+
+
+class Device:
+    """Memory that learner and servers share, with room for either and not for both."""
+
+    def __init__(self):
+        self.held, self.peak, self.log = 0, 0, []
+
+    def take(self, who, num_bytes):
+        self.held += num_bytes
+        self.peak = max(self.peak, self.held)
+        self.log.append(f"{who} takes")
+        assert self.held <= LIMIT, f"out of memory: {self.log}"
+
+    def give(self, who, num_bytes):
+        self.held -= num_bytes
+        self.log.append(f"{who} frees")
+
+
+class LearnersPart:
+    """`DeviceMemory` of the learner."""
+
+    def __init__(self, device):
+        self.device, self.own = device, LEARNER
+        device.take("learner", LEARNER)
+
+    def allocate(self, num_bytes):
+        self.own += num_bytes
+        self.device.take("learner", num_bytes)
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def freed(self, num_bytes):
+        self.own -= num_bytes
+        self.device.give("learner", num_bytes)
+
+    def settle(self):
+        pass
+
+    def held(self):
+        return self.own
+
+
+class Learner(PolicyModels):
+    """Parameters that are changed by a step, in the learner's part of the device."""
+
+    def __init__(self, device):
+        self.values = torch.arange(3000.0)
+        self._lent = LentMemory(torch.device("cpu"), lambda: [self.values], memory=LearnersPart(device))
+
+    def step(self):
+        self._require_awake()
+        self.values.add_(1)
+
+
+class Engine:
+    """Servers, as a shared device sees them."""
+
+    def __init__(self, device):
+        self.device, self.weights = device, {}
+
+    def sleep(self):
+        self.device.give("servers", SERVERS)
+
+    def update_weights(self, weights, before_waking):
+        self.weights = {name: value.clone() for name, value in weights.items()}
+        before_waking()
+        assert weights == {}, "what is on the device would stay there"
+        self.device.take("servers", SERVERS)
+
+
+def test_one_at_a_time_has_the_device_and_the_values_are_those_of_a_device_of_ones_own():
+    device = Device()
+    shared = SharedDevice(RankGroup().create(Learner, device))
+    learner, engine = shared._models.local, Engine(device)
+    alone = torch.arange(3000.0)
+    for step in range(3):
+        if step:
+            shared.to_learner(engine)
+            learner.step()
+            alone.add_(1)
+        weights = {"w": learner.values.detach()}
+        shared.publishing(weights)
+        engine.update_weights(weights, shared.to_servers)
+        shared.sampling()
+        assert torch.equal(engine.weights["w"], alone)
+        with pytest.raises(EngineError, match="the learner is asleep"):
+            learner.step()
+        assert shared.metrics() == {"memory/trainer_asleep_mb": 0.0, "memory/trainer_in_host_mb": LEARNER / 2**20}
+    assert device.peak == LEARNER < LIMIT < LEARNER + SERVERS
+    first, *rounds = device.log
+    assert first == "learner takes"
+    assert rounds == ["learner frees", "servers takes", *["servers frees", "learner takes", "learner frees",
+                      "servers takes"] * 2]  # fmt: skip
+
+
+def test_a_learner_that_would_take_a_device_in_use_is_refused():
+    device = Device()
+    shared, engine = SharedDevice(RankGroup().create(Learner, device)), Engine(device)
+    with pytest.raises(EngineError, match="'learner asleep' comes next"):
+        shared.to_learner(engine)
+    assert device.log == ["learner takes"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["servers.sleep_level=0"], "servers never lend the device back"),
+        (["archon={}"], "archon splits the learner over processes"),
+        (["weights.carrier=shards"], "weights.carrier shards reads weights from the device"),
+        (["servers.addresses=['http://127.0.0.1:8000']"], "have the device while the learner loads"),
+        (["rollout.max_head_offpolicyness=1"], "take turns"),
+    ],
+)
+def test_runs_in_which_they_cannot_take_turns_are_refused(changes, message):
+    settings = ["rollout.engine=vllm", "servers.sleep_level=1", "servers.sleep_learner=true",
+                "rollout.max_head_offpolicyness=0"]  # fmt: skip
+    assert load_config(None, settings).config.servers.sleep_learner
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, [*settings, *changes])
