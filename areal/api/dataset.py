@@ -17,7 +17,8 @@ REQUIRED_COLUMNS: Final[dict[str, frozenset[str]]] = {
 """Columns a loader of each kind must produce; further columns of an RL row reach the reward as keyword arguments.
 
 rl          messages: a chat [{"role": "user", "content": "8*9="}] or, for a model without chat template, a plain string
-sft         input_ids: list[int]; loss_mask: list[int], 1 on tokens to learn
+sft         input_ids: list[int]; loss_mask: list[int], 1 on tokens to learn. With images also images: list[str], base64
+            of their files, and image_places: list[int], before which of input_ids each belongs, without its own tokens
 preference  token ids of both answers with the shared prompt, and masks that are 1 on the answer only
 """
 

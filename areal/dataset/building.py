@@ -22,6 +22,7 @@ from areal.dataset.encoding import (
     sft_row,
     to_dataset,
 )
+from areal.dataset.images import sft_image_row
 from areal.dataset.schema import complain
 from areal.utils.logging import getLogger
 
@@ -66,6 +67,19 @@ def sft_dataset(raw: RawRows, pairs: Sequence[tuple[Any, str]], tokenizer: Any, 
     """
     _require_template(raw, [prompt for prompt, _ in pairs], tokenizer)
     rows = _encode_each(raw, pairs, lambda pair: sft_row(*pair, tokenizer))
+    lengths = (len(row["input_ids"]) for row in rows)
+    return to_dataset(rows, raw.source, lengths, max_length, unit=raw.unit, numbers=raw.numbers)
+
+
+def sft_image_dataset(
+    raw: RawRows, triples: Sequence[tuple[Any, str, list[str]]], tokenizer: Any, max_length: int | None
+) -> Dataset:
+    """Return SFT rows of (prompt with marks, answer, images) as `sft_image_row` makes them.
+
+    `max_length` counts the tokens of texts here; a run counts those of images too. Raises as `rl_dataset`.
+    """
+    _require_template(raw, [prompt for prompt, _, _ in triples], tokenizer)
+    rows = _encode_each(raw, triples, lambda item: sft_image_row(item[0], item[2], item[1], tokenizer))
     lengths = (len(row["input_ids"]) for row in rows)
     return to_dataset(rows, raw.source, lengths, max_length, unit=raw.unit, numbers=raw.numbers)
 

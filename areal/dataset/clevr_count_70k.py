@@ -1,4 +1,4 @@
-r"""CLEVR counting: how many items a scene has, for RL.
+r"""CLEVR counting: how many items a scene has, for RL and SFT.
 
 Source: the hub id "BUAADreamer/clevr_count_70k" (70,000 train, 200 test rows), scenes of CLEVR (Johnson et al. 2017).
 Licence: its card names none; images of CLEVR are CC BY 4.0. Packaged rows are not from it: their scenes were drawn for
@@ -20,7 +20,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.dataset.building import rl_dataset, user_prompt
+from areal.dataset.building import rl_dataset, sft_image_dataset, user_prompt
 from areal.dataset.images import require_images, with_image_marks
 from areal.dataset.reading import RawRows, read_rows
 from areal.dataset.schema import require_texts
@@ -51,6 +51,26 @@ def get_clevr_count_70k_rl_dataset(
         for row, encoded in zip(raw.rows, images, strict=True)
     ]
     return rl_dataset(raw, rows, tokenizer, max_length)
+
+
+def get_clevr_count_70k_sft_dataset(
+    path: str, split: str, tokenizer: Any, max_length: int | None = None, *, instruction: str = INSTRUCTION
+) -> Dataset:
+    """Return prompts as for RL, and the count in square brackets, which the reward reads, as the part to learn
+    (`sft_image_dataset`).
+
+    instruction: as for RL.
+    """
+    raw = read_clevr_count_70k(path, split)
+    triples = [
+        (
+            user_prompt(with_image_marks(row["problem"], len(encoded)), instruction, tokenizer),
+            f"[{row['answer'].strip('[] ')}]",
+            encoded,
+        )
+        for row, encoded in zip(raw.rows, require_images(raw, "images"), strict=True)
+    ]
+    return sft_image_dataset(raw, triples, tokenizer, max_length)
 
 
 def read_clevr_count_70k(path: str, split: str) -> RawRows:

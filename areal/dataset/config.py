@@ -5,11 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from areal.api import Config
+from areal.api import Config, number
 from areal.hub.names import RepoKind
 
 Overlong = Literal["error", "filter", "truncate"]
 """What is done about rows that are too long; see `areal.dataset.limits`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageReadingConfig(Config):
+    """How files of images become pixels."""
+
+    max_pixels: int | None = number(None, at_least=1)
+    """Most pixels of an image as the model gets it, of models that keep proportions; null for what the image processor
+    of the checkpoint allows. RL of the same model has it in workflow_options."""
+    max_file_bytes: int = number(32 * 2**20, at_least=1)
+    """Larger files are refused, in bytes."""
+    max_file_pixels: int = number(2**25, at_least=1)
+    """Files that declare more pixels are refused before they are decoded."""
+    first_frame: bool = False
+    """Read films as their first frame instead of refusing them."""
 
 
 @dataclass(frozen=True, kw_only=True)

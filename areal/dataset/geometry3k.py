@@ -1,4 +1,4 @@
-r"""Geometry3K: problems on a drawn figure, for RL.
+r"""Geometry3K: problems on a drawn figure, for RL and SFT.
 
 Source: Lu et al. 2021, arXiv:2105.04165; the hub id "hiyouga/geometry3k" (2101 train, 300 validation, 601 test rows).
 Licence: MIT, as its card says. Packaged rows are not from it: their figures were drawn for this project.
@@ -21,7 +21,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.dataset.building import rl_dataset, user_prompt
+from areal.dataset.building import rl_dataset, sft_image_dataset, user_prompt
 from areal.dataset.images import require_images, with_image_marks
 from areal.dataset.reading import RawRows, read_rows
 from areal.dataset.schema import require_texts
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 INSTRUCTION: Final = "Reason step by step and write the final answer inside \\boxed{}."
+SFT_INSTRUCTION: Final = "Write the final answer inside \\boxed{}."
 PACKAGED_ROWS: Final = Path(__file__).parent / "fixtures" / "geometry3k"
 
 
@@ -53,6 +54,25 @@ def get_geometry3k_rl_dataset(
         for row, encoded in zip(raw.rows, images, strict=True)
     ]
     return rl_dataset(raw, rows, tokenizer, max_length)
+
+
+def get_geometry3k_sft_dataset(
+    path: str, split: str, tokenizer: Any, max_length: int | None = None, *, instruction: str = SFT_INSTRUCTION
+) -> Dataset:
+    """Return prompts as for RL, and the answer in a box as the part to learn (`sft_image_dataset`).
+
+    instruction: as for RL but for its default, since no steps are learned.
+    """
+    raw = read_geometry3k(path, split)
+    triples = [
+        (
+            user_prompt(with_image_marks(row["problem"], len(encoded)), instruction, tokenizer),
+            f"\\boxed{{{row['answer']}}}",
+            encoded,
+        )
+        for row, encoded in zip(raw.rows, require_images(raw, "images"), strict=True)
+    ]
+    return sft_image_dataset(raw, triples, tokenizer, max_length)
 
 
 def read_geometry3k(path: str, split: str) -> RawRows:

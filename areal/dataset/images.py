@@ -1,4 +1,4 @@
-"""Images of a row as base64 of the encoded file, whatever form the data hold them in.
+"""Images of a row as base64 of the encoded file, whatever form the data hold them in, and prompts cut at their marks.
 
 A value may be a path relative to the data, base64 (also as a data URL), bytes, or the {"bytes": ..., "path": ...} of a
 Hugging Face table; a column may hold one image or a list. Decoding pixels is the work of the model's processor.
@@ -12,19 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import DataError
-from areal.dataset.schema import complain, missing_column
+from areal.dataset.encoding import encode_answer, encode_text, has_chat_template
+from areal.dataset.schema import complain, messages_problem, missing_column
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from areal.dataset.reading import RawRows
 
 IMAGE_MARK: Final = "<image>"
 """Where an image belongs in the text of a prompt."""
 
+ENDS_WITH_IMAGE: Final = "the prompt ends with an image; put a question, or at least a line break, after it"
 _SUFFIXES: Final = (".gif", ".jpeg", ".jpg", ".png", ".webp")
 
 
-def require_images(raw: RawRows, column: str) -> list[list[str]]:
-    """Return the images of every row, each as base64 of its file.
+def require_images(raw: RawRows, column: str, *, optional: bool = False) -> list[list[str]]:
+    """Return the images of every row, each as base64 of its file. optional: rows may have none.
 
     Raises DataError with row numbers when a row has none, or a file is not PNG, JPEG, GIF or WebP.
     """
@@ -34,7 +38,7 @@ def require_images(raw: RawRows, column: str) -> list[list[str]]:
     problems: list[tuple[str, str]] = []
     for index, row in enumerate(raw.rows):
         try:
-            images.append(row_images(row, column, folder))
+            images.append([] if optional and not row.get(column) else row_images(row, column, folder))
         except DataError as error:
             problems.append((raw.where(index), str(error)))
     complain(raw.source, problems)
@@ -88,3 +92,73 @@ def is_image(content: bytes) -> bool:
 def with_image_marks(text: str, num_images: int) -> str:
     """Return the text with one `<image>` for each image; those it lacks are put before it, each on its own line."""
     return f"{IMAGE_MARK}\n" * (num_images - text.count(IMAGE_MARK)) + text
+
+
+def decoded_file(index: int, value: Any) -> bytes:
+    """Return the file that `images[index]` of a row holds as base64. Raises DataError."""
+    try:
+        content = base64.b64decode(value, validate=True) if isinstance(value, str) else None
+    except (ValueError, binascii.Error):
+        content = None
+    if content is None:
+        raise DataError(f"images[{index}] is {value!r:.40}, expected a base64-encoded file")
+    return content
+
+
+def sft_image_row(messages: Any, images: Sequence[str], answer: str, tokenizer: Any) -> dict[str, list[Any]]:
+    """Return `input_ids` and `loss_mask` of the text of a prompt and its answer, with `images` and `image_places`.
+
+    An image belongs before the token that `image_places` counts; its own tokens depend on the model, which a loader
+    does not know. Raises DataError as `prompt_pieces`, and for a prompt that ends with an image.
+    """
+    pieces, _ = prompt_pieces({"messages": messages, "images": list(images)}, tokenizer, enable_thinking=False)
+    prompt: list[int] = []
+    places: list[int] = []
+    for number, piece in enumerate(pieces):
+        if number:
+            places.append(len(prompt))
+        prompt += encode_text(piece, tokenizer) if piece else []
+    if places and places[-1] == len(prompt):
+        raise DataError(ENDS_WITH_IMAGE)
+    ids = encode_answer(answer, tokenizer)
+    return {
+        "input_ids": prompt + ids,
+        "loss_mask": [0] * len(prompt) + [1] * len(ids),
+        "images": list(images),
+        "image_places": places,
+    }
+
+
+def prompt_pieces(data: Mapping[str, Any], tokenizer: Any, *, enable_thinking: bool) -> tuple[list[str], str]:
+    """Return the rendered prompt of a row cut at its marks, one for each of its `images`, and the whole text.
+
+    Raises DataError when the row has no usable prompt, or not one image per mark.
+    """
+    for column in ("messages", "images"):
+        if column not in data:
+            raise DataError(f"the row has no column {column!r}; found {', '.join(sorted(data))}")
+    text = _rendered(data["messages"], tokenizer, enable_thinking=enable_thinking)
+    pieces = text.split(IMAGE_MARK)
+    images = data["images"]
+    if not isinstance(images, list) or len(images) != len(pieces) - 1:
+        found = len(images) if isinstance(images, list) else type(images).__name__
+        raise DataError(f"the prompt has {len(pieces) - 1} {IMAGE_MARK} marks for {found} images, expected one each")
+    return pieces, text
+
+
+def _rendered(messages: Any, tokenizer: Any, *, enable_thinking: bool) -> str:
+    problem = messages_problem(messages)
+    if problem:
+        raise DataError(problem)
+    if isinstance(messages, str):
+        return messages
+    if not has_chat_template(tokenizer):
+        raise DataError("messages is a chat but the tokenizer has no chat template; give a plain string")
+    for index, message in enumerate(messages):
+        for token in tokenizer.all_special_tokens:
+            if token != IMAGE_MARK and token in message["content"]:
+                raise DataError(f"messages[{index}] contains the control token {token!r} as text; remove it")
+    text: str = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=False, enable_thinking=enable_thinking
+    )
+    return text

@@ -11,6 +11,9 @@ it:
 
     {"prompt": "What is 6 times 7?", "chosen": "42", "rejected": "36", "margin": 1.5}
 
+Rows for SFT with a prompt may have `images` (paths in the folder of the data, or base64), one for each "<image>" in the
+text.
+
 path is required: a file, or a folder with `<split>.jsonl`.
 """
 
@@ -20,8 +23,15 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from areal.api import ConfigError
-from areal.dataset.building import conversation_dataset, preference_dataset, rl_dataset, sft_dataset
+from areal.dataset.building import (
+    conversation_dataset,
+    preference_dataset,
+    rl_dataset,
+    sft_dataset,
+    sft_image_dataset,
+)
 from areal.dataset.encoding import as_messages
+from areal.dataset.images import require_images
 from areal.dataset.reading import RawRows, read_rows
 from areal.dataset.schema import (
     complain,
@@ -88,6 +98,7 @@ def get_jsonl_sft_dataset(  # noqa: PLR0913 - all but the first four are options
     """
     raw = _read(path, split, id_column)
     if _has_chats(raw, messages_column):
+        _refuse_images(raw, "chats", "give prompt and answer in place of messages")
         without = [i for i, row in enumerate(raw.rows) if messages_column not in row]
         complain(raw.source, ((raw.where(i), missing_column(messages_column, raw.rows[i])) for i in without))
         chats = [row[messages_column] for row in raw.rows]
@@ -96,6 +107,10 @@ def get_jsonl_sft_dataset(  # noqa: PLR0913 - all but the first four are options
     require_texts(raw, prompt_column, answer_column)
     prompts = _prompts(raw, prompt_column, messages_column, tokenizer, system=system, instruction=instruction)
     pairs = [(messages, row[answer_column]) for row, messages in zip(raw.rows, prompts, strict=True)]
+    if any(row.get("images") for row in raw.rows):
+        images = require_images(raw, "images", optional=True)
+        triples = [(*pair, own) for pair, own in zip(pairs, images, strict=True)]
+        return sft_image_dataset(raw, triples, tokenizer, max_length)
     return sft_dataset(raw, pairs, tokenizer, max_length)
 
 
@@ -116,6 +131,7 @@ def get_jsonl_preference_dataset(
     names a column: by how much the chosen answer is better, a number >= 0. Other options as for RL.
     """
     raw = _read(path, split, "")
+    _refuse_images(raw, "preference pairs", "remove the column")
     require_texts(raw, chosen_column, rejected_column)
     prompts = _prompts(raw, prompt_column, messages_column, tokenizer, system=system)
     triples = [
@@ -145,6 +161,12 @@ def _prompts(
     require_texts(raw, prompt_column)
     texts = [f"{row[prompt_column]}\n{instruction}" if instruction else row[prompt_column] for row in raw.rows]
     return [as_messages(text, tokenizer, system=system) for text in texts]
+
+
+def _refuse_images(raw: RawRows, what: str, fix: str) -> None:
+    """Raise DataError for images that would silently be left out."""
+    problems = (f"{what} with images are not supported" if row.get("images") else "" for row in raw.rows)
+    complain(raw.source, ((raw.where(i), problem) for i, problem in enumerate(problems)), fix=fix)
 
 
 def _has_chats(raw: RawRows, column: str) -> bool:

@@ -54,6 +54,12 @@ def fit_long_rows(
     shortened = {i: truncated_row(dataset[i], kind, limit.tokens, tokenizer) for i in long if overlong == "truncate"}
     gone = {i for i in long if shortened.get(i) is None}
     _say(name, limit, num_rows=len(dataset), num_gone=len(gone), num_short=len(long) - len(gone), example=examples[0])
+    uncut = [i for i in gone if overlong == "truncate" and _has_images(dataset[i], kind, limit.tokens)]
+    if uncut:
+        first = place_of(dataset, min(uncut))
+        logger.warning(
+            "%s: %d of these were not shortened since that would cut images, e.g. %s", name, len(uncut), first
+        )
     kept = [i for i in range(len(dataset)) if i not in gone]
     if not kept:
         raise DataError(
@@ -73,11 +79,16 @@ def truncated_row(row: Mapping[str, Any], kind: DatasetKind, limit: int, tokeniz
     """Return a row cut to `limit` tokens; None when nothing would be left to learn, or to answer.
 
     Answers of SFT and preference rows lose their end, and with it the end-of-sequence token. A prompt for RL loses the
-    beginning of its longest turn that is not the system's, since the question stands at the end.
+    beginning of its longest turn that is not the system's, since the question stands at the end. None also for a row
+    that would lose an image, or a part of one: prompts for RL with images, and SFT rows with one behind the limit.
     """
+    if kind == "rl" and row.get("images"):
+        return None
     if kind == "rl":
         messages = _shorter_prompt(row["messages"], limit, tokenizer)
         return None if messages is None else {**row, "messages": messages}
+    if loses_image(row, limit):
+        return None
     cut = dict(row)
     for ids, mask in ID_COLUMNS[kind]:
         cut[ids], cut[mask] = row[ids][:limit], row[mask][:limit]
@@ -85,6 +96,16 @@ def truncated_row(row: Mapping[str, Any], kind: DatasetKind, limit: int, tokeniz
         if not any(cut[mask][1:]):
             return None
     return cut
+
+
+def _has_images(row: Mapping[str, Any], kind: DatasetKind, limit: int) -> bool:
+    return bool(row.get("images")) if kind == "rl" else loses_image(row, limit)
+
+
+def loses_image(row: Mapping[str, Any], limit: int) -> bool:
+    """Whether the first `limit` tokens of an SFT row lack a placeholder of an image, or the token that must follow."""
+    spans = zip(row.get("image_starts") or (), row.get("image_lengths") or (), strict=True)
+    return any(start + length >= limit for start, length in spans)
 
 
 def _shorter_prompt(messages: Any, limit: int, tokenizer: Any) -> Any:

@@ -65,15 +65,22 @@ _LOADER_PARAMETERS: Final = ("path", "split", "tokenizer", "max_length")
 
 
 def load_dataset(
-    config: DatasetConfig, tokenizer: Any, *, kind: DatasetKind, limit: LengthLimit | None = None
+    config: DatasetConfig,
+    tokenizer: Any,
+    *,
+    kind: DatasetKind,
+    limit: LengthLimit | None = None,
+    place_images: Callable[[Dataset, str], Dataset] | None = None,
 ) -> Dataset:
     """Load and check one split, and deal with rows that are too long as `config.overlong` says.
 
     kind: what the rows are for; a registry name may leave its suffix out ("gsm8k" is "gsm8k_rl" for kind="rl").
-    limit: of a row's tokens, beside `config.max_length`. The result's places and lengths are remembered
-    (`areal.dataset.origins`).
+    limit: of a row's tokens, beside `config.max_length`. place_images: puts the tokens of images into the SFT rows of
+    a dataset with this name (`areal.trainer.image_rows`); None for a model of text. The result's places and lengths
+    are remembered (`areal.dataset.origins`).
 
-    Raises ConfigError for a missing name, an option the loader does not take or a loader of another kind;
+    Raises ConfigError for a missing name, an option the loader does not take, a loader of another kind, or SFT rows
+    with images for a model of text;
     RegistryError for an unknown name; DataError with row numbers when rows contradict the schema or none are left.
     """
     name, loader = dataset_loader(config, kind)
@@ -85,6 +92,13 @@ def load_dataset(
             fix="return datasets.Dataset.from_list(list(rows))",
         )
     validate_dataset(dataset, kind, name)
+    if kind == "sft" and place_images is not None:
+        dataset = place_images(dataset, f"dataset {name}")
+    elif kind == "sft" and "image_places" in dataset.column_names and any(dataset["image_places"]):
+        raise ConfigError(
+            f"dataset {name!r} has rows with images, and the model reads text only",
+            fix="set model.path to an image-text model (docs/vision.md) and model.implementation to transformers",
+        )
     most = config.max_length
     own = None if most is None else LengthLimit(tokens=most, reason=f"max_length {most}")
     tightest = min((each for each in (own, limit) if each is not None), key=lambda each: each.tokens, default=None)

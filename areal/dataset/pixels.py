@@ -2,6 +2,8 @@
 
     picture = decode_image(content, ImageLimits())   # a Pillow image in RGB, upright, opaque
     image = image_of(numpy.asarray(picture))         # its pixels with their digest, once it has its final size
+    declared_size(content, ImageLimits())            # height and width of `picture`, without decoding
+    files = FinalImages(ImageLimits(), vision.fit)   # both steps in threads, once however many ask
 
 In this order: size of the file, format by its content, declared pixels, decoding, number of frames, orientation,
 colours. Every refusal is a DataError that says what was found. Transparent parts become white; greys of 16 bits are
@@ -12,18 +14,29 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import DataError, Image
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from numpy.typing import NDArray
 
 FORMATS: Final = ("GIF", "JPEG", "PNG", "WEBP")
 MAX_ASPECT_RATIO: Final = 200
 """Image processors refuse images that are longer than this many times their other side."""
 _GREY_RANGE: Final = 65535
+_ORIENTATION: Final = 0x0112
+_SIDEWAYS: Final = frozenset({5, 6, 7, 8})
+"""Values of the EXIF field `Orientation` of images that lie on their side."""
+_EXIF_OF_PNG: Final = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
+_IMAGES_KEPT: Final = 256
+_THREADS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,25 +52,58 @@ class ImageLimits:
 
 def decode_image(content: bytes, limits: ImageLimits) -> Any:
     """Return the image as a Pillow image of mode RGB. Raises DataError."""
-    from PIL import Image as Pillow
     from PIL import ImageOps
 
-    if len(content) > limits.max_file_bytes:
-        raise DataError(f"a file of {len(content)} bytes, at most {limits.max_file_bytes} are decoded")
-    try:
-        image: Any = Pillow.open(io.BytesIO(content), formats=FORMATS)
-        _check_declared(image, limits)
+    with _explained(content):
+        image = _opened(content, limits)
         image.load()
         image = _rgb(image)
         ImageOps.exif_transpose(image, in_place=True)
         return image
-    except DataError:
-        raise
-    # Decoders and readers of EXIF data raise whatever a broken file brings about.
-    except Exception as error:
-        raise DataError(
-            f"starts with {content[:8]!r} and cannot be decoded as PNG, JPEG, GIF or WebP: {error}"
-        ) from error
+
+
+def declared_size(content: bytes, limits: ImageLimits) -> tuple[int, int]:
+    """Return the height and width that `decode_image` would give, from what the file declares. Raises DataError.
+
+    A file that is broken behind its header is not found out.
+    """
+    with _explained(content):
+        image = _opened(content, limits)
+        width, height = image.size
+        # The whole of a PNG would be decoded to look for EXIF data behind its pixels.
+        if image.format == "PNG" and not any(mark in content for mark in _EXIF_OF_PNG):
+            return height, width
+        sideways = image.getexif().get(_ORIENTATION) in _SIDEWAYS
+        return (width, height) if sideways else (height, width)
+
+
+class FinalImages:
+    """Files as images of their final size. Serves threads and event loops alike."""
+
+    def __init__(self, limits: ImageLimits, fit: Callable[[Any], Any]) -> None:
+        """fit: resizes a Pillow image, once and for good (`areal.models.vision.VisionFormat.fit`)."""
+        self.num_decoded = 0
+        """Files that were decoded so far."""
+        self.limits = limits
+        self._fit = fit
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="images")
+        self._recent: OrderedDict[bytes, Future[Image]] = OrderedDict()
+
+    def submit(self, content: bytes) -> Future[Image]:
+        """Return the image that a thread makes of a file; a recent one is the same object. It raises DataError."""
+        key = hashlib.sha256(content).digest()
+        found = self._recent.get(key)
+        if found is None:
+            found = self._recent[key] = self._threads.submit(self._final, content)
+            if len(self._recent) > _IMAGES_KEPT:
+                self._recent.popitem(last=False)
+        return found
+
+    def _final(self, content: bytes) -> Image:
+        import numpy as np
+
+        self.num_decoded += 1
+        return image_of(np.asarray(self._fit(decode_image(content, self.limits))))
 
 
 def image_of(pixels: NDArray[Any]) -> Image:
@@ -67,6 +113,30 @@ def image_of(pixels: NDArray[Any]) -> Image:
     height, width = own.shape[:2]
     size = height.to_bytes(8, "little") + width.to_bytes(8, "little")
     return Image(digest=hashlib.sha256(size + own.tobytes()).hexdigest(), pixels=own)
+
+
+@contextmanager
+def _explained(content: bytes) -> Iterator[None]:
+    """Raise DataError instead of whatever decoders and readers of EXIF data raise for a broken file."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"starts with {content[:8]!r} and cannot be decoded as PNG, JPEG, GIF or WebP: {error}"
+        ) from error
+
+
+def _opened(content: bytes, limits: ImageLimits) -> Any:
+    """Return a Pillow image whose header was read and checked."""
+    from PIL import Image as Pillow
+
+    if len(content) > limits.max_file_bytes:
+        raise DataError(f"a file of {len(content)} bytes, at most {limits.max_file_bytes} are decoded")
+    image: Any = Pillow.open(io.BytesIO(content), formats=FORMATS)
+    _check_declared(image, limits)
+    return image
 
 
 def _check_declared(image: Any, limits: ImageLimits) -> None:

@@ -13,7 +13,7 @@ from areal.dataset.origins import place_of
 from areal.utils.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from datasets import Dataset
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MAX_EXAMPLES: Final = 5
 RESERVED_COLUMNS: Final = frozenset({"prompt", "completions", "prompt_ids", "completion_ids"})
 """Parameter names of a reward function; a column of that name could not be passed to it."""
+IMAGE_COLUMNS: Final = frozenset({"images", "image_places"})
+"""Of SFT rows with images, both or none."""
 
 
 def require_texts(raw: RawRows, *columns: str) -> None:
@@ -101,8 +103,20 @@ def validate_dataset(dataset: Dataset, kind: DatasetKind, name: str) -> None:
         raise DataError(
             f"{where}: columns {', '.join(clash)} are parameter names of every reward function; rename them"
         )
-    needed = dataset.select_columns(sorted(REQUIRED_COLUMNS[kind]))
+    _check_image_columns(columns, kind, where)
+    wanted = REQUIRED_COLUMNS[kind] | (IMAGE_COLUMNS & set(columns) if kind == "sft" else set())
+    needed = dataset.select_columns(sorted(wanted))
     complain(where, ((place_of(dataset, index), _row_problem(row)) for index, row in enumerate(needed)))
+
+
+def _check_image_columns(columns: Collection[str], kind: DatasetKind, where: str) -> None:
+    """Raise DataError for images that a run of this kind would silently leave out."""
+    given = sorted(IMAGE_COLUMNS & set(columns))
+    if kind == "preference" and given:
+        raise DataError(f"{where}: column {given[0]}: preference pairs with images are not supported; remove it")
+    if kind == "sft" and len(given) == 1:
+        (missing,) = IMAGE_COLUMNS - set(given)
+        raise DataError(f"{where}: column {given[0]} without {missing}; rows with images have both (areal.api.dataset)")
 
 
 def messages_problem(messages: Any) -> str:
@@ -140,4 +154,13 @@ def _row_problem(row: Mapping[str, Any]) -> str:
             return f"{mask} has values other than 0 and 1"
         if not any(row[mask]):
             return f"{mask} is all 0: nothing to learn"
+    return _images_problem(row) if "images" in row else ""
+
+
+def _images_problem(row: Mapping[str, Any]) -> str:
+    images, places, length = row["images"] or [], row["image_places"] or [], len(row["input_ids"])
+    if len(images) != len(places):
+        return f"{len(images)} images and {len(places)} image_places, expected equal counts"
+    if sorted(places) != list(places) or any(not 0 <= place < length for place in places):
+        return f"image_places is {list(places)[:8]}, expected ascending numbers from 0 to {length - 1}: a token follows"
     return ""

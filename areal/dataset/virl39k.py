@@ -1,4 +1,4 @@
-r"""ViRL39K: mixed questions on one or several images, for RL.
+r"""ViRL39K: mixed questions on one or several images, for RL and SFT.
 
 Source: the hub id "TIGER-Lab/ViRL39K" (38,870 rows, train only), arXiv:2504.08837.
 Licence: MIT for the collection; its sources have licences of their own. Packaged rows are not from it: their figures
@@ -22,7 +22,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.dataset.building import rl_dataset, user_prompt
+from areal.dataset.building import rl_dataset, sft_image_dataset, user_prompt
 from areal.dataset.images import require_images, with_image_marks
 from areal.dataset.reading import RawRows, read_rows
 from areal.dataset.schema import complain, require_texts
@@ -55,6 +55,25 @@ def get_virl39k_rl_dataset(
         for row, encoded in zip(raw.rows, images, strict=True)
     ]
     return rl_dataset(raw, rows, tokenizer, max_length)
+
+
+def get_virl39k_sft_dataset(
+    path: str, split: str, tokenizer: Any, max_length: int | None = None, *, instruction: str = INSTRUCTION
+) -> Dataset:
+    """Return prompts as for RL, and the whole worked solution as the part to learn (`sft_image_dataset`).
+
+    instruction: as for RL.
+    """
+    raw = read_virl39k(path, split)
+    triples = [
+        (
+            user_prompt(with_image_marks(row["question"], len(encoded)), instruction, tokenizer),
+            row["answer"],
+            encoded,
+        )
+        for row, encoded in zip(raw.rows, require_images(raw, "image"), strict=True)
+    ]
+    return sft_image_dataset(raw, triples, tokenizer, max_length)
 
 
 def read_virl39k(path: str, split: str) -> RawRows:

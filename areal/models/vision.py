@@ -115,6 +115,22 @@ class VisionFormat:
         after = [] if self.end is None else [self.end]
         return [*before, *[self.placeholder] * self.num_placeholders(height, width), *after], len(before)
 
+    def place(
+        self, pieces: Sequence[Sequence[int]], sizes: Sequence[tuple[int, int]]
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return token ids of a text with an image between each two of its pieces, and of every image the column of its
+        first placeholder and how many it has.
+
+        pieces: token ids, one more than images. sizes: final height and width of each image.
+        """
+        ids = list(pieces[0])
+        spans: list[tuple[int, int]] = []
+        for (height, width), piece in zip(sizes, pieces[1:], strict=True):
+            block, before = self.block(height, width)
+            spans.append((len(ids) + before, self.num_placeholders(height, width)))
+            ids += [*block, *piece]
+        return ids, spans
+
     def positions(self, length: int, images: Iterable[tuple[int, int, int]]) -> tuple[list[list[int]], int]:
         """Return the rotary positions of one sequence in three axes (time, rows, columns), [3][length], and by how much
         the position of every later token differs from its column.

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from areal.engine.train.loading import ShardSource
     from areal.engine.train.ranks import Ranks
     from areal.trainer.config import ModelConfig, RunConfig
+    from areal.trainer.image_rows import ImageRows
     from areal.trainer.rank_group import Distributed
 
 
@@ -91,11 +92,19 @@ def load_reference(config: RunConfig, tokenizer: Any, *, path: str = "") -> Any:
 
 
 def load_rows(
-    config: DatasetConfig, tokenizer: Any, *, kind: DatasetKind, seed: int, limit: LengthLimit | None = None
+    config: DatasetConfig,
+    tokenizer: Any,
+    *,
+    kind: DatasetKind,
+    seed: int,
+    limit: LengthLimit | None = None,
+    images: ImageRows | None = None,
 ) -> ShuffledRows:
     """Return checked rows of one dataset in the run's order; errors name rows and the fix. limit: of their lengths
-    (`areal.trainer.configuration.validation.length_limit`)."""
-    return ShuffledRows(load_dataset(config, tokenizer, kind=kind, limit=limit), seed=seed, shuffle=config.shuffle)
+    (`areal.trainer.configuration.validation.length_limit`). images: of SFT rows; None for a model of text."""
+    place = None if images is None else images.place
+    dataset = load_dataset(config, tokenizer, kind=kind, limit=limit, place_images=place)
+    return ShuffledRows(dataset, seed=seed, shuffle=config.shuffle)
 
 
 def steps_in_run(config: RunConfig, *, num_rows: int, batch_size: int) -> int:

@@ -12,7 +12,7 @@ from areal.algorithm import Objective, get_objective
 from areal.algorithm.blocks import BlockChoice
 from areal.algorithm.preference import PreferenceConfig
 from areal.api import Config, ConfigError, DatasetKind, GenerationConfig, number
-from areal.dataset.config import DatasetConfig
+from areal.dataset.config import DatasetConfig, ImageReadingConfig
 from areal.engine.config import (
     ArchonConfig,
     EmbeddedEngineConfig,
@@ -169,6 +169,8 @@ class SFTConfig(RunConfig):
     """Validation rows per evaluation (the first ones)."""
     label_smoothing: float = number(0.0, at_least=0, below=1)
     """Mass spread evenly over the vocabulary in the target, 0 .. 1; keeps the policy exploring in later RL."""
+    images: ImageReadingConfig = field(default_factory=ImageReadingConfig)
+    """How images of rows become pixels; for models that read images (docs/vision.md)."""
 
     dataset_kind: ClassVar[DatasetKind] = "sft"
     """What the rows must be made for."""

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from areal.algorithm.tokens import combine
 from areal.infra.metrics import names
 from areal.trainer.assembly import Learner, build_seeded, load_rows, load_states, steps_in_run, to_save, tokenizer_of
+from areal.trainer.config import SFTConfig
+from areal.trainer.configuration.validation import read_model_config
+from areal.trainer.image_rows import ImageRows, image_rows_of
 from areal.trainer.rank_group import RankGroup
 from areal.trainer.utilisation import Utilisation
 from areal.utils import tracing
@@ -56,11 +59,15 @@ class RowTrainer(ABC, Generic[_Config, _Learner]):
         self.tokenizer = tokenizer_of(config.model)
         kind, seed = config.dataset_kind, config.seed
         session.view.begin("loading rows")
-        self.rows = load_rows(config.train_dataset, self.tokenizer, kind=kind, seed=seed)
+        self.images: ImageRows | None = None
+        """Reads the images of rows; None where there are none."""
+        if isinstance(config, SFTConfig):
+            self.images = image_rows_of(config.model, read_model_config(config.model), config.images)
+        self.rows = load_rows(config.train_dataset, self.tokenizer, kind=kind, seed=seed, images=self.images)
         self.valid = None
         if config.valid_dataset is not None:
             unshuffled = replace(config.valid_dataset, shuffle=False)
-            self.valid = load_rows(unshuffled, self.tokenizer, kind=kind, seed=seed)
+            self.valid = load_rows(unshuffled, self.tokenizer, kind=kind, seed=seed, images=self.images)
         self.check_rows()
         session.check_rows(self.rows.fingerprint())
         self.total_steps = steps_in_run(config, num_rows=len(self.rows), batch_size=config.batch_size)

@@ -1,4 +1,5 @@
-"""Rows of a dataset as batches: supervised sequences, and pairs of answers. Columns that only RL has are neutral."""
+"""Rows of a dataset as batches: supervised sequences, with their images, and pairs of answers. Columns that only RL has
+are neutral."""
 
 from __future__ import annotations
 
@@ -14,15 +15,20 @@ from areal.api import DataError, PaddedBatch, PairedBatch, StopReason, Trajector
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from areal.api import ImageRef
     from areal.dataset.loading import ShuffledRows
+    from areal.trainer.image_rows import ImageRows
 
 
-def collate_rows(rows: ShuffledRows, ordinals: Iterable[int]) -> PaddedBatch:
-    """Batch of supervised rows."""
+def collate_rows(rows: ShuffledRows, ordinals: Iterable[int], *, images: ImageRows | None = None) -> PaddedBatch:
+    """Batch of supervised rows. images: reads those of rows that have some; None for a model of text."""
+    chosen = list(ordinals)
+    found, places = [rows.row(ordinal) for ordinal in chosen], [rows.place(ordinal) for ordinal in chosen]
+    refs = [()] * len(found) if images is None else images.refs(found, places)
     return collate(
         [
-            _as_trajectory(row["input_ids"], row["loss_mask"], where=rows.place(ordinal), group=ordinal)
-            for ordinal, row in ((ordinal, rows.row(ordinal)) for ordinal in ordinals)
+            _as_trajectory(row["input_ids"], row["loss_mask"], where=place, group=ordinal, images=own)
+            for ordinal, row, place, own in zip(chosen, found, places, refs, strict=True)
         ]
     )
 
@@ -52,7 +58,13 @@ def collate_pairs(
 
 
 def _as_trajectory(
-    ids: Sequence[int], loss_mask: Sequence[int], *, where: str, group: int, reward: float = 0.0
+    ids: Sequence[int],
+    loss_mask: Sequence[int],
+    *,
+    where: str,
+    group: int,
+    reward: float = 0.0,
+    images: tuple[ImageRef, ...] = (),
 ) -> Trajectory:
     # Nothing predicts the first token, so it cannot be learnt.
     tokens, mask = list(ids), [0, *(int(value) for value in loss_mask[1:])]
@@ -68,4 +80,5 @@ def _as_trajectory(
         reward=reward,
         stop_reason=StopReason.STOP,
         group_id=group,
+        images=images,
     )

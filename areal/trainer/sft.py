@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal.algorithm.aggregations import count
 from areal.algorithm.supervised import sft_loss
+from areal.api import ConfigError
 from areal.infra.metrics import names
 from areal.trainer.assembly import EngineStates, build_engine, export_model
 from areal.trainer.row_loop import RowTrainer
@@ -62,16 +63,28 @@ class SFTTrainer(RowTrainer["SFTConfig", SFTLearner]):
         super().__init__(config, session, group, SFTLearner)
         self.engine = self.learner.local.engine
 
+    def check_rows(self) -> None:
+        """Raise ConfigError for images over several processes."""
+        archon, rows = self.config.archon, (self.rows, self.valid)
+        if archon is None or archon.parallel.is_single or self.images is None:
+            return
+        if any(each.at(index).get("images") for each in rows if each for index in range(len(each))):
+            raise ConfigError(
+                "rows with images are computed by one process, and archon.parallel names several",
+                where="archon",
+                fix="leave archon out",
+            )
+
     def learn(self, ordinals: range) -> tuple[TrainStats, float]:
         """Do one optimizer step."""
-        batch = collate_rows(self.rows, ordinals)
+        batch = collate_rows(self.rows, ordinals, images=self.images)
         stats = self.learner.run(SFTLearner.learn, self.engine.divide(batch), count(batch.loss_mask))
         return stats, float(batch.lengths.sum())
 
     def evaluate(self, count: int) -> Mapping[str, float]:
         """Return the mean negative log-likelihood per target token of the validation rows."""
         assert self.valid is not None, "only asked with validation rows"
-        batch = collate_rows(self.valid, range(count))
+        batch = collate_rows(self.valid, range(count), images=self.images)
         logp = self.learner.run(SFTLearner.score, self.engine.divide(batch))
         return {names.EVAL_LOSS: -float((logp * batch.loss_mask).sum() / batch.loss_mask.sum().clamp(min=1))}
 

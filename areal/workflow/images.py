@@ -13,8 +13,6 @@ tokenizer is any function from the bytes of one file to numbers 0, 1, 2, ...; `f
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import hashlib
 import io
 from collections import OrderedDict
@@ -22,9 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError, DataError, FaultError, FaultKind, load
-from areal.dataset.encoding import encode_text, has_chat_template
-from areal.dataset.images import IMAGE_MARK
-from areal.dataset.schema import messages_problem
+from areal.dataset.encoding import encode_text
+from areal.dataset.images import decoded_file, prompt_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -113,12 +110,7 @@ class ImagePrompts:
 
     async def _image(self, index: int, value: Any) -> tuple[int, ...]:
         """Ids of one image. The samples of a group share theirs, so recent ones are kept."""
-        try:
-            content = base64.b64decode(value, validate=True) if isinstance(value, str) else None
-        except (ValueError, binascii.Error):
-            content = None
-        if content is None:
-            raise DataError(f"images[{index}] is {value!r:.40}, expected a base64-encoded file")
+        content = decoded_file(index, value)
         key = hashlib.sha256(content).digest()
         if key in self._recent:
             return self._recent[key]
@@ -148,38 +140,3 @@ def _opened(content: bytes) -> Any:
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         raise DataError(f"starts with {content[:8]!r} and cannot be decoded: {error}") from error
     raise DataError(f"{image.width} x {image.height} pixels, at most {_MAX_PIXELS} are decoded")
-
-
-def prompt_pieces(data: Mapping[str, Any], tokenizer: Any, *, enable_thinking: bool) -> tuple[list[str], str]:
-    """Return the rendered prompt of a row cut at its marks, one for each of its `images`, and the whole text.
-
-    Raises DataError when the row has no usable prompt, or not one image per mark.
-    """
-    for column in ("messages", "images"):
-        if column not in data:
-            raise DataError(f"the row has no column {column!r}; found {', '.join(sorted(data))}")
-    text = _rendered(data["messages"], tokenizer, enable_thinking=enable_thinking)
-    pieces = text.split(IMAGE_MARK)
-    images = data["images"]
-    if not isinstance(images, list) or len(images) != len(pieces) - 1:
-        found = len(images) if isinstance(images, list) else type(images).__name__
-        raise DataError(f"the prompt has {len(pieces) - 1} {IMAGE_MARK} marks for {found} images, expected one each")
-    return pieces, text
-
-
-def _rendered(messages: Any, tokenizer: Any, *, enable_thinking: bool) -> str:
-    problem = messages_problem(messages)
-    if problem:
-        raise DataError(problem)
-    if isinstance(messages, str):
-        return messages
-    if not has_chat_template(tokenizer):
-        raise DataError("messages is a chat but the tokenizer has no chat template; give a plain string")
-    for index, message in enumerate(messages):
-        for token in tokenizer.all_special_tokens:
-            if token != IMAGE_MARK and token in message["content"]:
-                raise DataError(f"messages[{index}] contains the control token {token!r} as text; remove it")
-    text: str = tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, tokenize=False, enable_thinking=enable_thinking
-    )
-    return text

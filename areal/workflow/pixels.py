@@ -11,24 +11,16 @@ decoded and resized in threads beside the event loop, once however many samples 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import hashlib
-from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from areal.api import ConfigError, DataError, FaultError, FaultKind, Image, ImageRef
 from areal.dataset.encoding import encode_text
-from areal.dataset.pixels import ImageLimits, decode_image, image_of
+from areal.dataset.images import ENDS_WITH_IMAGE, decoded_file, prompt_pieces
+from areal.dataset.pixels import FinalImages, ImageLimits
 from areal.models.vision import read_vision, vision_format
-from areal.workflow.images import prompt_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_IMAGES_KEPT: Final = 256
-_THREADS: Final = 2
 
 
 class PixelPrompts:
@@ -57,13 +49,9 @@ class PixelPrompts:
                 f"checkpoint of an image-text model"
             )
         self.vision = vision
-        self.num_decoded = 0
-        """Files that were decoded so far."""
+        self.files = FinalImages(limits, vision.fit)
         self._tokenizer = tokenizer
-        self._limits = limits
         self._enable_thinking = enable_thinking
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="images")
-        self._recent: OrderedDict[bytes, Future[Image]] = OrderedDict()
 
     async def read(self, data: Mapping[str, Any]) -> tuple[list[int], tuple[ImageRef, ...], str]:
         """Return ids of the row's `messages` with placeholders for its `images`, those images, and the text with marks.
@@ -72,17 +60,16 @@ class PixelPrompts:
         """
         try:
             pieces, text = prompt_pieces(data, self._tokenizer, enable_thinking=self._enable_thinking)
-            files = [_file(index, value) for index, value in enumerate(data["images"])]
+            files = [decoded_file(index, value) for index, value in enumerate(data["images"])]
             images = await asyncio.gather(*(self._image(index, file) for index, file in enumerate(files)))
-            ids = self._encoded(pieces[0])
-            refs: list[ImageRef] = []
-            for image, piece in zip(images, pieces[1:], strict=True):
-                block, before = self.vision.block(image.height, image.width)
-                length = self.vision.num_placeholders(image.height, image.width)
-                refs.append(ImageRef(image=image, start=len(ids) + before, length=length))
-                ids += [*block, *self._encoded(piece)]
+            sizes = [(image.height, image.width) for image in images]
+            ids, spans = self.vision.place([self._encoded(piece) for piece in pieces], sizes)
+            refs = [
+                ImageRef(image=image, start=start, length=length)
+                for image, (start, length) in zip(images, spans, strict=True)
+            ]
             if refs and refs[-1].end == len(ids):
-                raise DataError("the prompt ends with an image; put a question, or at least a line break, after it")
+                raise DataError(ENDS_WITH_IMAGE)
         except DataError as error:
             raise FaultError(FaultKind.DATA_INVALID, str(error)) from error
         return ids, tuple(refs), text
@@ -91,29 +78,7 @@ class PixelPrompts:
         return encode_text(piece, self._tokenizer) if piece else []
 
     async def _image(self, index: int, content: bytes) -> Image:
-        key = hashlib.sha256(content).digest()
-        if key not in self._recent:
-            self._recent[key] = self._threads.submit(self._final, content)
-            if len(self._recent) > _IMAGES_KEPT:
-                self._recent.popitem(last=False)
         try:
-            return await asyncio.shield(asyncio.wrap_future(self._recent[key]))
+            return await asyncio.shield(asyncio.wrap_future(self.files.submit(content)))
         except DataError as error:
             raise DataError(f"images[{index}]: {error}") from error
-
-    def _final(self, content: bytes) -> Image:
-        """Decode and resize one file."""
-        import numpy as np
-
-        self.num_decoded += 1
-        return image_of(np.asarray(self.vision.fit(decode_image(content, self._limits))))
-
-
-def _file(index: int, value: Any) -> bytes:
-    try:
-        content = base64.b64decode(value, validate=True) if isinstance(value, str) else None
-    except (ValueError, binascii.Error):
-        content = None
-    if content is None:
-        raise DataError(f"images[{index}] is {value!r:.40}, expected a base64-encoded file")
-    return content

@@ -23,7 +23,7 @@ from areal.dataset.tokenizer_identity import check_same_tokenizer
 from areal.engine.precision import accelerator
 from areal.hub.download import local_folder, to_fetch
 from areal.hub.names import find_name
-from areal.trainer.config import DPOConfig, PPOConfig
+from areal.trainer.config import DPOConfig, PPOConfig, SFTConfig
 from areal.trainer.configuration.memory import estimate, model_shape
 from areal.trainer.configuration.problems import Problem
 from areal.trainer.configuration.validation import (
@@ -33,6 +33,7 @@ from areal.trainer.configuration.validation import (
     read_model_config,
     where_written,
 )
+from areal.trainer.image_rows import image_rows_of
 from areal.utils.coroutines import run_coroutine
 from areal.utils.machine import host_memory
 
@@ -197,7 +198,16 @@ def _read_rows(
     found: Rehearsal,
 ) -> Mapping[str, Any]:
     """Load a dataset, note how many rows it has, and return the first."""
-    rows = load_dataset(dataset, tokenizer, kind=config.dataset_kind, limit=length_limit(config, sampling))
+    images = None
+    if isinstance(config, SFTConfig):
+        images = image_rows_of(config.model, read_model_config(config.model), config.images)
+    rows = load_dataset(
+        dataset,
+        tokenizer,
+        kind=config.dataset_kind,
+        limit=length_limit(config, sampling),
+        place_images=None if images is None else images.place,
+    )
     origins = origins_of(rows)
     fitting = None if origins is None else origins.fitting
     most = max_rows_of(config, name)
@@ -216,6 +226,12 @@ def _read_rows(
         longest = fitting.longest if fitting.limit is None else min(fitting.longest, fitting.limit)
         if longest > positions:
             found.notes.append(f"{name}: the longest row has {longest} tokens, the model {positions} positions")
+    placeholders = [length for row in rows["image_lengths"] for length in row] if images is not None else []
+    if placeholders:
+        mean = sum(placeholders) / len(placeholders)
+        found.notes.append(
+            f"{name}: {len(placeholders)} images with {mean:.0f} tokens each in the mean, {max(placeholders)} at most"
+        )
     found.rows[name] = ShuffledRows(rows, seed=config.seed, max_rows=most)
     return found.rows[name].at(0)
 

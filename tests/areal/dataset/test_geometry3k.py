@@ -35,7 +35,9 @@ def chat_tokenizer():
 
 def load(tokenizer, kind, **config):
     config.setdefault("options", {"instruction": ""})
-    return load_dataset(DatasetConfig(name=f"{MODULE}:{LOADER.format(kind)}", **config), tokenizer, kind=kind)
+    chosen = DatasetConfig(name=f"{MODULE}:{LOADER.format(kind)}", **config)
+    # Rows as the loader makes them: a run puts the tokens of its model's images into them.
+    return load_dataset(chosen, tokenizer, kind=kind, place_images=lambda rows, _: rows)
 
 
 def packaged(split):
@@ -59,6 +61,19 @@ def test_every_packaged_row_becomes_a_prompt_with_its_answer(tokenizer, split):
         assert row["messages"].count("<image>") == len(files)
     assert list(rows["answer"]) == [row["answer"] for row in raw]
     assert list(rows["id"]) == [row.get("id") for row in raw]
+
+
+def test_rows_to_imitate_have_the_same_prompts_and_answers_that_score(tokenizer):
+    rows, prompts, raw = load(tokenizer, "sft"), load(tokenizer, "rl"), packaged("train")
+    assert len(rows) == len(raw) > 0
+    for row, prompt, source in zip(rows, prompts, raw, strict=True):
+        text = [token for token, learned in zip(row["input_ids"], row["loss_mask"], strict=True) if not learned]
+        assert tokenizer.decode(text) == prompt["messages"].replace("<image>", "")
+        assert row["images"] == prompt["images"]
+        before = prompt["messages"].split("<image>")[:-1]
+        assert row["image_places"] == [len("".join(before[: n + 1]).encode()) for n in range(len(before))]
+        learned = [token for token, learned in zip(row["input_ids"], row["loss_mask"], strict=True) if learned]
+        assert tokenizer.decode(learned) == f"\\boxed{{{source['answer']}}}" + tokenizer.eos_token
 
 
 def test_prompts_are_chats_when_the_tokenizer_has_a_template(chat_tokenizer):
@@ -92,7 +107,7 @@ BAD_VALUES = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["rl"])
+@pytest.mark.parametrize("kind", ["rl", "sft"])
 @pytest.mark.parametrize(("column", "value", "problem"), BAD_VALUES)
 def test_a_bad_row_is_refused_with_its_line(tokenizer, tmp_path, kind, column, value, problem):
     row = packaged("train")[0]

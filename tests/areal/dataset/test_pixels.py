@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from areal.api import DataError
-from areal.dataset.pixels import ImageLimits, decode_image, image_of
+from areal.dataset.pixels import FinalImages, ImageLimits, declared_size, decode_image, image_of
 from tests.support.vision import encoded, noise
 
 FRAMES = [Image.new("RGB", (4, 4), (60 * index, 0, 0)) for index in range(4)]
@@ -51,6 +51,36 @@ def palette(**options):
 )
 def test_all_colours_become_rgb_on_white(content, first):
     assert decoded(content)[0, 0].tolist() == first
+
+
+@pytest.mark.parametrize("orientation", [None, 1, 3, 6, 8])
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF"])
+def test_the_declared_size_is_that_of_the_decoded_image(form, orientation):
+    exif = Image.Exif()
+    if orientation is not None:
+        exif[0x0112] = orientation
+    content = encoded(noise(4, 6), form, **({} if orientation is None else {"exif": exif}))
+    assert declared_size(content, ImageLimits()) == decoded(content).shape[:2]
+
+
+def test_the_declared_size_needs_no_pixels_and_has_the_same_limits():
+    assert declared_size(encoded(noise(64, 6))[:200], ImageLimits()) == (64, 6)
+    for content, words in ((encoded(noise(300, 1)), "over 200 times"), (b"<svg/>", "cannot be decoded")):
+        with pytest.raises(DataError, match=words):
+            declared_size(content, ImageLimits())
+    with pytest.raises(DataError, match="at most 20 are decoded"):
+        declared_size(encoded(noise(6, 6)), ImageLimits(max_file_pixels=20))
+
+
+def test_files_are_decoded_once_and_failures_are_those_of_their_own_file():
+    files = FinalImages(ImageLimits(), lambda picture: picture.resize((2, 3)))
+    good, bad = encoded(noise(5, 5)), encoded(noise(5, 5))[:60]
+    found = [files.submit(content) for content in (good, bad, good)]
+    assert found[0].result() is found[2].result()
+    assert found[0].result().pixels.shape == (3, 2, 3)
+    with pytest.raises(DataError, match="cannot be decoded"):
+        found[1].result()
+    assert files.num_decoded == 2
 
 
 @pytest.mark.parametrize("form", ["PNG", "WEBP"])

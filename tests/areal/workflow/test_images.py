@@ -146,7 +146,7 @@ def test_control_tokens_in_a_chat_are_refused(chat):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"image_tokenizer": "areal.workflow.images:IMAGE_MARK"}, "is str, expected a function"),
+        ({"image_tokenizer": "areal.dataset.images:IMAGE_MARK"}, "is str, expected a function"),
         ({"first_token": -1}, "first_token is -1"),
     ],
 )

@@ -83,10 +83,11 @@ def test_records_have_the_pixels_and_the_trainers_log_probabilities(config):
 def test_a_file_is_decoded_once_for_all_samples_and_away_from_the_event_loop():
     _, engine = engine_of(LLAVA)
     workflow = made(LLAVA)
-    seen, original = [], workflow._prompts._final
-    workflow._prompts._final = lambda content: (seen.append(threading.current_thread().name), original(content))[1]
+    files = workflow._prompts.files
+    seen, original = [], files._final
+    files._final = lambda content: (seen.append(threading.current_thread().name), original(content))[1]
     found = episodes(workflow, engine, [row(0)] * 8)
-    assert workflow._prompts.num_decoded == len(seen) == 1
+    assert files.num_decoded == len(seen) == 1
     assert seen[0].startswith("images")
     kept = [item for item in found if not isinstance(item, Exception)]
     assert len({id(item.images[0].image) for item in kept}) == 1
