@@ -18,7 +18,8 @@ from areal.infra.diagnosis.learning import MIN_STEPS, standard_error
 from areal.infra.diagnosis.machinery import place, shorten
 from areal.infra.diagnosis.record import first_quarter, last_quarter
 from areal.infra.metrics import names
-from areal.infra.metrics.logger import series
+from areal.infra.metrics.logger import ROLLOUTS_FILE, series
+from areal.infra.metrics.pictures import named_images
 from areal.infra.metrics.report import format_duration
 from areal.reward.components import describe_reward
 
@@ -69,6 +70,7 @@ def summarise(record: RunRecord, findings: Sequence[Finding]) -> dict[str, Any]:
         "failed_evaluations": int(record.total(names.EVAL_FAILED)),
         "checkpoints": [asdict(checkpoint) for checkpoint in record.checkpoints],
         "final_model": (record.directory / "final").is_dir(),
+        "images": _images(record),
         "signs": [
             {
                 "rule": one.name,
@@ -174,6 +176,12 @@ def _faults(record: RunRecord) -> list[dict[str, Any]]:
     ]
 
 
+def _images(record: RunRecord) -> dict[str, Any]:
+    """Count the images that kept rollouts show, and describe the newest."""
+    named = named_images(record.directory / ROLLOUTS_FILE)
+    return {"distinct": len(named), "newest": named[:_EXAMPLES]}
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -250,6 +258,13 @@ def _tail(content: Mapping[str, Any]) -> Iterator[str]:
             yield f"             {one['kind']} at {place(fault)}: {shorten(fault['message'])}"
     dropped = content["dropped_prompts"]
     yield f"dropped      {', '.join(f'{reason} {number:.0f}' for reason, number in dropped.items()) or 'no prompts'}"
+    images = content["images"]
+    if images["distinct"]:
+        newest = (
+            f"{one['digest'][:12]} ({one['height']} x {one['width']} pixels, {one['tokens']} tokens)"
+            for one in images["newest"]
+        )
+        yield f"images       {images['distinct']} in kept rollouts, the newest {', '.join(newest)}"
     yield f"skipped      {content['skipped_steps']} optimizer steps, {content['failed_evaluations']} evaluations failed"
 
 

@@ -59,6 +59,9 @@ class MetricsConfig(Config):
     """Profile the trainer's operations over chosen steps; null profiles nothing."""
     rollouts_per_step: int = number(4, at_least=0)
     """Prompt groups per step whose trajectories are kept in rollouts.jsonl for the report; 0 keeps none."""
+    pictures: int = number(256, at_least=0)
+    """Images of kept rollouts that get a small picture in RUN/pictures for the report, in the whole run; later ones are
+    named by digest and size only."""
     progress: bool = True
     """Show a live view when the output is a terminal; otherwise each step is a line of the log, and
     what takes more than 30 s says meanwhile how far it is."""

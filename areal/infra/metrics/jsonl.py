@@ -135,6 +135,7 @@ def _put_torn_tail_aside(path: Path) -> None:
             file.truncate(end)
 
 
+_IMAGE_NUMBERS: Final = ("height", "width", "start", "length")
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -160,6 +161,8 @@ class Sample:
     """Log-probability of each of these tokens at sampling time; 0.0 where it was not sampled."""
     pieces: tuple[str, ...]
     """Text of each of these tokens; empty when the writer had no decoder."""
+    images: tuple[Mapping[str, Any], ...] = ()
+    """{"digest": "3f9a...", "height": 448, "width": 448, "start": 3, "length": 256}: pixels, and columns of tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +260,17 @@ def _encode_trajectory(trajectory: Trajectory, decode: Callable[[Sequence[int]],
         "versions": run_lengths(trajectory.versions[first:]),
         "logprobs": [round(value, 4) for value in trajectory.logprobs[first:]],
     }
+    if trajectory.images:
+        record["images"] = [
+            {
+                "digest": ref.image.digest,
+                "height": ref.image.height,
+                "width": ref.image.width,
+                "start": ref.start,
+                "length": ref.length,
+            }
+            for ref in trajectory.images
+        ]
     if decode is not None:
         record["pieces"] = token_pieces(tokens, decode)
     return record
@@ -279,6 +293,10 @@ def _decode_sample(record: Mapping[str, Any]) -> Sample:
         versions=expand(record["versions"]),
         logprobs=tuple(record["logprobs"]),
         pieces=tuple(record.get("pieces", ())),
+        images=tuple(
+            {"digest": str(image["digest"]), **{name: int(image[name]) for name in _IMAGE_NUMBERS}}
+            for image in record.get("images", ())
+        ),
     )
 
 
@@ -352,4 +370,5 @@ def _shape_sample(sample: Sample) -> dict[str, Any]:
         "versions": run_lengths(sample.versions),
         "logprobs": sample.logprobs,
         "pieces": sample.pieces,
+        "images": sample.images,
     }

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from areal.infra.metrics.attempts import next_attempt
 from areal.infra.metrics.jsonl import JsonLines, decode_number, encode_group, encode_number, read_lines
+from areal.infra.metrics.pictures import PICTURES_FOLDER, PictureStore
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class MetricLogger:
         self._rollouts = JsonLines(run_dir / ROLLOUTS_FILE)
         self.attempt = next_attempt(self._metrics.path, first_step, run_id=run_id)
         """What this process logs belongs to."""
+        self._pictures = PictureStore(run_dir / PICTURES_FOLDER, limit=config.pictures)
         self._trackers = trackers
         self._rollouts_begun = False
         self._rollouts_failed = False
@@ -109,6 +111,8 @@ class MetricLogger:
                 self._rollouts_begun = True
             for group in groups[: self._config.rollouts_per_step]:
                 self._rollouts.append(encode_group(step, group, decode=self.decode))
+                for trajectory in group.trajectories:
+                    self._pictures.add(trajectory.images)
         except (OSError, ValueError) as error:
             if not self._rollouts_failed:
                 logger.warning("%s cannot be written (%s); training goes on without it", self._rollouts.path, error)

@@ -1,8 +1,9 @@
 """Write one self-contained HTML page about a run: no network, no dependencies, safe although models wrote its text.
 
 Everything that came from a run reaches the page in one of two ways: escaped HTML, or a JSON block whose "<", ">" and
-"&" are written as escapes and that the script only ever shows through `textContent`. A content security policy allows
-the page's own script and style by hash and nothing else.
+"&" are written as escapes and that the script only ever shows through `textContent`; pictures are data URIs of PNG or
+JPEG, which nothing is loaded for. A content security policy allows the page's own script and style by hash and such
+pictures, if there are any, and nothing else.
 
 Charts are SVG text, drawn once, here, so that the page shows its curves without scripts; `Chart.hover` is what the
 script (`assets/readout.js`) needs to show values under the pointer, or at a cursor that keys move. Colours and fonts
@@ -26,6 +27,7 @@ from areal.api import UsageError
 from areal.infra.metrics import names
 from areal.infra.metrics.jsonl import load_rollouts, strict
 from areal.infra.metrics.logger import METRICS_FILE, ROLLOUTS_FILE, read_metrics, series
+from areal.infra.metrics.pictures import PICTURES_FOLDER, load_pictures
 from areal.infra.metrics.samples import component_means
 from areal.infra.metrics.windows import PROFILE_FOLDER, TRACE_FOLDER
 from areal.utils.atomic import atomic_write
@@ -122,6 +124,7 @@ def write_report(run_dir: Path, output: Path, attempt: int | None = None) -> Pat
     """
     steps = read_metrics(metrics_file_of(run_dir), attempt)
     rollouts = load_rollouts(run_dir / ROLLOUTS_FILE, attempt)
+    pictures, pictures_note = _pictures(run_dir, rollouts.groups)
     charts, other = _charts(steps)
     config = run_dir / CONFIG_FILE
     recordings = ""
@@ -134,7 +137,7 @@ def write_report(run_dir: Path, output: Path, attempt: int | None = None) -> Pat
         "charts": "".join(_card(index, panel, chart) for index, (panel, chart) in enumerate(charts))
         or '<p class="empty">No step has been logged yet.</p>',
         "other": _other_section(other, first=len(charts)),
-        "rollouts_note": escape(rollouts.note),
+        "rollouts_note": escape(f"{rollouts.note} {pictures_note}".strip()),
         "browser_state": "" if rollouts.groups else " hidden",
         "recordings": recordings,
         "config": _config_section(config.read_text(encoding="utf-8", errors="replace")) if config.is_file() else "",
@@ -148,11 +151,25 @@ def write_report(run_dir: Path, output: Path, attempt: int | None = None) -> Pat
         navigation=_NAVIGATION + ('<a href="#recordings">Traces</a>' if recordings else ""),
         style=asset("report.css"),
         script=asset("report.js"),
-        data={"charts": [chart.hover for _, chart in [*charts, *other]], "groups": rollouts.groups},
+        data={
+            "charts": [chart.hover for _, chart in [*charts, *other]],
+            "groups": rollouts.groups,
+            "pictures": pictures,
+        },
     )
     output.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(output, page)
     return output
+
+
+def _pictures(run_dir: Path, groups: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], str]:
+    """Return pictures of the images of groups, the newest groups' first, and what the reader is to know of them."""
+    named = [image["digest"] for group in reversed(groups) for sample in group["samples"] for image in sample["images"]]
+    found = load_pictures(run_dir / PICTURES_FOLDER, map(str, named))
+    count = len(set(named))
+    if len(found) == count:
+        return found, ""
+    return found, f"{len(found)} of their {count} images are shown, all have their digest (metrics.pictures)."
 
 
 def metrics_file_of(run_dir: Path) -> Path:
@@ -180,19 +197,20 @@ def render_page(
     navigation: str,
     style: str,
     script: str,
-    data: Any,
+    data: Mapping[str, Any],
     refresh_seconds: int = 0,
 ) -> str:
     """Return a page: the frame of all pages around a template of its main part. `fields` and `navigation` are HTML.
 
     script: runs after `assets/readout.js`. data: what it reads. refresh_seconds: how often the page loads itself again;
-    0 never does.
+    0 never does. Only a page whose data have `pictures` may show images, those that it holds itself.
     """
     script = asset("readout.js") + script
+    images = "; img-src data:" if data.get("pictures") else ""
     frame = {
         "policy": (
             f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; "
-            "form-action 'none'"
+            f"form-action 'none'{images}"
         ),
         "refresh": f'<meta http-equiv="refresh" content="{refresh_seconds}">' if refresh_seconds else "",
         "kind": kind,

@@ -114,6 +114,24 @@
     });
   };
 
+  // Each image once, with its size and digest; what has no picture is named all the same.
+  const figures = (images) => {
+    const row = make("div", "pictures");
+    for (const [digest, image] of new Map(images.map((one) => [one.digest, one]))) {
+      const figure = make("figure", "picture");
+      if (Object.hasOwn(data.pictures, digest)) {
+        const picture = document.createElement("img");
+        picture.src = data.pictures[digest];
+        picture.alt = `image ${digest.slice(0, 12)}`;
+        figure.append(picture);
+      }
+      figure.append(make("figcaption", "", `${image.height} x ${image.width} · ${image.length} tokens · ${digest.slice(0, 12)}`));
+      figure.title = digest;
+      row.append(figure);
+    }
+    return row;
+  };
+
   const sampleCard = (sample) => {
     const card = make("div", "sample");
     const head = make("div", "sample-head");
@@ -140,6 +158,8 @@
     if (sample.pieces.length) text.append(...perToken(sample));
     else text.append(make("span", $("colour").value === "version" && versions.length === 1 ? `token ${versionClass(versions[0])}` : "", answer(sample) || "(no text was kept)"));
     card.append(head, strip, text);
+    const later = sample.images.filter((image) => image.start >= sample.promptTokens);
+    if (later.length) card.append(figures(later));
     return card;
   };
 
@@ -157,6 +177,8 @@
       : `no sample survived · admitted at policy version ${selected.admitted}`));
     for (const fault of selected.faults) parts.push(make("div", "fault", `${fault.kind} (attempt ${fault.attempt}): ${fault.message}`));
     parts.push(make("div", "label-small", "Prompt"), make("pre", "prompt", selected.prompt || "(no prompt text was kept)"));
+    const shownImages = selected.samples.flatMap((sample) => sample.images.filter((image) => image.start < sample.promptTokens));
+    if (shownImages.length) parts.push(figures(shownImages));
     parts.push(make("div", "label-small", "Samples, best first"));
     parts.push(...[...selected.samples].sort((a, b) => b.reward - a.reward).map(sampleCard));
     pane.replaceChildren(...parts);
