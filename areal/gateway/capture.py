@@ -143,6 +143,9 @@ class Placement:
     in_reasoning: bool
     """Whether the prompt ends where the template has begun the model's reasoning."""
     names: _Names
+    conversation: Conversation
+    difference: Difference | None = None
+    """Of a root, where it parts from what was answered."""
 
     @property
     def num_cached(self) -> int:
@@ -159,6 +162,33 @@ class Placement:
         return [*(self.parent.tokens() if self.parent is not None else ()), *self.added]
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a conversation that continues nothing parts from one that was answered."""
+
+    position: int
+    """Of the first message that differs, from 0."""
+    answered: Turn
+    """The turn of the conversation that was answered."""
+    asked: Turn
+    """The turn of the new one."""
+
+    def __str__(self) -> str:
+        """Say what differs, without the text of either."""
+        place = f"message {self.position} ({self.answered.role})"
+        if self.asked.role != self.answered.role:
+            return f"{place} is one of role {self.asked.role}"
+        for name in ("text", "reasoning"):
+            before, now = getattr(self.answered, name), getattr(self.asked, name)
+            if before != now:
+                same = next((i for i, pair in enumerate(zip(before, now, strict=False)) if pair[0] != pair[1]), None)
+                at = min(len(before), len(now)) if same is None else same
+                sizes = f"{len(now)} characters for {len(before)}"
+                return f"{place}: its {name} has {sizes}, and differs from character {at} on"
+        now, before = len(self.asked.calls), len(self.answered.calls)
+        return f"{place}: its calls differ" if now == before else f"{place} has {now} calls for {before}"
+
+
 class Forest:
     """The answers of one session. Used from one event loop."""
 
@@ -169,8 +199,11 @@ class Forest:
         """Stored answers by how they continue, and roots by their reason ("root/edited")."""
         self._by_chain: dict[bytes, list[Answer]] = {}
         self._by_request: dict[bytes, list[Answer]] = {}
-        self._seen: set[bytes] = set()
-        """Every beginning of every conversation that was answered."""
+        self.differences: dict[str, Difference] = {}
+        """The first one of each reason of roots, as far as there is one."""
+        self._next: dict[bytes, Turn] = {}
+        """Every beginning of every conversation that was answered, with the turn that came next, the answer included;
+        the first one, where several did."""
         self._seen_bare: set[bytes] = set()
         """The same, whatever the tools."""
         self._first_turns: set[bytes] = set()
@@ -211,6 +244,8 @@ class Forest:
             has_tools=bool(conversation.tools),
             in_reasoning=_opens_reasoning(text),
             names=names,
+            conversation=conversation,
+            difference=self._difference(conversation, names) if parent is None else None,
         )
 
     def add(
@@ -254,10 +289,13 @@ class Forest:
             place.parent.children.append(answer)
         self._by_chain.setdefault(answer.chain, []).append(answer)
         self._by_request.setdefault(answer.request, []).append(answer)
-        self._seen.update(place.names.chain[1:])
+        for entry, turn in zip(place.names.chain, (*place.conversation.turns, reply), strict=True):
+            self._next.setdefault(entry, turn)
         self._seen_bare.update(_chain(b"", place.names.turns)[1:])
         if place.parent is None:
             self._first_turns.add(place.names.first)
+            if place.difference is not None:
+                self.differences.setdefault(place.reason, place.difference)
         self.placed[place.how if place.how != "root" else f"root/{place.reason}"] += 1
         return answer
 
@@ -333,6 +371,7 @@ class Forest:
             has_tools=bool(conversation.tools),
             in_reasoning=_opens_reasoning(text),
             names=names,
+            conversation=conversation,
         )
 
     def _by_ids(self, ids: Sequence[int]) -> Answer | None:
@@ -344,13 +383,25 @@ class Forest:
                 return answer
         return None
 
+    def _difference(self, conversation: Conversation, names: _Names) -> Difference | None:
+        """Return where the conversation parts from those that were answered; None where it has other tools, or only
+        goes on in a way that the template cannot.
+        """
+        position = max((k for k, entry in enumerate(names.chain) if entry in self._next), default=-1)
+        if not 0 <= position < len(conversation.turns):
+            return None
+        answered, asked = self._next[names.chain[position]], conversation.turns[position]
+        if names.turns[position] == turn_digest(answered) and same_reasoning(answered, asked):
+            return None
+        return Difference(position, answered, asked)
+
     def _reason(self, conversation: Conversation, names: _Names, *, known: bool) -> str:
         if not self.answers:
             return "first"
         if known:
             return "unbridgeable"
         bare = _chain(b"", names.turns)
-        shared = sum(entry in self._seen for entry in names.chain[1:])
+        shared = sum(entry in self._next for entry in names.chain[1:])
         if sum(entry in self._seen_bare for entry in bare[1:]) > shared:
             return "tools_changed"
         if not conversation.tools and sum(turn.role != "system" for turn in conversation.turns) == 1:

@@ -53,8 +53,10 @@ class GatewayConfig(Config):
     """Let requests set temperature and top_p. The trainer divides by one temperature: not for training."""
     max_body_bytes: int = number(64_000_000, at_least=1000)
     """Of one request, decompressed."""
+    header_seconds: float = number(120.0, above=0)
+    """Until the headers of a request are there, from the connection or the answer before it; then it is closed."""
     body_seconds: float = number(60.0, above=0)
-    """Until a request is there as a whole."""
+    """Until a request is there as a whole, from its headers on."""
     keep_alive_seconds: float = number(5.0, above=0)
     """Between signs of life in a stream while the engine works."""
     pause_patience: float = number(120.0, above=0)
@@ -63,6 +65,13 @@ class GatewayConfig(Config):
     """What requests in work get when their session is closed; then they are aborted."""
     train_auxiliary: bool = False
     """Train on side requests too: single questions without tools beside a conversation, such as for a title."""
+    reward_deadline: float = number(0.0, at_least=0)
+    """Seconds after its end in which a session may still be given its reward over HTTP; then it has none."""
+    dump_folder: str = ""
+    """Folder for the content of all requests and answers, a file per session, for you alone (mode 0700); "" writes
+    nothing."""
+    dump_bytes: int = number(1_000_000_000, at_least=1)
+    """Of all files in dump_folder that one gateway writes; then it stops writing."""
     limits: SessionLimits = field(default_factory=SessionLimits)
     """Of each session."""
 

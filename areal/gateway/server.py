@@ -15,11 +15,16 @@ import asyncio
 import contextlib
 import hmac
 import secrets
+import time
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from areal.api import ConfigError, EngineError, UsageError
+from areal.gateway.connections import ConnectionClock
+from areal.gateway.continuation import ContinuationWatch
+from areal.gateway.dump import RequestDump
 from areal.gateway.sessions import Session, SessionUrls
 from areal.gateway.wire import chat, messages, responses
 from areal.gateway.wire.common import RefusedRequestError, read_json
@@ -66,9 +71,14 @@ class Gateway:
         self._admin_key, self._on_open = admin_key, on_open
         self._sessions: dict[bytes, Session] = {}
         self._ended: dict[bytes, None] = {}
+        self._unscored: dict[bytes, Session] = {}
+        """Closed sessions that may still get a reward."""
         self._users = 0
         self._starting = asyncio.Lock()
         self._runner: web.AppRunner | None = None
+        self._continuation = ContinuationWatch()
+        self._dump: RequestDump | None = None
+        self._clock = ConnectionClock(config.header_seconds)
         self._sweeper: asyncio.Task[None] | None = None
         self._address = ""
         self._told: set[str] = set()
@@ -119,16 +129,26 @@ class Gateway:
         return session
 
     async def close(self, session: Session) -> None:
-        """Close a session. Its key is dead from then on; who still uses it gets the error of a closed session."""
+        """Close a session. Its key is dead from then on, but for a reward until `reward_deadline`; who still uses it
+        gets the error of a closed session.
+        """
         await session.close()
         name = _key_digest(session.key)
         if self._sessions.pop(name, None) is not None:
             self._ended[name] = None
+            if session.awaits_reward:
+                self._unscored[name] = session
             while len(self._ended) > _ENDED_KEPT:
                 del self._ended[next(iter(self._ended))]
+            self._continuation.note(session)
         for field in sorted(session.unknown - self._told):
             self._told.add(field)
             logger.info("a client sends %r, which means nothing here and is ignored", field)
+
+    async def finish(self, session: Session) -> None:
+        """Wait until a closed session has its reward, or the deadline for it has passed; no reward counts after."""
+        await session.wait_for_reward()
+        self._unscored.pop(_key_digest(session.key), None)
 
     # ---- life
 
@@ -136,6 +156,8 @@ class Gateway:
         from aiohttp import web
 
         self._renderer.serve_from_this_thread()
+        if self._config.dump_folder:
+            self._dump = RequestDump(Path(self._config.dump_folder), most_bytes=self._config.dump_bytes)
         app = web.Application(client_max_size=self._config.max_body_bytes, middlewares=[self._guarded])
         for prefix in ("", "/s/{label}"):
             for path, dialect in _DIALECTS.items():
@@ -148,6 +170,7 @@ class Gateway:
         app.router.add_get("/health", _health)
         app.router.add_post("/rl/sessions", self._open_session)
         app.router.add_delete("/rl/sessions/{name}", self._close_session)
+        app.router.add_post("/rl/sessions/{name}/reward", self._score_session)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         site = web.TCPSite(runner, self._config.host, self._config.port)
@@ -155,6 +178,7 @@ class Gateway:
             await site.start()
         except OSError as error:
             await runner.cleanup()
+            await self._end_dump()
             raise ConfigError(
                 f"the gateway cannot listen at {self._config.host}:{self._config.port}: {error.strerror}",
                 fix="give a free port, or 0 for any",
@@ -162,7 +186,7 @@ class Gateway:
         host, port = runner.addresses[0][:2]
         self._address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         self._runner = runner
-        self._sweeper = asyncio.create_task(self._sweep(), name="areal-gateway")
+        self._sweeper = asyncio.create_task(self._sweep(runner), name="areal-gateway")
 
     async def _stop(self) -> None:
         self._address = ""
@@ -170,17 +194,28 @@ class Gateway:
             session.state = "closed"
         self._sessions.clear()
         self._ended.clear()
+        self._unscored.clear()
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._runner is not None:
             runner, self._runner = self._runner, None
             await runner.cleanup()
+        await self._end_dump()
 
-    async def _sweep(self) -> None:
+    async def _end_dump(self) -> None:
+        if self._dump is not None:
+            dump, self._dump = self._dump, None
+            await asyncio.to_thread(dump.close)
+
+    async def _sweep(self, runner: web.AppRunner) -> None:
         while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
+            await asyncio.sleep(min(_SWEEP_SECONDS, self._config.header_seconds / 4))
             for session in self._sessions.values():
                 session.check_clock()
+            for name in [name for name, session in self._unscored.items() if not session.awaits_reward]:
+                del self._unscored[name]
+            if runner.server is not None:
+                self._clock.close_late(runner.server.connections)
 
     # ---- who asks
 
@@ -203,7 +238,8 @@ class Gateway:
             try:
                 if not self._guarded_host(request):
                     raise RefusedRequestError("auth", "the Host header is not this server's")
-                return await handler(request)
+                with self._clock.working(request.protocol):
+                    return await handler(request)
             except web.HTTPRequestEntityTooLarge:
                 limit = self._config.max_body_bytes
                 return _refused(request, RefusedRequestError("too_large", f"the body has more than {limit} bytes"))
@@ -242,7 +278,8 @@ class Gateway:
         async def handle(request: web.Request) -> web.StreamResponse:
             session = self._session(request)
             with session.working(generates=True):
-                wanted = dialect.parse(read_json(await self._body(request)))
+                body = read_json(await self._body(request))
+                wanted = dialect.parse(body)
                 reply_id = secrets.token_hex(12)
                 work = asyncio.ensure_future(session.answer(wanted, reply_id))
                 sent = False
@@ -252,6 +289,9 @@ class Gateway:
                     return response
                 finally:
                     await _settle(session, work, delivered=sent)
+                    if self._dump is not None:
+                        record = {"path": request.path, "request": body, **_outcome(work), "delivered": sent}
+                        self._dump.write(session.name, record)
 
         return handle
 
@@ -340,24 +380,41 @@ class Gateway:
     # ---- rewards and sessions
 
     async def _reward(self, request: web.Request) -> web.StreamResponse:
-        from aiohttp import web
-
-        session = self._session(request)
+        unscored = self._unscored.get(_key_digest(_key_of(request)))
+        session = unscored if unscored is not None else self._session(request)
         if not session.may_score:
             raise RefusedRequestError("closed", "this session is scored by its run, not with its own key")
+        if unscored is not None:
+            return await self._scored(request, session)
         with session.working(generates=False):
-            body = read_json(await self._body(request))
-            components = body.get("components") or {}
-            try:
-                if "reward" in body:
-                    session.set_reward(body["reward"], str(body.get("answer") or ""))
-                if not isinstance(components, dict):
-                    raise UsageError("components is not an object")
-                checked = {str(name): float(value) for name, value in components.items()}
-            except (UsageError, TypeError, ValueError) as error:
-                raise RefusedRequestError("invalid", str(error), param="reward") from error
-            session.components |= checked
-            return web.json_response({"reward": session.reward, "components": session.components})
+            return await self._scored(request, session)
+
+    async def _score_session(self, request: web.Request) -> web.StreamResponse:
+        self._require_admin(request)
+        name = request.match_info["name"]
+        known = [*self._sessions.values(), *self._unscored.values()]
+        session = next((one for one in known if one.name == name), None)
+        if session is None:
+            raise RefusedRequestError("missing", "there is no such session, or its reward is due no more")
+        return await self._scored(request, session)
+
+    async def _scored(self, request: web.Request, session: Session) -> web.StreamResponse:
+        from aiohttp import web
+
+        body = read_json(await self._body(request))
+        components = body.get("components") or {}
+        try:
+            if not isinstance(components, dict):
+                raise UsageError("components is not an object")
+            checked = {str(name): float(value) for name, value in components.items()}
+            if "reward" in body:
+                session.set_reward(body["reward"], str(body.get("answer") or ""))
+        except (UsageError, TypeError, ValueError) as error:
+            raise RefusedRequestError("invalid", str(error), param="reward") from error
+        session.components |= checked
+        if body.get("final"):
+            session.end_scoring()
+        return web.json_response({"reward": session.reward, "components": session.components})
 
     async def _describe(self, request: web.Request) -> web.StreamResponse:
         from aiohttp import web
@@ -429,6 +486,28 @@ async def _settle(session: Session, work: asyncio.Future[Reply], *, delivered: b
         session.note_delivered(work.result())
     else:
         session.note_lost(work.result())
+
+
+def _outcome(work: asyncio.Future[Reply]) -> dict[str, Any]:
+    """Return what became of a request, with its content, as JSON values."""
+    found: dict[str, Any] = {"time": time.time()}
+    if work.cancelled():
+        return {**found, "refused": "the client has gone"}
+    if (error := work.exception()) is not None:
+        return {**found, "refused": str(error)}
+    return {
+        **found,
+        "answers": [
+            {
+                "id": choice.answer.id,
+                "continues_by": choice.answer.how,
+                "reason": choice.answer.reason or None,
+                "text": choice.answer.raw,
+                "stop_reason": choice.answer.stop_reason.value,
+            }
+            for choice in work.result().choices
+        ],
+    }
 
 
 def _refused(request: web.Request, error: RefusedRequestError) -> web.StreamResponse:

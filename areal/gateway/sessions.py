@@ -6,7 +6,8 @@
     trajectories = session.trajectories(reward=1.0)
 
 A session is open, then closed (its requests are refused), or expired, which is the same by a limit. Its key is dead
-with it, so that a straggler of one attempt never writes into the next.
+with it, so that a straggler of one attempt never writes into the next. With `reward_deadline` it may still be given its
+reward for a while; then it is finished.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from areal.gateway.parsing import ReadAnswer, read_answer
 from areal.gateway.wire.common import RefusedRequestError, Reply, ReplyChoice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from areal.api import GenerationConfig, InferenceEngine, ModelResponse, Trajectory
-    from areal.gateway.capture import Answer
+    from areal.gateway.capture import Answer, Difference
     from areal.gateway.config import GatewayConfig, SessionLimits
     from areal.gateway.conversation import Conversation
     from areal.gateway.rendering import Renderer
     from areal.gateway.wire.common import AnswerRequest
 
-SessionState = Literal["open", "closed", "expired"]
+SessionState = Literal["open", "closed", "expired", "finished"]
 
 _CHARACTERS_PER_TOKEN: Final = 4
 _LOOK_SECONDS: Final = 5.0
@@ -98,6 +99,9 @@ class Session:
         self._sampled: Counter[bytes] = Counter()
         self._undelivered: dict[bytes, list[Answer]] = {}
         self._working: set[asyncio.Task[Any]] = set()
+        self._scoring_ended = asyncio.Event()
+        self._deadline: float | None = None
+        """When a closed session can get no reward any more."""
         self._opened = self._touched = monotonic()
         self._tokens = 0
 
@@ -112,6 +116,11 @@ class Session:
     def placed(self) -> Counter[str]:
         """Answers by how they continue ("message", "extension", "ids"), and roots by reason ("root/edited")."""
         return self._forest.placed
+
+    @property
+    def differences(self) -> Mapping[str, Difference]:
+        """Where conversations parted from what was answered: the first one for each reason of roots."""
+        return self._forest.differences
 
     @property
     def max_leaf_tokens(self) -> int:
@@ -190,13 +199,18 @@ class Session:
     # ---- rewards and results
 
     def set_reward(self, value: float, answer_id: str = "") -> None:
-        """Give the session, or one of its answers, a reward; the last one counts. Raises UsageError for a number that
-        is not finite, and for an answer that is not there.
+        """Give the session, or one of its answers, a reward; the last one counts. That of a closed session ends its
+        scoring. Raises UsageError for a number that is not finite, for an answer that is not there, and when no
+        reward is waited for any more.
         """
+        if self.state == "finished":
+            raise UsageError("the reward comes too late: the session is finished")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise UsageError(f"the reward is {value!r:.80}, expected a finite number")
         if not answer_id:
             self.reward = float(value)
+            if self._deadline is not None:
+                self.end_scoring()
             return
         wanted = answer_id.replace("-", "_").rpartition("_")[2]
         found = next((answer for answer in self.answers if answer.id == wanted), None)
@@ -208,6 +222,8 @@ class Session:
         """Refuse requests from now on, let those in work end for a while, then abort them. Idempotent."""
         if self.state == "open":
             self.state = "closed"
+        if self._deadline is None:
+            self._deadline = monotonic() + self._config.reward_deadline
         current = asyncio.current_task()
         left = {task for task in self._working if task is not current}
         if left:
@@ -216,6 +232,29 @@ class Session:
             task.cancel()
         if left:
             await asyncio.wait(left, timeout=self._config.drain_seconds)
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the session or any of its answers has a reward."""
+        return self.reward is not None or any(answer.reward is not None for answer in self.answers)
+
+    @property
+    def awaits_reward(self) -> bool:
+        """Whether it is closed, and may still be given a reward."""
+        waits = self._deadline is not None and monotonic() < self._deadline
+        return waits and self.state != "finished" and not self._scoring_ended.is_set()
+
+    def end_scoring(self) -> None:
+        """Note that no further reward will come."""
+        self._scoring_ended.set()
+
+    async def wait_for_reward(self) -> None:
+        """Wait for the reward of a closed session, until its deadline; it is finished then."""
+        assert self._deadline is not None, "only a closed session waits"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._deadline - monotonic()):
+                await self._scoring_ended.wait()
+        self.state = "finished"
 
     def trajectories(self, reward: float | None, *, keep: Callable[[Leaf], bool] | None = None) -> list[Trajectory]:
         """Return what is trained of the session, with its reward, and count what is not.

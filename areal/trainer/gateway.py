@@ -176,6 +176,7 @@ async def _serve(
         finally:
             for session in opened.sessions:
                 await gateway.close(session)
+                session.end_scoring()
             _write_ended(plan, opened)
             if plan.ready_file is not None:
                 plan.ready_file.unlink(missing_ok=True)
@@ -189,11 +190,11 @@ async def _serve(
 
 def _write_ended(plan: GatewayPlan, opened: _Opened) -> None:
     for session in opened.sessions:
-        if session.state == "open" or session.name in opened.written:
+        if session.state == "open" or session.awaits_reward or session.name in opened.written:
             continue
         opened.written.add(session.name)
         # Whoever reads the file has to know that nobody gave a reward: it is null then, and never 0.
-        scored = session.reward is not None or any(answer.reward is not None for answer in session.answers)
+        scored = session.is_scored
         leaves = session.trajectories(session.reward if scored else 0.0)
         if plan.output is None or not leaves:
             continue

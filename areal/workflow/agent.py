@@ -98,8 +98,8 @@ class AgentWorkflow(RolloutWorkflow):
         self._select: Callable[..., bool] | None = _function("select", select)
         self._process = _record(AgentProcessConfig, "process", process)
         self._prepare = _function("prepare", self._process.prepare)
-        self._check_places()
         self._config = _record(GatewayConfig, "gateway", gateway)
+        self._check_options()
         self._renderer = Renderer(
             tokenizer, enable_thinking=self._config.enable_thinking, template_date=self._config.template_date
         )
@@ -125,7 +125,7 @@ class AgentWorkflow(RolloutWorkflow):
                 raise session.error
             if not session.answers:
                 raise FaultError(FaultKind.AGENT_FAILED, "the agent never called the model: is its base URL set?")
-            reward = await self._rewarded(session, data, folders, returned, timed_out)
+            reward = await self._rewarded(gateway, session, data, folders, returned, timed_out)
         found = session.trajectories(reward, keep=self._select)
         for name, value in session.statistics().items():
             stats.record(f"agent/{name}", value)
@@ -205,7 +205,13 @@ class AgentWorkflow(RolloutWorkflow):
             raise FaultError(FaultKind.AGENT_FAILED, failure)
 
     async def _rewarded(
-        self, session: Session, data: Mapping[str, Any], folders: AgentFolders, returned: Any, timed_out: bool
+        self,
+        gateway: Gateway,
+        session: Session,
+        data: Mapping[str, Any],
+        folders: AgentFolders,
+        returned: Any,
+        timed_out: bool,
     ) -> float | None:
         """Return the reward of the session; None when only its answers have one. Raises FaultError."""
         if isinstance(returned, dict):
@@ -225,7 +231,12 @@ class AgentWorkflow(RolloutWorkflow):
             raise FaultError(
                 FaultKind.REWARD_INVALID, f"the agent returned {kind}: not a text, number or rewards by id"
             )
-        elif session.reward is None and not any(answer.reward is not None for answer in session.answers):
+        elif not session.is_scored and self._config.reward_deadline:
+            await gateway.finish(session)
+            if not session.is_scored:
+                seconds = self._config.reward_deadline
+                raise FaultError(FaultKind.REWARD_TIMEOUT, f"no reward came within {seconds:g} s of the agent's end")
+        elif not session.is_scored:
             root = last.path()[0]
             columns = reward_columns(data)
             return await score(self._reward, _question(data), said, list(root.added), list(last.output), columns)
@@ -236,7 +247,14 @@ class AgentWorkflow(RolloutWorkflow):
             return _read_start(place)
         return last.reply.text
 
-    def _check_places(self) -> None:
+    def _check_options(self) -> None:
+        if self._config.reward_deadline and (self._score is not None or not self._process.allow_agent_reward):
+            raise ConfigError(
+                "gateway.reward_deadline waits for rewards over HTTP, which "
+                + ("score gives instead" if self._score is not None else "nobody may give"),
+                where="workflow_options.gateway.reward_deadline",
+                fix="remove it, or leave score out and set process.allow_agent_reward=true",
+            )
         folder, answer = self._process.folder, Path(self._process.answer_file)
         if folder and not Path(folder).is_dir():
             raise ConfigError(

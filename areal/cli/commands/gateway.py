@@ -7,9 +7,9 @@ examples:
 
 TARGET is a folder with config.json (a checkpoint), a run directory (its final model), or org/name@revision of the hub.
 One session is open from the start; its address and key are printed. The admin key opens further ones (POST
-/rl/sessions) and closes them (DELETE /rl/sessions/NAME). What sessions did is appended to --output when they end,
-token by token as training would see it. Ctrl-C and SIGTERM end it. Nothing is trained: in a run the same gateway is
-`workflow: agent`; see docs/agents.md.
+/rl/sessions), scores them (POST /rl/sessions/NAME/reward) and closes them (DELETE /rl/sessions/NAME). What sessions did
+is appended to --output when they end, token by token as training would see it. Ctrl-C and SIGTERM end it. Nothing is
+trained: in a run the same gateway is `workflow: agent`; see docs/agents.md.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights (float32)")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda (cpu)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of sampling (0)")
+    parser.add_argument(
+        "--reward-deadline", type=float, default=0.0, metavar="S", help="seconds for rewards after a session's end (0)"
+    )
+    parser.add_argument("--dump-folder", default="", metavar="DIR", help="gets the content of all requests")
     parser.add_argument("--output", type=Path, metavar="FILE", help="JSONL file for what sessions did")
     parser.add_argument("--ready-file", type=Path, metavar="FILE", help="gets address and keys as JSON, for you alone")
     parser.add_argument("--dry-run", action="store_true", help="say what would be served, and load no weights")
@@ -59,6 +63,8 @@ def run(arguments: argparse.Namespace) -> Report:
             allow_remote=arguments.allow_remote,
             history=arguments.history,
             enable_thinking=arguments.enable_thinking,
+            reward_deadline=arguments.reward_deadline,
+            dump_folder=arguments.dump_folder,
             limits=SessionLimits(
                 max_requests=1_000_000, max_answer_tokens=1_000_000_000, max_roots=100_000,
                 idle_seconds=1e9, total_seconds=1e9,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 
@@ -303,6 +304,33 @@ def test_two_hundred_half_open_connections_keep_nobody_waiting():
                 assert b"400" in await reader.readline()
             for writer in [*writers, slow]:
                 writer.close()
+
+    run(talk())
+
+
+def test_headers_that_do_not_end_close_their_connection_and_slow_answers_do_not():
+    async def talk():
+        async with serving(lambda _: "x", header_seconds=0.2) as served:
+            served.engine.seconds = 0.6
+            host, port = served.gateway.address.removeprefix("http://").split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+
+            async def trickle():
+                with contextlib.suppress(ConnectionError):
+                    for byte in f"POST {CHAT} HTTP/1.1\r\nHost: {host}\r\n{'X: y' * 1000}".encode():
+                        writer.write(bytes([byte]))
+                        await writer.drain()
+                        await asyncio.sleep(0.01)
+
+            slow = asyncio.create_task(trickle())
+            answered = asyncio.create_task(served.say([user("takes longer than headers may")]))
+            async with asyncio.timeout(5):
+                assert await reader.read() == b""
+                await answered
+            slow.cancel()
+            writer.close()
+            # A connection on which requests come keeps, and a new one is let in.
+            await served.say([user("again")])
 
     run(talk())
 

@@ -31,6 +31,31 @@ async def rewards_itself(row, session):
     return 0.75
 
 
+def give_reward(session, value):
+    """Set the session's reward; returns the status of the response."""
+    url = session.anthropic_base_url + "/rl/reward"
+    request = urllib.request.Request(
+        url, json.dumps({"reward": value}).encode(), {"Authorization": f"Bearer {session.key}"}
+    )
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=20) as response:
+        return response.status
+
+
+async def is_scored_later(row, session):
+    """Leave the reward to somebody who needs some time."""
+    await asyncio.to_thread(ask, session, row["messages"])
+
+    async def grade():
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(give_reward, session, 0.25)
+
+    LATER.append(asyncio.create_task(grade()))
+
+
+LATER = []
+"""Tasks that outlive their agent."""
+
+
 async def never_calls(row, session):
     return "42"
 

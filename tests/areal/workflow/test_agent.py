@@ -147,6 +147,23 @@ def test_an_agent_that_failed_because_of_the_engine_is_retried(tokenizer):
     assert fault.kind is FaultKind.GENERATION_FAILED
 
 
+LATER = {"process": {"allow_agent_reward": True}, "gateway": {"reward_deadline": 5.0}}
+
+
+def test_a_reward_may_come_after_the_agent_has_ended(tokenizer):
+    judge = Judge()
+    (leaf,) = episode(build(tokenizer, judge=judge, agent=f"{HERE}:is_scored_later", **LATER), tokenizer)
+    assert leaf.reward == 0.25
+    assert not judge.calls
+
+
+def test_a_reward_that_does_not_come_is_a_fault_and_never_zero(tokenizer):
+    options = {**LATER, "gateway": {"reward_deadline": 0.2}}
+    fault = faulty(build(tokenizer, agent=f"{HERE}:asks_twice", **options), tokenizer)
+    assert fault.kind is FaultKind.REWARD_TIMEOUT
+    assert "within 0.2 s" in fault.message
+
+
 def test_a_full_context_ends_the_episode_and_is_scored(tokenizer):
     (leaf,) = episode(build(tokenizer, agent=f"{HERE}:fills_the_context"), tokenizer, context_length=400)
     assert leaf.truncated
@@ -209,6 +226,14 @@ WRONG = {
         r"gateway\.limits\.max_roots",
     ),
     "a remote host": ({"command": ["true"], "gateway": {"host": "0.0.0.0"}}, "other machines may reach"),
+    "rewards that nobody may give": (
+        {"command": ["true"], "gateway": {"reward_deadline": 5}},
+        "which nobody may give",
+    ),
+    "rewards from two sides": (
+        {"command": ["true"], "score": f"{HERE}:score_by_folder", **LATER},
+        "which score gives instead",
+    ),
     "an answer elsewhere": ({"command": ["true"], "process": {"answer_file": "../x"}}, "inside of the working folder"),
 }
 
