@@ -31,6 +31,11 @@ async def settled(condition, seconds=5.0):
 # ------------------------------------------------------------------------------------------- going and coming
 
 
+@pytest.mark.fault(
+    row=52,
+    injected="the connection of a client breaks while the engine works on its answer, streamed and not",
+    seen="the request is cancelled in the engine and counted as abandoned; no answer is stored",
+)
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_request_whose_client_goes_is_aborted_in_the_engine(stream):
     async def talk():
@@ -287,6 +292,11 @@ def test_rewards_over_http_are_finite_and_of_answers_that_are_there():
     run(talk())
 
 
+@pytest.mark.fault(
+    row=53,
+    injected="200 connections with half a request each, and one whose body does not come",
+    seen="others are answered meanwhile; the body is refused after `body_seconds`",
+)
 def test_two_hundred_half_open_connections_keep_nobody_waiting():
     async def talk():
         async with serving(lambda _: "x", body_seconds=0.2) as served:
@@ -308,6 +318,11 @@ def test_two_hundred_half_open_connections_keep_nobody_waiting():
     run(talk())
 
 
+@pytest.mark.fault(
+    row=53,
+    injected="a client that sends its headers byte by byte",
+    seen="its connection is closed after `header_seconds`; an answer that takes longer than that arrives",
+)
 def test_headers_that_do_not_end_close_their_connection_and_slow_answers_do_not():
     async def talk():
         async with serving(lambda _: "x", header_seconds=0.2) as served:

@@ -363,6 +363,31 @@ def test_other_models_learn_over_servers_too(tmp_path, with_double, changes):
     assert stats["probe_abs_max"] < 1e-4
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.fault(
+    row=5,
+    injected="SIGKILL of one of two server processes while agents talk to both over the gateway",
+    seen="no agent notices; sessions live through updates, each token has its version, and the run learns",
+)
+@pytest.mark.timeout(300)
+def test_an_agent_learns_over_servers_one_of_which_is_killed(tmp_path, with_double, monkeypatch):
+    monkeypatch.setenv("AREAL_TEST_PROMPTS", str(tmp_path / "prompts"))
+    example = ROOT / "examples" / "agents"
+    changes = {
+        "model__init": MODEL | {"vocab_size": 22, "eos_token_id": 1, "pad_token_id": 0},
+        "model__tokenizer_path": str(example / "tokenizer"),
+        "train_dataset__path": str(example / "questions.jsonl"),
+        "workflow": "agent",
+        "workflow_options": {"agent": "agents_of_runs:asks_twice"},
+        "gconfig__max_new_tokens": 16,
+    }
+    stats = _learn(runs.tiny(tmp_path / "run", **with_double | changes), 3, tmp_path)
+    assert stats["probe_abs_max"] < 1e-4
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl").values()
+    assert min(row["stats/agent/exact_continuation"] for row in rows) == 1.0
+
+
 FOREIGN = {
     "model__init": {"model_type": "gpt2", "vocab_size": 17, "n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 64,
                     "initializer_range": 0.1, "bos_token_id": 0, "eos_token_id": 0},

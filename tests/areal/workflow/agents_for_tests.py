@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import urllib.error
 import urllib.request
 
 
@@ -52,8 +53,30 @@ async def is_scored_later(row, session):
     LATER.append(asyncio.create_task(grade()))
 
 
+async def leaves_a_straggler(row, session):
+    """Answer; with `straggler`, leave a task that asks again, else wait for that task before asking again."""
+    said = await asyncio.to_thread(ask, session, row["messages"])
+    if row["straggler"]:
+        LATER.append(asyncio.create_task(_goes_on(row, session)))
+        return said["content"]
+    while not STRAGGLERS:
+        await asyncio.sleep(0.01)
+    again = [*row["messages"], said, {"role": "user", "content": "sure?"}]
+    return (await asyncio.to_thread(ask, session, again))["content"]
+
+
+async def _goes_on(row, session):
+    await asyncio.sleep(0.2)
+    try:
+        STRAGGLERS.append((200, await asyncio.to_thread(ask, session, row["messages"])))
+    except urllib.error.HTTPError as error:
+        STRAGGLERS.append((error.code, json.load(error)))
+
+
 LATER = []
 """Tasks that outlive their agent."""
+STRAGGLERS = []
+"""What they were answered: status and body."""
 
 
 async def never_calls(row, session):

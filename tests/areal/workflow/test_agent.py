@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import agents_for_tests
 import pytest
 from scripted import Judge
 
@@ -122,6 +123,12 @@ FAULTS = {
 }
 
 
+@pytest.mark.fault(
+    row=50,
+    injected="an agent that returns without a request, one that raises after its first, one that hangs",
+    seen="agent_failed, which asks about its base URL; agent_failed with what was raised; agent_timeout; none is "
+    "retried",
+)
 @pytest.mark.parametrize("name", FAULTS)
 def test_what_goes_wrong_with_an_agent_is_a_fault_and_no_reward(tokenizer, name):
     fault = faulty(build(tokenizer, agent=f"{HERE}:{name}", process={"seconds": 0.5}), tokenizer)
@@ -157,6 +164,11 @@ def test_a_reward_may_come_after_the_agent_has_ended(tokenizer):
     assert not judge.calls
 
 
+@pytest.mark.fault(
+    row=54,
+    injected="an agent ends without a reward, and none comes until reward_deadline",
+    seen="reward_timeout, which is retried",
+)
 def test_a_reward_that_does_not_come_is_a_fault_and_never_zero(tokenizer):
     options = {**LATER, "gateway": {"reward_deadline": 0.2}}
     fault = faulty(build(tokenizer, agent=f"{HERE}:asks_twice", **options), tokenizer)
@@ -170,6 +182,27 @@ def test_a_full_context_ends_the_episode_and_is_scored(tokenizer):
     assert len(leaf.tokens) <= 400
 
 
+@pytest.mark.fault(
+    row=51,
+    injected="what an agent started goes on after it and asks once more with its key, while another agent is at work",
+    seen="refused with `session_closed`; nothing is sampled, and neither episode has a token of it",
+)
+def test_a_straggler_of_an_agent_gets_nothing_and_disturbs_nobody(tokenizer):
+    async def both():
+        engine = ScriptedEngine(lambda _: "the answer is 42", tokenizer)
+        workflow = build(tokenizer, agent=f"{HERE}:leaves_a_straggler")
+        rows = ({**ROW, "straggler": True}, {**ROW, "straggler": False})
+        found = await asyncio.wait_for(asyncio.gather(*(workflow.arun_episode(engine, row) for row in rows)), 40)
+        return engine, found
+
+    agents_for_tests.STRAGGLERS.clear()
+    engine, ((first,), (second,)) = asyncio.run(both())
+    ((status, body),) = agents_for_tests.STRAGGLERS
+    assert (status, body["error"]["code"]) == (400, "session_closed")
+    assert len(engine.requests) == 3
+    assert [max(leaf.turn_ids) for leaf in (first, second)] == [0, 1]
+
+
 # ------------------------------------------------------------------------------------------------ hostile commands
 
 
@@ -181,6 +214,11 @@ HOSTILE = {
 }
 
 
+@pytest.mark.fault(
+    row=49,
+    injected="a command that kills itself with SIGKILL, exits with an error, exits at once, or writes without end",
+    seen="agent_failed with exit code and last words; nothing is scored",
+)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_commands_that_misbehave(tokenizer, name):
     script, message = HOSTILE[name]
@@ -190,6 +228,11 @@ def test_commands_that_misbehave(tokenizer, name):
     assert message in fault.message
 
 
+@pytest.mark.fault(
+    row=49,
+    injected="an agent that ignores SIGTERM and has a child in a session of its own is too slow",
+    seen="agent_timeout; both processes are killed",
+)
 @pytest.mark.exhaustive
 def test_an_agent_that_ignores_its_end_and_forks_twice_leaves_nothing(tokenizer, tmp_path):
     pids = tmp_path / "pids"
@@ -261,6 +304,11 @@ test_agent.episode(test_agent.build(tokenizer, command=["sh", "-c", script]), to
 """
 
 
+@pytest.mark.fault(
+    row=47,
+    injected="SIGKILL of a process that runs an agent, which has started another one in a session of its own",
+    seen="both are gone within 10 s",
+)
 @pytest.mark.exhaustive
 def test_no_agent_survives_a_trainer_that_is_killed(tmp_path):
     pids = tmp_path / "pids"
