@@ -69,6 +69,8 @@ class Diagonal:
     """[T, H, D], what is added to a state [H, D]."""
     log_decay: Tensor
     """[T, H, D], at most 0."""
+    first: Tensor | None = None
+    """[T, H, D], what the first token of a document begins the state with; None for its value, as all others add."""
     chunk: int = 256
     """Tokens computed together; changes results by rounding only."""
 

@@ -22,6 +22,7 @@ from areal.models.blocks.lightning import LightningAttention
 from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.moe import Experts, MixtureOfExperts, Router
+from areal.models.blocks.rg_lru import RGLRU, BlockDiagonal
 from areal.models.blocks.short_convolution import DepthwiseConvolution, ShortConvolution
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from areal.models.blocks.decoder import DecoderModel
 
 _PER_VALUE = 2
-_STATEFUL = (GatedDelta, LightningAttention, Mamba1, Mamba2, ShortConvolution)
+_STATEFUL = (GatedDelta, LightningAttention, Mamba1, Mamba2, RGLRU, ShortConvolution)
 """A multiplication and an addition."""
 
 
@@ -55,7 +56,7 @@ def matrix_values(model: DecoderModel) -> int:
     """Return the number of values of the matrices between embedding and head that a token is multiplied with; of
     experts, the chosen ones."""
     body = [module for layer in model.layers for module in layer.modules()]
-    values = sum(module.weight.numel() for module in body if isinstance(module, (nn.Linear, Router)))
+    values = sum(module.weight.numel() for module in body if isinstance(module, (nn.Linear, Router, BlockDiagonal)))
     return values + sum(_chosen_values(module) for module in body if isinstance(module, MixtureOfExperts))
 
 
@@ -112,6 +113,9 @@ def _state_values(mixer: nn.Module) -> int:
         return 2 * mixer.num_heads * mixer.head_dim**2
     if isinstance(mixer, Mamba1):
         return filters + 2 * mixer.A_log.numel()
+    if isinstance(mixer, RGLRU):
+        # A number per channel, which decays and is read.
+        return filters + mixer.decay.numel()
     if isinstance(mixer, Mamba2):
         return filters + 2 * mixer.num_heads * mixer.head_dim * mixer.state_size
     return filters

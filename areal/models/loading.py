@@ -27,6 +27,7 @@ from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.mlp import XIELU
 from areal.models.blocks.moe import Experts, Router
 from areal.models.blocks.norms import GatedNorm, LayerNorm, RMSNorm
+from areal.models.blocks.rg_lru import RGLRU, BlockDiagonal
 from areal.models.blocks.short_convolution import DepthwiseConvolution
 from areal.models.registry import get_spec, get_wrapper
 from areal.models.saving import CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE
@@ -272,7 +273,7 @@ def _blank(spec: ModelSpec, args: BaseModelArgs) -> DecoderModel:
     return model
 
 
-_MATRICES = (nn.Linear, nn.Embedding, VocabularyHead, Router, Experts, DepthwiseConvolution)
+_MATRICES = (nn.Linear, nn.Embedding, VocabularyHead, Router, Experts, DepthwiseConvolution, BlockDiagonal)
 
 
 @torch.no_grad()
@@ -294,6 +295,10 @@ def initialize(model: nn.Module, *, std: float, seed: int) -> None:
                 tensor.copy_(module.tables()[name])
             elif isinstance(module, GatedDelta | Mamba1 | Mamba2):
                 tensor.copy_(_decay(name, torch.rand(tensor.shape, generator=generator, device="cpu")))
+            elif isinstance(module, RGLRU):
+                # Open gates keep between 0.9 and 0.999 of a state (arXiv 2402.19427).
+                kept = torch.rand(tensor.shape, generator=generator, device="cpu") * (0.999**2 - 0.9**2) + 0.9**2
+                tensor.copy_(torch.expm1(-0.5 * kept.log()).log())
             else:
                 full_name = f"{module_name}.{name}" if module_name else name
                 raise TypeError(f"no initialisation rule for {full_name} of {type(module).__name__}")

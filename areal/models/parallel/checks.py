@@ -12,6 +12,7 @@ from areal.models.blocks.lightning import LightningAttention
 from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.moe import Experts
+from areal.models.blocks.rg_lru import RGLRU
 from areal.models.blocks.short_convolution import ShortConvolution
 from areal.models.parallel.tensor import DIMENSION, VOCABULARY_MODULES, number_of_key_value_heads, splits_of
 
@@ -36,7 +37,7 @@ def check_model(model: nn.Module, dims: ParallelDims, table: Mapping[str, Shard]
             problems += _head_problems(name, heads, dims)
         elif isinstance(module, LightningAttention):
             problems += _head_problems(name, module.num_heads, dims)
-        elif isinstance(module, GatedDelta | Mamba1 | Mamba2 | ShortConvolution):
+        elif isinstance(module, GatedDelta | Mamba1 | Mamba2 | RGLRU | ShortConvolution):
             problems += _state_problems(name, module, dims)
         elif isinstance(module, Experts):
             num_mixtures += 1
@@ -67,12 +68,15 @@ def _head_problems(name: str, num_heads: int, dims: ParallelDims) -> Iterator[st
 
 
 def _state_problems(
-    name: str, module: GatedDelta | Mamba1 | Mamba2 | ShortConvolution, dims: ParallelDims
+    name: str, module: GatedDelta | Mamba1 | Mamba2 | RGLRU | ShortConvolution, dims: ParallelDims
 ) -> Iterator[str]:
     """Yield what keeps a state from being split by heads, and its filters from being traded by channels."""
     if isinstance(module, ShortConvolution):
         channels = module.out_proj.in_features
     elif isinstance(module, Mamba1):
+        channels = module.o_proj.in_features
+    elif isinstance(module, RGLRU):
+        yield from _group_problems(name, "blocks of gates", module.num_blocks, dims)
         channels = module.o_proj.in_features
     elif isinstance(module, GatedDelta):
         yield from _head_problems(name, module.num_value_heads, dims)

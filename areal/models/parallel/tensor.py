@@ -26,6 +26,7 @@ from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.mlp import MLP, GatedMLP
 from areal.models.blocks.moe import Experts
+from areal.models.blocks.rg_lru import RGLRU
 from areal.models.blocks.short_convolution import ShortConvolution
 from areal.models.parallel import collectives
 from areal.models.parallel.local import adopt, local_part
@@ -51,11 +52,13 @@ _SUMMED: Final = ("step_proj", "b_proj", "c_proj")
 """Of Mamba-1: what is made of all channels, for all channels."""
 _CHANNELS: Final = ("z_proj", "x_proj", "conv", "dt_proj", "dt_bias", "A_log", "D")
 _MAMBA: Final = ("z_proj", "x_proj", "b_proj", "c_proj", "dt_proj", "x_conv", "b_conv", "c_conv", "D", "norm")
+_RG_LRU: Final = ("gate_proj", "x_proj", "conv", "input_gate", "decay_gate", "decay")
 MIXER_SPLITS: Final[dict[type[nn.Module], dict[str, Shard]]] = {
     GatedDelta: dict.fromkeys((*_DELTA, "A_log", "dt_bias"), Shard.COLUMN) | {"o_proj": Shard.ROW},
     LightningAttention: dict.fromkeys(_LIGHTNING, Shard.COLUMN) | {"o_proj": Shard.ROW},
     Mamba1: dict.fromkeys(_CHANNELS, Shard.COLUMN) | dict.fromkeys((*_SUMMED, "o_proj"), Shard.ROW),
     Mamba2: dict.fromkeys((*_MAMBA, "A_log", "dt_bias"), Shard.COLUMN) | {"o_proj": Shard.ROW},
+    RGLRU: dict.fromkeys(_RG_LRU, Shard.COLUMN) | {"o_proj": Shard.ROW},
     ShortConvolution: {"conv": Shard.COLUMN, "out_proj": Shard.ROW},
 }
 """Of mixers with a state, which have the same parts in every family: by heads, or by channels."""

@@ -13,6 +13,7 @@ from areal.models import from_config
 from areal.models.blocks.gated_delta import GatedDelta
 from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
+from areal.models.blocks.rg_lru import RGLRU
 from areal.models.blocks.short_convolution import ShortConvolution
 from areal.models.flops import attention_products, forward_flops, training_flops, visible_pairs
 
@@ -113,6 +114,7 @@ def test_unknown_attention_is_refused():
             lambda args: Mamba1(0, args, inner_size=20, state_size=7, step_rank=3, kernel_size=4),
             4 * 20 + 2 * 20 * 7,
         ),
+        (lambda args: RGLRU(0, args, width=20, num_blocks=4, kernel_size=4, activation="gelu"), 4 * 20 + 20),
         (lambda args: Mamba2(0, args, **MAMBA), 4 * (4 * 3 + 2 * 2 * 7) + 2 * 4 * 3 * 7),
     ],
 )

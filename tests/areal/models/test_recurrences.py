@@ -22,12 +22,13 @@ from areal.models.blocks.recurrences.selective import selective_rows, selective_
 # Documents per row: of one token, a chunk and its neighbours, several in a chunk, one that covers chunks, a border at a
 # chunk's first and last token.
 ROWS = [[1, 3, 4, 5, 12, 1, 14], [40], [8, 8, 7, 1, 16]]
-KINDS = ["delta", "delta by channel", "sum", "diagonal", "selective"]
+KINDS = ["delta", "delta by channel", "sum", "diagonal", "diagonal from a first value", "selective"]
 ROWS_OF = {
     "delta": delta_rule_rows,
     "delta by channel": delta_rule_rows,
     "sum": decayed_sum_rows,
     "diagonal": diagonal_rows,
+    "diagonal from a first value": diagonal_rows,
     "selective": selective_rows,
 }
 STEP_OF = {
@@ -35,6 +36,7 @@ STEP_OF = {
     "delta by channel": delta_rule_step,
     "sum": decayed_sum_step,
     "diagonal": diagonal_step,
+    "diagonal from a first value": diagonal_step,
     "selective": selective_step,
 }
 
@@ -56,7 +58,8 @@ def make(kind, shape, *, sizes=SIZES, seed=0, dtype=torch.float64, chunk=4):
     def draw(*rest):
         return torch.randn((*shape, *rest), generator=generator, dtype=torch.float64)
 
-    per_channel = {"delta by channel": (sizes.d_k,), "diagonal": (sizes.d_v,)}.get(kind, ())
+    diagonal = kind.startswith("diagonal")
+    per_channel = (sizes.d_k,) if kind == "delta by channel" else (sizes.d_v,) if diagonal else ()
     strength = torch.rand((*shape, sizes.heads, *per_channel), generator=generator, dtype=torch.float64)
     unit = torch.nn.functional.normalize
     if kind == "selective":
@@ -76,17 +79,24 @@ def make(kind, shape, *, sizes=SIZES, seed=0, dtype=torch.float64, chunk=4):
         "log_decay": -torch.exp(9 * strength - 6),
         "rate": 2 * torch.rand((*shape, sizes.heads), generator=generator, dtype=torch.float64),
     }
-    if kind == "diagonal":
+    if diagonal:
         tensors = {name: tensors[name] for name in ("value", "log_decay")}
+    if kind == "diagonal from a first value":
+        tensors["first"] = draw(sizes.heads, sizes.d_v)
     if kind == "sum":
         del tensors["rate"]
-    record = {"sum": DecayedSum, "diagonal": Diagonal}.get(kind, DeltaRule)
+    record = Diagonal if diagonal else DecayedSum if kind == "sum" else DeltaRule
     return record(**{name: tensor.to(dtype) for name, tensor in tensors.items()}, chunk=chunk)
+
+
+def tensors_of(rule):
+    """Names of what it holds."""
+    return [f.name for f in fields(rule) if isinstance(getattr(rule, f.name), torch.Tensor)]
 
 
 def mapped(rule, change, *, of_tokens=False):
     """Change all tensors, or those that have a row per token."""
-    names = [f.name for f in fields(rule) if f.name != "chunk" and not (of_tokens and f.metadata == OF_HEADS)]
+    names = [f.name for f in fields(rule) if f.name in tensors_of(rule) and not (of_tokens and f.metadata == OF_HEADS)]
     return replace(rule, **{name: change(getattr(rule, name)) for name in names})
 
 
@@ -99,8 +109,10 @@ def plain(rule, state=None):
             outputs.append(state @ query[0])
         return torch.stack(outputs), state
     if isinstance(rule, Diagonal):
-        state, outputs = torch.zeros_like(rule.value[0]) if state is None else state, []
-        for value, log_decay in zip(rule.value, rule.log_decay, strict=True):
+        outputs, state_is_given = [], state is not None
+        state = state if state_is_given else torch.zeros_like(rule.value[0])
+        begun = rule.value if rule.first is None or state_is_given else torch.cat((rule.first[:1], rule.value[1:]))
+        for value, log_decay in zip(begun, rule.log_decay, strict=True):
             state = log_decay.exp() * state + value
             outputs.append(state)
         return torch.stack(outputs), state
@@ -178,7 +190,7 @@ def test_float32_loses_no_more_than_its_rounding(kind, chunk, limit, expected):
 def test_gradients_are_those_of_the_formula(kind):
     rows = [[1, 3, 5], [4, 1, 4]]
     leaves = mapped(make(kind, (2, 9), sizes=Sizes(1, 2, 3, 2)), lambda tensor: tensor.requires_grad_())
-    tensors = [getattr(leaves, f.name) for f in fields(leaves) if f.name != "chunk"]
+    tensors = [getattr(leaves, name) for name in tensors_of(leaves)]
     found, _ = ROWS_OF[kind](leaves, Borders(begins_of(rows)))
     outputs, _ = separately(leaves, rows)
     factor = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -194,8 +206,8 @@ def test_gradients_are_those_of_the_formula(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_pass_gradcheck(kind):
     rule = make(kind, (1, 5), sizes=Sizes(1, 2, 2, 1), chunk=2)
-    names = [f.name for f in fields(rule) if f.name != "chunk"]
-    sizes = {"diagonal": (1, 2, 1), "selective": (1, 2, 2)}.get(kind, (1, 2, 2, 1))
+    names = tensors_of(rule)
+    sizes = (1, 2, 1) if kind.startswith("diagonal") else (1, 2, 2) if kind == "selective" else (1, 2, 2, 1)
     initial = torch.randn(sizes, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
     def run(initial, *tensors):
@@ -249,7 +261,8 @@ def test_decays_of_any_strength_stay_finite_and_exact(kind):
 def test_nothing_of_a_document_reaches_another_one(kind):
     rule = make(kind, (3, 40))
     spoiled = mapped(rule, lambda tensor: tensor.clone())
-    spoiled.value[0, 8:13] *= 100
+    for name in {"value", "first"} & set(tensors_of(rule)):
+        getattr(spoiled, name)[0, 8:13] *= 100
     before, after = (ROWS_OF[kind](each, Borders(begins_of(ROWS)))[0] for each in (rule, spoiled))
     changed = (before != after).flatten(2).any(-1)
     assert changed[0, 8:13].all()
@@ -307,7 +320,7 @@ def test_long_documents_stay_within_the_limits_of_float32(kind, chunk, limit):
         make(kind, (1, 700), sizes=sizes, dtype=torch.float32, chunk=chunk), lambda tensor: tensor.requires_grad_()
     )
     wide = mapped(rule, lambda tensor: tensor.detach().double().requires_grad_())
-    names = [f.name for f in fields(rule) if f.name != "chunk"]
+    names = tensors_of(rule)
     outputs, _ = separately(wide, [lengths])
     found, _ = ROWS_OF[kind](rule, Borders(begins_of([lengths])))
     assert worst(found, outputs.detach()) < limit

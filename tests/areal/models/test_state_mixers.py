@@ -16,6 +16,7 @@ from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.norms import GatedNorm
 from areal.models.blocks.packed_backend import PackedBackend
+from areal.models.blocks.rg_lru import RGLRU
 from areal.models.loading import initialize
 
 CPU = torch.device("cpu")
@@ -23,6 +24,7 @@ HIDDEN = 24
 ARGS = SimpleNamespace(hidden_size=HIDDEN)
 # Shorter than the chunks of 64 that the reference has, longer than two of ours.
 BOUNDS = [0, 1, 4, 20, 60]
+PARAMETERS = ("weight", "bias")
 
 
 def packed(bounds):
@@ -36,6 +38,8 @@ def randomise(module, seed=0):
         noise = torch.randn(tensor.shape, generator=generator)
         if name.endswith("A_log"):
             tensor.copy_(torch.rand(tensor.shape, generator=generator) * 7 - 4)
+        elif name.endswith("recurrent_param"):
+            tensor.copy_(torch.rand(tensor.shape, generator=generator) * 9 - 8)
         elif name.endswith("norm.weight"):
             tensor.copy_(1 + 0.3 * noise)
         else:
@@ -360,6 +364,34 @@ def mamba1_of(theirs, **options):
     return ours
 
 
+def recurrent_gemma():
+    from transformers.models.recurrent_gemma import modeling_recurrent_gemma as library
+    from transformers.models.recurrent_gemma.configuration_recurrent_gemma import RecurrentGemmaConfig
+
+    config = RecurrentGemmaConfig(
+        hidden_size=HIDDEN, lru_width=32, num_attention_heads=4, conv1d_width=4, num_hidden_layers=1
+    )
+    theirs = library.RecurrentGemmaRecurrentBlock(config, 0)
+    randomise(theirs)
+    ours = RGLRU(0, ARGS, width=32, num_blocks=4, kernel_size=4, activation="gelu_pytorch_tanh", chunk=16)
+    names = {"linear_y": "gate_proj", "linear_x": "x_proj", "linear_out": "o_proj", "conv_1d": "conv"}
+    gates = {"input_gate": "input_gate", "recurrent_gate": "decay_gate"}
+    names |= {f"rg_lru.{theirs}_{part}": f"{name}.{part}" for theirs, name in gates.items() for part in PARAMETERS}
+    names["rg_lru.recurrent_param"] = "decay"
+    renamed = {}
+    for name, tensor in theirs.state_dict().items():
+        owner, _, part = name.rpartition(".")
+        renamed[names[name] if name in names else f"{names[owner]}.{part}"] = tensor
+    renamed["conv.weight"] = renamed["conv.weight"].squeeze(1)
+    ours.load_state_dict(renamed)
+
+    def alone(hidden):
+        # With a cache its modules keep states from call to call.
+        return theirs(hidden, torch.arange(hidden.shape[1])[None], None, use_cache=False)[0]
+
+    return alone, ours
+
+
 MIXERS = {
     "qwen3_next": qwen3_next,
     "olmo_hybrid": olmo_hybrid,
@@ -374,6 +406,7 @@ MIXERS = {
     "falcon_h1, normed and gated": lambda: falcon_h1(mamba_rms_norm=True),
     "falcon_h1, gated and normed": lambda: falcon_h1(mamba_rms_norm=True, mamba_norm_before_gate=False),
     "minimax": minimax,
+    "recurrent_gemma": recurrent_gemma,
     "bamba with limits": lambda: bamba(time_step_limit=(0.1, 0.6)),
 }
 
@@ -495,6 +528,39 @@ def test_parameters_start_with_steps_and_rates_of_published_models():
     assert 0.0009 < steps.min() < steps.max() < 0.11
     assert all((ones == 1).all() for ones in (mixer.D, mixer.norm.weight))
     assert not mixer.x_conv.bias.any()
+
+
+def test_open_gates_keep_what_those_of_published_models_keep():
+    mixer = RGLRU(0, ARGS, width=64, num_blocks=2, kernel_size=4, activation="gelu")
+    initialize(mixer, std=0.02, seed=0)
+    kept = torch.exp(-torch.nn.functional.softplus(mixer.decay))
+    assert 0.9 < kept.min() < kept.max() < 0.9991
+    assert not any(each.bias.any() for each in (mixer.input_gate, mixer.decay_gate, mixer.conv))
+    with pytest.raises(ModelError, match="64 channels are not 3 blocks of one size"):
+        RGLRU(0, ARGS, width=64, num_blocks=3, kernel_size=4, activation="gelu")
+
+
+def test_gradients_of_gates_and_decays_pass_gradcheck():
+    mixer = RGLRU(0, SimpleNamespace(hidden_size=3), width=4, num_blocks=2, kernel_size=2, activation="silu", chunk=2)
+    initialize(mixer, std=0.4, seed=0)
+    mixer.double()
+    hidden = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    names, parameters = zip(*mixer.named_parameters(), strict=True)
+
+    def run(hidden, *parameters):
+        given = (hidden, None, packed([0, 2, 5]))
+        return torch.func.functional_call(mixer, dict(zip(names, parameters, strict=True)), given)
+
+    assert torch.autograd.gradcheck(run, (hidden, *parameters))
+
+
+def test_gradients_stay_finite_where_nothing_decays():
+    mixer = RGLRU(0, ARGS, width=8, num_blocks=2, kernel_size=2, activation="gelu")
+    initialize(mixer, std=0.4, seed=0)
+    with torch.no_grad():
+        mixer.decay.fill_(-60.0)  # a decay of exactly 1, and an input of 0: its root has no derivative
+    mixer(torch.randn(9, HIDDEN), None, packed([0, 4, 9])).square().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in mixer.parameters())
 
 
 @pytest.mark.parametrize(

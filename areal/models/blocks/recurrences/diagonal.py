@@ -28,7 +28,11 @@ def diagonal_rows(rule: Diagonal, borders: Borders, initial: Tensor | None = Non
     value, decay = rule.value.to(wide), rule.log_decay.to(wide).exp()
     if borders.begins is not None:
         begins = borders.begins.to(decay.device)
-        decay = decay.masked_fill(begins.reshape(*begins.shape, *(1,) * (decay.dim() - 2)), 0.0)
+        begins = begins.reshape(*begins.shape, *(1,) * (decay.dim() - 2))
+        decay = decay.masked_fill(begins, 0.0)
+        value = value if rule.first is None else torch.where(begins, rule.first.to(wide), value)
+    elif rule.first is not None and initial is None:
+        value = torch.cat((rule.first[:, :1].to(wide), value[:, 1:]), 1)
     start = torch.zeros_like(value[:, 0]) if initial is None else initial.to(wide)
     outputs: Tensor = _Scan.apply(value, decay, start, rule.chunk)
     return outputs, outputs[:, -1]
@@ -37,7 +41,7 @@ def diagonal_rows(rule: Diagonal, borders: Borders, initial: Tensor | None = Non
 def diagonal_step(rule: Diagonal, state: Tensor) -> tuple[Tensor, Tensor]:
     """Return the outputs [R, H, D] of one more token per row, and the states after it.
 
-    rule: with [R] in the place of [T]. state: [R, H, D], at least float32.
+    rule: with [R] in the place of [T]; none of them is the first of its document. state: [R, H, D], at least float32.
     """
     state = state * rule.log_decay.to(state.dtype).exp() + rule.value.to(state.dtype)
     return state, state

@@ -24,6 +24,7 @@ from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.mlp import GatedMLP
 from areal.models.blocks.norms import RMSNorm
+from areal.models.blocks.rg_lru import RGLRU
 from areal.models.blocks.rotary import Rotary
 from areal.models.blocks.short_convolution import ShortConvolution
 from areal.models.decoder_args import RotaryArgs
@@ -47,6 +48,9 @@ MIXERS = {
     ),
     "lightning": lambda layer: LightningAttention(
         layer, ARGS, num_heads=4, head_dim=6, num_layers=3, table_size=8, norm_eps=1e-6, chunk=16
+    ),
+    "rg-lru": lambda layer: RGLRU(
+        layer, ARGS, width=30, num_blocks=3, kernel_size=4, activation="gelu_pytorch_tanh", chunk=16
     ),
     "mamba beside attention": lambda layer: SelfAttention(layer, ARGS),
 }

@@ -26,6 +26,7 @@ from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.mlp import GatedMLP
 from areal.models.blocks.norms import RMSNorm
+from areal.models.blocks.rg_lru import RGLRU
 from areal.models.blocks.rotary import Rotary
 from areal.models.blocks.short_convolution import ShortConvolution
 from areal.models.decoder_args import RotaryArgs
@@ -72,6 +73,9 @@ MIXERS = {
     ),
     "lightning": lambda layer, args: LightningAttention(
         layer, args, num_heads=4, head_dim=6, num_layers=5, table_size=7, norm_eps=1e-3, chunk=4
+    ),
+    "rg-lru": lambda layer, args: RGLRU(
+        layer, args, width=24, num_blocks=4, kernel_size=4, activation="gelu_pytorch_tanh", chunk=4
     ),
     BESIDE: SelfAttention,
 }  # fmt: skip

@@ -15,6 +15,7 @@ from areal.models.blocks.gated_delta import GatedDelta
 from areal.models.blocks.lightning import LightningAttention
 from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
+from areal.models.blocks.rg_lru import RGLRU
 from areal.models.blocks.short_convolution import ShortConvolution
 from areal.models.parallel import ParallelDims
 from areal.models.parallel.checks import check_model
@@ -31,7 +32,7 @@ def test_hybrids_are_split_without_changing_a_number(world_size):
     results = run_processes(worker, world_size, [], timeout_seconds=280)
     failed = {result["case"]: result for result in results if not result["equal"]}
     assert {case: result.get("error", result.get("differences")) for case, result in failed.items()} == {}
-    assert len(results) == 7 * {2: 9, 4: 3}[world_size]
+    assert len(results) == 8 * {2: 9, 4: 3}[world_size]
 
 
 def delta(**changes):
@@ -48,6 +49,10 @@ def lightning():
     return LightningAttention(0, ARGS, num_heads=6, head_dim=4, num_layers=2, table_size=8, norm_eps=1e-6)
 
 
+def rg_lru(**sizes):
+    return RGLRU(0, ARGS, **sizes, kernel_size=4, activation="gelu_pytorch_tanh")
+
+
 def mamba(**changes):
     sizes = {"num_heads": 4, "head_dim": 3, "num_groups": 2, "state_size": 4, "kernel_size": 4, "norm_eps": 1e-6}
     return Mamba2(0, ARGS, **sizes | changes)
@@ -61,6 +66,8 @@ def mamba(**changes):
         (mamba1, {"tp": 2, "cp": 2}, "tp=2 cp=2: layers.*.self_attn convolves 30 channels; tp * cp has to divide"),
         (mamba, {"tp": 4}, "tp=4: layers.*.self_attn has 2 groups of heads, which ranks cannot share"),
         (lightning, {"cp": 4}, "tp=1 cp=4: layers.*.self_attn has 6 heads; tp * cp has to divide them"),
+        (lambda: rg_lru(width=12, num_blocks=3), {"tp": 2}, "has 3 blocks of gates, which ranks cannot share"),
+        (lambda: rg_lru(width=12, num_blocks=2), {"tp": 2, "cp": 4}, "tp=2 cp=4: layers.*.self_attn convolves 12"),
         (lambda: mamba(norm_groups=1), {"tp": 2}, "has 1 groups of its norm, which ranks cannot share"),
         (lambda: mamba(num_heads=6), {"cp": 4}, "has 6 heads; tp * cp has to divide them"),
         (lambda: delta(key_dim=1, value_dim=1, num_key_heads=1), {"cp": 4}, "convolves 6 channels"),
