@@ -214,7 +214,8 @@ class ConfigFields:
             if default is None:
                 raise self._absent(name)
             return tuple(default)
-        if not isinstance(values, (list, tuple)) or len(values) != (len(values) if num_layers is None else num_layers):
+        is_list = isinstance(values, (list, tuple))
+        if not is_list or not values or len(values) != (num_layers or len(values)):
             raise self.error(name, values, f"a list of {num_layers or 'some'} entries, one per layer")
         unknown = [value for value in values if not any(_same(value, known) for known in allowed)]
         if unknown:

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from areal.models.wrapping import Wrapping
 
 
+def as_bfloat16(number: float) -> float:
+    """Return the nearest number that bfloat16 has, of two the even one: it keeps eight binary digits."""
+    mantissa, exponent = math.frexp(number)
+    return math.ldexp(round(mantissa * 256), exponent - 8)
+
+
 @dataclass(kw_only=True)
 class DecoderArgs(BaseModelArgs, ABC):
     """What the arguments of every family add to `BaseModelArgs`. Nothing here says what a layer computes."""

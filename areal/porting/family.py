@@ -93,6 +93,14 @@ class RoundedUp:
 
 
 @dataclass(frozen=True)
+class Narrowed:
+    """An expression in bfloat16, where a factor is kept in it whatever the weights are in (RecurrentGemma).
+    JSON: {"kind": "narrowed", "base": ...}."""
+
+    base: Expression
+
+
+@dataclass(frozen=True)
 class Ceiling:
     """A field over a whole number, rounded up: ceil(hidden_size / 16). JSON: {"kind": "ceiling", "of": "hidden_size",
     "divisor": 16}."""
@@ -182,7 +190,7 @@ class RotaryField:
     stretch: Expression | None = None
 
 
-Arithmetic = Ceiling | Constant | Field | Product | Sum | Power | RoundedUp | RotaryScaled
+Arithmetic = Ceiling | Constant | Field | Narrowed | Product | Sum | Power | RoundedUp | RotaryScaled
 Expression = Arithmetic | AllLayers | Entry | Length | Range | WhenNull | WhenEqual | PerLayer | RotaryField
 
 # ------------------------------------------------------------------------------------------------ conditions on layers
@@ -191,6 +199,15 @@ Expression = Arithmetic | AllLayers | Entry | Length | Range | WhenNull | WhenEq
 @dataclass(frozen=True)
 class Listed:
     """field[layer] is one of `values`. JSON: {"kind": "listed", "field", "values"}."""
+
+    field: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Cycled:
+    """field[layer % its length] is one of `values`: a pattern that is repeated. JSON: {"kind": "cycled", "field",
+    "values"}."""
 
     field: str
     values: tuple[Any, ...]
@@ -260,7 +277,7 @@ class All:
     conditions: tuple[Condition, ...]
 
 
-Condition = Listed | AtLeast | AtMost | First | Multiple | Remainder | Member | Flag | Not | All
+Condition = Listed | Cycled | AtLeast | AtMost | First | Multiple | Remainder | Member | Flag | Not | All
 
 # ---------------------------------------------------------------------------------------------------- config accounting
 

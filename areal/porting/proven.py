@@ -111,6 +111,7 @@ PROVEN: Final = (
     "qwen3_5_text",
     "qwen3_moe",
     "qwen3_next",
+    "recurrent_gemma",
     "seed_oss",
     "smollm3",
     "solar_open",

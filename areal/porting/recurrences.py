@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from areal.models.blocks.mlp import ACTIVATIONS
-from areal.porting.spec import GatedDeltaSpec, LightningSpec, Mamba1Spec, Mamba2Spec
+from areal.porting.spec import GatedDeltaSpec, LightningSpec, Mamba1Spec, Mamba2Spec, RGLRUSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +47,8 @@ def mix(spec: Stateful, tensors: Mapping[str, Tensor], hidden: Tensor) -> Tensor
         return mamba1(spec, tensors, hidden)
     if isinstance(spec, Mamba2Spec):
         return mamba2(spec, tensors, hidden)
+    if isinstance(spec, RGLRUSpec):
+        return rg_lru(spec, tensors, hidden)
     return short_convolution(tensors, hidden)
 
 
@@ -139,6 +141,35 @@ def mamba2(spec: Mamba2Spec, tensors: Mapping[str, Tensor], hidden: Tensor) -> T
     normed = groups * torch.rsqrt(groups.square().mean(-1, keepdim=True) + spec.norm_eps)
     normed = normed.flatten(-2) * tensors["norm.weight"]
     return _linear(tensors, "o_proj", normed * gate if spec.norm_first else normed)
+
+
+def rg_lru(spec: RGLRUSpec, tensors: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
+    """Return what a gated linear recurrent unit gives for one document, [T, hidden_size]."""
+    inputs = convolve(_linear(tensors, "x_proj", hidden), tensors["conv.weight"], tensors.get("conv.bias"))
+    gate, strength = (
+        by_blocks(inputs, tensors[f"{part}_gate.weight"], tensors[f"{part}_gate.bias"]).sigmoid()
+        for part in ("input", "decay")
+    )
+    given = gated_unit(inputs, gate, strength, tensors["decay"])
+    return _linear(tensors, "o_proj", given * ACTIVATIONS[spec.activation](_linear(tensors, "gate_proj", hidden)))
+
+
+def by_blocks(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return the product of each block of [..., channels] with its own matrix. weight: [blocks, width, width], from its
+    second dimension to its third; bias: [blocks, width]."""
+    return (torch.einsum("...bi,bij->...bj", inputs.unflatten(-1, bias.shape), weight) + bias).flatten(-2)
+
+
+def gated_unit(inputs: Tensor, gate: Tensor, strength: Tensor, decay: Tensor) -> Tensor:
+    """Return h of h <- a h + sqrt(1 - a^2) gate inputs, where log a = -8 strength softplus(decay); the first token
+    begins with gate inputs. inputs, gate, strength: [T, ..., C]; decay: [C]. Returns [T, ..., C]."""
+    state = gate[0] * inputs[0]
+    outputs = [state]
+    for x, i, r in zip(inputs[1:], gate[1:], strength[1:], strict=True):
+        kept = (-8 * r * functional.softplus(decay)).exp()
+        state = kept * state + (1 - kept**2).sqrt() * i * x
+        outputs.append(state)
+    return torch.stack(outputs)
 
 
 def selective_scan(query: Tensor, key: Tensor, value: Tensor, step: Tensor, rates: Tensor) -> Tensor:

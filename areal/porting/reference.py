@@ -24,6 +24,7 @@ from areal.models.blocks.mlp import MLP, GatedMLP, HeadTransform
 from areal.models.blocks.moe import Experts, MixtureOfExperts, Router
 from areal.models.blocks.norms import LayerNorm, RMSNorm
 from areal.models.blocks.positions import LearnedPositions, SinusoidalPositions
+from areal.models.blocks.rg_lru import RGLRU
 from areal.models.blocks.rotary import QueryGrowth, Rotary
 from areal.models.blocks.short_convolution import ShortConvolution
 from areal.models.decoder_args import RotaryArgs
@@ -41,6 +42,7 @@ from areal.porting.spec import (
     Mamba1Spec,
     Mamba2Spec,
     MlpSpec,
+    RGLRUSpec,
 )
 
 if TYPE_CHECKING:
@@ -192,6 +194,8 @@ def stateful(spec: Stateful, hidden_size: int, layer: int) -> nn.Module:
         return Mamba1(layer, args, **vars(spec))
     if isinstance(spec, Mamba2Spec):
         return Mamba2(layer, args, **vars(spec))
+    if isinstance(spec, RGLRUSpec):
+        return RGLRU(layer, args, **vars(spec))
     return ShortConvolution(layer, args, kernel_size=spec.kernel_size, bias=spec.bias)
 
 

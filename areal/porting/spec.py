@@ -233,14 +233,33 @@ class LightningSpec:
     """Of queries, keys and values."""
 
 
-Stateful = ShortConvolutionSpec | GatedDeltaSpec | LightningSpec | Mamba1Spec | Mamba2Spec
+@dataclass(frozen=True, kw_only=True)
+class RGLRUSpec:
+    """A gated linear recurrent unit: see `areal.models.blocks.rg_lru`. Canonical names: gate_proj, x_proj, conv,
+    input_gate, decay_gate, decay, o_proj."""
+
+    width: int
+    """Channels."""
+    num_blocks: int
+    """Of the matrices of both gates."""
+    kernel_size: int
+    activation: str
+    """Of what the output is multiplied with."""
+    bias: bool = True
+    """Of the first projections."""
+    output_bias: bool = True
+    """Of o_proj."""
+    conv_bias: bool = True
+
+
+Stateful = ShortConvolutionSpec | GatedDeltaSpec | LightningSpec | Mamba1Spec | Mamba2Spec | RGLRUSpec
 """A mixer that sees earlier tokens through a state of fixed size: without rotation, window or chunks."""
 
 Mixer = AttentionSpec | LatentAttentionSpec | Stateful
 """How the tokens of a document are mixed in a layer. Every mixer is called `self_attn` in its block, so that blocks,
 adapters and splits are the same for all families."""
 
-STATEFUL: Final = (ShortConvolutionSpec, GatedDeltaSpec, LightningSpec, Mamba1Spec, Mamba2Spec)
+STATEFUL: Final = (ShortConvolutionSpec, GatedDeltaSpec, LightningSpec, Mamba1Spec, Mamba2Spec, RGLRUSpec)
 """All kinds of `Stateful`."""
 
 PLACES: Final[dict[type, str]] = {
@@ -248,6 +267,7 @@ PLACES: Final[dict[type, str]] = {
     LightningSpec: "lightning",
     Mamba1Spec: "mamba1",
     Mamba2Spec: "mamba",
+    RGLRUSpec: "rglru",
     ShortConvolutionSpec: "convolution",
 }
 """Mixer with a state to what rows of an adapter's table call it in place of `self_attn`."""

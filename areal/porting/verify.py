@@ -136,6 +136,8 @@ def randomize(model: nn.Module, seed: int) -> None:
         noise = torch.randn(tensor.shape, generator=generator)
         if name.endswith("A_log"):  # states that hardly decay, and states that are gone at the next token
             tensor.copy_((torch.rand(tensor.shape, generator=generator) * 7 - 4).to(tensor.dtype))
+        elif name.endswith("recurrent_param"):
+            tensor.copy_((torch.rand(tensor.shape, generator=generator) * 9 - 8).to(tensor.dtype))
         elif tensor.dim() < 2:
             tensor.add_((0.3 * noise).to(tensor.dtype))
         else:

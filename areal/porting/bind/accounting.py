@@ -22,7 +22,7 @@ from areal.porting.bind.mentions import mentions, only_initialising
 from areal.porting.bind.partial_rotary import rotated_fields
 from areal.porting.bind.rotary import PARTIAL, THETA, filled_with_theta, is_layered, thetas_of
 from areal.porting.bind.variations import MISSING, alternatives, changed
-from areal.porting.family import FieldUse, Length, Listed, WhenEqual
+from areal.porting.family import Cycled, FieldUse, Length, Listed, WhenEqual
 from areal.porting.probe.instance import read
 from areal.porting.records import SubjectError, UnsupportedError
 
@@ -238,7 +238,7 @@ class Accounts:
         parts = [part for each in expressions for part in walk(each)]
         conditions = [condition for part in parts for condition in conditions_of(part)]
         is_text = isinstance(self._base(name), str)
-        decides = any(isinstance(each, Listed) and each.field == name for each in conditions) or (
+        decides = any(isinstance(each, Listed | Cycled) and each.field == name for each in conditions) or (
             is_text and any(isinstance(part, WhenEqual) and part.field == name for part in parts)
         )
         if decides or common["type"] == "bool":

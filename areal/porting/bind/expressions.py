@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ModelError
 from areal.models.config_fields import ConfigFields
-from areal.models.decoder_args import take_rotary
+from areal.models.decoder_args import as_bfloat16, take_rotary
 from areal.porting.family import (
     All,
     AllLayers,
@@ -21,6 +21,7 @@ from areal.porting.family import (
     AtMost,
     Ceiling,
     Constant,
+    Cycled,
     Entry,
     Field,
     First,
@@ -29,6 +30,7 @@ from areal.porting.family import (
     Listed,
     Member,
     Multiple,
+    Narrowed,
     Not,
     PerLayer,
     Power,
@@ -96,7 +98,7 @@ def evaluate(expression: Expression, config: Mapping[str, Any], layer: int | Non
             return value
         case Field(name):
             return look_up(config, name)
-        case Ceiling() | Product() | Sum() | Power() | RoundedUp() | RotaryScaled():
+        case Ceiling() | Narrowed() | Product() | Sum() | Power() | RoundedUp() | RotaryScaled():
             return _computed(expression, config, layer)
         case AllLayers() | Entry() | Length() | Range():
             return _counted(expression, config, layer)
@@ -122,6 +124,8 @@ def _computed(expression: Arithmetic, config: Mapping[str, Any], layer: int | No
             return math.floor(result + _ROUNDING) if expression.integer else result
         case Ceiling(of, divisor):
             return math.ceil(_number(look_up(config, of), of) / divisor - _ROUNDING)
+        case Narrowed(base):
+            return as_bfloat16(_number(evaluate(base, config, layer), "a factor"))
         case Sum(terms):
             return sum(_number(evaluate(term, config, layer), "a sum") for term in terms)
         case Power(factor, base, exponent):
@@ -167,6 +171,11 @@ def _holds_for_layer(condition: Condition, config: Mapping[str, Any], layer: int
         case Listed(name, values):
             entry = _entry(name, config, layer)
             return any(same(entry, value) for value in values)
+        case Cycled(name, values):
+            entries = _list(look_up(config, name), name)
+            if not entries:
+                raise EvaluationError(f"{name} is empty, expected at least one entry")
+            return any(same(entries[layer % len(entries)], value) for value in values)
         case AtLeast(name):
             return layer >= _number(look_up(config, name), name)
         case AtMost(name):
@@ -277,7 +286,7 @@ def _parts(expression: Expression) -> tuple[Expression, ...]:
             return terms
         case Range(low, high):
             return (low, high)
-        case Power(_, base, _) | RotaryScaled(base) | RoundedUp(base, _, _):
+        case Power(_, base, _) | Narrowed(base) | RotaryScaled(base) | RoundedUp(base, _, _):
             return (base,)
         case WhenNull(_, otherwise):
             return (otherwise,)
@@ -341,6 +350,7 @@ def complexity(expression: Expression) -> int:
         RotaryScaled: 2,
         RoundedUp: 5,
         Ceiling: 4,
+        Narrowed: 3,
         AllLayers: 2,
         Length: 3,
         Range: 2,
@@ -390,6 +400,7 @@ _KINDS: Final[dict[str, type]] = {
     "rotary_scaled": RotaryScaled,
     "rounded_up": RoundedUp,
     "ceiling": Ceiling,
+    "narrowed": Narrowed,
     "all_layers": AllLayers,
     "length": Length,
     "range": Range,
@@ -398,6 +409,7 @@ _KINDS: Final[dict[str, type]] = {
     "per_layer": PerLayer,
     "rotary": RotaryField,
     "listed": Listed,
+    "cycled": Cycled,
     "at_least": AtLeast,
     "at_most": AtMost,
     "first": First,

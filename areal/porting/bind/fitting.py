@@ -17,7 +17,7 @@ from areal.porting.bind.budget import Budget, GaveUpError
 from areal.porting.bind.expressions import EvaluationError, complexity, evaluate, look_up, same
 from areal.porting.bind.layering import Layers, atoms, is_one_pattern, mask, most_different, pairs_of, triples_of
 from areal.porting.bind.observing import SlotSample
-from areal.porting.bind.rounding import ceiling, rounded_up
+from areal.porting.bind.rounding import ceiling, narrowed, rounded_up
 from areal.porting.bind.slots import ABSENT, LayerValues
 from areal.porting.family import Constant, Entry, Field, Length, PerLayer, Range, WhenEqual, WhenNull
 
@@ -191,6 +191,7 @@ class _Search:
             found = arithmetic(numbers, [sample.value for sample in samples])
             found = found or ceiling(numbers, [sample.value for sample in samples])
             found = found or rounded_up(numbers, [sample.value for sample in samples])
+            found = found or narrowed(numbers, [sample.value for sample in samples])
             if found is not None:
                 return found
         return self._choice(samples, choices)

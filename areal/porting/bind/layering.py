@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.porting.bind.expressions import EvaluationError, holds, look_up, same, walk
 from areal.porting.bind.slots import ABSENT, LayerValues
-from areal.porting.family import All, AtLeast, AtMost, First, Listed, Member, Multiple, Not, PerLayer, Remainder
+from areal.porting.family import All, AtLeast, AtMost, Cycled, First, Listed, Member, Multiple, Not, PerLayer, Remainder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -178,6 +178,8 @@ def atoms(configs: Sequence[Mapping[str, Any]], depths: Sequence[int], names: It
                     if isinstance(entry, str | bool | int | float | None) and entry not in distinct:
                         distinct.append(entry)
                 yield from (Listed(name, (entry,)) for entry in distinct)
+            elif all(values) and all(isinstance(entry, str) for entry in entries):
+                yield from (Cycled(name, (entry,)) for entry in dict.fromkeys(entries))
             if all(isinstance(entry, int) and not isinstance(entry, bool) for entry in entries):
                 yield Member(name)
         elif all(isinstance(value, int) and not isinstance(value, bool) for value in values):

@@ -20,6 +20,7 @@ from areal.porting.spec import (
     Mamba1Spec,
     Mamba2Spec,
     MoeSpec,
+    RGLRUSpec,
     ShortConvolutionSpec,
 )
 
@@ -38,6 +39,7 @@ STATEFUL_WORDS: Final[dict[type, str]] = {
     LightningSpec: "lightning attention",
     Mamba1Spec: "Mamba-1 layers",
     Mamba2Spec: "Mamba-2 layers",
+    RGLRUSpec: "gated linear recurrent units",
 }
 """Mixer with a state to what a sentence calls it."""
 

@@ -6,7 +6,8 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Final
 
-from areal.porting.family import Ceiling, Field, Product, RoundedUp
+from areal.models.decoder_args import as_bfloat16
+from areal.porting.family import Ceiling, Field, Narrowed, Product, RoundedUp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +37,18 @@ def ceiling(columns: Mapping[str, Sequence[float]], targets: Sequence[float]) ->
         high = min((value - 1) // (target - 1) for value, target in pairs if target > 1)
         if low == high > 1 and any(value % low for value in values):
             return Ceiling(name, int(low))
+    return None
+
+
+def narrowed(columns: Mapping[str, Sequence[float]], targets: Sequence[float]) -> Narrowed | None:
+    """Return the square root of a field in bfloat16 that gives all targets.
+
+    Example: recurrent_gemma multiplies embeddings by 11.3125, 2.828125 and 8 for a hidden_size of 128, 8 and 64.
+    """
+    if len(set(targets)) > 1 and any(as_bfloat16(target) == target for target in targets):
+        for name, values in columns.items():
+            if min(values) > 0 and [as_bfloat16(value**0.5) for value in values] == list(targets):
+                return Narrowed(Product(1.0, ((name, 0.5),)))
     return None
 
 

@@ -27,6 +27,7 @@ from areal.porting.spec import (
     MoeSpec,
     NormSpec,
     PositionSpec,
+    RGLRUSpec,
     RotarySpec,
     RouterSpec,
     ShortConvolutionSpec,
@@ -120,6 +121,7 @@ _CHOICES: Final[dict[str, dict[str, type]]] = {
         "lightning": LightningSpec,
         "mamba": Mamba2Spec,
         "mamba1": Mamba1Spec,
+        "rglru": RGLRUSpec,
         "none": type(None),
     },
     "feed_forward": {"mlp": MlpSpec, "moe": MoeSpec, "none": type(None)},
@@ -131,6 +133,7 @@ _PATHS: Final[dict[type, str]] = {
     LightningSpec: "layer.lightning.",
     Mamba1Spec: "layer.mamba1.",
     Mamba2Spec: "layer.mamba.",
+    RGLRUSpec: "layer.rglru.",
 }
 """Where the values of a mixer with a state stand: a model has these layers beside others, whose values are others."""
 

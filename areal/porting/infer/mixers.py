@@ -20,6 +20,7 @@ from areal.porting.infer.delta import gated_deltas
 from areal.porting.infer.lightning import lightnings
 from areal.porting.infer.mamba import mambas
 from areal.porting.infer.mixer_parts import look
+from areal.porting.infer.rg_lru import rg_lrus
 from areal.porting.infer.selective import selective_mambas
 from areal.porting.infer.tensors import LOCAL, error
 from areal.porting.records import Evidence, Inferred, UnsupportedError
@@ -49,7 +50,7 @@ def infer_scaled_mixer(context: LayerContext) -> tuple[Inferred[Stateful], float
 def _known(parts: MixerParts) -> Inferred[Stateful]:
     context = parts.context
     nearest = float("inf")
-    known = (short_convolutions, gated_deltas, mambas, selective_mambas, lightnings)
+    known = (short_convolutions, gated_deltas, mambas, selective_mambas, rg_lrus, lightnings)
     for found in itertools.chain.from_iterable(kind(parts) for kind in known):
         off = _off(found, parts.run)
         nearest = min(nearest, off)
@@ -58,8 +59,9 @@ def _known(parts: MixerParts) -> Inferred[Stateful]:
     shapes = [f"{name.rpartition('.')[2]} {tuple(value.shape)}" for name, value in parts.parameters.items()]
     matrices = [f"{each.name.rpartition('.')[2]} {tuple(each.weight.shape)}" for each in (*parts.first, parts.last)]
     detail = (
-        f"no softmax over keys ran inside, and no short convolution, delta rule, Mamba or lightning attention of "
-        f"{', '.join(matrices)} with {', '.join(shapes)} gives the output of {type(context.module).__name__}"
+        f"no softmax over keys ran inside, and no short convolution, delta rule, Mamba, recurrent unit or lightning "
+        f"attention of {', '.join(matrices)} with {', '.join(shapes)} gives the output of "
+        f"{type(context.module).__name__}"
     )
     detail += f" (best: off by {nearest:.2g}, relative)" if nearest < float("inf") else ""
     raise UnsupportedError("a layer without softmax attention", where=context.name, detail=detail)

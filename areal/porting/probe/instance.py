@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 _FROM_DICT = PreTrainedConfig.from_dict.__func__
 EMBEDDING_STD = 0.2
 VECTOR_STD = 0.3
-LOG_DECAY, DECAYS = "A_log", (-4.0, 3.0)
-"""What all families call the logarithms of decay rates, and between what they are drawn: from a state that hardly
-decays to one that is gone at the next token. Initial values hide the order of decay and error."""
+DECAYS = {"A_log": (-4.0, 3.0), "recurrent_param": (-8.0, 1.0)}
+"""What families call the parameters of decays, and between what they are drawn: from a state that hardly decays to one
+that is gone at the next token. Initial values hide the order of decay and error."""
 MEMORY_FOLDER = Path("/dev/shm")
 """Temporary files go here where it exists, or in a folder of it that the process is confined to: it is memory."""
 
@@ -177,8 +177,9 @@ def _noise(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
 
 def _random_value(name: str, initial: Tensor, seed: int, *, embedding: bool) -> Tensor:
     noise = _noise(name, tuple(initial.shape), seed)
-    if name.rpartition(".")[2] == LOG_DECAY:
-        return DECAYS[0] + (DECAYS[1] - DECAYS[0]) * 0.5 * (1 + torch.erf(noise / 2**0.5))
+    low, high = DECAYS.get(name.rpartition(".")[2], (0.0, 0.0))
+    if low < high:
+        return low + (high - low) * 0.5 * (1 + torch.erf(noise / 2**0.5))
     if embedding:
         return noise * EMBEDDING_STD
     start = float(initial.flatten()[0]) if initial.numel() and bool((initial == initial.flatten()[0]).all()) else 0.0

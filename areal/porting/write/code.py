@@ -36,6 +36,7 @@ MODULES: Final = {
     "areal.models.blocks.moe": ("Experts", "MixtureOfExperts", "Router"),
     "areal.models.blocks.norms": ("LayerNorm", "RMSNorm"),
     "areal.models.blocks.positions": ("LearnedPositions", "SinusoidalPositions"),
+    "areal.models.blocks.rg_lru": ("RGLRU",),
     "areal.models.blocks.rotary": ("QueryGrowth", "Rotary"),
     "areal.models.blocks.short_convolution": ("ShortConvolution",),
     "areal.models.decoder_args": ("RotaryArgs",),
@@ -47,6 +48,7 @@ STATES: Final = {
     "lightning": "layer.lightning",
     "mamba": "layer.mamba",
     "mamba1": "layer.mamba1",
+    "rglru": "layer.rglru",
     "short_convolution": "layer.convolution",
 }
 """Kind of mixer with a state to the slot of its values."""
@@ -337,7 +339,7 @@ class ModelCode:
         return list(dict.fromkeys(leaves))
 
     def _mixer(self, kind: str) -> str:
-        writers = {
+        return {
             "none": lambda: "None",
             "attention": self._self_attention,
             "latent": self._latent_attention,
@@ -345,9 +347,9 @@ class ModelCode:
             "lightning": self._lightning,
             "mamba": self._mamba,
             "mamba1": self._mamba1,
+            "rglru": self._rg_lru,
             "short_convolution": self._short_convolution,
-        }
-        return writers[kind]()
+        }[kind]()
 
     def _is_kind(self, kind: str) -> Expression:
         """Return whether a layer has this kind of mixer."""
@@ -366,25 +368,24 @@ class ModelCode:
                 continue
             condition = self.arguments.write(self._is_kind(kind), STATES.get(kind, "layer.attention.is_latent"))
             body += f"if {condition}:\n        return {self._mixer(kind)}\n    "
-        classes = sorted(
-            {self._mixer(kind).partition("(")[0] for kind in kinds}, key=lambda name: (name == "None", name)
-        )
-        return self._function("_mixer", f"{body}return {self._mixer(last)}", " | ".join(classes))
+        classes = {self._mixer(kind).partition("(")[0] for kind in kinds}
+        annotation = " | ".join(sorted(classes, key=lambda name: (name == "None", name)))
+        return self._function("_mixer", f"{body}return {self._mixer(last)}", annotation)
+
+    def _sized(self, name: str, path: str, sizes: Sequence[str], defaults: dict[str, Any]) -> str:
+        """Return the call of a mixer with these values, and with those that differ from the defaults."""
+        given = ["layer", "args", *(f"{size}={self._text(path + size)}" for size in sizes)]
+        return f"{name}({', '.join([*given, *self._keywords(path, defaults)])})"
 
     def _gated_delta(self) -> str:
-        path = "layer.delta."
         sizes = ("num_key_heads", "num_value_heads", "key_dim", "value_dim", "kernel_size", "norm_eps")
-        arguments = ["layer", "args", *(f"{name}={self._text(path + name)}" for name in sizes)]
         defaults: dict[str, Any] = {"conv_activation": "silu", "max_rate": 1.0, "by_channel": False}
-        defaults["decay_floor"] = None
-        arguments += self._keywords(path, {**defaults, "decay_rank": None, "gate_rank": None, "gate": "silu"})
-        return f"GatedDelta({', '.join(arguments)})"
+        defaults |= {"decay_floor": None, "decay_rank": None, "gate_rank": None, "gate": "silu"}
+        return self._sized("GatedDelta", "layer.delta.", sizes, defaults)
 
     def _lightning(self) -> str:
-        path = "layer.lightning."
         sizes = ("num_heads", "head_dim", "num_layers", "table_size", "norm_eps")
-        arguments = ["layer", "args", *(f"{name}={self._text(path + name)}" for name in sizes)]
-        return f"LightningAttention({', '.join([*arguments, *self._keywords(path, {'activation': 'silu'})])})"
+        return self._sized("LightningAttention", "layer.lightning.", sizes, {"activation": "silu"})
 
     def _mamba(self) -> str:
         path = "layer.mamba."
@@ -400,17 +401,16 @@ class ModelCode:
         return f"Mamba2({', '.join(arguments)})"
 
     def _mamba1(self) -> str:
-        path = "layer.mamba1."
         sizes = ("inner_size", "state_size", "step_rank", "kernel_size")
-        arguments = ["layer", "args", *(f"{name}={self._text(path + name)}" for name in sizes)]
         defaults: dict[str, Any] = {"norm_eps": None, "norm_weights": False, "bias": False, "conv_bias": True}
-        return f"Mamba1({', '.join([*arguments, *self._keywords(path, {**defaults, 'conv_activation': 'silu'})])})"
+        return self._sized("Mamba1", "layer.mamba1.", sizes, {**defaults, "conv_activation": "silu"})
+
+    def _rg_lru(self) -> str:
+        sizes = ("width", "num_blocks", "kernel_size", "activation")
+        return self._sized("RGLRU", "layer.rglru.", sizes, dict.fromkeys(("bias", "output_bias", "conv_bias"), True))
 
     def _short_convolution(self) -> str:
-        path = "layer.convolution."
-        arguments = ["layer", "args", f"kernel_size={self._text(f'{path}kernel_size')}"]
-        arguments.append(f"bias={self._text(f'{path}bias')}")
-        return f"ShortConvolution({', '.join(arguments)})"
+        return self._sized("ShortConvolution", "layer.convolution.", ("kernel_size", "bias"), {})
 
     def _self_attention(self) -> str:
         path = "layer.attention."

@@ -17,6 +17,7 @@ from areal.porting.family import (
     AtLeast,
     AtMost,
     Constant,
+    Cycled,
     Entry,
     Field,
     Flag,
@@ -84,6 +85,8 @@ class FieldPlan:
     """Whether these numbers are whole, and at least 1."""
     bounds: bool = False
     """Whether it is a list of two numbers, a range, that is read as a whole."""
+    pattern: bool = False
+    """Whether it is a list of kinds that layers take in turn."""
     factors: int = 0
     """How many numbers a list has that is read as a whole, but no range; 0 for others."""
 
@@ -224,9 +227,10 @@ def _field_plan(use: FieldUse, attribute: str, parts: Sequence[Expression | Cond
         raise ReportError(f"the analysis reports the config field {name!r} of type {kind!r} as one that is used")
     listed = [part for part in parts if isinstance(part, Listed) and part.field == name]
     allowed = use.allowed
+    pattern = any(isinstance(part, Cycled) and part.field == name for part in parts)
     whole = isinstance(rule, AllLayers) or _whole_list(rule)
     sizes = any(isinstance(part, Entry) and part.field == name for part in parts)
-    per_layer = kind == "list" and not sizes and bool(listed or (rule is not None and not whole))
+    per_layer = kind == "list" and not sizes and not pattern and bool(listed or (rule is not None and not whole))
     if per_layer and not allowed:
         # Entries that conditions, examples and the default mention.
         mentioned = [value for part in listed for value in part.values]
@@ -254,6 +258,7 @@ def _field_plan(use: FieldUse, attribute: str, parts: Sequence[Expression | Cond
         minimum=min([*numbers, 0 if is_threshold else 1, 1]),
         bounds=is_whole and is_range,
         factors=len(use.example) if is_whole and not is_range and is_factors(use.example) else 0,
+        pattern=pattern,
         numbers=any(isinstance(part, RotaryField) and part.thetas == name for part in parts),
         sizes=sizes,
     )
@@ -323,6 +328,9 @@ def _list_reading(plan: FieldPlan, name: str, owner: str, write: Callable[[Expre
         default = _whole_list(rule) or default
         absent = "" if default is None or plan.use.required else f", {tuple_literal(default)}"
         return f"{owner}.factors({name}, {plan.factors}{absent})"
+    if plan.pattern:
+        absent = "" if default is None or plan.use.required else f", {tuple_literal(default)}"
+        return f"{owner}.per_layer({name}, None{absent}, allowed={tuple_literal(plan.allowed)})"
     if plan.numbers:
         filled = "" if rule is None else f", null={write(rule)}"
         return f"{owner}.numbers_per_layer({name}, {num_layers}{filled})"

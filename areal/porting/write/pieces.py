@@ -42,7 +42,7 @@ FAMILY: Final = "__Family__"
 """Placeholder for the name of the unit, so that the pieces outlive a rename."""
 _ARGUMENT_MODULES: Final = {
     "areal.models.config_fields": ("ConfigFields",),
-    "areal.models.decoder_args": ("DecoderArgs", "RotaryArgs", "rotary_to_hf", "take_rotary"),
+    "areal.models.decoder_args": ("DecoderArgs", "RotaryArgs", "as_bfloat16", "rotary_to_hf", "take_rotary"),
 }
 
 
@@ -150,7 +150,10 @@ def _arguments(arguments: Arguments) -> dict[str, Any]:
     ]
     attributes = _attributes(arguments)
     auto_map = [[literal(name), literal(code)] for name, code in sorted(arguments.auto_map.items())]
-    code = "\n".join([*reading, *exported, *(str(item["annotation"]) for item in attributes), "DecoderArgs"])
+    texts = (str(item["annotation"]) for item in attributes)
+    code = "\n".join(
+        [*reading, *exported, *texts, *(made.text for made in arguments.properties.values()), "DecoderArgs"]
+    )
     return {
         "imports": [*(["import sys"] if "sys.maxsize" in code else []), *imports_of(code, _ARGUMENT_MODULES)],
         **({"auto_map": auto_map} if auto_map else {}),

@@ -92,6 +92,7 @@ STATES: Final = {
     "lightning": "lightning attention",
     "mamba": "Mamba-2 layers",
     "mamba1": "Mamba-1 layers",
+    "rglru": "gated linear recurrent units",
     "short_convolution": "gated short convolutions",
 }
 """Kind of mixer with a state to what a sentence calls it."""
@@ -122,6 +123,9 @@ PROPERTIES: Final = {
     "layer.mamba1": ("is_mamba", "Whether Mamba-1 mixes the tokens of a layer."),
     "layer.mamba1.inner_size": ("mamba_size", "Channels of Mamba-1."),
     "layer.mamba1.step_rank": ("step_rank", "Width of what the steps of Mamba-1 are made of."),
+    "layer.rglru": ("is_recurrent", "Whether a gated linear recurrent unit mixes the tokens of a layer."),
+    "layer.rglru.num_blocks": ("gate_blocks", "Blocks of the gates of recurrent units."),
+    "layer.rglru.width": ("recurrent_size", "Channels of recurrent units."),
     "layer.factors.attention_stream": ("attention_stream", "Factor on the normed stream beside what a mixer gives."),
     "layer.factors.attention_branch": ("attention_branch", "Factor on what the mixer of a layer gives."),
     "layer.lightning": ("is_lightning", "Whether lightning attention mixes the tokens of a layer."),

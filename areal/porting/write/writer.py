@@ -22,6 +22,7 @@ from areal.porting.family import (
     AtMost,
     Ceiling,
     Constant,
+    Cycled,
     Entry,
     Field,
     First,
@@ -30,6 +31,7 @@ from areal.porting.family import (
     Listed,
     Member,
     Multiple,
+    Narrowed,
     Not,
     PerLayer,
     Power,
@@ -104,8 +106,10 @@ class Writer:
                 return {"int"} if node.integer or self._is_integral(node) else {"float"}
             case Sum(terms):
                 return {"int"} if all(self.types(term) == {"int"} for term in terms) else {"float"}
-            case AllLayers() | Ceiling() | Entry() | Length() | Range() | RoundedUp() | Power() | RotaryScaled():
-                return {_TYPES.get(type(node), "float")}
+            case AllLayers() | Ceiling() | Entry() | Length() | Range() | RoundedUp():
+                return {_TYPES[type(node)]}
+            case Narrowed() | Power() | RotaryScaled():
+                return {"float"}
             case WhenNull(name, otherwise):
                 return ({self._value(name).type} - {"None"}) | self.types(otherwise)
             case PerLayer() | WhenEqual():
@@ -114,7 +118,7 @@ class Writer:
 
     # ------------------------------------------------------------------------------------------------- expressions
 
-    def _expression(self, node: Expression) -> _Text:  # noqa: PLR0911 - one case for each kind
+    def _expression(self, node: Expression) -> _Text:  # noqa: C901, PLR0911 - one case for each kind
         match node:
             case Constant(value):
                 text = literal(value)
@@ -123,6 +127,8 @@ class Writer:
                 return self._value(name).text, _ATOM
             case Product():
                 return self._product(node)
+            case Narrowed(base):
+                return f"as_bfloat16({self.expression(base)})", _ATOM
             case Sum(terms):
                 return self._sum(terms)
             case Power(factor, base, exponent):
@@ -255,8 +261,9 @@ class Writer:
 
     def _condition(self, node: Condition) -> _Text:  # noqa: PLR0911 - one case for each kind
         match node:
-            case Listed(name, values):
-                text = f"{self._value(name).text}[layer]"
+            case Listed(name, values) | Cycled(name, values):
+                text = self._value(name).text
+                text = f"{text}[layer]" if isinstance(node, Listed) else f"{text}[layer % len({text})]"
                 if len(values) == 1:
                     return f"{text} == {literal(values[0])}", _COMPARISON
                 return f"{text} in ({', '.join(map(literal, values))})", _COMPARISON

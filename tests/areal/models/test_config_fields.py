@@ -371,6 +371,10 @@ class TestSpelling:
         with pytest.raises(ModelError, match="pattern is"):
             fields(pattern=wrong).spelled("kinds", "pattern", LETTERS)
 
+    def test_a_list_of_no_layers_is_refused(self) -> None:
+        with pytest.raises(ModelError, match="kinds is"):
+            fields(kinds=[]).per_layer("kinds", None, allowed=("mamba",))
+
     def test_without_it_nothing_is_said(self) -> None:
         read = fields(kinds=["mamba"])
         read.spelled("kinds", "pattern", LETTERS)

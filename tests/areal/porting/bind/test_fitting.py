@@ -17,6 +17,7 @@ from areal.porting.family import (
     AtLeast,
     AtMost,
     Constant,
+    Cycled,
     Entry,
     Field,
     First,
@@ -51,6 +52,7 @@ EXACT: tuple[Expression, ...] = (
     PerLayer(All((Multiple("step", 1), AtLeast("first"), AtMost("last"))), Constant("moe"), Constant("mlp")),
     PerLayer(Multiple(4, 1), Constant(None), Field("reach")),
     PerLayer(Remainder("turn_period", "turn_offset"), Constant("attention"), Constant("mamba")),
+    PerLayer(Cycled("pattern", ("near",)), Field("reach"), Constant(None)),
     PerLayer(First(), Constant(False), Constant(True)),
     Sum((Field("width"), Constant(1))),
 )
@@ -74,6 +76,7 @@ def config(generator: random.Random) -> dict[str, Any]:
         "kind": generator.choice(["a", "b"]),
         "last": generator.choice([3, 4, 6]),
         "kinds": [generator.choice(["near", "far", "none"]) for _ in range(depth)],
+        "pattern": [generator.choice(["near", "far"]) for _ in range(generator.choice([2, 3]))],
         "narrow": generator.random() < 0.5,
         "only": generator.sample(range(depth), 2),
         "part": generator.choice([0.25, 0.5, 1.0]),

@@ -8,8 +8,8 @@ import pytest
 
 from areal.porting.bind.arithmetic import arithmetic
 from areal.porting.bind.expressions import evaluate
-from areal.porting.bind.rounding import ceiling, rounded_up
-from areal.porting.family import Ceiling, Field, Power, Product, RoundedUp
+from areal.porting.bind.rounding import ceiling, narrowed, rounded_up
+from areal.porting.family import Ceiling, Field, Narrowed, Power, Product, RoundedUp
 
 TWO_THIRDS = Product(2 / 3, (("inner", 1.0),), integer=True)
 
@@ -59,6 +59,13 @@ def test_a_part_that_several_numbers_give_or_none_is_not_explained() -> None:
     assert ceiling(columns(rows), [3, 5, 10]) is None
     assert ceiling(columns([{"hidden": hidden} for hidden in (40, 50, 60)]), [2, 3, 4]) is None
     assert ceiling(columns([{"hidden": hidden} for hidden in (32, 64, 128)]), [2, 4, 8]) is None
+
+
+def test_a_root_in_bfloat16_is_recovered_and_an_exact_one_is_none() -> None:
+    sizes = columns([{"hidden": hidden, "heads": 4} for hidden in (128, 8, 64, 2560)])
+    assert narrowed(sizes, [11.3125, 2.828125, 8.0, 50.5]) == Narrowed(Product(1.0, (("hidden", 0.5),)))
+    assert narrowed(sizes, [hidden**0.5 for hidden in sizes["hidden"]]) is None
+    assert narrowed(sizes, [8.0] * 4) is None
 
 
 @pytest.mark.parametrize("exponent", [-1.0, -0.5])

@@ -34,6 +34,7 @@ PROVEN = (
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),  # delta rules
     *("bamba", "granitemoehybrid", "falcon_h1"),  # Mamba-2, alone and beside attention
     "minimax",  # lightning attention, and norms in the residual stream
+    "recurrent_gemma",  # gated linear recurrent units
     *("bloom", "gpt2", "opt", "biogpt", "ctrl", "xglm", "mpt", "openai-gpt", "nanochat"),  # older positions and wirings
 )
 QUICK = ("gemma2", "bloom", "lfm2")
@@ -43,7 +44,6 @@ REFUSED = {
     "hrm_text": "a layer that runs several times",
     "jetmoe": "attention spread over its layer",
     "mamba": "a layer without softmax attention",
-    "recurrent_gemma": "a layer without softmax attention",
 }
 
 

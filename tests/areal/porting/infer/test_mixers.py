@@ -14,7 +14,7 @@ from areal.porting import recurrences
 from areal.porting.infer.mixers import infer_mixer
 from areal.porting.probe.instance import logits_of
 from areal.porting.records import Inferred, LayerContext, Trace, UnsupportedError
-from areal.porting.spec import GatedDeltaSpec, LightningSpec, Mamba1Spec, ShortConvolutionSpec, Stateful
+from areal.porting.spec import GatedDeltaSpec, LightningSpec, Mamba1Spec, RGLRUSpec, ShortConvolutionSpec, Stateful
 from tests.areal.porting.infer.attention_hosts import HIDDEN, TOKENS, Host
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 WIDTH = 4
 SLOPED = 12
 """Features of the heads of lightning attention."""
+RECURRENT = 12
+"""Channels of recurrent units."""
 
 
 def infer_module(mixer: nn.Module) -> Inferred[Stateful]:
@@ -493,5 +495,77 @@ def test_lightning_attention_is_found_in_any_layout(mixer: Lightning) -> None:
 
 @pytest.mark.parametrize("mixer", [NormedByHead(), Scaled()], ids=lambda mixer: type(mixer).__name__)
 def test_what_is_no_lightning_attention_is_refused(mixer: Lightning) -> None:
+    with pytest.raises(UnsupportedError, match="without softmax attention"):
+        infer_module(mixer)
+
+
+class Recurrent(nn.Module):
+    """A gated linear recurrent unit in plain torch; subclasses replace a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lid = nn.Linear(HIDDEN, RECURRENT)
+        self.wide = nn.Linear(HIDDEN, RECURRENT)
+        self.filters = nn.Conv1d(RECURRENT, RECURRENT, WIDTH, groups=RECURRENT, padding=WIDTH - 1)
+        self.keep = nn.Parameter(torch.zeros(RECURRENT))
+        self.small = nn.ParameterList(nn.Parameter(torch.zeros(3, 4, 4)) for _ in range(2))
+        self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(3, 4)) for _ in range(2))
+        self.narrow = nn.Linear(RECURRENT, HIDDEN)
+
+    def weights(self) -> list[Tensor]:
+        """Of both gates, from their second dimension to their third."""
+        return list(self.small)
+
+    def root(self, kept: Tensor) -> Tensor:
+        """What inputs are multiplied with."""
+        return (1 - kept**2).sqrt()
+
+    def beginning(self, kept: Tensor) -> Tensor:
+        """What the first input is multiplied with."""
+        return torch.ones_like(kept)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        length = hidden.shape[1]
+        inputs = self.filters(self.wide(hidden).transpose(1, 2))[..., :length].transpose(1, 2)
+        strength, gate = (
+            recurrences.by_blocks(inputs, *each).sigmoid() for each in zip(self.weights(), self.shifts, strict=True)
+        )
+        kept = (-8 * strength * functional.softplus(self.keep)).exp()
+        state = self.beginning(kept[:, 0]) * gate[:, 0] * inputs[:, 0]
+        found = [state]
+        for token in range(1, length):
+            state = kept[:, token] * state + self.root(kept[:, token]) * gate[:, token] * inputs[:, token]
+            found.append(state)
+        result: Tensor = self.narrow(torch.stack(found, 1) * functional.silu(self.lid(hidden)))
+        return result
+
+
+class Turned(Recurrent):
+    def weights(self) -> list[Tensor]:
+        return [weight.mT for weight in self.small]
+
+
+class Unscaled(Recurrent):
+    def root(self, kept: Tensor) -> Tensor:
+        return 1 - kept
+
+
+class WithoutBeginning(Recurrent):
+    def beginning(self, kept: Tensor) -> Tensor:
+        return self.root(kept)
+
+
+@pytest.mark.parametrize("mixer", [Recurrent(), Turned()], ids=lambda mixer: type(mixer).__name__)
+def test_recurrent_units_are_found_in_any_order(mixer: Recurrent) -> None:
+    found = infer_module(mixer)
+
+    assert found.spec == RGLRUSpec(width=RECURRENT, num_blocks=3, kernel_size=WIDTH, activation="silu")
+    assert torch.equal(found.tensors["decay"], mixer.keep)
+    assert torch.equal(found.tensors["input_gate.weight"], mixer.weights()[1])
+    assert torch.equal(found.tensors["decay_gate.bias"], mixer.shifts[0])
+
+
+@pytest.mark.parametrize("mixer", [Unscaled(), WithoutBeginning()], ids=lambda mixer: type(mixer).__name__)
+def test_what_is_no_recurrent_unit_is_refused(mixer: Recurrent) -> None:
     with pytest.raises(UnsupportedError, match="without softmax attention"):
         infer_module(mixer)

@@ -11,18 +11,21 @@ from types import SimpleNamespace
 
 import pytest
 
+from areal.models.decoder_args import as_bfloat16
 from areal.porting.bind.expressions import depends_on_layer, evaluate, fields_of, from_json, to_json
 from areal.porting.family import (
     All,
     AtLeast,
     Ceiling,
     Constant,
+    Cycled,
     Field,
     First,
     Flag,
     Listed,
     Member,
     Multiple,
+    Narrowed,
     Not,
     PerLayer,
     Power,
@@ -60,6 +63,7 @@ CONFIGS = [
         "name": "a is b == c",
         "kinds": ["full", "sliding", "full", "chunked"],
         "listed": [1, 3],
+        "pattern": ["full", "sliding", "full"],
     },
     {
         "width": 64,
@@ -74,6 +78,7 @@ CONFIGS = [
         "name": "plain",
         "kinds": ["sliding"] * 4,
         "listed": [],
+        "pattern": ["sliding"],
     },
 ]
 VALUES = {
@@ -89,6 +94,7 @@ VALUES = {
     "name": FieldValue("self.name", "str"),
     "kinds": FieldValue("self.kinds", "list"),
     "listed": FieldValue("self.listed", "list"),
+    "pattern": FieldValue("self.pattern", "list"),
 }
 WRITER = Writer(VALUES)
 
@@ -100,6 +106,7 @@ def powers(**values):
 CONDITIONS = [
     Listed("kinds", ("sliding",)),
     Listed("kinds", ("sliding", "chunked")),
+    Cycled("pattern", ("sliding",)),
     AtLeast("first"),
     First(),
     Multiple("step", 0),
@@ -171,6 +178,8 @@ EXPRESSIONS = [
     RoundedUp(Sum((Field("width"), Constant(1))), "", "step"),
     RoundedUp(Field("width"), "", "step"),
     Ceiling("width", 16),
+    Narrowed(Product(1.0, powers(width=0.5))),
+    Sum((Narrowed(Field("scale")), Constant(1))),
     PerLayer(CONDITIONS[0], Ceiling("width", 3), Field("heads")),
     PerLayer(
         AtLeast("first"),
@@ -185,7 +194,7 @@ EXPRESSIONS = [
 
 
 def computed(text, config, layer):
-    return eval(text, {"self": SimpleNamespace(**config), "layer": layer})
+    return eval(text, {"self": SimpleNamespace(**config), "layer": layer, "as_bfloat16": as_bfloat16})
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS, ids=repr)
