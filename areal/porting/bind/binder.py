@@ -69,6 +69,8 @@ class Binder:
     no_nulls: set[str] = field(default_factory=set)
     """Fields without which no model builds or runs, though their class lets them be null."""
     rotary_refused: set[tuple[str | None, str]] = field(default_factory=set)
+    _held: dict[str, tuple[Expression, dict[int, Observation]]] = field(default_factory=dict)
+    """Slot to an expression and the observations, by identity, that agree with it."""
 
     def vary(self) -> None:
         """Observe one change after another until `expressions` hold. Raises UnsupportedError where even the base is
@@ -341,17 +343,16 @@ class Binder:
         self.stuck = set() if again else self.stuck
         slots = {slot for each in self.observations for slot in each.values}
         for slot in sorted(slots - self.stuck):
-            samples = self._samples(slot)
             known = self.expressions.get(slot)
             if slot == ROTATED_SLOT:
                 # Tables know their part of a head, whatever else would explain the sizes that were seen.
                 by_table = rotated_by_table(self.expressions.get(ROTARY_SLOT), self.expressions.get(HEAD_SLOT))
-                if by_table is not None and all(explains(by_table, sample) for sample in samples):
+                if by_table is not None and all(explains(by_table, sample) for sample in self._samples(slot)):
                     self.expressions[slot] = by_table
                     continue
-            if known is not None and all(self._explains(slot, known, sample) for sample in samples):
+            if known is not None and self._holds(slot, known):
                 continue
-            found = self._fit(slot, samples)
+            found = self._fit(slot, self._samples(slot))
             if found is None:
                 unresolved.append(slot)
             else:
@@ -359,10 +360,22 @@ class Binder:
         self.stuck |= set(unresolved)
         return unresolved
 
+    def _holds(self, slot: str, known: Expression) -> bool:
+        """Return whether no observation contradicts an expression. Neither of them changes once it is made, so an
+        observation that was seen to agree is not asked again."""
+        expression, held = self._held.get(slot, (known, {}))
+        if expression is not known:
+            held = {}
+        self._held[slot] = known, held
+        for each in self.observations:
+            if id(each) not in held:
+                if not all(self._explains(slot, known, sample) for sample in self._samples(slot, [each])):
+                    return False
+                held[id(each)] = each  # kept, so that its id becomes no other's
+        return True
+
     def _explains(self, slot: str, expression: Expression, sample: SlotSample) -> bool:
-        if slot == ROTARY_SLOT:
-            return self._rotary_fit().explains(expression, sample)
-        return explains(expression, sample)
+        return (RotaryFit.explains if slot == ROTARY_SLOT else explains)(expression, sample)
 
     def _fit(self, slot: str, samples: list[SlotSample]) -> Expression | None:
         if not samples:

@@ -224,7 +224,8 @@ class RotaryFit:
                 return spoken
         return self._theta(samples)
 
-    def explains(self, expression: Expression, sample: SlotSample) -> bool:
+    @staticmethod
+    def explains(expression: Expression, sample: SlotSample) -> bool:
         """Return whether the expression means the tables that were observed, however they are spelled."""
         try:
             return all(

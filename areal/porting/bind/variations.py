@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import inspect
 import math
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.porting.bind.expressions import ROTARY_FIELD, look_up
@@ -50,7 +51,7 @@ MISSING: Final = _Missing()
 
 def changed(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of the config with other values; MISSING takes a field out. Dots reach into objects."""
-    result: dict[str, Any] = copy.deepcopy(dict(config))
+    result: dict[str, Any] = _copied(dict(config))
     for name, value in changes.items():
         target, key = result, name
         if name not in result:
@@ -62,8 +63,20 @@ def changed(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
         if value is MISSING:
             target.pop(key, None)
         else:
-            target[key] = copy.deepcopy(value)
+            target[key] = _copied(value)
     return result
+
+
+def _copied(value: Any) -> Any:
+    """Return a deep copy: of JSON, which configs are, several times as fast as `copy.deepcopy` makes it."""
+    kind = type(value)
+    if kind in (str, int, float, bool, NoneType):
+        return value
+    if kind is dict:
+        return {key: _copied(each) for key, each in value.items()}
+    if kind is list:
+        return [_copied(each) for each in value]
+    return copy.deepcopy(value)
 
 
 def field_names(config: Mapping[str, Any]) -> list[str]:
