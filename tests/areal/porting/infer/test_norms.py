@@ -56,6 +56,27 @@ def test_a_layer_norm_is_found_with_what_it_has(affine: bool, bias: bool) -> Non
     assert inferred(norm, hidden(2, 24, WIDTH)) == NormSpec(kind="layer", eps=1e-5, weight=affine, bias=affine and bias)
 
 
+@pytest.mark.parametrize("tiny", [0.0, 1e-6, 3.7e-4, 0.05])
+@pytest.mark.parametrize("centred", [True, False])
+def test_a_norm_without_a_scale_is_found_whatever_its_epsilon(tiny: float, centred: bool) -> None:
+    class Plain(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            around = x - x.mean(-1, keepdim=True) if centred else x
+            return around * torch.rsqrt(around.square().mean(-1, keepdim=True) + tiny)
+
+    spec = inferred(Plain(), hidden(2, 24, WIDTH) + 0.5)
+
+    assert (spec.kind, spec.weight, spec.bias) == ("layer" if centred else "rms", False, False)
+    assert spec.eps == pytest.approx(tiny, rel=1e-3, abs=1e-14)
+
+
+@pytest.mark.parametrize("activation", [nn.SiLU(), nn.GELU(), nn.ReLU(), nn.Identity(), nn.Tanh(), nn.Hardtanh()])
+def test_an_activation_is_no_norm(activation: nn.Module) -> None:
+    value = hidden(2, 24, WIDTH)
+    with pytest.raises(UnsupportedError, match="normalisation"):
+        infer_norm(activation, value, activation(value), name="n")
+
+
 def test_a_norm_with_a_weight_per_head_is_one_norm() -> None:
     assert inferred(Odd((4, WIDTH)), hidden(2, 24, 4, WIDTH)) == NormSpec(kind="rms", eps=1e-6)
 
