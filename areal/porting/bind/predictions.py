@@ -206,7 +206,10 @@ class Predictions:
             return
         # What else there is can be fixed to proven values; rotary positions cannot.
         kept = {name for name in culprits if name != ROTARY_FIELD} or culprits.keys()
-        name = min(kept, key=lambda name: sum(name in fields_of(each) for each in self.binder.expressions.values()))
+        # Of equals a switch rather than a number, which more configs have other values of; then by name, since reports
+        # must not depend on the order of a set.
+        reads = {name: sum(name in fields_of(each) for each in self.binder.expressions.values()) for name in kept}
+        name = min(kept, key=lambda name: (reads[name], not isinstance(culprits[name], bool), name))
         self.binder.restrict(
             name, f"not supported together with {', '.join(sorted(culprits.keys() - {name})) or 'others'}"
         )
@@ -280,7 +283,7 @@ def joined_changes(
             continue
         names = sorted(fields_of(expression))
         beside = lists if any(isinstance(part, PerLayer) for part in parts) else []
-        pairs = [*itertools.combinations(names, 2), *itertools.product(names, set(beside) - set(names))]
+        pairs = [*itertools.combinations(names, 2), *itertools.product(names, sorted(set(beside) - set(names)))]
         for first, second in pairs:
             for one, other in itertools.product(_values(choices, first), _values(choices, second)):
                 both = {**one, **other}
