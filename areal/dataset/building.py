@@ -22,7 +22,7 @@ from areal.dataset.encoding import (
     sft_row,
     to_dataset,
 )
-from areal.dataset.images import sft_image_row
+from areal.dataset.images import sft_image_row, text_ids
 from areal.dataset.schema import complain
 from areal.utils.logging import getLogger
 
@@ -56,7 +56,7 @@ def rl_dataset(raw: RawRows, rows: Sequence[dict[str, Any]], tokenizer: Any, max
     """
     prompts = [row["messages"] for row in rows]
     _require_template(raw, prompts, tokenizer)
-    lengths = _encode_each(raw, prompts, lambda messages: len(encode_prompt(messages, tokenizer)))
+    lengths = _encode_each(raw, rows, lambda row: len(text_ids(row, tokenizer)))
     return to_dataset(rows, raw.source, lengths, max_length, unit=raw.unit, numbers=raw.numbers)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import DataError
-from areal.dataset.encoding import encode_answer, encode_text, has_chat_template
+from areal.dataset.encoding import encode_answer, encode_prompt, encode_text, has_chat_template
 from areal.dataset.schema import complain, messages_problem, missing_column
 
 if TYPE_CHECKING:
@@ -103,6 +103,16 @@ def decoded_file(index: int, value: Any) -> bytes:
     if content is None:
         raise DataError(f"images[{index}] is {value!r:.40}, expected a base64-encoded file")
     return content
+
+
+def text_ids(row: Mapping[str, Any], tokenizer: Any) -> list[int]:
+    """Return the token ids of the text of an RL row, without anything in the places of its images, which may be a
+    control token's name ("<image>"). Raises DataError as `encode_prompt`; marks are not counted here.
+    """
+    if not row.get("images") or IMAGE_MARK not in str(row["messages"]):
+        return encode_prompt(row["messages"], tokenizer)
+    pieces = _rendered(row["messages"], tokenizer, enable_thinking=False).split(IMAGE_MARK)
+    return [token for piece in pieces if piece for token in encode_text(piece, tokenizer)]
 
 
 def sft_image_row(messages: Any, images: Sequence[str], answer: str, tokenizer: Any) -> dict[str, list[Any]]:

@@ -30,6 +30,8 @@ class RequestLimits:
     eos_token_id: int | None
     tokenizer: Any = None
     """Has `decode(list[int]) -> str`; needed for stop strings only."""
+    reads_images: bool = False
+    """Whether the model takes pixels."""
     refused: Mapping[int, str] = field(default_factory=dict)
     """Tokens that no text may hold, and the config fields that say so (`areal.models.wrapping.refused_tokens`)."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.api import InferenceEngine, PaddedBatch
+from areal.api import ImageRef, InferenceEngine, PaddedBatch
 from areal.infra.metrics import names
 
 if TYPE_CHECKING:
@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
     from areal.api import ServerPool
     from areal.engine.server.engine import ServerEngine
+    from areal.engine.server.updates import ProbeReference
     from areal.infra.supervisor.supervisor import LocalSupervisor
+    from areal.models.vision import VisionFormat
     from areal.trainer.config import PPOConfig
     from areal.trainer.device_sharing import SharedDevice
     from areal.trainer.server_weights import ServedModel, ServedPolicy
 
 HEALTH_PATH: Final = "/health"
+_PROBE_SIDE: Final = 56
 SERVER_KIND: Final = "server"
 """Kind of the entries by which servers announce themselves in a directory."""
 
@@ -98,6 +101,7 @@ def _with_servers(
     from areal.trainer.server_weights import served_model, served_weights
 
     args: Any = actor.model.args
+    vision: VisionFormat | None = getattr(actor.model, "vision", None)
     model = served_model(config.model, dtype=config.servers.dtype, max_seq_len=config.servers.max_seq_len)
     # Of this process, not of the run: one that is started again has to ask for its servers like everybody else.
     owner = secrets.token_hex(4) if config.servers.are_given else ""
@@ -126,12 +130,13 @@ def _with_servers(
             vocab_size=args.vocab_size,
             eos_token_id=tokenizer.eos_token_id,
             tokenizer=tokenizer,
-            refused=refused_tokens(args),
+            reads_images=vision is not None,
+            refused=refused_tokens(args) if vision is None else vision.refused,
         ),
         to_hf=weights.to_hf,
         weights=weights.first,
         base=weights.base,
-        reference=_reference(actor),
+        reference=_reference(actor, vision),
         version=version,
         before_waking=before_waking,
     )
@@ -179,11 +184,14 @@ def _towards_servers(config: PPOConfig) -> tuple[str, ...]:
     return () if config.servers.all_local else config.servers.addresses
 
 
-def _reference(actor: ServedPolicy) -> Callable[[Sequence[int]], list[float]]:
-    """Log-probabilities of the trained model, for the probe after weight updates."""
+def _reference(actor: ServedPolicy, vision: VisionFormat | None) -> ProbeReference:
+    """Log-probabilities of the trained model, for the probe after weight updates; with an image where it reads them."""
+    from areal.engine.server.updates import ProbeReference
 
-    def score(tokens: Sequence[int]) -> list[float]:
+    def score(tokens: Sequence[int], images: Sequence[ImageRef]) -> list[float]:
         import torch
+
+        from areal.algorithm.images import collate_images
 
         shape = (1, len(tokens))
         none = torch.full(shape, -1)
@@ -197,8 +205,24 @@ def _reference(actor: ServedPolicy) -> Callable[[Sequence[int]], list[float]]:
             rewards=torch.zeros(1),
             groups=torch.zeros(1, dtype=torch.int64),
             truncated=torch.zeros(1, dtype=torch.bool),
+            images=collate_images([tuple(images)]),
         )
         scores: list[float] = actor.forward_logp(batch)[0, 1:].tolist()
         return scores
 
-    return score
+    if vision is None:
+        return ProbeReference(score=score)
+    start, images = probe_image(vision)
+    return ProbeReference(score=score, start=start, images=images)
+
+
+def probe_image(vision: VisionFormat) -> tuple[list[int], tuple[ImageRef, ...]]:
+    """Return tokens with one image, the same in every run: every pixel differs from its neighbours."""
+    import numpy as np
+
+    from areal.dataset.pixels import image_of
+
+    height, width = vision.final_size(_PROBE_SIDE, _PROBE_SIDE)
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    ids, ((start, length),) = vision.place([[0], []], [(height, width)])
+    return ids, (ImageRef(image=image_of(pixels), start=start, length=length),)

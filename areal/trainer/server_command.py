@@ -63,6 +63,7 @@ def _vllm(config: PPOConfig, model: ServedModel, tokenizer: Any, folder: Path, m
         folder=folder,
         model_config=model.content,
         tokenizer=tokenizer,
+        processor=model.processor,
         context=model.context,
         on_cpu=not _has_cuda(),
     )
@@ -71,6 +72,12 @@ def _vllm(config: PPOConfig, model: ServedModel, tokenizer: Any, folder: Path, m
 def _sglang(config: PPOConfig, model: ServedModel, tokenizer: Any, folder: Path, more: tuple[str, ...]) -> Command:
     from areal.engine.sglang.launch import prepare
 
+    if model.processor is not None:
+        raise ConfigError(
+            "SGLang does not say which prompt it makes of images, so that image-text models are not served by it",
+            where="rollout.engine",
+            fix="set rollout.engine to vllm or embedded",
+        )
     return prepare(
         replace(config.sglang, extra_arguments=(*more, *config.sglang.extra_arguments)),
         config.servers,

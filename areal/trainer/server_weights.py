@@ -7,13 +7,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from areal.api import EngineError, ModelError
+from areal.api import ConfigError, EngineError, ModelError
 from areal.hub.download import METADATA, local_folder
+from areal.models.vision import is_image_model
 from areal.trainer.configuration.validation import read_model_config
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from torch import Tensor, nn
 
@@ -71,6 +73,8 @@ class ServedModel:
     """Of config.json."""
     context: int
     """Longest sequence."""
+    processor: Path | None = None
+    """Folder with the settings of the image processor; None for a model that reads text only."""
 
 
 def served_weights(config: PPOConfig, actor: ServedPolicy) -> ServedWeights:
@@ -79,6 +83,12 @@ def served_weights(config: PPOConfig, actor: ServedPolicy) -> ServedWeights:
     """
     from areal.engine.hf.on_disk import checkpoint_tensors
 
+    if config.actor.lora is not None and getattr(actor.model, "vision", None) is not None:
+        raise ConfigError(
+            "adapters of an image-text model do not travel to servers; its layers have other names there",
+            where="actor.lora",
+            fix="set rollout.engine to embedded, or train without actor.lora",
+        )
     if config.actor.lora is None:
         model = actor.model
 
@@ -137,8 +147,15 @@ def _merged(model: nn.Module, first: Mapping[str, Tensor], lora: LoraConfig) -> 
 
 def _foreign(config: ModelConfig, content: Mapping[str, Any], *, dtype: str, max_seq_len: int) -> ServedModel:
     """As `transformers` would write it, with the class that servers look for."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
+    reads_images = is_image_model(str(content.get("model_type")))
+    if reads_images and not config.path:
+        raise ConfigError(
+            "servers take the settings of an image processor from a checkpoint, and model.path is empty",
+            fix="write a checkpoint with its processor first, and name it in model.path",
+        )
+    library: Any = AutoModelForImageTextToText if reads_images else AutoModelForCausalLM
     fields = dict(content)
     try:
         loaded: Any = (
@@ -148,11 +165,12 @@ def _foreign(config: ModelConfig, content: Mapping[str, Any], *, dtype: str, max
             if config.path
             else AutoConfig.for_model(fields.pop("model_type", ""), **fields)
         )
-        name = AutoModelForCausalLM._model_mapping[type(loaded)].__name__
+        name = library._model_mapping[type(loaded)].__name__
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"transformers has no causal model of type {content.get('model_type')!r}: {error}") from error
     limit = getattr(loaded.get_text_config(), "max_position_embeddings", None)
     return ServedModel(
         content={**loaded.to_diff_dict(), "architectures": [name], "dtype": dtype},
         context=min(max_seq_len, limit) if limit else max_seq_len,
+        processor=local_folder(config.path, METADATA) if reads_images else None,
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from areal.api import GenerationConfig, PublishedWeights, WeightRoute
+    from areal.api import GenerationConfig, ImageRef, PublishedWeights, WeightRoute
     from areal.engine.server.client import ServerClient
 
 
@@ -34,6 +34,8 @@ class Call:
     """0 keeps all."""
     seed: int
     stream_interval: int
+    images: tuple[ImageRef, ...] = ()
+    """In `prompt`, which holds all of their placeholders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,11 @@ class ServerAdapter(Protocol):
         """Return why this program cannot give exact log-probabilities for these settings; empty when it can."""
         ...
 
+    def unsupported_images(self) -> str:
+        """Return why servers of this program are sent no images; empty when they are. With images, `stream` and `score`
+        compare the prompt that the server used with the one that was meant, and raise BrokenTokensError."""
+        ...
+
     async def probe(self, client: ServerClient, url: str, *, timeout: float) -> Capabilities:
         """Ask a healthy server what it can do. Raises RefusedError that names what is missing and how to get it."""
         ...
@@ -139,6 +146,14 @@ class ServerAdapter(Protocol):
         """Forget all cached prefixes; no request is running."""
         ...
 
-    async def score(self, client: ServerClient, url: str, tokens: Sequence[int], *, timeout: float) -> list[float]:
+    async def score(
+        self,
+        client: ServerClient,
+        url: str,
+        tokens: Sequence[int],
+        *,
+        images: Sequence[ImageRef] = (),
+        timeout: float,
+    ) -> list[float]:
         """Return the log-probability of each token but the first, given the tokens before it, at temperature 1."""
         ...

@@ -18,11 +18,11 @@ from areal.engine.checks import SeedStream
 from areal.engine.server.client import ServerClient
 from areal.engine.server.errors import ServerError
 from areal.engine.server.generation import Generation
+from areal.engine.server.images import png_url
 from areal.engine.server.loop import EngineLoop
 from areal.engine.server.members import Members
 from areal.engine.server.publishing import WeightPublisher
 from areal.engine.server.requests import GenerationRunner
-from areal.engine.server.updates import Probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from areal.engine.server.adapter import ServerAdapter
     from areal.engine.server.fleet import Server
     from areal.engine.server.publishing import AdapterBase
+    from areal.engine.server.updates import Probe, ProbeReference
 
 _TALLIES = ("requests", "finished", "aborted", "failed", "cancelled", "continued", "failed_calls", "salvaged_tokens",
             "generated_tokens", "weight_updates", "evictions", "starts", "parity_checks", "parity_abs_max")  # fmt: skip
@@ -47,9 +48,9 @@ class ServerEngine:
     to_hf: converts native parameters to Hugging Face ones. weights: the servers' first weights, by Hugging Face name;
     every later version must have the same names and shapes. base: given when `weights`, and what `to_hf` returns, are
     factors of adapters on top of it; the base is sent once, and updates are as small as the adapters. reference:
-    returns the log-probabilities of all tokens of a sequence but the first under the trainer's current weights; None
-    turns the probe off. version: that of the given weights. before_waking: called once a version and its probe are
-    made, and before servers take memory for it: at the start, and in `update_weights`.
+    the trainer's log-probabilities under its current weights; None turns the probe off. version: that of the given
+    weights. before_waking: called once a version and its probe are made, and before servers take memory for it: at the
+    start, and in `update_weights`.
 
     The constructor starts the servers and returns; requests wait until one is ready (`wait_ready` for all of them).
 
@@ -68,7 +69,7 @@ class ServerEngine:
         to_hf: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]],
         weights: Mapping[str, Tensor],
         base: AdapterBase | None = None,
-        reference: Callable[[list[int]], list[float]] | None = None,
+        reference: ProbeReference | None = None,
         version: int = 0,
         before_waking: Callable[[], None] = lambda: None,
     ) -> None:
@@ -110,15 +111,15 @@ class ServerEngine:
         server is left.
         """
         self._require_open()
-        if request.images:
-            raise ConfigError(
-                f"request {request.request_id} has images, which {self._adapter.name} servers are not sent; set "
-                f"rollout.engine to embedded"
-            )
+        if request.images and (problem := self._images_problem()):
+            raise ConfigError(f"request {request.request_id} has images: {problem}")
         self._limits.check(request)
         problem = self._adapter.unsupported_sampling(request.gconfig)
         if problem:
             raise ConfigError(f"{self._adapter.name}: {problem}")
+        for ref in request.images:
+            # Here, so that the loop, which all streams share, finds the file made.
+            await asyncio.to_thread(png_url, ref.image)
         generation = Generation(self._seeds.seeded(request), self._limits, self._config.stream_interval)
         response = await self._loop.await_here(self._generate(generation))
         self._limits.check_output(request, response.output_tokens)
@@ -304,7 +305,12 @@ class ServerEngine:
         # Any ids work; these differ from each other and are the same in every run.
         tokens = [(7919 * (index + 1)) % self._limits.vocab_size for index in range(length)]
         tokens = [token for token in tokens if token not in self._limits.refused]
-        return Probe(tokens, self._reference(tokens))
+        return self._reference.probe(tokens, with_images=not self._adapter.unsupported_images())
+
+    def _images_problem(self) -> str:
+        if not self._limits.reads_images:
+            return "the model reads text only; use an image-text model with model.implementation=transformers"
+        return self._adapter.unsupported_images()
 
     def _require_open(self) -> None:
         if self._closed:

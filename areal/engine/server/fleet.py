@@ -105,7 +105,7 @@ class Fleet:
 
     async def acquire(
         self,
-        prefix: Sequence[int],
+        prefix: Sequence[int | str],
         *,
         avoid: Collection[str],
         is_hopeless: Callable[[], bool],
@@ -137,7 +137,7 @@ class Fleet:
         """The reason why each retired server is gone, one per line."""
         return "\n".join(f"{name}: {reason}" for name, reason in self.retired.items())
 
-    def choose(self, prefix: Sequence[int], *, avoid: Collection[str] = ()) -> Server | None:
+    def choose(self, prefix: Sequence[int | str], *, avoid: Collection[str] = ()) -> Server | None:
         """Return the least loaded server, or the one that likely has the prompt cached if it is nearly as free."""
         ready = self.serving
         candidates = [server for server in ready if server.instance.incarnation not in avoid] or ready

@@ -58,9 +58,11 @@ class Generation:
         return StopReason.LENGTH if len(self.tokens) >= limits.budget(request) else None
 
     @property
-    def prefix(self) -> Sequence[int]:
-        """The prompt without tokens sampled earlier: all samples of a prompt share it."""
-        return self.request.input_ids[: len(self.request.input_ids) - self.request.sampled_before]
+    def prefix(self) -> Sequence[int | str]:
+        """The prompt without tokens sampled earlier, after the digests of its images: all samples of a prompt share
+        it."""
+        tokens = self.request.input_ids[: len(self.request.input_ids) - self.request.sampled_before]
+        return [*(ref.image.digest for ref in self.request.images), *tokens]
 
     def next_call(self) -> Call:
         """Return the call for the next server."""
@@ -77,6 +79,7 @@ class Generation:
             top_k=0 if config.greedy else config.top_k,
             seed=_seed(self.request.seed, self.request.sampled_before + len(self.tokens)),
             stream_interval=self.stream_interval,
+            images=self.request.images,
         )
 
     def stops_at(self, before: Sequence[int], newer: Sequence[int]) -> int | None:

@@ -211,7 +211,11 @@ class GenerationRunner:
             return  # nothing to compare with: a forward pass gives the plain distribution of one version
         tokens = [*progress.call.prompt, *progress.tokens]
         scores = await self._adapter.score(
-            self._client, server.instance.url, tokens, timeout=self._config.control_seconds
+            self._client,
+            server.instance.url,
+            tokens,
+            images=progress.call.images,
+            timeout=self._config.control_seconds,
         )
         if progress.boundary is not None or server.version != progress.version:
             return

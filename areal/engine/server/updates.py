@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from areal.api import ArealError, EngineError, SentWeights
@@ -24,7 +24,7 @@ from areal.utils.logging import getLogger
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from areal.api import PublishedWeights, WeightCarrier
+    from areal.api import ImageRef, PublishedWeights, WeightCarrier
     from areal.engine.config import ServerEngineConfig
     from areal.engine.server.adapter import ServerAdapter
     from areal.engine.server.client import ServerClient
@@ -34,10 +34,28 @@ _logger = getLogger(__name__)
 
 
 class Probe:
-    """A sequence and the trainer's log-probabilities of all its tokens but the first."""
+    """A sequence, its images, and the trainer's log-probabilities of all its tokens but the first."""
 
-    def __init__(self, tokens: Sequence[int], expected: Sequence[float]) -> None:
-        self.tokens, self.expected = list(tokens), list(expected)
+    def __init__(self, tokens: Sequence[int], expected: Sequence[float], images: Sequence[ImageRef] = ()) -> None:
+        self.tokens, self.expected, self.images = list(tokens), list(expected), tuple(images)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeReference:
+    """What the trainer computes, for probes."""
+
+    score: Callable[[Sequence[int], Sequence[ImageRef]], list[float]]
+    """Log-probabilities of all tokens of a sequence, with its images, but the first."""
+    start: Sequence[int] = ()
+    """Of a model that reads images, tokens with `images` that probes begin with: else nobody would notice an image half
+    that kept old weights."""
+    images: tuple[ImageRef, ...] = ()
+
+    def probe(self, tokens: Sequence[int], *, with_images: bool) -> Probe:
+        """Return the probe of these tokens, after `start` where servers are sent images."""
+        images = self.images if with_images else ()
+        whole = [*(self.start if with_images else ()), *tokens]
+        return Probe(whole, self.score(whole, images), images)
 
 
 class WeightUpdater:
@@ -95,7 +113,11 @@ class WeightUpdater:
     async def check(self, server: Server, probe: Probe) -> None:
         """Compare server and trainer on the probe. Raises RefusedError when they differ."""
         found = await self._adapter.score(
-            self._client, server.instance.url, probe.tokens, timeout=self._config.control_seconds
+            self._client,
+            server.instance.url,
+            probe.tokens,
+            images=probe.images,
+            timeout=self._config.control_seconds,
         )
         if len(found) != len(probe.expected) or not all(map(math.isfinite, found)):
             raise RefusedError(f"{server.where} scored a probe of {len(probe.tokens)} tokens as {found[:8]}")

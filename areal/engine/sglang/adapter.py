@@ -32,7 +32,7 @@ from areal.engine.sglang.launch import LOADER
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
-    from areal.api import GenerationConfig, PublishedWeights, WeightRoute
+    from areal.api import GenerationConfig, ImageRef, PublishedWeights, WeightRoute
     from areal.engine.server.adapter import Call
     from areal.engine.server.client import ServerClient
 
@@ -60,6 +60,10 @@ class SGLangAdapter:
                 f"the unfiltered distribution; sample without filters, or use vllm"
             )
         return ""
+
+    def unsupported_images(self) -> str:
+        """Reject images: SGLang does not say which prompt it made of them, so that nothing could be compared."""
+        return "SGLang does not say which prompt it makes of images, so they are not sent to it; use vllm or embedded"
 
     async def probe(self, client: ServerClient, url: str, *, timeout: float) -> Capabilities:
         """See `ServerAdapter`."""
@@ -215,8 +219,17 @@ class SGLangAdapter:
         """See `ServerAdapter`."""
         await client.post(url, "/flush_cache", {}, timeout=timeout)
 
-    async def score(self, client: ServerClient, url: str, tokens: Sequence[int], *, timeout: float) -> list[float]:
+    async def score(
+        self,
+        client: ServerClient,
+        url: str,
+        tokens: Sequence[int],
+        *,
+        images: Sequence[ImageRef] = (),
+        timeout: float,
+    ) -> list[float]:
         """See `ServerAdapter`."""
+        assert not images, "servers of this program are sent none"
         body = {
             "input_ids": list(tokens),
             "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},

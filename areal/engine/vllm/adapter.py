@@ -19,12 +19,13 @@ from areal.engine.server.errors import (
     RefusedError,
     ReplacedError,
 )
+from areal.engine.server.images import check_echo, contracted, png_url
 from areal.engine.vllm.launch import MODEL_NAME
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
-    from areal.api import GenerationConfig, PublishedWeights, WeightRoute
+    from areal.api import GenerationConfig, ImageRef, PublishedWeights, WeightRoute
     from areal.engine.server.adapter import Call
     from areal.engine.server.client import ServerClient
 
@@ -48,6 +49,12 @@ class VLLMAdapter:
 
     def unsupported_sampling(self, config: GenerationConfig) -> str:
         """See `ServerAdapter`: `--logprobs-mode processed_logprobs` makes all of them exact."""
+        return ""
+
+    def unsupported_images(self) -> str:
+        """See `ServerAdapter`."""
+        if self._api == "completions":
+            return "vllm.api=completions does not say which prompt it makes of images; set vllm.api to auto"
         return ""
 
     async def probe(self, client: ServerClient, url: str, *, timeout: float) -> Capabilities:
@@ -88,10 +95,17 @@ class VLLMAdapter:
         native = capabilities.details["native"]
         path, body = (GENERATE, _native_body(call)) if native else (COMPLETIONS, _completion_body(call))
         where = f"{url}{path}"
+        if call.images and not native:
+            raise RefusedError(f"vLLM at {url} has no {GENERATE}, which images need: start it with --enable-scale-out")
+        unchecked = bool(call.images)
         async for event in client.events(url, path, body, patience=patience):
             if event is None:
                 yield None
                 continue
+            if unchecked:
+                # It comes with the first tokens; none of them count before it was compared.
+                check_echo(event, call.prompt, call.images, where=where)
+                unchecked = False
             for choice in field_of(event, "choices", list, where=where):
                 yield self._native_chunk(choice, where) if native else _completion_chunk(choice, where)
 
@@ -130,12 +144,11 @@ class VLLMAdapter:
             raise RefusedError(f"{url} says it switched to {wrong[0].get('version')!r}, expected {version}")
         if clear_cache:
             await client.post(url, "/reset_prefix_cache?reset_running_requests=true", timeout=timeout)
+            # Features of images that the tower computed with the weights before; text models keep none.
+            await self._post_if_known(client, url, "/reset_encoder_cache", {}, timeout=timeout)
         # Versions of vLLM without labels cut requests at updates, so that nothing needs one.
-        try:
-            await client.post(url, "/update_weight_version", {"new_version": self._label(version)}, timeout=timeout)
-        except BadStatusError as error:
-            if error.status != 404:
-                raise
+        label = {"new_version": self._label(version)}
+        await self._post_if_known(client, url, "/update_weight_version", label, timeout=timeout)
 
     async def sleep(self, client: ServerClient, url: str, *, level: int, timeout: float) -> None:
         """See `ServerAdapter`. Needs --enable-sleep-mode."""
@@ -151,16 +164,26 @@ class VLLMAdapter:
         """See `ServerAdapter`."""
         await client.post(url, "/reset_prefix_cache", timeout=timeout)
 
-    async def score(self, client: ServerClient, url: str, tokens: Sequence[int], *, timeout: float) -> list[float]:
+    async def score(
+        self,
+        client: ServerClient,
+        url: str,
+        tokens: Sequence[int],
+        *,
+        images: Sequence[ImageRef] = (),
+        timeout: float,
+    ) -> list[float]:
         """See `ServerAdapter`."""
         sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
-        body: dict[str, Any] = {"token_ids": list(tokens), "sampling_params": sampling}
+        body: dict[str, Any] = {**_prompt_body(tokens, images), "sampling_params": sampling}
         path = GENERATE
         try:
             answer = await client.post(url, path, body, timeout=timeout)
+            if images:
+                check_echo(answer, tokens, images, where=f"{url}{path}")
             found = field_of(answer, "prompt_logprobs", list, where=f"{url}{path}")
         except BadStatusError as error:
-            if error.status not in {403, 404}:
+            if images or error.status not in {403, 404}:
                 raise
             path = COMPLETIONS
             body = {"model": MODEL_NAME, "prompt": list(tokens), **sampling}
@@ -205,6 +228,16 @@ class VLLMAdapter:
         except (KeyError, TypeError, ValueError) as error:
             raise BrokenTokensError(f"{where} sent version labels that are none: {error!r}") from error
 
+    @staticmethod
+    async def _post_if_known(
+        client: ServerClient, url: str, path: str, body: Mapping[str, Any], *, timeout: float
+    ) -> None:
+        try:
+            await client.post(url, path, dict(body), timeout=timeout)
+        except BadStatusError as error:
+            if error.status != 404:
+                raise
+
     async def _rpc(
         self, client: ServerClient, url: str, method: str, *arguments: str, timeout: float
     ) -> list[dict[str, Any]]:
@@ -226,9 +259,20 @@ def _common(values: Iterable[str]) -> str:
 def _native_body(call: Call) -> dict[str, Any]:
     return {
         "request_id": call.call_id,
-        "token_ids": list(call.prompt),
+        **_prompt_body(call.prompt, call.images),
         "stream": True,
         "sampling_params": {**_sampling(call), "stream_interval": call.stream_interval},
+    }
+
+
+def _prompt_body(tokens: Sequence[int], images: Sequence[ImageRef]) -> dict[str, Any]:
+    if not images:
+        return {"token_ids": list(tokens)}
+    return {
+        # The server puts all placeholders of an image in the place of one.
+        "token_ids": contracted(tokens, images),
+        "content_parts": [{"type": "image_url", "url": png_url(ref.image)} for ref in images],
+        "return_token_ids": True,
     }
 
 

@@ -40,30 +40,53 @@ def prepare(
     folder: Path,
     model_config: Mapping[str, Any],
     tokenizer: Any = None,
+    processor: Path | None = None,
     context: int,
     on_cpu: bool,
 ) -> Callable[[int, int], tuple[list[str], dict[str, str]]]:
     """Write model folder and plugin below `folder`; returns (server index, port) -> (argv, environment).
 
     The model folder has no weights: a server starts with random ones and receives the real ones before its first
-    request, like every later version. model_config: content of config.json. Raises ConfigError without a vLLM
-    environment.
+    request, like every later version. model_config: content of config.json. processor: folder with the settings of the
+    image processor, for a model that reads images, which needs its tokenizer too. Raises ConfigError without a vLLM
+    environment, and for an image model without either.
     """
     check_environment(config)
     model = folder.absolute() / "model"
     model.mkdir(parents=True, exist_ok=True)
     (model / "config.json").write_text(json.dumps(dict(model_config), indent=2) + "\n", encoding="utf-8")
-    if config.api == "completions" and tokenizer is not None:
+    if processor is not None:
+        _write_processor(model, processor, tokenizer)
+    elif config.api == "completions" and tokenizer is not None:
         tokenizer.save_pretrained(model)
     plugin = write_plugin(folder.absolute() / "vllm-plugin", MODULES)
 
     def command(index: int, port: int) -> tuple[list[str], dict[str, str]]:
         return (
-            arguments(config, servers, model=model, port=port, context=context, on_cpu=on_cpu),
+            arguments(
+                config,
+                servers,
+                model=model,
+                port=port,
+                context=context,
+                on_cpu=on_cpu,
+                reads_images=processor is not None,
+            ),
             environment(config, servers, plugin=plugin, index=index, on_cpu=on_cpu),
         )
 
     return command
+
+
+def _write_processor(model: Path, processor: Path, tokenizer: Any) -> None:
+    """Copy the settings of the image processor, and save the tokenizer, into a model folder."""
+    files = [file for file in sorted(processor.glob("*processor_config.json")) if file.is_file()]
+    if not files or tokenizer is None:
+        what = "no tokenizer" if files else f"no preprocessor_config.json in {processor}"
+        raise ConfigError(f"vLLM servers of a model that reads images need its processor: {what}")
+    tokenizer.save_pretrained(model)
+    for file in files:
+        shutil.copyfile(file, model / file.name)
 
 
 def check_environment(config: VLLMConfig) -> None:
@@ -76,9 +99,17 @@ def check_environment(config: VLLMConfig) -> None:
 
 
 def arguments(
-    config: VLLMConfig, servers: ServerEngineConfig, *, model: Path, port: int, context: int, on_cpu: bool
+    config: VLLMConfig,
+    servers: ServerEngineConfig,
+    *,
+    model: Path,
+    port: int,
+    context: int,
+    on_cpu: bool,
+    reads_images: bool = False,
 ) -> list[str]:
-    """Return argv of one server. model: checkpoint folder with config.json. context: longest sequence."""
+    """Return argv of one server. model: checkpoint folder with config.json. context: longest sequence. reads_images:
+    whether the folder has an image processor."""
     command = [
         str(Path(config.python).absolute()) if "/" in config.python else config.python,
         "-m",
@@ -95,7 +126,12 @@ def arguments(
     ]
     if config.api != "completions":
         # Token ids in, token ids out: no server needs a tokenizer, and none can re-tokenise.
-        command += ["--enable-scale-out", "--skip-tokenizer-init"]
+        command.append("--enable-scale-out")
+        # vLLM's image processors cannot be built without one; they are given token ids all the same.
+        command += [] if reads_images else ["--skip-tokenizer-init"]
+    if reads_images:
+        # Memory is set aside for the largest film otherwise.
+        command += ["--limit-mm-per-prompt", json.dumps({"video": 0})]
     if config.enforce_eager or on_cpu or servers.parity:
         command.append("--enforce-eager")
     if not config.prefix_caching or servers.parity:

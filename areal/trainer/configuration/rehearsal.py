@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ArealError, ConfigError, DataError
-from areal.dataset.encoding import check_tokenizer, encode_prompt, encode_text, load_tokenizer
+from areal.dataset.encoding import check_tokenizer, encode_text, load_tokenizer
+from areal.dataset.images import text_ids
 from areal.dataset.loading import ShuffledRows, dataset_loader, fingerprint_sources, load_dataset
 from areal.dataset.origins import origins_of, place_of
 from areal.dataset.tokenizer_identity import check_same_tokenizer
@@ -258,7 +259,7 @@ def _batch_size(config: PPOConfig | RowsConfig) -> tuple[int, str]:
 def _example(row: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
     """Return the first row as the model will read it: a prompt, or tokens and what of them is learned."""
     if "messages" in row:
-        ids = encode_prompt(row["messages"], tokenizer)
+        ids = text_ids(row, tokenizer)
         return {"tokens": len(ids), "text": tokenizer.decode(ids)}
     ids, mask = (
         (row["input_ids"], row["loss_mask"]) if "input_ids" in row else (row["chosen_ids"], row["chosen_loss_mask"])
@@ -306,7 +307,7 @@ def _try_reward(
         reward.start()
         if row is None or tokenizer is None:
             return
-        prompt_ids = encode_prompt(row["messages"], tokenizer)
+        prompt_ids = text_ids(row, tokenizer)
         answer = row.get("answer")
         completion = answer if isinstance(answer, str) else ""
         ids: list[int] = []

@@ -14,6 +14,7 @@ from areal.dataset.encoding import byte_tokenizer
 from areal.dataset.images import sft_image_row
 from areal.dataset.limits import truncated_row
 from areal.dataset.loading import load_dataset
+from areal.dataset.origins import origins_of
 from areal.dataset.schema import validate_dataset
 from tests.support.vision import encoded, noise
 
@@ -103,6 +104,20 @@ def test_only_text_behind_the_last_image_is_cut():
     # Up to 6 an image, or the token that follows the last one, would be missing; what is learned remains from 2 on.
     assert [None if found is None else len(found["input_ids"]) for found in cut] == [None] * 6 + [7, 8, 9]
     assert cut[6]["images"] == row["images"]
+
+
+def test_marks_are_measured_as_nothing_also_where_they_name_a_control_token(tmp_path):
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    row = {"messages": [{"role": "user", "content": "<image>ab"}], "images": [FILE]}
+    file = tmp_path / "train.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    config = DatasetConfig(name="jsonl", path=str(file))
+    assert origins_of(load_dataset(config, tokenizer, kind="rl")).lengths == [2]
+    file.write_text(json.dumps({**row, "images": []}) + "\n")
+    with pytest.raises(DataError, match="contains the control token '<image>' as text"):
+        load_dataset(config, tokenizer, kind="rl")
 
 
 def test_prompts_with_images_are_not_shortened(tmp_path, caplog):

@@ -4,23 +4,39 @@ behind it. Tokens, log-probabilities, versions and weights are real; only the pr
     python double.py vllm FOLDER PORT [FAULT]      # FOLDER has a config.json; for SGLang see sglang_double.py
 
 It follows the answers of vLLM 0.32, field by field, as far as the adapter reads them. FAULT "stale": new weights are
-acknowledged, and not used.
+acknowledged, and not used; "stale_tower": those of the image half are not used; "small": images are resized to their
+fewest pixels; "no_echo": what was made of a prompt is not said.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import sys
+import tempfile
 import uuid
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from aiohttp import web
+from safetensors.torch import save_file
 
-from areal.api import EngineError, FaultError, GenerationConfig, ModelRequest, StopReason, WeightUpdateMeta
+from areal.api import (
+    EngineError,
+    FaultError,
+    GenerationConfig,
+    ImageRef,
+    ModelRequest,
+    PackedImage,
+    StopReason,
+    WeightUpdateMeta,
+)
+from areal.dataset.pixels import ImageLimits, decode_image, image_of
 from areal.engine.config import EmbeddedEngineConfig
 from areal.engine.embedded.engine import EmbeddedEngine
 from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver
@@ -32,19 +48,39 @@ VLLM_PATHS = ("/collective_rpc", "/pause", "/resume", "/abort_requests", "/infer
               "/update_weight_version", "/reset_prefix_cache")  # fmt: skip
 
 
+class ImageTextModel:
+    """Stands for the family of a model of `transformers`: reads weights as a checkpoint."""
+
+    def __init__(self, config):
+        from areal.engine.hf import loading
+
+        self._loading, self._config = loading, config
+        self.module = loading.from_config(config, seed=12345)
+
+    def from_hf(self, tensors):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "config.json").write_text(json.dumps(self._config))
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, f"{folder}/model.safetensors")
+            return self._loading.from_pretrained(folder).state_dict()
+
+
 class Model:
     """The engine behind the API. Calls are generated in slices, so that they can be streamed, cut and aborted."""
 
     def __init__(self, folder, fault):
         config = json.loads((Path(folder) / "config.json").read_text())
-        self.module = from_config(config, seed=12345)
-        self.adapter = get_spec(config["model_type"]).state_dict_adapter(self.module.args)
+        if "vision_config" in config:
+            self.adapter = ImageTextModel(config)
+            self.module = self.adapter.module
+        else:
+            self.module = from_config(config, seed=12345)
+            self.adapter = get_spec(config["model_type"]).state_dict_adapter(self.module.args)
         self.engine = EmbeddedEngine(
             self.module, config=EmbeddedEngineConfig(max_batch_size=64), eos_token_id=None, version=0
         )
         self.fault = fault
         self.settings = {"logprobs_mode": "processed_logprobs", "dtype": config.get("dtype", "float32"),
-                         "context": config["max_position_embeddings"]}  # fmt: skip
+                         "context": config.get("text_config", config)["max_position_embeddings"]}  # fmt: skip
         self.labels = {0: "default"}
         self.aborted = set()
         self.live = set()
@@ -55,6 +91,9 @@ class Model:
         if self.fault == "stale" and self.engine.version > 0:
             return
         state = self.adapter.from_hf(tensors)
+        if self.fault == "stale_tower" and self.engine.version > 0:
+            kept = self.module.state_dict()
+            state = {name: kept[name] if "visual" in name or "vision" in name else state[name] for name in state}
         self.engine.update_weights(WeightUpdateMeta(kind="memory", version=self.engine.version + 1, state_dict=state))
         self.module.load_state_dict(state, strict=False)
 
@@ -66,17 +105,53 @@ class Model:
         self.engine.update_weights(WeightUpdateMeta(kind="memory", version=self.engine.version + 1, state_dict=state))
         self.module.load_state_dict(state, strict=False)
 
-    def score(self, tokens):
+    def prompt(self, body):
+        """Token ids with all placeholders, and images. Each image takes the next placeholder, whatever follows it."""
+        tokens, images, vision = [], [], getattr(self.module, "vision", None)
+        waiting = [self.image(part["url"]) for part in body.get("content_parts") or ()]
+        for token in body["token_ids"]:
+            if waiting and token == vision.placeholder:
+                image = waiting.pop(0)
+                length = vision.num_placeholders(image.height, image.width)
+                images.append(ImageRef(image=image, start=len(tokens), length=length))
+                tokens += [token] * length
+            else:
+                tokens.append(token)
+        assert not waiting, "fewer placeholders than images"
+        return tokens, tuple(images)
+
+    def image(self, url):
+        vision = self.module.vision
+        if self.fault == "small":
+            vision = replace(vision, size=(vision.size[0], vision.size[0]))
+        content = base64.b64decode(url.removeprefix("data:image/png;base64,"))
+        return image_of(np.asarray(vision.fit(decode_image(content, ImageLimits()))))
+
+    def echo(self, body, tokens, images):
+        if not body.get("return_token_ids") or self.fault == "no_echo":
+            return {}
+        places = [{"offset": ref.start, "length": ref.length} for ref in images]
+        return {"prompt_token_ids": tokens, "mm_placeholders": {"image": places} if images else None}
+
+    def score(self, tokens, images=()):
         ids = torch.tensor(tokens)
         length = len(ids)
+        packed = [
+            PackedImage(
+                digest=ref.image.digest, pixels=torch.tensor(ref.image.pixels), start=ref.start, length=ref.length
+            )
+            for ref in images
+        ]
         with torch.no_grad():
-            logits = self.module.forward(
-                ids, torch.arange(length), torch.tensor([0, length], dtype=torch.int32), length
-            ).float()
+            states = self.module.hidden(
+                ids, torch.arange(length), torch.tensor([0, length], dtype=torch.int32), length,
+                **({"images": packed} if packed else {}),
+            )  # fmt: skip
+            logits = self.module.project(states).float()
         logp = torch.log_softmax(logits, dim=-1)[:-1]
         return [None, *logp.gather(1, ids[1:, None])[:, 0].tolist()]
 
-    async def slices(self, call_id, prompt, sampling, interval):
+    async def slices(self, call_id, prompt, sampling, interval, images=()):
         """Yield (tokens, logprobs, label, finish); the last one has a finish."""
         config = dict(sampling)
         limit, done, least = config.pop("max"), 0, config.pop("min")
@@ -93,6 +168,7 @@ class Model:
                     request_id=f"{call_id}/{done}",
                     seed=self.seeds.get(call_id, 0),
                     sampled_before=done,
+                    images=images,
                 )
                 self.slice_of[call_id] = request.request_id
                 response = await self.engine.agenerate(request)
@@ -249,12 +325,14 @@ class VLLM:
         body = await request.json()
         self.device.generate()
         sampling = body["sampling_params"]
+        tokens, images = self.model.prompt(body)
         if "prompt_logprobs" in sampling:
-            scores = self.model.score(body["token_ids"])
+            scores = self.model.score(tokens, images)
             listed = [None] + [
-                {str(token): {"logprob": score}} for token, score in zip(body["token_ids"][1:], scores[1:], strict=True)
+                {str(token): {"logprob": score}} for token, score in zip(tokens[1:], scores[1:], strict=True)
             ]
-            return web.json_response({"prompt_logprobs": listed, "choices": []})
+            echo = self.model.echo(body, tokens, images)
+            return web.json_response({"prompt_logprobs": listed, "choices": [], **echo})
         return await events(request, self.chunks(body, sampling))
 
     async def chunks(self, body, sampling):
@@ -264,9 +342,11 @@ class VLLM:
                   "max": sampling["max_tokens"], "min": sampling["min_tokens"]}  # fmt: skip
         self.model.seeds[body["request_id"]] = sampling["seed"]
         spans, total = [], 0
+        tokens, images = self.model.prompt(body)
+        echo = self.model.echo(body, tokens, images)
         try:
             async for response, finish in self.model.slices(
-                body["request_id"], body["token_ids"], config, sampling["stream_interval"]
+                body["request_id"], tokens, config, sampling["stream_interval"], images
             ):
                 for version in response.output_versions:
                     label = self.model.labels[version]
@@ -285,7 +365,8 @@ class VLLM:
                     "finish_reason": finish or None,
                     "weight_versions": spans if finish and total else None,
                 }
-                yield {"request_id": body["request_id"], "choices": [choice]}
+                yield {"request_id": body["request_id"], "choices": [choice], **echo}
+                echo = {}
         except FaultError as error:
             yield {"error": {"message": str(error), "type": "BadRequestError", "code": 400}}
 

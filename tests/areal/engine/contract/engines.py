@@ -22,6 +22,7 @@ from areal.engine.embedded.engine import EmbeddedEngine
 from areal.engine.server.client import is_healthy
 from areal.engine.server.engine import ServerEngine
 from areal.engine.server.errors import RefusedError  # noqa: F401 - for tests that share this module
+from areal.engine.server.updates import ProbeReference
 from areal.engine.sglang.adapter import SGLangAdapter
 from areal.engine.sglang.launch import prepare as prepare_sglang
 from areal.engine.vllm.adapter import VLLMAdapter
@@ -275,8 +276,10 @@ def with_servers(
         limits=RequestLimits(context=CONTEXT, vocab_size=model.args.vocab_size, eos_token_id=None, tokenizer=Letters()),
         to_hf=names.to_hf,
         weights=names.to_hf(dict(model.named_parameters())),
-        reference=lambda tokens: (
-            full_forward(model, tokens)[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0].tolist()
+        reference=ProbeReference(
+            score=lambda tokens, _: (
+                full_forward(model, tokens)[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0].tolist()
+            )
         ),
     )
 

@@ -25,6 +25,7 @@ from areal.engine.hf.on_disk import AdaptersOnDisk, base_tensors, merged_tensors
 from areal.engine.server.client import is_healthy
 from areal.engine.server.engine import ServerEngine
 from areal.engine.server.publishing import AdapterBase
+from areal.engine.server.updates import ProbeReference
 from areal.engine.sglang.adapter import SGLangAdapter
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.vllm.adapter import VLLMAdapter
@@ -82,9 +83,11 @@ class Adapted:
             to_hf=adapters.factors,
             weights=adapters.factors(self.actor.weights()),
             base=AdapterBase(tensors=base_tensors(self.actor.model), changes=adapters.changes),
-            reference=lambda tokens: self._logprobs(self.model(), tokens)[:-1]
-            .gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
-            .tolist(),
+            reference=ProbeReference(
+                score=lambda tokens, _: self._logprobs(self.model(), tokens)[:-1]
+                .gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
+                .tolist()
+            ),
         )  # fmt: skip
         self.models = {0: self.model()}
 

@@ -14,6 +14,7 @@ from areal.api import GenerationConfig, ModelRequest, WeightUpdateMeta
 from areal.engine.checks import RequestLimits
 from areal.engine.config import ServerEngineConfig
 from areal.engine.server.engine import ServerEngine
+from areal.engine.server.updates import ProbeReference
 from areal.engine.vllm.adapter import VLLMAdapter
 from areal.infra.weights.files import FileCarrier
 
@@ -45,7 +46,7 @@ class World:
             limits=RequestLimits(context=128, vocab_size=20, eos_token_id=1, tokenizer=None),
             to_hf=dict,
             weights=WEIGHTS,
-            reference=(lambda tokens: [-0.5] * (len(tokens) - 1)) if reference else None,
+            reference=ProbeReference(score=lambda tokens, _: [-0.5] * (len(tokens) - 1)) if reference else None,
         )
         if ready:
             self.engine.wait_ready()
