@@ -269,8 +269,7 @@ class _Reader:
 
     def _says_no_part(self, entry: object) -> bool:
         """Return whether an entry leaves out the rotated part where an absent entry means less than all of a head."""
-        known = self.default.get("partial_rotary_factor", 1.0)
-        if not isinstance(entry, dict) or not entry or known == 1.0 or entry.get("rope_type") == "proportional":
+        if not isinstance(entry, dict) or not entry or self.default.get("partial_rotary_factor", 1.0) == 1.0:
             return False
         return entry.get("partial_rotary_factor") is None
 

@@ -75,6 +75,7 @@ PROVEN: Final = (
     "laguna",
     "lfm2",
     "lfm2_moe",
+    "lfm3",
     "llama",
     "llama4_text",
     "mamba",

@@ -230,7 +230,7 @@ def rotary_alternatives(parameters: Mapping[str, Any], dim: int) -> Iterator[tup
     """Yield other rotary settings with their names, for one entry of rope_parameters. dim: rotated dimensions."""
     kept = {key: parameters[key] for key in ("rope_theta", "partial_rotary_factor") if key in parameters}
     if parameters.get("rope_type") == "proportional":
-        kept.pop("partial_rotary_factor", None)  # a part of the angles there, and of the dimensions elsewhere
+        kept["partial_rotary_factor"] = 1.0  # a part of the angles there, and of the dimensions elsewhere
     theta = float(kept.get("rope_theta") or 10000.0)
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
     yield "default", {**kept, "rope_type": "default", "rope_theta": theta * 0.7}

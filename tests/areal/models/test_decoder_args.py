@@ -138,6 +138,18 @@ def test_an_entry_without_a_part_is_refused_where_the_default_has_one():
         take_rotary(fields_of(rope_parameters=LAYERED), **options)
 
 
+def test_a_proportional_entry_without_a_part_is_not_given_that_of_the_default():
+    """transformers turns all of a head then, and the default entry of LFM3 half of it."""
+    half = {"rope_type": "proportional", "rope_theta": 500.0, PARTIAL: 0.5}
+    options = {"layer_type": "full_attention", "default": half}
+    for kind in ("proportional", "default"):
+        said = {"full_attention": {"rope_type": kind, "rope_theta": 7.0}}
+        with pytest.raises(ModelError, match=r"full_attention\.partial_rotary_factor is None, supported is"):
+            take_rotary(fields_of(rope_parameters=said), **options)
+        said["full_attention"][PARTIAL] = 1.0
+        assert take_rotary(fields_of(rope_parameters=said), **options).theta == 7.0
+
+
 def test_an_entry_that_nobody_reads_is_refused():
     fields = fields_of(rope_parameters=LAYERED)
     take_rotary(fields, layer_type="full_attention")

@@ -54,6 +54,14 @@ def test_what_an_entry_cannot_say_is_not_tried():
     assert not any("truncate" in entry for entries in changes for entry in entries.values())
 
 
+def test_other_types_than_proportional_turn_whole_heads_and_say_so():
+    spec = ArchitectureSpec(vocab_size=8, hidden_size=8, layers=(), final_norm=None, tied=True)
+    entries = {"full": {"rope_type": "proportional", "rope_theta": 500.0, "partial_rotary_factor": 0.5}}
+    changes = [(kind, found["full"]) for _, kind, found in rotary_changes(entries, spec)]
+    assert {entry["partial_rotary_factor"] for kind, entry in changes if kind != "proportional"} == {1.0}
+    assert len({entry["partial_rotary_factor"] for kind, entry in changes if kind == "proportional"}) > 1
+
+
 def test_each_table_turns_its_own_part_of_a_head():
     def turned(kind):
         part = f"rope_parameters.{kind}.partial_rotary_factor"

@@ -30,7 +30,7 @@ PROVEN = (
     *("afmoe", "gpt_oss", "granite_swa"),  # sinks, gates, clamps
     *("bitnet", "phimoe", "axk1", "llama4_text", "mimo_v2_flash", "gpt_neox_japanese"),  # single switches
     *("ministral3", "apertus", "modernbert-decoder"),  # growing queries, learned activations, transformed heads
-    *("lfm2", "lfm2_moe"),  # short convolutions beside attention
+    *("lfm2", "lfm2_moe", "lfm3"),  # short convolutions beside attention
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),  # delta rules
     *("bamba", "granitemoehybrid", "falcon_h1"),  # Mamba-2, alone and beside attention
     "minimax",  # lightning attention, and norms in the residual stream
