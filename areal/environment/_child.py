@@ -101,10 +101,12 @@ def _serve() -> None:
 
 
 async def _answer_all(reader: BinaryIO, writer: BinaryIO) -> None:
-    """Answer one frame after the other. Reading blocks the loop: nothing runs between two frames."""
+    """Answer one frame after the other. Between two, the loop runs: connections of an environment stay alive."""
+    import asyncio
+
     factory: Any = None
     environment: Any = None
-    while (frame := _read(reader)) is not None:
+    while (frame := await asyncio.to_thread(_read, reader)) is not None:
         try:
             if frame["op"] == "load":
                 factory = _load(frame)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 ENVIRONMENTS: Final[dict[str, str]] = {
     "gymnasium": "areal.environment.adapters.gymnasium:GymnasiumEnvironments",
     "mcp": "areal.environment.adapters.mcp:McpEnvironments",
+    "openenv": "areal.environment.adapters.openenv:OpenEnvEnvironments",
     "textarena": "areal.environment.adapters.textarena:TextArenaEnvironments",
 }
 

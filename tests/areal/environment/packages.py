@@ -16,6 +16,14 @@ def move(text, space):
     return words[text]
 
 
+def see_sum(observation):
+    return observation["text"]
+
+
+def add(text):
+    return {"number": int(text)}
+
+
 def serve():
     from mcp.server import MCPServer
 
