@@ -24,8 +24,8 @@ class AttentionBackend(Protocol):
         self,
         layer: int,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
         *,
         scale: float,
         window: int | None = None,
@@ -34,6 +34,7 @@ class AttentionBackend(Protocol):
         sinks: Tensor | None = None,
         alibi: Tensor | None = None,
         selected: bool = False,
+        keep: bool = False,
     ) -> Tensor:
         """Causal attention of `query` over everything its sequence holds so far, the given keys included.
 
@@ -43,7 +44,8 @@ class AttentionBackend(Protocol):
         softcap * tanh(scores / softcap), before masks and biases. sinks: [num_heads] extra logits that take probability
         mass and give no value. alibi: [num_heads] constant slopes; alibi * (key position - query position) is added to
         the scaled scores. selected: a token sees only what `SelectionBackend.select` chose for this layer, or else for
-        the last one before it (ModelError without any). Returns [T, num_heads, value_dim].
+        the last one before it (ModelError without any). keep: later layers attend to these keys and values as well;
+        they call with the number of this layer, and with None for both. Returns [T, num_heads, value_dim].
         A backend that lacks an asked-for feature raises ModelError; it never ignores one.
         """
         ...

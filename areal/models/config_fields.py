@@ -108,6 +108,47 @@ class ConfigFields:
             raise self.error(spelling, text, f"the same as {name}, which is {self._values[name]!r}")
         self._values[name] = values
 
+    def values_of_kind(
+        self, kinds: str, kind: str, values: Mapping[str, str], *, optional: Mapping[str, str] | None = None
+    ) -> None:
+        """Take `per_layer_config`, as transformers writes it, for the fields that say it for layers of one kind.
+
+        kinds: the list that says the kind of each layer. values: such a field to the one that other layers have in its
+        place, {"global_head_dim": "head_dim"}. optional: those that may be null, where all layers have the same, with a
+        flag without which they always have ("": no flag).
+
+        Raises ModelError where layers of that kind differ from each other, or others have values of their own.
+        """
+        name = "per_layer_config"
+        if name not in self._values:
+            return
+        written, listed = self._values.pop(name) or {}, self._values.get(kinds)
+        if not isinstance(written, dict) or not all(
+            str(layer).isdecimal() and isinstance(inner, dict) for layer, inner in written.items()
+        ):
+            raise self.error(name, written, "an object with an object for the number of each of some layers")
+        if not isinstance(listed, (list, tuple)):
+            raise self.error(kinds, listed, f"the kinds of all layers, beside a {name}")
+        by_layer = {int(layer): inner for layer, inner in written.items()}
+        own_layers = [layer for layer, each in enumerate(listed) if each == kind]
+        others = {(layer, field) for layer, inner in by_layer.items() for field in inner}
+        if others - {(layer, usual) for layer in own_layers for usual in values.values()}:
+            said = ", ".join(values.values())
+            raise self.error(name, written, f"values of {said} for layers of kind {kind!r} only")
+        for own, usual in values.items():
+            found = [by_layer.get(layer, {}).get(usual) for layer in own_layers]
+            if any(value != found[0] for value in found):
+                raise self.error(name, written, f"the same {usual} for all layers of kind {kind!r}")
+            value, flag = next(iter(found), None), (optional or {}).get(own, "")
+            if value is not None and flag and self._values.get(flag) is not True:
+                raise self.error(name, written, f"no {usual} of single layers without {flag}")
+            if value is None and own not in (optional or {}):
+                value = self._values.get(usual)
+                if value is None:
+                    raise self._absent(usual)
+            if self._values.setdefault(own, value) != value:
+                raise self.error(own, self._values[own], f"the same as in {name}, which is {value!r}")
+
     def respell(self, name: str, words: Mapping[str, str]) -> None:
         """Take older words in a list, such as "mamba", for those of today."""
         values = self._values.get(name)

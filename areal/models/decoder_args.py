@@ -269,9 +269,18 @@ class _Reader:
 
     def _says_no_part(self, entry: object) -> bool:
         """Return whether an entry leaves out the rotated part where an absent entry means less than all of a head."""
-        if not isinstance(entry, dict) or not entry or self.default.get("partial_rotary_factor", 1.0) == 1.0:
+        known = self.default.get("partial_rotary_factor", 1.0)
+        if not isinstance(entry, dict) or not entry or known == 1.0:
+            return False
+        # A part that belongs to proportional tables says nothing about those of other types, and the other way round.
+        if (entry.get("rope_type") == "proportional") != self._is_proportional():
             return False
         return entry.get("partial_rotary_factor") is None
+
+    def _is_proportional(self) -> bool:
+        """Return whether the table of a config that says nothing is a proportional one, of which the part is its
+        own."""
+        return bool(self.default.get("rope_type") == "proportional")
 
     def _absent(self, outer: Mapping[str, Any]) -> dict[str, Any]:
         if "rope_type" not in self.default:
@@ -341,7 +350,9 @@ class _Reader:
         if inside is not None and beside is not None and inside != beside:
             raise self.fields.error(key, beside, f"the value of {name}.{key}, which is {inside!r}")
         known = inside if inside is not None else beside
-        return known if known is not None else self.default.get(key, otherwise)
+        if known is not None or (key == "partial_rotary_factor" and self._is_proportional()):
+            return otherwise if known is None else known
+        return self.default.get(key, otherwise)
 
     def _complete(self, name: str, rotary_type: str, values: dict[str, Any], *, has_null_factor: bool) -> None:
         """Derive what transformers derives, and refuse what is missing or unknown."""

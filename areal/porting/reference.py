@@ -235,6 +235,8 @@ def attention(
         query_norm=norms["query"],
         key_norm=norms["key"],
         value_norm=None if spec.value_norm is None else norm(spec.value_norm, spec.value_dim),
+        keys_as_values=spec.keys_as_values,
+        shares_keys=spec.shares_keys,
         full_width_norms=spec.norm_scope == "full",
         norm_after_rotary=spec.norm_after_rotary,
         window=window,

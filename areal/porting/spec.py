@@ -61,6 +61,11 @@ class AttentionSpec:
     key_norm: NormSpec | None = None
     value_norm: NormSpec | None = None
     """Of the values of each head, one weight [value_dim] for all. Canonical name: v_norm (Gemma 4)."""
+    keys_as_values: bool = False
+    """Values are what k_proj gives, before norm and rotation; there is no v_proj (Gemma 4)."""
+    shares_keys: bool = False
+    """Attends to the keys and values of the last earlier layer that has its own and the same window and chunk; what is
+    said of keys and values holds there, and the layer has no k_proj, v_proj, k_norm, v_norm (Gemma 4)."""
     norm_scope: Literal["head", "each_head", "full"] = "head"
     """"head": one weight [head_dim] for all heads; "each_head": weights [heads, head_dim], statistics per head;
     "full": over all heads together, weight [heads * head_dim]."""

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from areal.models.blocks.padded_attention import AttentionOptions
 from areal.models.blocks.selection import Selections, choose
+from areal.models.blocks.shared_keys import KeptKeys
 
 _MIN_LENGTH = 64
 _MIN_SLOTS = 8
@@ -151,6 +152,7 @@ class StepAttention:
         # With the slopes of each, so that their id is not given to other ones.
         self._masks: dict[_MaskName, tuple[Tensor, Tensor | None]] = {}
         self._selections = Selections[_Chosen]()
+        self._kept = KeptKeys()
         self._chunks: list[FreshChunk] = []
         if fresh_lengths:
             self._fresh_index = torch.cat(
@@ -165,8 +167,8 @@ class StepAttention:
         self,
         layer: int,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
         *,
         scale: float,
         window: int | None = None,
@@ -175,12 +177,16 @@ class StepAttention:
         sinks: Tensor | None = None,
         alibi: Tensor | None = None,
         selected: bool = False,
+        keep: bool = False,
     ) -> Tensor:
         """See `areal.api.AttentionBackend`: query [T, H, D], key [T, K, D], value [T, K, V] to [T, H, V]."""
+        is_written = key is None  # by the layer that these keys are taken from, whose part of the cache is read
+        key, value = self._kept.take(layer, key, value, keep=keep)
         keys, values = self._cache.layer(layer, key, value)
         options = AttentionOptions(scale, window, chunk, softcap, sinks, alibi)
-        self._write(keys, key)
-        self._write(values, value)
+        if not is_written:
+            self._write(keys, key)
+            self._write(values, value)
         chosen = self._selections.of(layer) if selected else _Chosen(None, [None] * len(self._chunks))
         outputs = []
         split = self._num_decode

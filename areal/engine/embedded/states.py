@@ -193,7 +193,7 @@ class StepBackend:
         )
         self._made: StepStates | None = None
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, **options: Any) -> Tensor:
         """See `areal.api.AttentionBackend`; every feature is supported."""
         return self._attention(layer, query, key, value, **options)
 

@@ -178,6 +178,11 @@ def _attention_problems(attention: Any) -> Iterator[str]:
         yield "a factor on values"
     if attention.o_proj.bias is not None:
         yield "a bias of the attention's output"
+    if attention.shares_keys or attention.is_shared:
+        yield "keys and values shared between layers"
+    if attention.v_proj is None:
+        yield "keys as values"
+        return
     biases = {getattr(attention, name).bias is not None for name in ("q_proj", "k_proj", "v_proj")}
     if len(biases) > 1:
         yield "biases of some of query, key and value"

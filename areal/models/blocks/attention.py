@@ -25,6 +25,7 @@ from areal.models.blocks.padded_attention import (
 )
 from areal.models.blocks.rotary import rotate, scale_query
 from areal.models.blocks.selection import Selections, choose
+from areal.models.blocks.shared_keys import KeptKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +58,8 @@ class SelfAttention(nn.Module):
         query_norm: nn.Module | None = None,
         key_norm: nn.Module | None = None,
         value_norm: nn.Module | None = None,
+        keys_as_values: bool = False,
+        shares_keys: bool = False,
         full_width_norms: bool = False,
         norm_after_rotary: bool = False,
         window: int | None = None,
@@ -75,7 +78,10 @@ class SelfAttention(nn.Module):
 
         scale: factor on query-key products, head_dim**-0.5 if None. query_norm, key_norm: of each head, before the
         rotation; full_width_norms: of all heads together; norm_after_rotary: after the rotation. window, chunk,
-        softcap, sinks: see `AttentionBackend`. clip: queries, keys and values are clamped to [-clip, clip], after norms
+        softcap, sinks: see `AttentionBackend`. keys_as_values: values are what k_proj gives, before norm and rotation,
+        and there is no v_proj. shares_keys: the layer attends to the keys and values of an earlier one, which
+        `shared_keys.connect` finds, and has no projections and norms of its own for them; the keywords say what they
+        are there. clip: queries, keys and values are clamped to [-clip, clip], after norms
         that come before the rotation. value_scale: factor on values; value_norm: of the values of each head, before
         the factor. gate: the attended values times
         gate_function(gate_proj(hidden)), one gate per element or per head; gate_bias: with a number per head added
@@ -88,6 +94,8 @@ class SelfAttention(nn.Module):
         self.layer = layer
         self.num_heads = args.num_heads if num_heads is None else num_heads
         num_kv_heads = args.num_kv_heads if num_kv_heads is None else num_kv_heads
+        self.num_kv_heads, self.shares_keys = num_kv_heads, shares_keys
+        self.keys_of, self.is_shared = layer, False
         self.head_dim = args.head_dim if head_dim is None else head_dim
         self.value_dim = self.head_dim if value_dim is None else value_dim
         self.scale = self.head_dim**-0.5 if scale is None else scale
@@ -98,12 +106,13 @@ class SelfAttention(nn.Module):
         key_bias = qkv_bias if key_bias is None else key_bias
         value_bias = qkv_bias if value_bias is None else value_bias
         self.q_proj = nn.Linear(hidden_size, self.num_heads * self.head_dim, bias=qkv_bias)
-        self.k_proj = nn.Linear(hidden_size, num_kv_heads * self.head_dim, bias=key_bias)
-        self.v_proj = nn.Linear(hidden_size, num_kv_heads * self.value_dim, bias=value_bias)
+        keys, values = num_kv_heads * self.head_dim, num_kv_heads * self.value_dim
+        self.k_proj = None if shares_keys else nn.Linear(hidden_size, keys, bias=key_bias)
+        self.v_proj = None if shares_keys or keys_as_values else nn.Linear(hidden_size, values, bias=value_bias)
         self.o_proj = nn.Linear(attended_size, hidden_size, bias=output_bias)
         self.q_norm = query_norm
-        self.k_norm = key_norm
-        self.v_norm = value_norm
+        self.k_norm = None if shares_keys else key_norm
+        self.v_norm = None if shares_keys else value_norm
         self.sinks = nn.Parameter(torch.zeros(self.num_heads)) if sinks else None
         self.gate_proj: nn.Linear | None = None
         if gate != "none":
@@ -116,17 +125,10 @@ class SelfAttention(nn.Module):
     def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]. rotation: None where positions do not turn queries and keys."""
         query = scale_query(self._heads(self.q_proj(hidden), self.q_norm, rotation), rotation)
-        key = self._heads(self.k_proj(hidden), self.k_norm, rotation)
-        value = self.v_proj(hidden)
-        if self.clip is not None:
-            value = value.clamp(-self.clip, self.clip)
-        value = value.unflatten(-1, (-1, self.value_dim))
-        if self.v_norm is not None:
-            value = self.v_norm(value)
-        if self.value_scale != 1.0:
-            value = value * self.value_scale
+        key, value = (None, None) if self.k_proj is None else self._keys_and_values(hidden, rotation)
+        options = {"keep": True} if self.is_shared else {}
         attended = attention(
-            self.layer,
+            self.keys_of,
             query,
             key,
             value,
@@ -136,6 +138,7 @@ class SelfAttention(nn.Module):
             softcap=self.softcap,
             sinks=self.sinks,
             alibi=None if self.alibi is None else alibi_slopes(self.num_heads, self.alibi, hidden.device),
+            **options,
         )
         if self.gate_proj is not None:
             gates = self.gate_proj(hidden)
@@ -145,6 +148,20 @@ class SelfAttention(nn.Module):
             attended = attended * self._gate_function(gates)
         attended = attended.flatten(1)
         return self.o_proj(attended if self.output_norm is None else self.output_norm(attended))
+
+    def _keys_and_values(self, hidden: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
+        """[T, hidden_size] -> [T, num_kv_heads, head_dim], [T, num_kv_heads, value_dim]."""
+        assert self.k_proj is not None, "a layer with keys of its own"
+        projected = self.k_proj(hidden)
+        value = projected if self.v_proj is None else self.v_proj(hidden)
+        if self.clip is not None:
+            value = value.clamp(-self.clip, self.clip)
+        value = value.unflatten(-1, (-1, self.value_dim))
+        if self.v_norm is not None:
+            value = self.v_norm(value)
+        if self.value_scale != 1.0:
+            value = value * self.value_scale
+        return self._heads(projected, self.k_norm, rotation), value
 
     def _heads(self, projected: Tensor, norm: nn.Module | None, rotation: Rotation | None) -> Tensor:
         """[T, num_heads * head_dim] -> [T, num_heads, head_dim], normed, clipped and rotated."""
@@ -191,13 +208,14 @@ class PackedAttention:
         self._batches = [(batch, Visibility(batch.length, 0, device)) for batch in batches]
         self._restore = restoring_order(groups, device)
         self._selections = Selections[list[Tensor | None]]()
+        self._kept = KeptKeys()
 
     def __call__(  # noqa: PLR0913 - one keyword per feature of attention
         self,
         layer: int,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
         *,
         scale: float,
         window: int | None = None,
@@ -206,8 +224,10 @@ class PackedAttention:
         sinks: Tensor | None = None,
         alibi: Tensor | None = None,
         selected: bool = False,
+        keep: bool = False,
     ) -> Tensor:
         """See `AttentionBackend`; every feature is supported. Returns [T, num_heads, value_dim]."""
+        key, value = self._kept.take(layer, key, value, keep=keep)
         options = AttentionOptions(scale, window, chunk, softcap, sinks, alibi)
         chosen = self._selections.of(layer) if selected else [None] * len(self._batches)
         outputs = []

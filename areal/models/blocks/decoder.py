@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from areal.api import ModelError
 from areal.models.blocks.packed_backend import PackedBackend
 from areal.models.blocks.rotary import shortest_limit
+from areal.models.blocks.shared_keys import connect
 from areal.models.saving import save_pretrained
 from areal.models.wrapping import check_text, refused_tokens
 
@@ -86,6 +87,7 @@ class DecoderModel(nn.Module):
         self.rotaries = _per_layer(rotary, len(self.layers))
         _check_rotated(self.layers, self.rotaries)
         _check_selections(self.layers)
+        connect(self.layers)
         self.embedding_multiplier = embedding_multiplier
         self.logit_multiplier = logit_multiplier
         self.logit_softcap = logit_softcap

@@ -61,7 +61,7 @@ class _TrainingBackend:
         self._attention = attention
         self._make_states = make_states
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, **options: Any) -> Tensor:
         """See `AttentionBackend`; every feature is supported."""
         return self._attention(layer, query, key, value, **options)
 

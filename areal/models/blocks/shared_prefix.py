@@ -26,6 +26,7 @@ from areal.models.blocks.padded_attention import (
     restoring_order,
 )
 from areal.models.blocks.selection import Selections, choose
+from areal.models.blocks.shared_keys import KeptKeys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,13 +93,14 @@ class SharedPrefixAttention:
         self._batches = [_make_batch(group, starts, self._num_tokens - starts[-1], device) for group in groups]
         self._restore = restoring_order([[span[:2] for span in group] for group in groups], device) if groups else None
         self._selections = Selections[list[Tensor | None]]()
+        self._kept = KeptKeys()
 
     def __call__(  # noqa: PLR0913 - one keyword per feature of attention
         self,
         layer: int,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
         *,
         scale: float,
         window: int | None = None,
@@ -107,8 +109,10 @@ class SharedPrefixAttention:
         sinks: Tensor | None = None,
         alibi: Tensor | None = None,
         selected: bool = False,
+        keep: bool = False,
     ) -> Tensor:
         """See `AttentionBackend`; every feature is supported. Returns [T, num_heads, value_dim]."""
+        key, value = self._kept.take(layer, key, value, keep=keep)
         self._check(query)
         options = AttentionOptions(scale, window, chunk, softcap, sinks, alibi, selected)
         chosen = self._selections.of(layer) if selected else [None] * len(self._batches)

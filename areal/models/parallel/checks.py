@@ -13,6 +13,7 @@ from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
 from areal.models.blocks.moe import Experts
 from areal.models.blocks.rg_lru import RGLRU
+from areal.models.blocks.shared_keys import shares_keys
 from areal.models.blocks.short_convolution import ShortConvolution
 from areal.models.parallel.tensor import DIMENSION, VOCABULARY_MODULES, number_of_key_value_heads, splits_of
 
@@ -30,7 +31,7 @@ def check_model(model: nn.Module, dims: ParallelDims, table: Mapping[str, Shard]
     problems: list[str] = []
     num_mixtures = 0
     for name, module in model.named_modules():
-        if isinstance(module, SelfAttention):
+        if isinstance(module, SelfAttention) and not module.shares_keys:
             problems += _attention_problems(name, module, dims)
         elif isinstance(module, LatentAttention):
             heads = module.kv_b_proj.out_features // (module.nope_dim + module.value_dim)
@@ -43,6 +44,11 @@ def check_model(model: nn.Module, dims: ParallelDims, table: Mapping[str, Shard]
             num_mixtures += 1
             problems += _expert_problems(name, module, dims)
         problems += _split_problems(name, module, dims, table)
+    if shares_keys(model) and max(dims.tp, dims.cp, dims.pp) > 1:
+        problems.append(
+            f"tp={dims.tp} cp={dims.cp} pp={dims.pp}: layers attend to the keys and values of earlier ones, which is "
+            f"not implemented for split layers; expected 1 for all three"
+        )
     if dims.ep > 1 and not num_mixtures:
         problems.append(f"ep={dims.ep}: the model has no experts")
     if problems:

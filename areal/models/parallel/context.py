@@ -61,8 +61,8 @@ class ParallelBackend:
         self,
         layer: int,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
         *,
         sinks: Tensor | None = None,
         alibi: Tensor | None = None,
@@ -73,8 +73,20 @@ class ParallelBackend:
         return attended
 
     def _attend_whole(
-        self, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, alibi: Tensor | None, **options: Any
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        sinks: Tensor | None,
+        alibi: Tensor | None,
+        **options: Any,
     ) -> Tensor:
+        if key is None or value is None:  # those of an earlier layer, which the inner backend has as they were traded
+            assert self._group.size() == 1, "models that share keys between layers are not split"
+            attended = self._inner(
+                options.pop("layer"), query[: self._num_tokens], None, None, sinks=sinks, alibi=alibi, **options
+            )
+            return self._back(attended, query.shape[0] - self._num_tokens)
         size, heads = self._group.size(), query.shape[1]
         if alibi is not None:
             alibi = alibi[self._head_rank * heads :][:heads]  # layers know the slopes of all heads

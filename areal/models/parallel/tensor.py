@@ -267,6 +267,7 @@ def _split_heads(attention: nn.Module, group: ProcessGroup) -> None:
 
 def number_of_key_value_heads(attention: SelfAttention) -> int:
     """Return the number for the whole layer."""
+    assert attention.k_proj is not None, "models that share keys between layers are not split"
     return attention.k_proj.out_features // attention.head_dim
 
 
@@ -276,7 +277,7 @@ def _whole_key_values(attention: nn.Module, size: int) -> tuple[nn.Linear, ...]:
     if isinstance(attention, ShortConvolution):
         return (attention.in_proj,)
     if isinstance(attention, SelfAttention) and number_of_key_value_heads(attention) < size:
-        return attention.k_proj, attention.v_proj
+        return tuple(part for part in (attention.k_proj, attention.v_proj) if part is not None)
     return ()
 
 

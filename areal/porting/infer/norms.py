@@ -117,9 +117,9 @@ def _may_be_plain(pair: _Pair) -> bool:
     lengthens each vector, so the output lies on the line through the input, or through the centred input.
 
     Necessary for `_identified`, with its tolerances: where no parameter is the scale, its fit has a slope within MATCH
-    of 1 and an intercept within MATCH of 0, and is off by at most LOCAL of the largest value. So the output is that close
-    to the normalised input, of which no value is larger than the root of their number. Most activations are farther
-    off in every vector, and are spared the search for an epsilon: 250 fits.
+    of 1 and an intercept within MATCH of 0, and is off by at most LOCAL of the largest value. So the output is close to
+    the normalised input, of which no value is larger than the root of their number. Most activations are farther off
+    in every vector, and are spared the search for an epsilon: 250 fits.
     """
     given, found = pair.input, pair.output
     root = given.shape[-1] ** 0.5

@@ -142,12 +142,24 @@ def test_a_proportional_entry_without_a_part_is_not_given_that_of_the_default():
     """transformers turns all of a head then, and the default entry of LFM3 half of it."""
     half = {"rope_type": "proportional", "rope_theta": 500.0, PARTIAL: 0.5}
     options = {"layer_type": "full_attention", "default": half}
-    for kind in ("proportional", "default"):
-        said = {"full_attention": {"rope_type": kind, "rope_theta": 7.0}}
-        with pytest.raises(ModelError, match=r"full_attention\.partial_rotary_factor is None, supported is"):
-            take_rotary(fields_of(rope_parameters=said), **options)
-        said["full_attention"][PARTIAL] = 1.0
-        assert take_rotary(fields_of(rope_parameters=said), **options).theta == 7.0
+    said = {"full_attention": {"rope_type": "proportional", "rope_theta": 7.0}}
+    with pytest.raises(ModelError, match=r"full_attention\.partial_rotary_factor is None, supported is"):
+        take_rotary(fields_of(rope_parameters=said), **options)
+    said["full_attention"][PARTIAL] = 1.0
+    assert take_rotary(fields_of(rope_parameters=said), **options).theta == 7.0
+
+
+def test_a_part_of_a_proportional_default_is_none_of_other_types_and_has_to_be_said():
+    default = {"rope_type": "proportional", "rope_theta": 9.0, PARTIAL: 0.25}
+    options = {"layer_type": "full_attention", "default": default}
+    assert take_rotary(fields_of(), **options).parameters == {PARTIAL: 0.25}
+    assert take_rotary(fields_of(rope_parameters=LAYERED), **options).partial_factor == 1.0
+    silent = {"full_attention": {"rope_type": "proportional", "rope_theta": 9.0}}
+    with pytest.raises(ModelError, match="partial_rotary_factor is None, supported is"):
+        take_rotary(fields_of(rope_parameters=silent), **options)
+    partial = {"full_attention": {**LAYERED["full_attention"], PARTIAL: 0.25}}
+    with pytest.raises(ModelError, match=r"partial_rotary_factor is 0\.25, supported is 1\.0"):
+        take_rotary(fields_of(rope_parameters=partial), **options)
 
 
 def test_an_entry_that_nobody_reads_is_refused():

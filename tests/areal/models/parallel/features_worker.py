@@ -70,6 +70,7 @@ def architecture(*layers, **changes):
 
 
 EACH_HEAD = {"query_norm": LAYER_NORM, "key_norm": LAYER_NORM, "norm_scope": "each_head"}
+VALUES = {"value_dim": 8, "keys_as_values": True, "key_norm": RMS, "value_norm": GEMMA}
 FULL = {"query_norm": RMS, "key_norm": RMS, "norm_scope": "full"}
 ARCHITECTURES = {
     "sinks, windows, biases, gates": architecture(
@@ -105,6 +106,10 @@ ARCHITECTURES = {
         layer("post", RMS, replace(HEADS, value_scale=0.7, gate="elementwise", gate_bias=True), PLAIN, rotary=1),
         layer("pre", RMS, replace(HEADS, gate="headwise", gate_function="softplus", gate_bias=True), PLAIN, rotary=0),
         rotaries=(ROTARY, RotarySpec(dim=0, theta=1.0, query_growth=0.4, growth_length=3, growth_shift=1)),
+    ),
+    "keys as values, norms of values": architecture(
+        layer("pre", RMS, replace(HEADS, **VALUES), BIASED, rotary=0, window=5),
+        layer("pre", RMS, replace(HEADS, **VALUES, num_kv_heads=1), BIASED, rotary=0),
     ),
     "mixtures whose inputs are weighted": architecture(
         layer("pre", RMS, HEADS, replace(MIXTURE, experts=UNBIASED, weigh_inputs=True), rotary=0)

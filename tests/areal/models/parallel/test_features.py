@@ -18,6 +18,7 @@ def test_every_block_is_split_by_the_generated_table_without_changing_a_number()
         "sinks, windows, biases, gates", "norms over all heads and of each", "vocabulary that does not divide",
         "shared head, linear biases, head transform", "mixtures with biases, latent attention",
         "norms before last matrices, gates with biases, growth", "mixtures whose inputs are weighted",
+        "keys as values, norms of values",
     }  # fmt: skip
     assert sum("ep=2" in result["case"] for result in results) == 6
-    assert sum("lora" in result["case"] for result in results) == 9
+    assert sum("lora" in result["case"] for result in results) == 10
