@@ -35,6 +35,8 @@ GATES: Final[tuple[Literal["silu", "sigmoid"], ...]] = ("silu", "sigmoid")
 ROLES: Final = ("gate", "rate", "decay")
 RANKED: Final = ("decay", "gate")
 """Of these, those that may be products of two matrices."""
+FEW: Final = 4
+"""First tokens, which most wrong hypotheses contradict: the second is the first with a state to decay and correct."""
 KNOWN_EPSILONS: Final = (1e-5, 1e-6, 1e-8, 1e-12)
 EPSILON_TOLERANCE: Final = 0.02
 """Relative; what is measured of an epsilon in float32."""
@@ -169,7 +171,12 @@ def fitting(parts: MixerParts, filters: Filtered, heads: _Heads, rest: _Rest) ->
         if not any(_is_multiple(alone * ACTIVATIONS[form](gates[:, :1]), target[:, :1]) for form in GATES):
             continue
         decays = decays_of(parts, heads, rest.decay.values)
+        few = {part: values[:, :FEW] for part, values in split.items()}
         for (floor, decay), max_rate in itertools.product(decays, (1.0, 2.0)):
+            # What the first tokens already contradict needs no recurrence over all of them: none reads a later one.
+            begun = scan(few, decay[:, :FEW], rate[:, :FEW] * max_rate, heads) * heads.weight.double()
+            if not any(_may_be_multiple(begun * ACTIVATIONS[form](gates[:, :FEW]), target) for form in GATES):
+                continue
             given = scan(split, decay, rate * max_rate, heads)
             eps, gate = _normed(given, gates, heads.weight.double(), target, parts)
             if gate is not None:
@@ -232,6 +239,14 @@ def _factor(values: Tensor, target: Tensor) -> Tensor:
 
 def _is_multiple(values: Tensor, target: Tensor) -> bool:
     return error((values * _factor(values, target)).float(), target.float()) <= 10 * LOCAL
+
+
+def _may_be_multiple(begun: Tensor, target: Tensor) -> bool:
+    """Return whether `_is_multiple` may hold of values that begin so: each vector has a factor of its own, so what the
+    first ones are off by is not more beside others. Rounding to float32 is left to it."""
+    first = target[:, : begun.shape[1]]
+    off = float((begun * _factor(begun, first) - first).abs().max())
+    return off <= 11 * LOCAL * float(target.abs().max())
 
 
 def activations_of(parts: MixerParts) -> Sequence[str]:
