@@ -19,4 +19,6 @@ def test_an_outline_has_the_names_and_shapes_of_a_model_and_no_memory() -> None:
 def test_tensors_with_memory_are_drawn_all_the_same() -> None:
     with outlined():
         drawn = torch.empty(64, device="cpu").normal_()
+        matrix = nn.init.kaiming_uniform_(torch.empty(8, 64, device="cpu"))
     assert drawn.std() > 0.1
+    assert matrix.std() > 0.01
