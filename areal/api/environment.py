@@ -80,7 +80,11 @@ class AssistantTurn:
 
 @runtime_checkable
 class Environment(Protocol):
-    """One instance serves one episode at a time: reset, step, step, ..., close."""
+    """One instance serves one episode at a time: reset, step, step, ..., close.
+
+    One whose class has `resets_fully = True` promises that after `reset` nothing is left of an earlier episode, ended
+    or not: with `host.reuse` it serves several, without a close in between.
+    """
 
     async def reset(self, row: Mapping[str, Any], seed: int) -> TurnObservation:
         """Begin an episode on a dataset row. Equal rows and seeds give equal observations, to the byte.

@@ -3,11 +3,12 @@
 It runs as a plain script (`python -P _child.py`) and talks over its standard input and output, in frames of a 4-byte
 little-endian length and JSON in UTF-8:
 
-    in    {"op": "load", "name", "options", "sys_path", "foreign", "memory_limit_mb"}, then any number of
+    in    {"op": "load", "name", "options", "sys_path", "foreign", "memory_limit_mb", "reuse"}, then any number of
           {"op": "reset", "row", "seed"}, {"op": "step", "answer"}, {"op": "close"}
     out   one {"ok": value} or {"error": text, "usage": bool} per frame, in order
 
-"reset" creates an environment first where there is none. What the environment prints goes to standard error.
+"reset" creates an environment first where there is none; with "reuse" it has to say that it resets fully. What the
+environment prints goes to standard error.
 
 Two processes, in a session of their own: the first is a guard that runs no code of users and can therefore always act.
 When its standard input is closed, it kills all that runs below it, also what moved to a session of its own.
@@ -106,10 +107,11 @@ async def _answer_all(reader: BinaryIO, writer: BinaryIO) -> None:
 
     factory: Any = None
     environment: Any = None
+    reuse = False
     while (frame := await asyncio.to_thread(_read, reader)) is not None:
         try:
             if frame["op"] == "load":
-                factory = _load(frame)
+                factory, reuse = _load(frame), frame["reuse"]
                 answer: Any = None
             elif frame["op"] == "close":
                 ending, environment = environment, None
@@ -120,7 +122,7 @@ async def _answer_all(reader: BinaryIO, writer: BinaryIO) -> None:
                 from areal.environment import wire
 
                 if frame["op"] == "reset":
-                    environment = factory.create() if environment is None else environment
+                    environment = _created(factory, reuse=reuse) if environment is None else environment
                     found = wire.checked_observation(await environment.reset(frame["row"], frame["seed"]))
                     answer = wire.observation_to_plain(found)
                 else:
@@ -131,6 +133,19 @@ async def _answer_all(reader: BinaryIO, writer: BinaryIO) -> None:
             usage = getattr(error, "exit_code", 0) == 2
             message = {"error": f"{type(error).__name__}: {error}", "usage": usage}
         _write(writer, message)
+
+
+def _created(factory: Any, *, reuse: bool) -> Any:
+    """Return a new environment. Raises ConfigError for one that shall serve again and does not say that it can."""
+    from areal.api import ConfigError
+
+    made = factory.create()
+    if reuse and getattr(made, "resets_fully", False) is not True:
+        raise ConfigError(
+            f"host.reuse is set, but {type(made).__name__} does not say that it resets fully",
+            fix="leave out host.reuse, or set resets_fully = True where it is true",
+        )
+    return made
 
 
 def _load(frame: dict[str, Any]) -> Any:

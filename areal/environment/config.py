@@ -38,6 +38,10 @@ class HostConfig(Config):
     """kind subprocess: address space of each process in megabytes; 0 for no limit."""
     pass_variables: tuple[str, ...] = ()
     """kind subprocess: environment variables that are passed on beside PATH, LANG, LC_ALL and TZ."""
+    reuse: bool = False
+    """kind subprocess: let an environment serve one episode after the other, for one that is expensive to make. It has
+    to say that it resets fully (`resets_fully`, see `areal.api.Environment`). `close` is not called: its process ends
+    with all it started."""
     url: str = ""
     """kind http: address of the server, http://host:port or https://...; one that is not loopback needs a key."""
     key_variable: str = ""
@@ -53,7 +57,12 @@ class HostConfig(Config):
         check_ranges(self, "host.")
         if self.kind not in {"process", "subprocess", "http"}:
             raise ConfigError(f"host.kind is {self.kind!r}, expected process, subprocess or http")
-        for name, kind in (("python", "subprocess"), ("url", "http"), ("key_variable", "http")):
+        for name, kind in (
+            ("python", "subprocess"),
+            ("reuse", "subprocess"),
+            ("url", "http"),
+            ("key_variable", "http"),
+        ):
             if getattr(self, name) and self.kind != kind:
                 raise ConfigError(f"host.{name} has no effect with kind {self.kind!r}; it belongs to {kind}")
         if self.kind == "http":

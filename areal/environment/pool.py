@@ -224,6 +224,9 @@ class _InSubprocesses:
 
     async def release(self, environment: Environment, *, broken: bool) -> bool:
         assert isinstance(environment, EnvironmentProcess)
+        if not broken and self._config.reuse:
+            self._idle.append(environment)
+            return True
         if not broken:
             try:
                 async with asyncio.timeout(self._config.close_seconds):

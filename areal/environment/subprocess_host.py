@@ -101,6 +101,7 @@ class EnvironmentProcess:
                     "sys_path": _code_paths(foreign=bool(config.python)),
                     "foreign": bool(config.python),
                     "memory_limit_mb": config.memory_limit_mb,
+                    "reuse": config.reuse,
                 }
             )
         except BaseException:

@@ -62,6 +62,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--python", default="", metavar="FILE", help="interpreter of host subprocess (default: ours)")
     parser.add_argument(
+        "--reuse", action="store_true", help="host subprocess: one environment for several episodes, if it resets fully"
+    )
+    parser.add_argument(
         "--key-variable", default="", metavar="NAME", help="environment variable with the key of a server"
     )
     checking = parser.add_argument_group("check")
@@ -128,7 +131,7 @@ def check(arguments: argparse.Namespace) -> Report:
     from areal.environment.config import host_config
 
     host: dict[str, Any] = {"kind": arguments.host or "process"}
-    host |= {name: value for name in ("python", "url", "key_variable") if (value := getattr(arguments, name))}
+    host |= {name: value for name in ("python", "reuse", "url", "key_variable") if (value := getattr(arguments, name))}
     options, row = _mapping("--options", arguments.options), _mapping("--row", arguments.row or "{}")
     answers = [_turn(text) for text in arguments.answer or DEFAULT_ANSWERS]
     results = asyncio.run(
@@ -161,7 +164,7 @@ def serve(arguments: argparse.Namespace) -> Report:
         raise UsageError("a server runs environments itself: process or subprocess", where="--host")
     given = {name: value for name in _ONLY["serve"] if (value := getattr(arguments, name)) is not None}
     limits = {name: given[name] for name in ("max_environments", "reset_seconds", "step_seconds") if name in given}
-    host = HostConfig(kind=arguments.host or "subprocess", python=arguments.python, **limits)
+    host = HostConfig(kind=arguments.host or "subprocess", python=arguments.python, reuse=arguments.reuse, **limits)
     names = {"host": "address", "port": "port", "lease_seconds": "lease_seconds"}
     listening = {field: given[name] for field, name in names.items() if name in given}
     key = os.environ.get(arguments.key_variable, "")

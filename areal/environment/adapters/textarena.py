@@ -38,6 +38,7 @@ class TextArenaEnvironments:
 class TextArenaEpisode:
     """One game."""
 
+    resets_fully: ClassVar[bool] = True
     _playing: ClassVar[TextArenaEpisode | None] = None
     """The game that owns the process's random generator."""
 

@@ -322,3 +322,38 @@ def test_a_process_finds_modules_where_the_trainer_does(tmp_path):
     )  # fmt: skip
 
     assert Path(done.stdout.strip()) == tmp_path / "areal" / "__init__.py"
+
+
+@pytest.mark.parametrize(("reuse", "seen"), [(True, ["made 1"] * 3), (False, ["made 1", "made 2", "made 3"])])
+def test_an_environment_that_resets_fully_may_serve_several_episodes_ended_or_not(reuse, seen):
+    pool = EnvironmentPool("worlds:Lasting", {}, HostConfig(kind="subprocess", reuse=reuse, max_environments=1))
+
+    async def episode(*answers):
+        async with pool.episode() as environment:
+            first = await environment.reset({}, 0)
+            totals = [(await environment.step(AssistantTurn(text=answer))).info["total"] for answer in answers]
+            return first.messages[0]["content"], totals
+
+    async def episodes():
+        return [await episode("1"), await episode("1", "1"), await episode("1", "2")]
+
+    played = asyncio.run(episodes())
+
+    assert [first for first, _ in played] == seen
+    assert [totals for _, totals in played] == [[1], [1, 2], [1, 3]]
+
+
+def test_an_environment_that_does_not_say_so_is_not_reused():
+    with pytest.raises(ConfigError, match="CounterEpisode does not say that it resets fully"):
+        play("worlds:Lasting", {"says": False}, kind="subprocess", reuse=True)
+    with pytest.raises(ConfigError, match="belongs to subprocess"):
+        HostConfig(reuse=True)
+
+
+def test_the_check_finds_an_environment_that_only_says_that_it_resets_fully():
+    found = checked("worlds:Lasting", {"forgetful": True}, kind="subprocess", reuse=True)
+
+    assert not found["equal_seeds"][0]
+    assert {
+        name for name, (ok, _) in checked("worlds:Lasting", kind="subprocess", reuse=True).items() if not ok
+    } == set()

@@ -65,6 +65,30 @@ class AdderEpisode(CounterEpisode):
         return await super().step(AssistantTurn(text=numbers[0] if numbers else "nothing"))
 
 
+class Lasting:
+    """Counters that say they reset fully, of which `forgetful` ones do not; the first observation says how many there
+    were."""
+
+    num_made = 0
+
+    def __init__(self, forgetful=False, says=True):
+        self.forgetful, self.says = forgetful, says
+
+    def create(self):
+        type(self).num_made += 1
+        return (LastingEpisode if self.says else CounterEpisode)(3 + self.forgetful * 97)
+
+
+class LastingEpisode(CounterEpisode):
+    resets_fully = True
+
+    async def reset(self, row, seed):
+        before = self.total
+        await super().reset(row, seed)
+        self.total = before if self.goal == 100 else 0
+        return said(f"made {Lasting.num_made}")
+
+
 class Misbehaving:
     """Does `what` in the method `where`."""
 
