@@ -212,6 +212,30 @@ def _travelling(config: PPOConfig, shape: ModelShape) -> Iterator[MemoryItem]:
     )
 
 
+def _kept(config: PPOConfig, shape: ModelShape) -> Iterator[MemoryItem]:
+    """Yield the versions that workers of servers keep, where this run starts them and so knows how many there are."""
+    if not config.weights.deltas or config.adapters_travel_alone or config.servers.are_given:
+        return
+    split = (config.vllm if config.rollout.engine == "vllm" else config.sglang).tensor_parallel_size
+    workers, width = config.servers.num_servers * split, DTYPE_BYTES[config.servers.dtype]
+    yield MemoryItem(
+        name="versions kept by servers",
+        num_bytes=workers * shape.num_parameters * width,
+        formula=f"{workers} workers x {shape.num_parameters} x {width} bytes of host memory (weights.deltas)",
+    )
+
+
+def _asleep(config: PPOConfig, learner: list[MemoryItem]) -> Iterator[MemoryItem]:
+    """Yield what of the learner is in host memory while servers have the device. learner: what it holds."""
+    moved = [item.num_bytes for item in learner if item.name.endswith(("weights", "optimizer"))]
+    if config.servers.sleep_learner:
+        yield MemoryItem(
+            name="learner asleep",
+            num_bytes=sum(moved),
+            formula="weights, masters and moments of the learner in host memory (servers.sleep_learner)",
+        )
+
+
 def _teachers(config: PPOConfig) -> Iterator[MemoryItem]:
     """Yield the weights of teachers that are loaded here."""
     teachers = {} if config.distillation is None else config.distillation.teachers
@@ -234,7 +258,8 @@ def _rollout_items(config: PPOConfig, shape: ModelShape) -> list[MemoryItem]:
     items += _teachers(config)
     if config.rollout.engine != "embedded":
         # Weights and cache of servers are in processes and on devices of their own.
-        return [*items, *_travelling(config, shape)]
+        learner = [*_trained("actor", config.actor, shape), *items]
+        return [*items, *_travelling(config, shape), *_kept(config, shape), *_asleep(config, learner)]
     engine_dtype = concrete_dtype(config.actor) if config.engine.dtype == "auto" else config.engine.dtype
     items.append(_weights("engine weights", shape, engine_dtype))
     length = min(config.engine.max_seq_len, shape.max_position_embeddings or config.engine.max_seq_len)

@@ -283,4 +283,11 @@ def test_of_adapters_that_travel_alone_the_base_is_held_once(good):
     assert alone["weights on their way"] < whole["weights on their way"]
     _, merged = held("actor.lora.rank=2", "weights.adapters=merged")
     assert "base for servers" not in merged
+    _, kept = held("weights.deltas=true", "servers.num_servers=3", "vllm.tensor_parallel_size=2")
+    assert kept["versions kept by servers"] == 3 * 2 * 2 * count
+    assert "versions kept by servers" not in alone | merged
+    turns = ("servers.sleep_level=1", "rollout.max_head_offpolicyness=0")
+    assert "learner asleep" not in held(*turns)[1]
+    _, asleep = held(*turns, "servers.sleep_learner=true")
+    assert asleep["learner asleep"] == asleep["actor weights"] + asleep["actor optimizer"]
     assert merged["weights on their way"] == whole["weights on their way"]

@@ -19,6 +19,45 @@ pytestmark = pytest.mark.timeout(180)
 TRAINED = "layers.1.mlp"
 
 
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_vllm_itself_reloads_what_changed_and_computes_with_all_of_it(tmp_path, tied):
+    """Its layers are fused and, on CPUs, packed: what is reloaded in part has to be whole afterwards."""
+    if not engines.VLLM_PYTHON.is_file():
+        pytest.skip("no vLLM here: bash scripts/setup_vllm.sh")
+    model = engines.build_model(tie_word_embeddings=tied)
+    settings = engines.ServerEngineConfig(dtype="float32", max_concurrent=16)
+    engine = engines.with_servers(
+        "vllm",
+        engines.vllm_command(tmp_path, model, settings),
+        model,
+        tmp_path,
+        carrier=FileCarrier.in_memory(str(tmp_path), deltas=True),
+        max_concurrent=16,
+    )
+    try:
+        engine.wait_ready()
+        subject = engines.Subject(engine, model, "vllm")
+        for seed, trained in enumerate(
+            ("layers.1.mlp", "q_proj", "embed", "norm", "layers", "nothing", "lm_head", "v_proj")
+        ):
+            generator = torch.Generator().manual_seed(seed)
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    if trained in name:
+                        parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
+            version = subject.publish()
+            assert engine.stats()["skipped_bytes"] > 0, trained
+            responses = subject.generate(*(subject.request(3 + index, new=16, seed=index) for index in range(3)))
+            assert all(set(response.output_versions) == {version} for response in responses)
+            assert all(subject.deviation(response) < 5e-5 for response in responses), trained
+        assert engine.stats()["evictions"] == engine.stats()["weight_failures"] == 0
+    finally:
+        engine.close()
+
+
 class Site:
     """Two addresses of doubles, and an engine that sends them what changed."""
 
