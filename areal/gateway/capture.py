@@ -23,7 +23,6 @@ from areal.gateway.conversation import (
     Conversation,
     Turn,
     digest,
-    extended,
     same_reasoning,
     tools_digest,
     turn_digest,
@@ -72,6 +71,8 @@ class Answer:
     how: Continuation
     reason: str
     has_tools: bool
+    bare: bytes
+    """The same whatever the tools."""
     num_turns: int
     """Of that conversation with the answer."""
     length: int
@@ -160,6 +161,12 @@ class Placement:
     def context(self) -> list[int]:
         """Return the tokens of the prompt."""
         return [*(self.parent.tokens() if self.parent is not None else ()), *self.added]
+
+    def context_bytes(self) -> bytes:
+        """Return the tokens of the prompt as those of an array of C ints, without a Python number for each."""
+        path = self.parent.path() if self.parent is not None else []
+        pieces = [piece.tobytes() for answer in path for piece in (answer.added, answer.output)]
+        return b"".join([*pieces, array("i", self.added).tobytes()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +268,10 @@ class Forest:
         answer_id: str = "",
     ) -> Answer:
         """Store a complete answer. `response` has been checked (`check_response`). answer_id: "" takes a new one."""
+        names, own = place.names.turns, turn_digest(reply)
+        # The beginnings of a conversation that is continued by its messages are known already.
+        known = place.parent if place.how == "message" else None
+        bare = _chain(known.bare, names[known.num_turns :]) if known is not None else _chain(b"", names)
         answer = Answer(
             id=answer_id or secrets.token_hex(12),
             number=len(self.answers),
@@ -275,7 +286,8 @@ class Forest:
             raw=raw,
             closed=closed,
             request=place.request,
-            chain=extended(place.request, reply),
+            chain=digest(place.request, own),
+            bare=digest(bare[-1], own),
             how=place.how,
             reason=place.reason,
             has_tools=place.has_tools,
@@ -289,9 +301,9 @@ class Forest:
             place.parent.children.append(answer)
         self._by_chain.setdefault(answer.chain, []).append(answer)
         self._by_request.setdefault(answer.request, []).append(answer)
+        self._seen_bare.update(bare if known is not None else bare[1:])
         for entry, turn in zip(place.names.chain, (*place.conversation.turns, reply), strict=True):
             self._next.setdefault(entry, turn)
-        self._seen_bare.update(_chain(b"", place.names.turns)[1:])
         if place.parent is None:
             self._first_turns.add(place.names.first)
             if place.difference is not None:

@@ -3,7 +3,7 @@
 Equal are null, "" and absent, a string and one text part, and JSON with other spacing or key order. Ids of items and
 calls, cache marks and signatures are not part of it. Any other change of text makes another conversation.
 
-    name = extended(tools_digest(tools), turn)          # of a conversation of one turn
+    name = digest(tools_digest(tools), turn_digest(turn))     # of a conversation of one turn
 
 Control tokens of the tokenizer in text of a client are taken out: what a tool returns never ends a turn.
 """
@@ -75,12 +75,12 @@ def canonical_json(value: Any) -> str:
 
 def digest(*parts: bytes | str) -> bytes:
     """Return 16 bytes; where one part ends and the next begins makes a difference."""
-    found = blake2b(digest_size=_DIGEST_BYTES)
+    # One call for all parts: most are short, and a request has dozens of digests.
+    pieces: list[bytes] = []
     for part in parts:
         data = part if isinstance(part, bytes) else part.encode(errors="surrogatepass")
-        found.update(len(data).to_bytes(8))
-        found.update(data)
-    return found.digest()
+        pieces += (len(data).to_bytes(8), data)
+    return blake2b(b"".join(pieces), digest_size=_DIGEST_BYTES).digest()
 
 
 def turn_digest(turn: Turn) -> bytes:
@@ -92,11 +92,6 @@ def turn_digest(turn: Turn) -> bytes:
 def tools_digest(tools: Sequence[OfferedTool]) -> bytes:
     """Name what the client offers, in its order."""
     return digest(*(canonical_json(tool.as_schema()) for tool in tools))
-
-
-def extended(chain: bytes, turn: Turn) -> bytes:
-    """Return the name of a conversation with one more turn."""
-    return digest(chain, turn_digest(turn))
 
 
 def same_reasoning(sampled: Turn, echoed: Turn) -> bool:

@@ -43,6 +43,7 @@ _SHOWN_SHAPES: Final[dict[str, tuple[str, ...]]] = {
     "tool, user": ("tool", "user"),
     "system, user": ("system", "user"),
 }
+_PROBE_HISTORY: Final = (Turn("user", "areal-probe-question"),)
 _PROBE_TOOL: Final = OfferedTool("probe", "A probe.", {"type": "object", "properties": {"x": {"type": "string"}}})
 
 
@@ -66,6 +67,8 @@ class Renderer:
             own.chat_template = _frozen(own.chat_template, datetime.date.fromisoformat(template_date))
         self._mark = f"areal-probe-{secrets.token_hex(8)}"
         self._shapes: dict[tuple[str, ...], tuple[Shape, bool]] = {}
+        self._ends: dict[int, tuple[str, str]] = {}
+        """What ends an answer, by the results that follow it, where the offered tools do not matter."""
         self._system_as_user = False
         self._check()
         self.shapes = {name: self.shape(roles) for name, roles in _SHOWN_SHAPES.items()}
@@ -133,8 +136,14 @@ class Renderer:
         kind, needs_tools = self._probed(tuple(turn.role for turn in new))
         if kind == "unbridgeable":
             return None
-        history = (Turn("user", "areal-probe-question"),)
-        return self._bridge(history, new, tuple(tools) if needs_tools else ())[1]
+        results = _num_results(new)
+        offered = tuple(tools) if needs_tools else ()
+        ends = self._ends.get(results) if not offered else None
+        if ends is None:
+            ends = self._answer_ends(_PROBE_HISTORY, results, offered, self._mark)
+            if not offered and len(self._ends) < _SHAPES_KEPT:
+                self._ends[results] = ends
+        return self._bridge(_PROBE_HISTORY, new, offered, self._mark, ends)[1]
 
     # ---- probing
 
@@ -176,12 +185,17 @@ class Renderer:
             ((Turn("system", "areal-probe-system"), *before), (_PROBE_TOOL,)),
             ((*before, called, Turn("tool", "areal-probe-result", name="probe")), (_PROBE_TOOL,)),
         ]
+        results = _num_results(new)
         bridges: list[tuple[bool, str]] = []
         agrees = True
         for history, tools in histories:
             for suffix in ("", " It is 42."):
+                said = f"{self._mark}{suffix}"
                 try:
-                    same, bridge = self._bridge(history, new, tools, suffix)
+                    prompt = self.render(Conversation(tuple(history), tools))
+                    head, bridge = self._bridge(
+                        history, new, tools, said, self._answer_ends(history, results, tools, said)
+                    )
                 except DataError:
                     if len(history) == 1 and not tools:
                         return "unbridgeable", False
@@ -189,7 +203,7 @@ class Renderer:
                 if bridge is None:
                     return "unbridgeable", False
                 bridges.append((bool(tools), bridge))
-                agrees = agrees and same
+                agrees = agrees and head == prompt
         plain = {bridge for with_tools, bridge in bridges if not with_tools}
         tooled = {bridge for with_tools, bridge in bridges if with_tools}
         if len(plain) != 1 or len(tooled) > 1:
@@ -198,25 +212,32 @@ class Renderer:
             agrees = False
         return ("append_only" if agrees else "rewriting"), bool(tooled) and tooled != plain
 
-    def _bridge(
-        self, history: Sequence[Turn], new: Sequence[Turn], tools: tuple[OfferedTool, ...], suffix: str = ""
-    ) -> tuple[bool, str | None]:
-        """Return whether what precedes the answer is what it was generated after, and the bridge; None if the end of
-        the answer depends on what follows.
+    def _answer_ends(
+        self, history: Sequence[Turn], results: int, tools: tuple[OfferedTool, ...], said: str
+    ) -> tuple[str, str]:
+        """Return what ends the answer `said` as the last turn, and the same of one that calls a tool `results` times.
+
+        Some templates refuse results that no call asked for.
         """
-        said = f"{self._mark}{suffix}"
-        results = next((index for index, turn in enumerate(new) if turn.role != "tool"), len(new))
-        plain = Turn("assistant", said)
-        # Some templates refuse results that no call asked for.
-        probe = Turn("assistant", said, calls=tuple(FunctionCall("probe", {"x": "1"}) for _ in range(results)))
-        prompt = self.render(Conversation(tuple(history), tools))
-        close = self._after(Conversation((*history, plain), tools), said)[1]
-        ended = close if not results else self._after(Conversation((*history, probe), tools), said)[1]
-        full = Conversation((*history, probe, *new), tools)
+        close = self._after(Conversation((*history, Turn("assistant", said)), tools), said)[1]
+        if not results:
+            return close, close
+        return close, self._after(Conversation((*history, _probe_answer(said, results)), tools), said)[1]
+
+    def _bridge(
+        self,
+        history: Sequence[Turn],
+        new: Sequence[Turn],
+        tools: tuple[OfferedTool, ...],
+        said: str,
+        ends: tuple[str, str],
+    ) -> tuple[str, str | None]:
+        """Return what precedes the answer, and the bridge; None if the end of the answer depends on what follows."""
+        close, ended = ends
+        results = _num_results(new)
+        full = Conversation((*history, _probe_answer(said, results), *new), tools)
         head, tail = self._after(full, said, add_generation_prompt=True)
-        if not tail.startswith(ended):
-            return False, None
-        return head == prompt, close + tail[len(ended) :]
+        return head, close + tail[len(ended) :] if tail.startswith(ended) else None
 
     def _after(self, conversation: Conversation, said: str, *, add_generation_prompt: bool = False) -> tuple[str, str]:
         text = self.render(conversation, add_generation_prompt=add_generation_prompt)
@@ -248,6 +269,15 @@ class Renderer:
     def serve_from_this_thread(self) -> None:
         """Note that this thread runs the event loop."""
         self._loop_thread = threading.get_ident()
+
+
+def _num_results(new: Sequence[Turn]) -> int:
+    """Return how many results of tools the new turns begin with."""
+    return next((index for index, turn in enumerate(new) if turn.role != "tool"), len(new))
+
+
+def _probe_answer(said: str, results: int) -> Turn:
+    return Turn("assistant", said, calls=tuple(FunctionCall("probe", {"x": "1"}) for _ in range(results)))
 
 
 def _frozen(template: Any, day: datetime.date) -> Any:

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import math
 import secrets
-from array import array
 from collections import Counter
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -371,7 +370,7 @@ class Session:
 
     async def _responses(self, place: Placement, gconfig: GenerationConfig, n: int) -> list[ModelResponse]:
         context = place.context()
-        name = digest(array("i", context).tobytes())
+        name = digest(place.context_bytes())
         tasks = []
         for _ in range(n):
             # Which of several requests comes first does not matter for equal prompts, and for nothing else it counts.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from array import array
 
 import pytest
 import templates
 from serving import CALL, TOOLS, assert_exact, renderer_of, run, serving, user
 
 from areal.api import NO_VERSION, GenerationConfig, StopReason
-from areal.gateway.conversation import Conversation, FunctionCall, Turn
+from areal.gateway.conversation import Conversation, FunctionCall, Turn, digest
 
 ALL = {name: text for name, text in vars(templates).items() if name.isupper() and not name.startswith("_")}
 
@@ -398,3 +399,17 @@ def test_parallel_requests_of_one_session_have_the_seeds_of_their_prompts():
             return {tuple(request.input_ids): request.metadata["seed_key"] for request in served.engine.requests}
 
     assert run(keys(["one", "two", "three"])) == run(keys(["three", "one", "two"]))
+
+
+def test_seeds_depend_on_the_tokens_of_a_prompt_and_on_nothing_else():
+    async def talk():
+        async with serving(lambda prompt: "3" if "<|tool|>" in prompt else CALL) as served:
+            messages = await served.say([user("1 + 2?")], tools=TOOLS)
+            messages = await served.say([*messages, tool(messages[-1], "3")], tools=TOOLS)
+            await served.say([*messages, user("Sure?")], tools=TOOLS)
+            await served.say([user("1 + 2?")], tools=TOOLS)
+            keys = [request.metadata["seed_key"] for request in served.engine.requests]
+            names = [digest(array("i", request.input_ids).tobytes()).hex() for request in served.engine.requests]
+            assert keys == [f"{name}-{earlier}" for name, earlier in zip(names, (0, 0, 0, 1), strict=True)]
+
+    run(talk())
