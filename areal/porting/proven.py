@@ -15,6 +15,7 @@ PROVEN: Final = (
     "axk1",
     "bailing_hybrid",
     "bamba",
+    "beam",
     "biogpt",
     "bitnet",
     "bloom",

@@ -149,7 +149,7 @@ def norm(spec: NormSpec, shape: int | tuple[int, ...]) -> RMSNorm | LayerNorm:
 def rotary(spec: RotarySpec) -> Rotary | QueryGrowth:
     """Return a table of rotations, or what only lets queries grow."""
     if not spec.dim:
-        return QueryGrowth(spec.query_growth, spec.growth_length, spec.growth_shift)
+        return QueryGrowth(spec.query_growth, spec.growth_length, spec.growth_shift, growth_power=spec.growth_power)
     return Rotary(
         RotaryArgs(theta=spec.theta, rotary_type=spec.type, parameters=dict(spec.parameters)),
         spec.dim,
@@ -157,6 +157,7 @@ def rotary(spec: RotarySpec) -> Rotary | QueryGrowth:
         query_growth=spec.query_growth,
         growth_length=spec.growth_length,
         growth_shift=spec.growth_shift,
+        growth_power=spec.growth_power,
     )
 
 
@@ -375,6 +376,7 @@ def block(spec: LayerSpec, hidden_size: int, layer: int) -> nn.Module:
         mlp=None if spec.feed_forward is None else feed_forward(spec.feed_forward, hidden_size),
         **multipliers,
         **({"output_scale": True} if spec.output_scale else {}),
+        **({"first_sum": 2 * layer + 2} if spec.counted_sums else {}),
         **children,
         **beside_keywords(spec, hidden_size, layer),
     )

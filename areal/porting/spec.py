@@ -42,6 +42,8 @@ class RotarySpec:
     """None where queries do not grow."""
     growth_shift: int = 0
     """Added to the position, for this alone: 1 in Llama 4. A table of 0 dimensions lets queries grow, and no more."""
+    growth_power: bool = False
+    """Queries are multiplied by (1 + (position + growth_shift) / growth_length) ** query_growth instead (Beam)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -481,6 +483,9 @@ class LayerSpec:
     output_scale: bool = False
     """Whether what a "sandwich" block gives is multiplied by a stored number, which is not trained. Canonical name:
     output_scale [1]."""
+    counted_sums: bool = False
+    """Whether the sums of a "sandwich" block are weighted by how many there were, those of layer n being number 2 n + 2
+    and 2 n + 3: see `areal.models.blocks.block` (Beam)."""
     rotary: int | None = None
     """Index into `ArchitectureSpec.rotaries`; None: no rotation in this layer."""
     window: int | None = None

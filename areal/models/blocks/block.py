@@ -6,6 +6,7 @@ branch adds to the residual stream.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -126,7 +127,9 @@ class PostNormBlock(nn.Module):
 
 class SandwichBlock(nn.Module):
     """x + norm(attention(norm(x))), then x + norm(mlp(norm(x))) (Gemma 2), times a number that is stored beside the
-    weights and not trained, where there is an output_scale [1] (Gemma 4)."""
+    weights and not trained, where there is an output_scale [1] (Gemma 4). Where sums are counted, sum k of the model
+    is sqrt((k - 1) / k) of the stream and sqrt(1 / k) of the branch, so that no depth makes the stream longer
+    (Beam)."""
 
     output_scale: Tensor | None
 
@@ -141,7 +144,9 @@ class SandwichBlock(nn.Module):
         post_feedforward_layernorm: nn.Module,
         residual_multiplier: float = 1.0,
         output_scale: bool = False,
+        first_sum: int | None = None,
     ) -> None:
+        """first_sum: the k of the sum behind attention, that of the other one is k + 1; None: sums are not counted."""
         super().__init__()
         self.input_layernorm = input_layernorm
         self.self_attn = self_attn
@@ -151,14 +156,22 @@ class SandwichBlock(nn.Module):
         self.post_feedforward_layernorm = post_feedforward_layernorm
         self.residual_multiplier = residual_multiplier
         self.register_buffer("output_scale", torch.ones(1) if output_scale else None)
+        self.first_sum = first_sum
 
     def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]."""
         attended = self.self_attn(self.input_layernorm(hidden), rotation, attention)
-        hidden = _add(hidden, self.post_attention_layernorm(attended), self.residual_multiplier)
+        hidden = self._sum(hidden, self.post_attention_layernorm(attended), 0)
         fed = self.mlp(self.pre_feedforward_layernorm(hidden))
-        hidden = _add(hidden, self.post_feedforward_layernorm(fed), self.residual_multiplier)
+        hidden = self._sum(hidden, self.post_feedforward_layernorm(fed), 1)
         return hidden if self.output_scale is None else hidden * self.output_scale.to(hidden.dtype)
+
+    def _sum(self, hidden: Tensor, branch: Tensor, number: int) -> Tensor:
+        branch = _times(branch, self.residual_multiplier)
+        if self.first_sum is None:
+            return hidden + branch
+        count = self.first_sum + number
+        return branch * (1 / math.sqrt(count)) + hidden * math.sqrt((count - 1) / count)
 
 
 class ParallelBlock(nn.Module):

@@ -52,16 +52,18 @@ class Rotation(NamedTuple):
 
 class QueryGrowth:
     """Queries that grow with the position, in layers that rotate nothing: times 1 + factor * log(1 + floor((position +
-    shift) / length)), so that attention stays sharp over long documents (Llama 4, Ministral 3)."""
+    shift) / length)), so that attention stays sharp over long documents (Llama 4, Ministral 3); as a power, times
+    (1 + (position + shift) / length) ** factor (Beam)."""
 
     dim: Final = 0
     length_limit: Final = None
 
-    def __init__(self, factor: float, length: int | None, shift: int = 0) -> None:
+    def __init__(self, factor: float, length: int | None, growth_shift: int = 0, *, growth_power: bool = False) -> None:
         """Take 0 as a factor that changes nothing. Raises ModelError for a length below 1 beside another factor."""
         if factor and (length is None or length < 1):
             raise ModelError(f"queries grow every {length} positions, expected a number of at least 1")
-        self._factor, self._length, self._shift = factor, length or 1, shift
+        self._factor, self._length, self._shift = factor, length or 1, growth_shift
+        self._power = growth_power
 
     def __call__(self, positions: Tensor, dtype: torch.dtype, cu_seqlens: Tensor | None = None) -> Rotation:
         """As `Rotary`, of no dimensions."""
@@ -69,9 +71,13 @@ class QueryGrowth:
         return Rotation(none, none, query_scale=self.scale(positions, dtype))
 
     def scale(self, positions: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """Return the factors [T, 1, 1] of positions [T]; None where all are 1."""
+        """Return the factors [T, 1, 1] of positions [T]; None where all are 1. Powers are float32: bfloat16 has no
+        number between 1 and what they are at a hundred positions."""
         if not self._factor:
             return None
+        if self._power:
+            parts = (positions + self._shift).to(torch.float32) / self._length
+            return torch.exp(self._factor * torch.log1p(parts))[:, None, None]
         steps = (positions + self._shift).div(self._length, rounding_mode="floor").to(torch.float32)
         return (1 + self._factor * torch.log(1 + steps)).to(dtype)[:, None, None]
 
@@ -92,16 +98,17 @@ class Rotary:
         query_growth: float = 0.0,
         growth_length: int | None = None,
         growth_shift: int = 0,
+        growth_power: bool = False,
     ) -> None:
         """dim: dimensions to rotate; an odd number is rounded up, as the reference implementations do.
 
-        query_growth, growth_length, growth_shift: see `QueryGrowth`, which raises ModelError. ModelError too for YaRN
-        in an odd number of dimensions: its ramp then has fewer entries than there are frequencies, and what the
-        reference implementation makes of that is an accident.
+        query_growth, growth_length, growth_shift, growth_power: see `QueryGrowth`, which raises ModelError. ModelError
+        too for YaRN in an odd number of dimensions: its ramp then has fewer entries than there are frequencies, and
+        what the reference implementation makes of that is an accident.
         """
         if args.rotary_type == "yarn" and dim % 2:
             raise ModelError(f"rotary type 'yarn' turns {dim} dimensions of a head, expected an even number")
-        self._growth = QueryGrowth(query_growth, growth_length, growth_shift)
+        self._growth = QueryGrowth(query_growth, growth_length, growth_shift, growth_power=growth_power)
         self._args = args
         self._dim = dim
         self._interleaved = interleaved
@@ -168,7 +175,9 @@ def rotate(heads: Tensor, rotation: Rotation | None) -> Tensor:
 
 def scale_query(heads: Tensor, rotation: Rotation | None) -> Tensor:
     """Return the queries [T, num_heads, head_dim] times the factor of their positions, where the rotation has one."""
-    return heads if rotation is None or rotation.query_scale is None else heads * rotation.query_scale
+    if rotation is None or rotation.query_scale is None:
+        return heads
+    return (heads * rotation.query_scale).to(heads.dtype)
 
 
 def shortest_limit(rotaries: Iterable[Rotary | QueryGrowth | None]) -> int | None:

@@ -130,7 +130,7 @@ class Observer:
         right = near or found
         if isinstance(right, tuple):
             spec, parity, tolerance = right
-            if any(rotary.dim < 1 for rotary in spec.rotaries):
+            if any(rotary.dim < 1 and not rotary.query_growth for rotary in spec.rotaries):
                 # Heads so small that nothing is left to rotate say nothing of what is: families refuse them as well.
                 return ConfigOutcome(
                     changes=changes, config=config, kind="refused", detail="a rotation of no dimension"

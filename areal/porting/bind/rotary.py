@@ -135,7 +135,7 @@ def rotary_changes(
     entries: Mapping[str, Any], spec: ArchitectureSpec
 ) -> Iterator[tuple[str | None, str, dict[str, Any]]]:
     """Yield the layer type (None where all are alike), rotary type, and another content of rope_parameters."""
-    dim = min((rotary.dim for rotary in spec.rotaries), default=_DIM)
+    dim = min((rotary.dim for rotary in spec.rotaries if rotary.dim), default=_DIM)
     if not is_layered(entries):
         kept = {name: entries[name] for name in extra_names(entries)}
         for name, changes in _entry_changes(entries, dim):

@@ -106,7 +106,7 @@ _MEANINGLESS_WITHOUT: Final = {
 }
 """Values that mean nothing where there are none of these parts beside them: no slots there."""
 
-_OF_GROWTH: Final = ("query_growth", "growth_length", "growth_shift")
+_OF_GROWTH: Final = ("query_growth", "growth_length", "growth_shift", "growth_power")
 _OF_ROTARIES: Final = ("dim", "interleaved", *_OF_GROWTH)
 """Values of a table of rotations beside what rope_parameters says."""
 GROWTH: Final = "layer.growth"

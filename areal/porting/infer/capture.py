@@ -8,6 +8,7 @@ level of Python spellings (`@`, `matmul`, `einsum`, `baddbmm` are one operation 
 from __future__ import annotations
 
 import contextlib
+import inspect
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -198,9 +199,16 @@ class _Operations(TorchDispatchMode):
                     return
 
 
-def capture(model: nn.Module, name: str, tokens: Tensor) -> Capture:
-    """Run `model` on tokens [B, T] (eval mode, no gradients) up to and including the first call of module `name`."""
-    module = model.get_submodule(name)
+def capture(model: nn.Module, name: str, tokens: Tensor, *, start: int = 0) -> Capture:
+    """Run `model` on tokens [B, T] (eval mode, no gradients) up to and including the first call of module `name`.
+
+    start: position of the first token. Raises UnsupportedError where it is not 0 and `model` takes no positions.
+    """
+    module, options = model.get_submodule(name), call_options(model)
+    if start:
+        if "position_ids" not in inspect.signature(model.forward).parameters:
+            raise UnsupportedError("positions that cannot be given", where=name, detail="forward has no position_ids")
+        options["position_ids"] = (start + torch.arange(tokens.shape[1])).expand(tokens.shape)
     # Products are recognised by the memory of the matrices that they read.
     tensors = (*module.named_parameters(), *module.named_buffers())
     addresses = {tensor.untyped_storage().data_ptr(): key for key, tensor in tensors}
@@ -230,7 +238,7 @@ def capture(model: nn.Module, name: str, tokens: Tensor) -> Capture:
     module.forward = forward
     try:
         with torch.no_grad(), contextlib.suppress(_CapturedError):
-            model(tokens, **call_options(model))
+            model(tokens, **options)
     finally:
         del module.__dict__["forward"]
         if replaced is not None:

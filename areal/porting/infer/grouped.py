@@ -10,7 +10,8 @@ import torch
 from areal.models.blocks.rotary import rotate, scale_query
 from areal.porting import reference
 from areal.porting.infer import output, scores
-from areal.porting.infer.operands import AttentionHypothesis
+from areal.porting.infer.capture import capture
+from areal.porting.infer.operands import AttentionHypothesis, read
 from areal.porting.infer.rotary import explain_turning
 from areal.porting.infer.sources import MATCH_TOLERANCE, Source, apply_norm, rows
 from areal.porting.records import Evidence, UnsupportedError
@@ -49,7 +50,7 @@ def infer(view: View, query: Source, key: Source, value: Source) -> AttentionHyp
         "q": _rotated(query, operands.query, view)[..., natural],
         "k": _rotated(key, operands.key, view)[..., natural],
     }
-    turning = explain_turning(before, after, view)
+    turning = explain_turning(before, after, view, growth_from=lambda start: growth_from(view, query, start))
     dims = natural[turning.order]
     product = _products(view, query, key, turning.order, turning.rotary, before)
     visible = scores.visible_keys(operands.scores[..., : run.length])
@@ -119,6 +120,14 @@ def share(key_ids: Tensor, value_ids: Tensor, where: str) -> Heads:
     leaders.sort(key=lambda leader: min(key_ids[leader].tolist()))
     order = [head for leader in leaders for head in range(len(owner)) if owner[head] == leader]
     return Heads(torch.tensor(order), torch.tensor(leaders))
+
+
+def growth_from(view: View, query: Source, start: int) -> Tensor:
+    """Return the length of queries over what it was before positions came in, float64 [B, T, H], of the trace's tokens
+    at positions from `start` on."""
+    there = capture(view.context.model, view.name, view.context.trace.tokens, start=start)
+    given, grown = query.before_rotary(there), _rotated(query, read(there, view.core).query, view)
+    return grown.double().norm(dim=-1) / given.double().norm(dim=-1)
 
 
 def _rotated(source: Source, operand: Tensor, view: View) -> Tensor:

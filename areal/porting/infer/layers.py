@@ -76,6 +76,7 @@ def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferre
         },
         epsilons=[number for number in numbers_of(around.config) if 0 < number < 0.1],
         multipliers=numbers_of(around.config),
+        number=number,
     )
     if fed is None or attended is None:
         wired = infer_one_part(joined)
@@ -92,6 +93,7 @@ def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferre
         feed_forward=None if fed is None else fed.spec,
         residual_multiplier=wired.spec.residual_multiplier,
         output_scale=wired.spec.output_scale,
+        counted_sums=wired.spec.counted_sums,
         window=None if finding is None else finding.window,
         chunk=None if finding is None else finding.chunk,
         beside=None if beside is None else beside.spec,

@@ -7,9 +7,9 @@ config explains are fitted (theta of a geometric series, a common factor); anyth
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -263,9 +263,15 @@ class Explained:
     evidence: tuple[Evidence, ...]
 
 
-def explain_turning(before: dict[str, Tensor], after: dict[str, Tensor], view: View) -> Explained:
+def explain_turning(
+    before: dict[str, Tensor],
+    after: dict[str, Tensor],
+    view: View,
+    growth_from: Callable[[int], Tensor] | None = None,
+) -> Explained:
     """Explain how queries and keys turn with their positions. before and after: "q" and "k", [B, T, H, D] around the
-    rotation, dimensions in the order of their rows."""
+    rotation, dimensions in the order of their rows. growth_from: from the position of the first token to the factors on
+    queries [B, T, H]; None where that cannot be measured."""
     width = before["q"].shape[-1]
     query = measure(before["q"], after["q"], where=view.name)
     key = measure(before["k"], after["k"], where=view.name)
@@ -280,6 +286,9 @@ def explain_turning(before: dict[str, Tensor], after: dict[str, Tensor], view: V
     if key is not None and key.growth is not None:
         raise UnsupportedError("keys scaled by position", where=view.name, detail="the length of keys changes")
     if query is not None and key is None and not len(query.real) and query.growth is not None:
+        power = None if growth_from is None else explain_power(growth_from, view)
+        if power is not None:
+            return Explained(power[0], torch.arange(width), (power[1],))
         factor, length, shift, evidence = explain_growth(query.growth, view)
         grown = RotarySpec(dim=0, theta=1.0, query_growth=factor, growth_length=length, growth_shift=shift)
         return Explained(grown, torch.arange(width), (evidence,))
@@ -423,3 +432,61 @@ def explain_growth(growth: Tensor, view: View) -> tuple[float, int, int, Evidenc
             margin=float((growth - 1).abs().max()) / GROWTH_TOLERANCE,
         ),
     )
+
+
+FAR: Final = (1_000, 100_000)
+"""Positions at which powers of the position are measured, besides the first ones: there they bend, and differ by their
+exponents, while the first ones differ by what is added to the position."""
+
+
+def explain_power(growth_from: Callable[[int], Tensor], view: View) -> tuple[RotarySpec, Evidence] | None:
+    """Return the table that lets queries grow by a power of their position; None where they grow otherwise.
+
+    Example: Beam's queries grow by (1 + (position + 1) / 2048) ** 0.1. The logarithms of the factors at positions 1000
+    and 100000 are 0.0398 and 0.391; what divides the position is the number for which the logarithms of the bases have
+    the same ratio, 2048.00, and the exponent is the ratio of both kinds of logarithms, 0.1.
+    """
+    try:
+        measured = {start: growth_from(start) for start in (0, *FAR)}
+    except (UnsupportedError, IndexError, RuntimeError, ValueError):
+        return None  # learned positions end somewhere
+    means = {start: growth.mean((0, 2)) for start, growth in measured.items()}
+    spread = max(float((growth / means[start][:, None] - 1).abs().max()) for start, growth in measured.items())
+    logs = {start: float(means[start][0].log()) for start in FAR}
+    if spread > GROWTH_TOLERANCE or min(map(abs, logs.values())) < GROWTH_TOLERANCE:
+        return None
+    hints = numbers_of(view.context.model.get_submodule(view.name), view.context.config)
+    found = []
+    for shift in (0, 1):
+        near, far = (start + shift for start in FAR)
+        low, high = 0.0, math.log(far) + 10
+        for _ in range(80):  # the ratio of the logarithms of the bases rises with what divides the position
+            middle = (low + high) / 2
+            ratio = math.log1p(far / math.exp(middle)) / math.log1p(near / math.exp(middle))
+            low, high = (middle, high) if ratio < logs[FAR[1]] / logs[FAR[0]] else (low, middle)
+        length = round(math.exp((low + high) / 2))
+        exponent = logs[FAR[1]] / math.log1p(far / length)
+        exponent = math.copysign(snap(abs(exponent), hints), exponent)
+        errors = []
+        for start, mean in means.items():
+            positions = start + shift + torch.arange(len(mean), dtype=torch.float64)
+            errors.append(float((torch.exp(exponent * torch.log1p(positions / length)) / mean - 1).abs().max()))
+        found.append((max(errors), exponent, length, shift))
+    (error, exponent, length, shift), (other, *_) = sorted(found)
+    if error > POWER_TOLERANCE:
+        return None
+    formula = f"(1 + {'(position + 1)' if shift else 'position'} / {length}) ** {exponent:.6g}"
+    table = RotarySpec(
+        dim=0, theta=1.0, query_growth=exponent, growth_length=length, growth_shift=shift, growth_power=True
+    )
+    return table, Evidence(
+        feature="attention.query_growth",
+        value=formula,
+        source="probe",
+        detail=f"length of queries of {view.name} at positions from 0, {FAR[0]} and {FAR[1]} on; agrees to {error:.1e}",
+        margin=other / POWER_TOLERANCE,
+    )
+
+
+POWER_TOLERANCE: Final = 5e-6
+"""Of the factor on queries, relatively: one position more or less of 2048 is 5e-5 at the first of them."""

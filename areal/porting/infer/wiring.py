@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,8 @@ class BlockTensors:
     """Single numbers that the block holds itself: one may multiply its output."""
     multipliers: Sequence[float] = ()
     """Numbers of the config, as spellings of a measured residual multiplier."""
+    number: int = 0
+    """Of the block among the blocks of its model."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class WiringFinding:
     """Canonical norm name to the module that computes it ("" for one in the block's own forward)."""
     factors: StreamFactorsSpec | None = None
     """Of "normed_stream" blocks."""
+    counted_sums: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,10 @@ class _Wiring:
             if found.spec.block == "sandwich":
                 scaled = replace(found.spec, output_scale=True)
                 return replace(found, spec=scaled, tensors={**found.tensors, "output_scale": scale})
+        if attention_norm and feed_forward_norm:
+            counted = self._counted(attention_norm, feed_forward_norm, factors, off)
+            if counted is not None:
+                return counted
         multiplier = self._multiplier(factors)
         middle = rows(tensors.input) + multiplier * rows(attended)
         return self._pre_norms(attention_norm, feed_forward_norm, middle, multiplier, off)
@@ -133,6 +141,24 @@ class _Wiring:
         return self._finding("one_part", {"input_layernorm": norm}, multiplier, off)
 
     # ------------------------------------------------------------------------------------------------------- residual
+
+    def _counted(
+        self, attended: _Norm, fed: _Norm, factors: tuple[float, ...], off: float
+    ) -> Inferred[WiringFinding] | None:
+        """Return the wiring of a block whose sums are weighted by how many there were before; None where these are not
+        the weights.
+
+        Example: behind attention, the third block of a model (number 2) makes sum k = 6: sqrt(5/6) of the stream and
+        sqrt(1/6) of the branch; then sum 7. All in all its output is sqrt(5/7) of its input and sqrt(1/7) of what each
+        branch gives.
+        """
+        count = 2 * self.tensors.number + 2
+        expected = (math.sqrt((count - 1) / (count + 1)), *[1 / math.sqrt(count + 1)] * 2)
+        if any(abs(factor - weight) > EXACT for factor, weight in zip(factors, expected, strict=True)):
+            return None
+        middle = math.sqrt((count - 1) / count) * rows(self.tensors.input) + rows(attended.output) / math.sqrt(count)
+        found = self._pre_norms(attended, fed, middle, 1.0, off)
+        return replace(found, spec=replace(found.spec, counted_sums=True)) if found.spec.block == "sandwich" else None
 
     def _multiplier(self, factors: tuple[float, ...]) -> float:
         stream, attention, feed_forward = factors

@@ -379,6 +379,9 @@ class Arguments:
         if first.layer_type is None:
             return f"**self.{name}.to_hf_config()"
         entries = [f"{literal(table.layer_type)}: self.{name}" for name, table in tables.items()]
+        use = self._use("rope_parameters")
+        said = {} if use is None or not isinstance(use.default, dict) else use.default
+        entries += [f"{literal(kind)}: None" for kind, entry in said.items() if entry is None]  # said not to turn
         return f"**rotary_to_hf({{{', '.join(entries)}}})"
 
     def _use(self, name: str) -> FieldUse | None:

@@ -158,6 +158,8 @@ class ModelCode:
         arguments += self._stream_factors() if kind == "normed_stream" else []
         arguments += self._keywords("layer.", {"residual_multiplier": 1.0})
         arguments += self._keywords("layer.", {"output_scale": False}) if kind == "sandwich" else []
+        if kind == "sandwich" and self._is_possible("layer.counted_sums"):
+            arguments.append(f"first_sum={self._choice('layer.counted_sums', '2 * layer + 2')}")
         return f"{name}({', '.join(arguments)})"
 
     def _stream_factors(self) -> list[str]:
@@ -288,9 +290,8 @@ class ModelCode:
             settings = f"RotaryArgs({theta})"
         path = "layer.rotary."
         dim = "args.head_dim" if self._is_same(f"{path}dim", "layer.attention.head_dim") else self._rotated(node)
-        arguments = [settings, dim, *self._keywords(path, {"interleaved": False, "query_growth": 0.0})]
-        arguments += self._keywords(path, {"growth_length": None, "growth_shift": 0})
-        return f"Rotary({', '.join(arguments)})"
+        defaults = {"interleaved": False, "query_growth": 0.0, "growth_length": None, **_OF_GROWTH}
+        return f"Rotary({', '.join([settings, dim, *self._keywords(path, defaults)])})"
 
     def _rotated(self, table: RotaryField) -> str:
         """Return how many dimensions a table turns: of one for a kind of layers, its part of a head."""
@@ -313,15 +314,13 @@ class ModelCode:
                 fix="write this family by hand, with `areal-new model NAME --analyze-only` as its checklist",
             )
         arguments = [self._text(f"{path}query_growth"), self._text(f"{path}growth_length")]
-        if self.slots[f"{path}growth_shift"] != Constant(0):
-            arguments.append(self._text(f"{path}growth_shift"))
+        arguments += self._keywords(path, _OF_GROWTH)
         return self._choice("layer.growth", f"QueryGrowth({', '.join(arguments)})")
 
     # ----------------------------------------------------------------------------------------------------- helpers
 
     def _function(self, name: str, body: str, returns: str, needs_layer: bool = True) -> str:
-        parameters = f"args: {self.pascal}Args{', layer: int' if needs_layer else ''}"
-        return f"def {name}({parameters}) -> {returns}:\n    {body}\n"
+        return f"def {name}(args: {self.pascal}Args{', layer: int' if needs_layer else ''}) -> {returns}:\n    {body}\n"
 
     # --------------------------------------------------------------------------------------------------- attention
 
@@ -639,6 +638,7 @@ class ModelCode:
         return text
 
 
+_OF_GROWTH: Final = {"growth_shift": 0, "growth_power": False}
 _SHORT: Final = 4
 """An attention layer with more keywords than this gets a function of its own."""
 

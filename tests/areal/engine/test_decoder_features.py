@@ -39,6 +39,7 @@ HEADS = AttentionSpec(
     norm_scope="each_head",
 )
 NORMS = dict.fromkeys(reference.BLOCK_NORMS["pre"], RMS)
+AROUND = dict.fromkeys(reference.BLOCK_NORMS["sandwich"], RMS)
 EXPERT = MlpSpec(gated=True, activation="silu", intermediate_size=24, bias=True, output_bias=True)
 MIXTURE = MoeSpec(
     router=RouterSpec(
@@ -52,13 +53,14 @@ SPEC = ArchitectureSpec(
     layers=(
         LayerSpec(block="pre", norms=NORMS, attention=HEADS, feed_forward=MIXTURE, rotary=0, window=6),
         LayerSpec(block="pre", norms=NORMS, attention=HEADS, feed_forward=EXPERT, rotary=1, residual_multiplier=0.7),
-        LayerSpec(block="pre", norms=NORMS, attention=HEADS, feed_forward=MIXTURE),
+        LayerSpec(block="sandwich", norms=AROUND, attention=HEADS, feed_forward=MIXTURE, rotary=2, counted_sums=True),
     ),
     final_norm=RMS,
     tied=True,
     rotaries=(
         RotarySpec(dim=8, theta=100.0),
         RotarySpec(dim=4, theta=50.0, interleaved=True, query_growth=0.4, growth_length=3),
+        RotarySpec(dim=0, theta=1.0, query_growth=0.7, growth_length=3, growth_shift=1, growth_power=True),
     ),
     embedding_multiplier=2.0,
     positions=PositionSpec(kind="learned", num_positions=64),

@@ -14,7 +14,7 @@ from areal.models.blocks.block import PreNormBlock, SandwichBlock
 from areal.models.blocks.mlp import MLP, GatedMLP
 from areal.models.blocks.moe import Experts, Router, sparse_mixer
 from areal.models.blocks.norms import RMSNorm
-from areal.models.blocks.rotary import QueryGrowth, Rotary, rotate
+from areal.models.blocks.rotary import QueryGrowth, Rotary, rotate, scale_query
 from areal.models.decoder_args import RotaryArgs
 
 HIDDEN, HEADS, WIDTH = 12, 3, 4
@@ -69,6 +69,19 @@ def test_an_output_scale_is_a_number_that_is_stored_and_not_trained(hidden):
     bounds = torch.tensor([0, len(hidden)])
     given = [each(hidden, None, PackedAttention(bounds, len(hidden), hidden.device)) for each in (plain, scaled)]
     assert torch.allclose(given[1], given[0] * scaled.output_scale)
+
+
+def test_sums_that_are_counted_keep_the_stream_as_long_as_its_parts(hidden):
+    norms = {name: RMSNorm(HIDDEN, 1e-3) for name in SANDWICHED}
+    block = filled(
+        SandwichBlock(self_attn=SelfAttention(0, ARGS), mlp=MLP(HIDDEN, 8, activation="relu"), **norms, first_sum=6)
+    )
+    backend = PackedAttention(torch.tensor([0, 7]), 7, hidden.device)
+    first = block.post_attention_layernorm(block.self_attn(block.input_layernorm(hidden), None, backend))
+    middle = (5 / 6) ** 0.5 * hidden + (1 / 6) ** 0.5 * first
+    second = block.post_feedforward_layernorm(block.mlp(block.pre_feedforward_layernorm(middle)))
+    expected = (6 / 7) ** 0.5 * middle + (1 / 7) ** 0.5 * second
+    assert torch.allclose(block(hidden, None, backend), expected)
 
 
 @pytest.mark.parametrize("weight", [False, True])
@@ -132,6 +145,19 @@ def test_queries_grow_without_being_rotated(hidden):
     with pytest.raises(ModelError, match="grow every None"):
         QueryGrowth(0.3, None)
     assert QueryGrowth(0.0, None)(positions, torch.float64).query_scale is None
+
+
+def test_queries_grow_by_a_power_of_the_position_in_float32():
+    positions = torch.tensor([0, 1, 2047, 100_000])
+    expected = (1 + (positions.double() + 1) / 2048) ** 0.1
+    growth = QueryGrowth(0.1, 2048, 1, growth_power=True)
+    scale = growth(positions, torch.bfloat16).query_scale
+    assert torch.allclose(scale.flatten().double(), expected, rtol=1e-6)
+    heads = torch.ones(4, HEADS, WIDTH, dtype=torch.bfloat16)
+    grown = scale_query(heads, growth(positions, torch.bfloat16))
+    assert torch.equal(grown[:, 0, 0], expected.to(torch.bfloat16))
+    table = Rotary(RotaryArgs(), 4, query_growth=0.1, growth_length=2048, growth_shift=1, growth_power=True)
+    assert torch.equal(table(positions, torch.float32).query_scale, scale)
 
 
 def module_with(module, weight):

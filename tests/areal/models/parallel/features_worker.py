@@ -105,7 +105,12 @@ ARCHITECTURES = {
         layer("pre", RMS, replace(HEADS, output_norm=RMS), replace(PLAIN, inner_norm=LAYER_NORM), rotary=0),
         layer("post", RMS, replace(HEADS, value_scale=0.7, gate="elementwise", gate_bias=True), PLAIN, rotary=1),
         layer("pre", RMS, replace(HEADS, gate="headwise", gate_function="softplus", gate_bias=True), PLAIN, rotary=0),
-        rotaries=(ROTARY, RotarySpec(dim=0, theta=1.0, query_growth=0.4, growth_length=3, growth_shift=1)),
+        layer("sandwich", RMS, HEADS, PLAIN, rotary=2, counted_sums=True),
+        rotaries=(
+            ROTARY,
+            RotarySpec(dim=0, theta=1.0, query_growth=0.4, growth_length=3, growth_shift=1),
+            RotarySpec(dim=0, theta=1.0, query_growth=0.7, growth_length=3, growth_shift=1, growth_power=True),
+        ),
     ),
     "keys as values, norms of values": architecture(
         layer("pre", RMS, replace(HEADS, **VALUES), BIASED, rotary=0, window=5),

@@ -17,7 +17,7 @@ from areal.porting.bind.rotary import (
 )
 from areal.porting.bind.slots import LayerValues
 from areal.porting.family import Constant, Field, First, Listed, PerLayer, Product, RotaryField
-from areal.porting.spec import ArchitectureSpec
+from areal.porting.spec import ArchitectureSpec, RotarySpec
 
 KINDS = ["sliding", "full", "sliding"]
 FIT = RotaryFit(["kinds", "size"], {"sliding": ("default",), "full": ("default",)})
@@ -60,6 +60,15 @@ def test_other_types_than_proportional_turn_whole_heads_and_say_so():
     changes = [(kind, found["full"]) for _, kind, found in rotary_changes(entries, spec)]
     assert {entry["partial_rotary_factor"] for kind, entry in changes if kind != "proportional"} == {1.0}
     assert len({entry["partial_rotary_factor"] for kind, entry in changes if kind == "proportional"}) > 1
+
+
+def test_layers_that_only_let_queries_grow_say_nothing_of_the_size_of_tables():
+    growing = RotarySpec(dim=0, theta=1.0, query_growth=0.1, growth_length=8)
+    tables = (growing, RotarySpec(dim=24, theta=500.0))
+    spec = ArchitectureSpec(vocab_size=8, hidden_size=8, layers=(), final_norm=None, tied=True, rotaries=tables)
+    entries = {"sliding": {"rope_type": "default", "rope_theta": 500.0}, "full": None}
+    longrope = [found["sliding"] for _, kind, found in rotary_changes(entries, spec) if kind == "longrope"]
+    assert {len(entry["short_factor"]) for entry in longrope} == {12}
 
 
 def test_each_table_turns_its_own_part_of_a_head():

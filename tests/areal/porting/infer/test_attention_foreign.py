@@ -18,7 +18,9 @@ from tests.areal.porting.infer.attention_hosts import (
     KV_HEADS,
     WIDTH,
     Attention,
+    Host,
     infer_foreign,
+    infer_in,
     turn,
 )
 
@@ -292,6 +294,39 @@ def test_queries_that_grow_without_rotation_are_measured(shift: int, every: int)
     rotary = infer_foreign(Growing(lambda position: logarithm(every)(position + shift), turned=False)).spec.rotary
 
     assert (rotary.dim, rotary.query_growth, rotary.growth_length, rotary.growth_shift) == (0, 0.25, every, shift)
+
+
+class Placed(Host):
+    """Tells its attention where the first token stands."""
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor | None = None) -> Tensor:
+        self.mixer.start = 0 if position_ids is None else int(position_ids[0, 0])
+        return super().forward(input_ids)
+
+
+class GrowingByPower(Growing):
+    start = 0
+
+    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = Attention.project(self, hidden)
+        return query * self.growth(self.start + torch.arange(hidden.shape[1]))[:, None, None], key, value
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_queries_that_grow_by_a_power_are_measured_far_away(shift: int) -> None:
+    grown = GrowingByPower(lambda position: (1 + (position + shift) / 300) ** 0.2, turned=False)
+    rotary = infer_in(Placed(grown), "mixer", 0, {}).spec.rotary
+
+    assert (rotary.dim, rotary.growth_power) == (0, True)
+    assert (rotary.query_growth, rotary.growth_length, rotary.growth_shift) == (0.2, 300, shift)
+
+
+def test_other_growth_far_away_is_refused() -> None:
+    """Near the start, this is nearly a power."""
+    bent = GrowingByPower(lambda position: 1 + 0.1 * torch.sin(position / 600), turned=False)
+
+    with pytest.raises(UnsupportedError, match="queries scaled by position"):
+        infer_in(Placed(bent), "mixer", 0, {})
 
 
 def test_a_factor_on_values_and_gates_by_softplus_are_found() -> None:

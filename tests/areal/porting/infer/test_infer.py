@@ -28,7 +28,7 @@ PROVEN = (
     *("granite", "granitemoeshared", "gemma2", "cohere", "hyperclovax"),  # multipliers and bounds
     *("phi", "phi3", "starcoder2", "gpt_bigcode", "arcee", "helium"),  # layouts and activations
     *("afmoe", "gpt_oss", "granite_swa"),  # sinks, gates, clamps
-    *("bitnet", "phimoe", "axk1", "llama4_text", "mimo_v2_flash", "gpt_neox_japanese"),  # single switches
+    *("beam", "bitnet", "phimoe", "axk1", "llama4_text", "mimo_v2_flash", "gpt_neox_japanese"),  # single switches
     *("ministral3", "apertus", "modernbert-decoder"),  # growing queries, learned activations, transformed heads
     *("lfm2", "lfm2_moe", "lfm3"),  # short convolutions beside attention
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),  # delta rules

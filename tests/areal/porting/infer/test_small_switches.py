@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from areal.porting.bind.analyse import analyse
+from areal.porting.bind.observing import Observer
 from areal.porting.infer.infer import infer
 from areal.porting.probe.instance import build
 from areal.porting.probe.subject import resolve
@@ -62,6 +63,22 @@ def test_llama4_weighs_inputs_of_experts_and_grows_queries_that_are_not_rotated(
     assert all(mixture.weigh_inputs and mixture.router.score == "sigmoid" for mixture in mixtures)
     grown = [table for table in spec.rotaries if not table.dim]
     assert [(table.query_growth, table.growth_length, table.growth_shift) for table in grown] == [(0.1, 8, 1)]
+
+
+@pytest.mark.exhaustive
+def test_beam_counts_its_sums_and_grows_queries_by_a_power():
+    spec, layers = layers_of("beam")
+    assert all(layer.block == "sandwich" and layer.counted_sums for layer in layers)
+    grown = [table for table in spec.rotaries if not table.dim]
+    assert [(each.query_growth, each.growth_length, each.growth_shift, each.growth_power) for each in grown] == [
+        (0.1, 2048, 1, True)
+    ]
+
+
+@pytest.mark.exhaustive
+def test_tables_that_only_let_queries_grow_refuse_no_config():
+    subject = resolve("beam")
+    assert Observer(subject, tiny_config(subject)).observe({"head_dim": 48}).kind == "proven"
 
 
 @pytest.mark.exhaustive

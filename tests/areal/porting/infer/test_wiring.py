@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from areal.models.blocks.norms import RMSNorm
 from areal.porting.infer.infer import infer
-from areal.porting.infer.wiring import BlockTensors, infer_one_part
-from areal.porting.records import UnsupportedError
+from areal.porting.infer.wiring import BlockTensors, infer_one_part, infer_wiring
+from areal.porting.records import ModuleCall, UnsupportedError
 
 KINDS = ("pre", "post", "sandwich", "parallel", "parallel_two_norms", "post_residual")
 COMBINATIONS = list(itertools.product(KINDS, ("rms", "layer"), ("module", "functional")))
@@ -84,6 +85,48 @@ def test_other_sums_are_refused_by_what_they_differ_in(foreign, spoiled: str, fe
         infer(foreign(spoiled=spoiled))
 
     assert refusal.value.where == "trunk.blocks.b0"
+
+
+def counted(number: int) -> BlockTensors:
+    """Block `number` of a model whose sums are weighted by how many there were, with the norms of its own forward."""
+    generator = torch.Generator().manual_seed(0)
+    names = ("first", "second", "third", "fourth")
+    weights = {name: 1 + 0.3 * torch.randn(16, generator=generator) for name in names}
+
+    def norm(hidden, name):
+        return hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + 3e-3) * weights[name]
+
+    def part(hidden):
+        return hidden @ torch.randn(16, 16, generator=generator)
+
+    hidden, count = torch.randn(2, 40, 16, generator=generator), 2 * number + 2
+    calls, read = [], {}
+    middle = hidden
+    for place, (before, after) in enumerate((("first", "second"), ("third", "fourth"))):
+        read[place] = norm(middle, before)
+        given = part(read[place])
+        added, total = norm(given, after), count + place
+        module = RMSNorm(16, 3e-3)
+        module.weight.data = weights[after]
+        calls.append((ModuleCall(name=after, order=place, input=given, output=added), module))
+        middle = (1 - 1 / total) ** 0.5 * middle + total**-0.5 * added
+    return BlockTensors(
+        name=f"b{number}", input=hidden, attention_input=read[0], attention_output=calls[0][0].input,
+        feed_forward_input=read[1], feed_forward_output=calls[1][0].input, output=middle, norms=calls,
+        epsilons=(3e-3,), parameters=weights, number=number,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_sums_that_are_weighted_by_their_number_are_found(number: int) -> None:
+    found = infer_wiring(counted(number))
+    assert (found.spec.block, found.spec.counted_sums, found.spec.residual_multiplier) == ("sandwich", True, 1.0)
+    assert {name: norm.eps for name, norm in found.spec.norms.items()} == dict.fromkeys(found.spec.norms, 3e-3)
+
+
+def test_sums_that_are_weighted_by_another_number_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="a scaled residual stream"):
+        infer_wiring(replace(counted(3), number=2))
 
 
 def one_part(part_factor: float = 0.4, stream: float = 1.0) -> BlockTensors:
