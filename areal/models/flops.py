@@ -98,7 +98,8 @@ def visible_pairs(length: int, window: int | None = None, chunk: int | None = No
 def _values_per_pair(attention: SelfAttention | LatentAttention) -> int:
     """Return the sizes of query and value, over all heads."""
     if isinstance(attention, SelfAttention):
-        return attention.num_heads * (attention.head_dim + attention.value_dim)
+        values = attention.value_dim if attention.differential is None else 2 * attention.value_dim
+        return attention.num_heads * (attention.head_dim + values)
     heads = attention.o_proj.in_features // attention.value_dim
     return heads * (attention.nope_dim + attention.rope_dim + attention.value_dim)
 

@@ -20,6 +20,7 @@ from areal.hub.download import local_folder
 from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.block import SandwichBlock
 from areal.models.blocks.decoder import VocabularyHead
+from areal.models.blocks.differential import DifferentialHeads
 from areal.models.blocks.gated_delta import GatedDelta
 from areal.models.blocks.lightning import LightningAttention
 from areal.models.blocks.mamba1 import Mamba1
@@ -295,6 +296,8 @@ def initialize(model: nn.Module, *, std: float, seed: int) -> None:
                 tensor.copy_(module.tables()[name])
             elif isinstance(module, GatedDelta | Mamba1 | Mamba2):
                 tensor.copy_(_decay(name, torch.rand(tensor.shape, generator=generator, device="cpu")))
+            elif isinstance(module, DifferentialHeads):
+                tensor.copy_(torch.normal(0.0, 0.1, tensor.shape, generator=generator, device="cpu"))
             elif isinstance(module, RGLRU):
                 # Open gates keep between 0.9 and 0.999 of a state (arXiv 2402.19427).
                 kept = torch.rand(tensor.shape, generator=generator, device="cpu") * (0.999**2 - 0.9**2) + 0.9**2

@@ -167,7 +167,8 @@ def _layer_problems(layer: Any) -> Iterator[str]:
 
 
 def _attention_problems(attention: Any) -> Iterator[str]:
-    for name in ("window", "chunk", "softcap", "clip", "alibi", "sinks", "gate_proj", "v_norm", "output_norm"):
+    parts = ("sinks", "gate_proj", "v_norm", "output_norm", "differential")
+    for name in ("window", "chunk", "softcap", "clip", "alibi", *parts):
         if getattr(attention, name) is not None:
             yield f"attention with {name}"
     if attention.full_width_norms or attention.norm_after_rotary:

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from areal.api import ModelError
 from areal.models.blocks.alibi import alibi_slopes
+from areal.models.blocks.differential import DifferentialHeads
 from areal.models.blocks.padded_attention import (
     MAX_PADDING_RATIO,
     AttentionOptions,
@@ -38,7 +39,7 @@ class SelfAttention(nn.Module):
     """Grouped-query attention (arXiv 2305.13245): query heads share `num_kv_heads` keys and values in equal groups.
 
     Parameters: q_proj, k_proj, v_proj, o_proj, and what is asked for of q_norm, k_norm, v_norm, sinks [num_heads],
-    gate_proj, gate_bias [num_heads], output_norm.
+    gate_proj, gate_bias [num_heads], output_norm, differential.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per feature of the families
@@ -73,6 +74,7 @@ class SelfAttention(nn.Module):
         gate_bias: bool = False,
         output_norm: nn.Module | None = None,
         alibi: float | None = None,
+        differential_eps: float | None = None,
     ) -> None:
         """Sizes that are None: those of args; value_dim: head_dim. key_bias, value_bias: None means qkv_bias.
 
@@ -86,7 +88,8 @@ class SelfAttention(nn.Module):
         the factor. gate: the attended values times
         gate_function(gate_proj(hidden)), one gate per element or per head; gate_bias: with a number per head added
         inside. output_norm: of the attended values of all heads together. alibi: factor on the position biases of
-        `alibi_slopes`; None for none.
+        `alibi_slopes`; None for none. differential_eps: of the norm of differences, see `DifferentialHeads`; None where
+        heads are not taken from each other.
         """
         super().__init__()
         if window is not None and window < 1:
@@ -121,6 +124,11 @@ class SelfAttention(nn.Module):
         self.gate_bias = nn.Parameter(torch.zeros(self.num_heads)) if gate_bias else None
         self._gate, self._gate_function = gate, _GATES[gate_function]
         self.output_norm = output_norm
+        self.differential: DifferentialHeads | None = None
+        if differential_eps is not None:
+            if num_kv_heads % 2 or gate != "none" or output_norm is not None or sinks:
+                raise ModelError(f"differential attention with {num_kv_heads} key-value heads, gate {gate!r}; {_PAIRS}")
+            self.differential = DifferentialHeads(layer, self.value_dim, differential_eps)
 
     def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]. rotation: None where positions do not turn queries and keys."""
@@ -146,6 +154,8 @@ class SelfAttention(nn.Module):
             if self.gate_bias is not None:
                 gates = gates + self.gate_bias[:, None]
             attended = attended * self._gate_function(gates)
+        if self.differential is not None:
+            attended = self.differential(attended)
         attended = attended.flatten(1)
         return self.o_proj(attended if self.output_norm is None else self.output_norm(attended))
 
@@ -161,6 +171,8 @@ class SelfAttention(nn.Module):
             value = self.v_norm(value)
         if self.value_scale != 1.0:
             value = value * self.value_scale
+        if self.differential is not None:
+            value = self.differential.widen(value)
         return self._heads(projected, self.k_norm, rotation), value
 
     def _heads(self, projected: Tensor, norm: nn.Module | None, rotation: Rotation | None) -> Tensor:
@@ -181,6 +193,7 @@ class SelfAttention(nn.Module):
         return norm(heads.flatten(1)).unflatten(-1, split) if self.full_width_norms else norm(heads)
 
 
+_PAIRS: Final = "expected an even number of heads, and neither gates, nor sinks, nor a norm over all heads"
 _GATES: Final[dict[str, Callable[[Tensor], Tensor]]] = {"sigmoid": torch.sigmoid, "softplus": functional.softplus}
 
 

@@ -58,6 +58,8 @@ def check_model(model: nn.Module, dims: ParallelDims, table: Mapping[str, Shard]
 
 def _attention_problems(name: str, module: SelfAttention, dims: ParallelDims) -> Iterator[str]:
     yield from _head_problems(name, module.num_heads, dims)
+    if module.differential is not None and dims.tp * dims.cp > 1:
+        yield f"tp={dims.tp} cp={dims.cp}: {_general(name)} takes heads from each other, which have to be on one rank"
     kv_heads = number_of_key_value_heads(module)
     if kv_heads % dims.tp and dims.tp % kv_heads:
         yield (

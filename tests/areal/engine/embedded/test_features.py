@@ -75,6 +75,7 @@ FEATURES = {
     ),
     "gate per head, wide values": (attention(gate="headwise", value_dim=11), (PLAIN, PLAIN), None),
     "gate per element, narrow values": (attention(gate="elementwise", value_dim=5), (PLAIN, PLAIN), None),
+    "heads taken from each other": (attention(differential_eps=1e-3), (PLAIN, PLAIN), None),
     "norms after rotation": (
         lambda layer: SelfAttention(layer, ARGS, **norms(norm_after_rotary=True)),
         (PLAIN,) * 2,
