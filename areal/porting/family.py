@@ -228,6 +228,14 @@ class AtMost:
 
 
 @dataclass(frozen=True)
+class FromEnd:
+    """It is one of the last `field` layers of `depth`, another field. JSON: {"kind": "from_end", "field", "depth"}."""
+
+    field: str
+    depth: str
+
+
+@dataclass(frozen=True)
 class First:
     """It is the first layer. JSON: {"kind": "first"}."""
 
@@ -277,7 +285,7 @@ class All:
     conditions: tuple[Condition, ...]
 
 
-Condition = Listed | Cycled | AtLeast | AtMost | First | Multiple | Remainder | Member | Flag | Not | All
+Condition = Listed | Cycled | AtLeast | AtMost | FromEnd | First | Multiple | Remainder | Member | Flag | Not | All
 
 # ---------------------------------------------------------------------------------------------------- config accounting
 
@@ -314,6 +322,10 @@ class FieldUse:
     """Of a list over all layers: an undeclared field that says its length once more."""
     letters: dict[str, dict[str, str]] = field(default_factory=dict)
     """Of a list over all layers: an undeclared field that spells it with one letter for each entry, by its name."""
+    layered: dict[str, str] = field(default_factory=dict)
+    """Of a field that only layers of one kind have in place of another field, and that `per_layer_config` says too:
+    "attribute", the other field; "kinds", the list over layers, and "kind", its entry; "flag", a field that has to be
+    true for it, or ""."""
     words: dict[str, str] = field(default_factory=dict)
     """Of a list of texts: older words that the class takes for those of today."""
     placeholder: str = ""

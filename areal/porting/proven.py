@@ -43,6 +43,7 @@ PROVEN: Final = (
     "gemma",
     "gemma2",
     "gemma3_text",
+    "gemma4_unified_text",
     "glm",
     "glm4",
     "glm4_moe",

@@ -24,6 +24,7 @@ from areal.porting.bind.rotary import PARTIAL, THETA, filled_with_theta, is_laye
 from areal.porting.bind.variations import MISSING, alternatives, changed
 from areal.porting.family import Cycled, FieldUse, Length, Listed, WhenEqual
 from areal.porting.probe.instance import read
+from areal.porting.probe.layer_values import layer_values
 from areal.porting.records import SubjectError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ class Accounts:
             "aliases": aliases,
             "example": value,
             "placeholder": reader.placeholders.get(name, ""),
+            "layered": next((each.as_said() for each in layer_values(self.subject) if each.field == name), {}),
             "words": older_words(self.subject, self.binder.observer.base, name),
             **(restatements(self.subject, self.binder.observer.base, name) if counts_layers else {}),
         }

@@ -32,6 +32,7 @@ from areal.porting.family import ArchitectureReport, Constant
 from areal.porting.infer.infer import unexplained_parts
 from areal.porting.infer.layout import adapter, skipped_names
 from areal.porting.probe.instance import build, export, make_tokens, record
+from areal.porting.probe.layer_values import LAYERED
 from areal.porting.probe.lookup import (
     LikeError,
     UnknownConfigError,
@@ -53,9 +54,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-
-LAYERED: Final = "per_layer_config"
-"""Where configs of transformers hold what single layers have in place of the values of all."""
 
 
 @quiet()

@@ -26,6 +26,7 @@ from areal.porting.family import (
     Field,
     First,
     Flag,
+    FromEnd,
     Length,
     Listed,
     Member,
@@ -166,20 +167,25 @@ def holds(condition: Condition, config: Mapping[str, Any], layer: int | None) ->
     return _holds_for_layer(condition, config, layer)
 
 
+def _in_turn(name: str, config: Mapping[str, Any], layer: int) -> Any:
+    """Return the entry of a list that layers take in turn."""
+    entries = _list(look_up(config, name), name)
+    if not entries:
+        raise EvaluationError(f"{name} is empty, expected at least one entry")
+    return entries[layer % len(entries)]
+
+
 def _holds_for_layer(condition: Condition, config: Mapping[str, Any], layer: int) -> bool:
     match condition:
-        case Listed(name, values):
-            entry = _entry(name, config, layer)
+        case Listed(name, values) | Cycled(name, values):
+            entry = _entry(name, config, layer) if isinstance(condition, Listed) else _in_turn(name, config, layer)
             return any(same(entry, value) for value in values)
-        case Cycled(name, values):
-            entries = _list(look_up(config, name), name)
-            if not entries:
-                raise EvaluationError(f"{name} is empty, expected at least one entry")
-            return any(same(entries[layer % len(entries)], value) for value in values)
         case AtLeast(name):
             return layer >= _number(look_up(config, name), name)
         case AtMost(name):
             return layer <= _number(look_up(config, name), name)
+        case FromEnd(name, depth):
+            return layer >= _number(look_up(config, depth), depth) - _number(look_up(config, name), name)
         case First():
             return layer == 0
         case Multiple(of, shift):
@@ -326,6 +332,8 @@ def _condition_fields(condition: Condition) -> list[str]:
             return [of] if isinstance(of, str) else []
         case Remainder(of, to):
             return [of, to]
+        case FromEnd(name, depth):
+            return [name, depth]
         case First():
             return []
     return [condition.field]
@@ -413,6 +421,7 @@ _KINDS: Final[dict[str, type]] = {
     "at_least": AtLeast,
     "at_most": AtMost,
     "first": First,
+    "from_end": FromEnd,
     "multiple": Multiple,
     "remainder": Remainder,
     "member": Member,

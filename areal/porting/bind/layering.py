@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.porting.bind.expressions import EvaluationError, holds, look_up, same, walk
 from areal.porting.bind.slots import ABSENT, LayerValues
-from areal.porting.family import All, AtLeast, AtMost, Cycled, First, Listed, Member, Multiple, Not, PerLayer, Remainder
+from areal.porting.family import (
+    All,
+    AtLeast,
+    AtMost,
+    Cycled,
+    First,
+    FromEnd,
+    Listed,
+    Member,
+    Multiple,
+    Not,
+    PerLayer,
+    Remainder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -185,6 +198,7 @@ def atoms(configs: Sequence[Mapping[str, Any]], depths: Sequence[int], names: It
         elif all(isinstance(value, int) and not isinstance(value, bool) for value in values):
             yield AtLeast(name)
             yield AtMost(name)
+    yield from last_layers(configs, depths, names)
     yield First()
     for name in names:
         values = [look_up(config, name) for config in configs]
@@ -199,6 +213,18 @@ def atoms(configs: Sequence[Mapping[str, Any]], depths: Sequence[int], names: It
     for period in periods:
         yield from (Multiple(period, shift) for shift in range(period))
     yield from (All((Multiple(period, 0), Not(First()))) for period in periods)
+
+
+def last_layers(
+    configs: Sequence[Mapping[str, Any]], depths: Sequence[int], names: Sequence[str]
+) -> Iterator[Condition]:
+    """Yield the conditions that a layer is one of the last so many, of numbers of layers that are not that of all."""
+    found = {name: [look_up(config, name) for config in configs] for name in names if "layers" in name}
+    counted = next((name for name, values in found.items() if values == list(depths)), None)
+    for name, values in found.items():
+        known = counted is not None and name != counted and all(type(value) is int for value in values)
+        if known and all(0 <= value <= depth for value, depth in zip(values, depths, strict=True)):
+            yield FromEnd(name, str(counted))
 
 
 def _stem(name: str) -> str:

@@ -31,6 +31,7 @@ from areal.porting.bind.variations import (
 )
 from areal.porting.family import AllLayers, Constant, PerLayer, WhenEqual, WhenNull
 from areal.porting.probe.instance import read
+from areal.porting.probe.layer_values import folded, layer_values
 from areal.porting.probe.source import layer_kinds
 from areal.porting.records import SubjectError
 
@@ -78,7 +79,7 @@ class ConfigReader:
         key = json.dumps(config, sort_keys=True, default=repr)
         if key not in self._normal:
             try:
-                values: dict[str, Any] = read(self.subject, dict(config)).to_dict()
+                values = folded(read(self.subject, dict(config)).to_dict(), layer_values(self.subject))
             except SubjectError:
                 self._normal[key] = None
             else:
@@ -133,10 +134,12 @@ def learn(
     skipped = {*ignored, "model_type", "architectures"}
     reader = ConfigReader(subject=subject, base=base, depth_field=depth_field)
     reader.defaults = defaults_of(config_class)
+    reader.defaults |= {each.field: each.default for each in layer_values(subject)}
     numbers = {name for name in field_names(base) if type(look_up(base, name)) in (int, float)}
     reader.placeholders = {name: reader.defaults[name] for name in numbers if type(reader.defaults.get(name)) is str}
     reader.defaults |= dict.fromkeys(reader.placeholders, None)
     reader.annotations = annotations_of(config_class)
+    reader.annotations |= {each.field: "int | None" for each in layer_values(subject) if each.default is None}
     reader.annotations |= _choices_in_source(subject, reader)
     names = [*field_names(base), *(name for name in reader.defaults if "." not in name)]
     reader.computed = frozenset(computed_names(subject, base)) - skipped

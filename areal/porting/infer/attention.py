@@ -8,7 +8,7 @@ only if `reference.attention` with the found weights reproduces the traced outpu
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +16,7 @@ import torch
 from areal.models.blocks.attention import PackedAttention
 from areal.porting import reference
 from areal.porting.infer import capture as captures
-from areal.porting.infer import grouped, latent, selection
+from areal.porting.infer import grouped, latent, selection, shared_keys
 from areal.porting.infer.operands import View, check_weights, find_core, read
 from areal.porting.infer.output import output_projection
 from areal.porting.infer.rotary import context_lengths, inverse_frequencies_of
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from areal.porting.infer.capture import Capture
     from areal.porting.infer.operands import AttentionHypothesis
+    from areal.porting.infer.shared_keys import SharedKeys
+    from areal.porting.infer.sources import Source
     from areal.porting.records import LayerContext
     from areal.porting.spec import Mixer, RotarySpec
 
@@ -71,15 +73,49 @@ def infer_attention(context: LayerContext) -> Inferred[AttentionFinding]:
 
 def _infer(context: LayerContext) -> Inferred[AttentionFinding]:
     view = look(context)
+    shared = None
+    try:
+        query, key, value = _sources(view)
+    except UnsupportedError as error:
+        shared, (query, key, value) = _shared_sources(view, error)
+        view = shared.view
+    explain = latent.infer if shared is None and latent.is_latent(view, value) else grouped.infer
+    found = explain(view, query, key, value)
+    evidence = judge(view, found, None if shared is None else shared.name)
+    if shared is not None:
+        found = shared_keys.without_keys(found)
+        evidence = replace(evidence, detail=f"{evidence.detail}; keys and values of {shared.name}")
+    finding = AttentionFinding(found.attention, found.rotary, found.window, found.chunk)
+    return Inferred(spec=finding, tensors=found.tensors, evidence=(*found.evidence, evidence))
+
+
+def _sources(view: View) -> tuple[Source, Source, Source]:
+    """Return where queries, keys and values come from. Raises UnsupportedError."""
     query, key, value = (
-        resolve(getattr(view.single, part)[:, 0], view.probe, view.run, part=name, module=context.module)
+        resolve(getattr(view.single, part)[:, 0], view.probe, view.run, part=name, module=view.context.module)
         for part, name in (("query", "queries"), ("key", "keys"), ("value", "values"))
     )
-    explain = latent.infer if latent.is_latent(view, value) else grouped.infer
-    found = explain(view, query, key, value)
-    finding = AttentionFinding(found.attention, found.rotary, found.window, found.chunk)
-    evidence = judge(view, found)
-    return Inferred(spec=finding, tensors=found.tensors, evidence=(*found.evidence, evidence))
+    return query, key, value
+
+
+def _shared_sources(view: View, error: UnsupportedError) -> tuple[SharedKeys, tuple[Source, Source, Source]]:
+    """Return the earlier module that gives keys and values, and where these come from. Raises `error` where there is
+    none."""
+    for shared in shared_keys.earlier_owners(view, _probed_tokens(view.context)):
+        try:
+            sources = _sources(shared.view)
+        except UnsupportedError:
+            continue  # which may share them itself
+        shared_keys.check_sources(shared, *sources[1:])
+        return shared, sources
+    raise error
+
+
+def _probed_tokens(context: LayerContext) -> Tensor:
+    """Return sequences [S, T] that start with different tokens."""
+    vocabulary = context.trace.logits.shape[-1]
+    starts = torch.arange(min(PROBE_SEQUENCES, vocabulary))[:, None]
+    return (starts + torch.arange(PROBE_LENGTH)) % vocabulary
 
 
 @contextmanager
@@ -100,13 +136,11 @@ def fused_attention(model: nn.Module) -> Iterator[None]:
 
 def look(context: LayerContext) -> View:
     """Capture the module on the trace's tokens and on many short sequences."""
-    vocabulary = context.trace.logits.shape[-1]
-    starts = torch.arange(min(PROBE_SEQUENCES, vocabulary))[:, None]
     run = captures.capture(context.model, context.name, context.trace.tokens)
     core = find_core(run)
     operands = read(run, core)
     check_weights(run, core, operands)
-    probe = captures.capture(context.model, context.name, (starts + torch.arange(PROBE_LENGTH)) % vocabulary)
+    probe = captures.capture(context.model, context.name, _probed_tokens(context))
     return View(context=context, run=run, probe=probe, core=core, operands=operands, single=read(probe, core))
 
 
@@ -121,12 +155,14 @@ BEYOND = 8
 """Tokens by which a long sequence exceeds what the config calls long."""
 
 
-def judge(view: View, found: AttentionHypothesis) -> Evidence:
-    """Raise UnsupportedError unless the hypothesis reproduces the module's output, in sequences of several lengths."""
+def judge(view: View, found: AttentionHypothesis, shared: str | None = None) -> Evidence:
+    """Raise UnsupportedError unless the hypothesis reproduces the module's output, in sequences of several lengths.
+    shared: the module whose keys and values it attends to, if they are not its own."""
     results = []
-    for capture in (view.run, *_other_lengths(view, found)):
+    for tokens, capture in ((view.context.trace.tokens, view.run), *_other_lengths(view, found)):
         expected = output_projection(capture).output.view_as(capture.output)
-        error = float((run(view.context.layer, capture, found) - expected).abs().max())
+        origin = None if shared is None else (view.context.model, shared, tokens)
+        error = float((run(view.context.layer, capture, found, origin) - expected).abs().max())
         tolerance = LOCAL_TOLERANCE * float(expected.std())
         if not error <= tolerance:
             raise UnsupportedError(
@@ -144,9 +180,9 @@ def judge(view: View, found: AttentionHypothesis) -> Evidence:
     )
 
 
-def _other_lengths(view: View, found: AttentionHypothesis) -> Iterator[Capture]:
+def _other_lengths(view: View, found: AttentionHypothesis) -> Iterator[tuple[Tensor, Capture]]:
     """Yield longer sequences than the trace's, beyond what the config says is long; and shorter ones where it may
-    matter."""
+    matter. With their tokens [1, T]."""
     vocabulary = view.context.trace.logits.shape[-1]
     lengths = context_lengths(view.context.config)
     wanted = [length + BEYOND for length in lengths[-1:] if length + BEYOND > view.run.length]
@@ -155,15 +191,21 @@ def _other_lengths(view: View, found: AttentionHypothesis) -> Iterator[Capture]:
     for length in wanted:
         tokens = torch.arange(length)[None] * 7 % vocabulary
         try:
-            yield captures.capture(view.context.model, view.name, tokens)
+            yield tokens, captures.capture(view.context.model, view.name, tokens)
         except (IndexError, RuntimeError, ValueError):
             continue  # learned positions end somewhere
 
 
 @torch.no_grad()
-def run(layer: int, capture: Capture, found: AttentionHypothesis) -> Tensor:
-    """Return the reference layer's output [B, T, hidden] for the module's input."""
+def run(
+    layer: int, capture: Capture, found: AttentionHypothesis, origin: tuple[nn.Module, str, Tensor] | None = None
+) -> Tensor:
+    """Return the reference layer's output [B, T, hidden] for the module's input. origin: model, module and tokens whose
+    keys and values it attends to, in place of its own."""
     batch, length, hidden = capture.input.shape
+    whole = found
+    if origin is not None:
+        layer, found = 0, shared_keys.without_keys(found)
     with torch.device("meta"):
         module = reference.attention(found.attention, hidden, layer, window=found.window, chunk=found.chunk)
     module.load_state_dict(dict(found.tensors), strict=True, assign=True)
@@ -174,5 +216,7 @@ def run(layer: int, capture: Capture, found: AttentionHypothesis) -> Tensor:
     if isinstance(found.attention, LatentAttentionSpec) and found.attention.shares_selection:
         seen = read(capture, find_core(capture)).scores[..., :length]
         selection.take_over(backend, layer, visible_keys(seen))
+    if origin is not None:
+        shared_keys.hand_on(backend, whole, rotation, *origin)
     result: Tensor = module.eval()(capture.input.flatten(0, 1), rotation, backend)
     return result.unflatten(0, (batch, length))

@@ -67,7 +67,13 @@ def infer(view: View, query: Source, key: Source, value: Source) -> AttentionHyp
     after_softmax = output.explain(view, operands, heads.order)
     if after_softmax.sinks is not None:
         sinks = after_softmax.sinks
+    keys_as_values = bool((key.ids() == value.ids()).all())
     tensors, biases = _tensors(view, query, key, value, heads, dims)
+    if keys_as_values:
+        if not bool((dims == natural).all()) or (value.clip is None) != (key.clip is None):
+            raise UnsupportedError("values that are keys in another order", where=view.name, detail=f"order {dims}")
+        tensors.pop("v_proj.weight")
+        tensors.pop("v_proj.bias", None)
     tensors |= after_softmax.tensors
     if sinks is not None:
         tensors["sinks"] = output.parameter_like(view, sinks)[heads.order]
@@ -84,6 +90,7 @@ def infer(view: View, query: Source, key: Source, value: Source) -> AttentionHyp
         query_norm=_norm_of(query),
         key_norm=_norm_of(key),
         value_norm=_norm_of(value),
+        keys_as_values=keys_as_values,
         norm_scope=_scope(query, key, view),
         norm_after_rotary=any(source.norm is not None and source.norm.after_rotary for source in (query, key)),
         scale=rule.scale,

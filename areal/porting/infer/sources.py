@@ -119,10 +119,22 @@ def _match_norms(targets: Tensor, probe: Capture, clip: float | None = None) -> 
         if not any(other.startswith(name + ".") for other in names)
     ]
     for pool in (inner, outputs):
-        found = match(targets, pool if clip is None else _clamped(pool, clip))
+        given = pool if clip is None else _clamped(pool, clip)
+        found = match(targets, given)
         if found.found:
-            break
+            if _is_multiple(found):
+                return found
+            # Norms of the same projection give the same columns but for a factor each, which says nothing: Gemma 4
+            # norms keys and values so. The one that gives all elements, times one number, is the norm.
+            alone = (match(targets, [columns]) for columns in given)
+            return next((one for one in alone if one.found and _is_multiple(one)), found)
     return found
+
+
+def _is_multiple(found: Match) -> bool:
+    """Return whether all elements come from one call, times one number."""
+    factor = float(found.factor.mean())
+    return len(found.events()) == 1 and float((found.factor - factor).abs().max()) <= MATCH_TOLERANCE * abs(factor)
 
 
 def _own_norm(found: Match, heads: Tensor, probe: Capture, module: nn.Module) -> Source:

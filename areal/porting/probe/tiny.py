@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig
 
 from areal.porting.outlines import outlined
 from areal.porting.probe.instance import build, construct, logits, make_tokens, read
+from areal.porting.probe.layer_values import LAYERED, with_layer_values
 from areal.porting.probe.meanings import HIDDEN, LAYERS, TOKENS, Repair, hinted, known, meaning, sizes_by_shape
 from areal.porting.probe.questions import refuse_dependences
 from areal.porting.probe.source import layer_kinds
@@ -73,7 +74,7 @@ def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     )
     depth = next(depths, None)
     # Fields of the source's own config.json, but for lists over layers, which depend on other fields.
-    skipped = COMMON | UNIMPORTANT | {"model_type", "architectures"}
+    skipped = COMMON | UNIMPORTANT | {"model_type", "architectures", LAYERED}
     own = (subject.raw_config or {}).items()
     chosen = {name: value for name, value in own if name not in skipped and not isinstance(value, list)}
     chosen |= _shrink(defaults, aliases, depth, given=frozenset(kwargs))
@@ -100,6 +101,7 @@ def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     config = crossed(config, given=given, works=works)
     config = with_parts(subject, config, defaults=defaults, given=given, works=works)
     config = with_listed_layers(subject, config, given=given, works=works)
+    config = with_layer_values(subject, config, given=given, works=works)
     refuse_dependences(build(subject, config))
     return config
 

@@ -329,6 +329,20 @@ class Arguments:
                 lines.append(
                     f"fields.spelled({literal(use.name)}, {literal(field_name(spelling))}, {literal(letters)})"
                 )
+        return [*lines, *self._values_of_kinds()]
+
+    def _values_of_kinds(self) -> list[str]:
+        """Return the calls that take values of single layers for the fields that say them, one for each kind."""
+        kinds: dict[tuple[str, str], list[FieldUse]] = {}
+        for use in self.uses:
+            if use.layered and use.status == "used":
+                kinds.setdefault((use.layered["kinds"], use.layered["kind"]), []).append(use)
+        lines = []
+        for (kinds_field, kind), uses in sorted(kinds.items()):
+            values = {use.name: use.layered["attribute"] for use in uses}
+            optional = {use.name: use.layered["flag"] for use in uses if use.default is None}
+            more = f", optional={literal(optional)}" if optional else ""
+            lines.append(f"fields.values_of_kind({literal(kinds_field)}, {literal(kind)}, {literal(values)}{more})")
         return lines
 
     def sections(self) -> list[str]:

@@ -53,9 +53,6 @@ STATES: Final = {
 }
 """Kind of mixer with a state to the slot of its values."""
 
-_HELPER_USES: Final = 3
-"""From so many equal norms on, the family gets a function for them."""
-
 
 class ModelCode:
     """Writes the body of `model.py` from the slots of a report.
@@ -289,7 +286,9 @@ class ModelCode:
                 theta += f', rotary_type="linear", parameters={{"factor": {stretch}}}'
             settings = f"RotaryArgs({theta})"
         path = "layer.rotary."
-        dim = "args.head_dim" if self._is_same(f"{path}dim", "layer.attention.head_dim") else self._rotated(node)
+        dim = "args.head_dim"
+        if depends_on_layer(self.slots[f"{path}dim"]) or not self._is_same(f"{path}dim", "layer.attention.head_dim"):
+            dim = self._rotated(node)
         defaults = {"interleaved": False, "query_growth": 0.0, "growth_length": None, **_OF_GROWTH}
         return f"Rotary({', '.join([settings, dim, *self._keywords(path, defaults)])})"
 
@@ -300,7 +299,16 @@ class ModelCode:
             if isinstance(node, Product) and part in dict(node.powers):
                 settings = next(name for name, each in self.arguments.tables.items() if each == table)
                 return f"args.{settings}.rotated_dim(args.head_dim)"
-        return self._text("layer.rotary.dim")
+        if not depends_on_layer(self.slots["layer.rotary.dim"]):
+            return self._text("layer.rotary.dim")
+        dim = _beside(self.slots["layer.rotary"], self.slots["layer.rotary.dim"], table)
+        if dim is None or depends_on_layer(dim):
+            raise ReportError(
+                "layers of one rotary table turn different numbers of dimensions, which the template cannot write",
+                where="layer.rotary.dim",
+                fix="write this family by hand, with `areal-new model NAME --analyze-only` as its checklist",
+            )
+        return self.arguments.write(dim, "layer.rotary.dim")
 
     def _growth(self) -> str:
         """Return what lets queries grow in layers that are not rotated; "None" where they never do."""
@@ -424,12 +432,9 @@ class ModelCode:
             arguments.append(f"scale={self._text(path + 'scale')}")
         arguments += self._query_key_norms()
         if self._is_possible(f"{path}value_norm"):
-            width = (
-                "args.head_dim"
-                if self._is_same(path + "value_dim", path + "head_dim")
-                else self._text(path + "value_dim")
-            )
+            width = self._width("value_dim" if f"{path}value_dim" in self.slots else "head_dim")
             arguments.append(f"value_norm={self._optional_norm(f'{path}value_norm', width)}")
+        arguments += self._keywords(path, {"keys_as_values": False, "shares_keys": False})
         arguments += self._keywords("layer.", {"window": None, "chunk": None})
         arguments += self._keywords(path, {"softcap": None, "sinks": False, "clip": None, "value_scale": 1.0})
         arguments += self._keywords(path, {"gate": "none", "gate_function": "sigmoid", "gate_bias": False})
@@ -470,18 +475,24 @@ class ModelCode:
     def _query_key_norms(self) -> list[str]:
         path, found = "layer.attention.", []
         scope = self._kind(f"{path}norm_scope") if f"{path}norm_scope" in self.slots else "head"
-        heads = {"query": "args.num_heads", "key": "args.num_kv_heads"}
+        heads, width = {"query": "num_heads", "key": "num_kv_heads"}, self._width("head_dim")
         for part in ("query", "key"):
-            shape = {
-                "head": "args.head_dim",
-                "each_head": f"({heads[part]}, args.head_dim)",
-                "full": f"{heads[part]} * args.head_dim",
-            }[scope]
+            number = f"args.{heads[part]}"
+            if scope != "head" and depends_on_layer(self.slots[path + heads[part]]):
+                number = self._text(path + heads[part])
+            shape = {"head": width, "each_head": f"({number}, {width})", "full": f"{number} * {width}"}[scope]
             if self._is_possible(f"{path}{part}_norm"):
                 found.append(f"{part}_norm={self._optional_norm(f'{path}{part}_norm', shape)}")
         if found and scope == "full":
             found.append("full_width_norms=True")
         return found + (self._keywords(path, {"norm_after_rotary": False}) if found else [])
+
+    def _width(self, name: str) -> str:
+        """Return the width of a head, or of a value head."""
+        path = "layer.attention."
+        if not depends_on_layer(self.slots[path + name]) and self._is_same(path + name, f"{path}head_dim"):
+            return "args.head_dim"
+        return self._text(path + name)
 
     def _latent_attention(self) -> str:
         path = "layer.attention."
@@ -651,27 +662,16 @@ def _mapped(node: Expression, truth: Callable[[Expression], bool]) -> Expression
     return Constant(truth(node))
 
 
-def with_norm_function(code: str, pascal: str) -> str:
-    """Return the code with a function for the norm that it has most often, where that is often."""
-    calls = [text for text in _norm_calls(code) if text.startswith(("RMSNorm(args.hidden_size", "LayerNorm(args.h"))]
-    if not calls:
-        return code
-    common = max(calls, key=calls.count)
-    if calls.count(common) < _HELPER_USES:
-        return code
-    function = f"def _norm(args: {pascal}Args) -> {common.partition('(')[0]}:\n    return {common}\n"
-    return f"{code.replace(common, '_norm(args)')}\n\n{function}"
-
-
-def _norm_calls(code: str) -> Iterator[str]:
-    """Yield calls of norms without calls inside."""
-    for name in ("RMSNorm(", "LayerNorm("):
-        start = code.find(name)
-        while start >= 0:
-            end = code.index(")", start)
-            if "(" not in code[start + len(name) : end]:
-                yield code[start : end + 1]
-            start = code.find(name, end)
+def _beside(choice: Expression, other: Expression, leaf: Expression) -> Expression | None:
+    """Return what a second choice by the same conditions has where the first one has `leaf`; None where they do not
+    choose alike."""
+    if choice == leaf or not depends_on_layer(other):
+        return other
+    if isinstance(choice, PerLayer) and isinstance(other, PerLayer) and choice.condition == other.condition:
+        found = (_beside(choice.then, other.then, leaf), _beside(choice.otherwise, other.otherwise, leaf))
+        there = [leaf in walk(part) for part in (choice.then, choice.otherwise)]
+        return found[there.index(True)] if there.count(True) == 1 else None
+    return None
 
 
 def _negated(condition: str) -> str:

@@ -21,6 +21,7 @@ from areal.porting.family import (
     Entry,
     Field,
     Flag,
+    FromEnd,
     Listed,
     Member,
     Multiple,
@@ -243,7 +244,8 @@ def _field_plan(use: FieldUse, attribute: str, parts: Sequence[Expression | Cond
     numbers = [value for value in (use.default, use.example, use.minimum) if type(value) is int]
     # 0 makes sense for a number of layers to leave out; else what was proven, or 1.
     is_threshold = any(
-        (isinstance(part, AtLeast | AtMost) and part.field == name) or (isinstance(part, Remainder) and part.to == name)
+        (isinstance(part, AtLeast | AtMost | FromEnd) and part.field == name)
+        or (isinstance(part, Remainder) and part.to == name)
         for part in parts
     )
     is_whole = kind == "list" and any(part == Field(name) for part in parts)
@@ -279,7 +281,7 @@ def _with_meaning_of_null(use: FieldUse, parts: Sequence[Expression | Condition]
         return use
     is_read = any(
         (isinstance(part, Field) and part.name == use.name)
-        or (isinstance(part, WhenNull | Listed | AtLeast | AtMost | Member) and part.field == use.name)
+        or (isinstance(part, WhenNull | Listed | AtLeast | AtMost | FromEnd | Member) and part.field == use.name)
         for part in parts
     )
     if len(asked) == 1 and not is_read:

@@ -16,7 +16,7 @@ from areal.porting.family import Constant, FieldUse
 from areal.porting.records import ReportError
 from areal.porting.spec import PLACES
 from areal.porting.write.arguments import Arguments, is_among, section_variable
-from areal.porting.write.code import ModelCode, imports_of, with_norm_function
+from areal.porting.write.code import ModelCode, imports_of
 from areal.porting.write.fields import CANONICAL, plan_fields
 from areal.porting.write.names import (
     class_name,
@@ -27,6 +27,7 @@ from areal.porting.write.names import (
     parameter_name,
     tuple_literal,
 )
+from areal.porting.write.shared_norms import with_norm_function
 from areal.porting.write.words import describe
 from areal.porting.write.wrapper import wrapper_pieces
 

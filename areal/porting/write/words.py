@@ -110,6 +110,8 @@ PROPERTIES: Final = {
     "layer.attention.value_norm": ("has_value_norm", "Whether values are normalised."),
     "layer.attention.query_norm": ("has_query_norm", "Whether queries and keys are normalised."),
     "layer.attention.key_norm": ("has_key_norm", "Whether keys are normalised."),
+    "layer.attention.keys_as_values": ("keys_as_values", "Whether values are what the key projection gives."),
+    "layer.attention.shares_keys": ("shares_keys", "Whether a layer attends to the keys of an earlier one."),
     "layer.attention.sinks": ("has_sinks", "Whether heads have an attention sink."),
     "layer.attention": ("has_mixer", "Whether a layer mixes tokens."),
     "layer.feed_forward.there": ("has_feed_forward", "Whether a layer has a feed-forward layer, or experts."),

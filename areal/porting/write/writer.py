@@ -27,6 +27,7 @@ from areal.porting.family import (
     Field,
     First,
     Flag,
+    FromEnd,
     Length,
     Listed,
     Member,
@@ -271,6 +272,8 @@ class Writer:
                 return f"layer >= {self._value(name).text}", _COMPARISON
             case AtMost(name):
                 return f"layer <= {self._value(name).text}", _COMPARISON
+            case FromEnd(name, depth):
+                return f"layer >= {self._value(depth).text} - {self._value(name).text}", _COMPARISON
             case First():
                 return "layer == 0", _COMPARISON
             case Multiple(of, shift):

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from areal.porting.bind.expressions import EvaluationError
+from areal.porting.bind.layering import last_layers, mask
 from areal.porting.bind.slots import ABSENT, predict, slots_of
-from areal.porting.family import AtLeast, Constant, Field, First, Length, PerLayer, Range
+from areal.porting.family import AtLeast, Constant, Field, First, FromEnd, Length, PerLayer, Range
 from areal.porting.spec import (
     ArchitectureSpec,
     AttentionSpec,
@@ -122,3 +123,11 @@ def test_a_norm_of_compressed_queries_is_no_slot_where_none_are_compressed():
     assert not any(name.startswith("layer.attention.query_norm") for name in plain)
     slots = {name: Constant(values[0] if isinstance(values, tuple) else values) for name, values in found.items()}
     assert predict(slots | {"layer.attention.query_rank": Constant(None)}, {}) == spec(whole)
+
+
+def test_the_last_so_many_layers_are_a_condition_where_a_field_counts_them():
+    configs = [{"depth_layers": 4, "shared_layers": 2, "heads": 1}, {"depth_layers": 5, "shared_layers": 1, "heads": 2}]
+    names = ["depth_layers", "heads", "shared_layers"]
+    assert list(last_layers(configs, [4, 5], names)) == [FromEnd("shared_layers", "depth_layers")]
+    assert mask(FromEnd("shared_layers", "depth_layers"), configs, [4, 5]) == 0b10000_1100
+    assert list(last_layers([{**configs[0], "shared_layers": 6}], [4], names)) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from areal.porting.bind.analyse import analyse
 from areal.porting.bind.observing import Observer
 from areal.porting.infer.infer import infer
 from areal.porting.probe.instance import build
@@ -35,11 +34,26 @@ def test_gemma4_unified_norms_values_and_scales_what_layers_give():
 
 
 @pytest.mark.exhaustive
-def test_configs_with_values_of_single_layers_are_refused_by_name():
-    report = analyse(resolve("gemma4_unified_text"))
-    assert report.status == "unsupported"
-    assert report.missing[0]["feature"] == "values of single layers in the config"
-    assert report.missing[0]["where"] == "config.per_layer_config"
+def test_gemma4_unified_has_heads_of_another_size_and_keys_as_values_in_its_full_layers():
+    spec, layers = layers_of("gemma4_unified_text")
+    attention = [layer.attention for layer in layers]
+    assert [each.head_dim for each in attention] == [24, 24, 24, 40]
+    assert [each.num_kv_heads for each in attention] == [2, 2, 2, 1]
+    assert [each.keys_as_values for each in attention] == [False, False, False, True]
+    assert [spec.rotaries[layer.rotary].type for layer in layers] == ["default"] * 3 + ["proportional"]
+
+
+@pytest.mark.exhaustive
+def test_gemma4_unified_shares_keys_of_the_last_layers_of_each_kind():
+    subject = resolve("gemma4_unified_text")
+    kinds = ["sliding_attention", "full_attention"] * 3
+    sharing = {"num_hidden_layers": 6, "layer_types": kinds, "num_kv_shared_layers": 2, "use_double_wide_mlp": True}
+    found = infer(build(subject, {**tiny_config(subject), **sharing}))
+    assert found.parity <= found.tolerance
+    layers = found.spec.layers
+    assert [layer.attention.shares_keys for layer in layers] == [False] * 4 + [True] * 2
+    assert [layer.feed_forward.intermediate_size for layer in layers] == [112] * 4 + [224] * 2
+    assert not any(".4.self_attn.k_" in name or ".5.self_attn.v_" in name for name in found.weights)
 
 
 @pytest.mark.exhaustive
