@@ -89,14 +89,14 @@ class WeightUpdater:
         started = time.perf_counter()
         halted = [] if paused or not self._adapter.stages_paused else [one for one in servers if not one.asleep]
         with tracing.async_span("stage weights", version=published.manifest.version):
-            problems = await self._control(halted, self._pause)
+            problems = await self._control(halted, self._halt)
             ready = [server for server in servers if server not in problems]
             staged, found = await self._stage_all(ready, published)
             problems |= found
         self.tally["stage_seconds"] = time.perf_counter() - started
         refused = [error for error in problems.values() if isinstance(error, RefusedError)]
         if servers and not staged and len(refused) == len(servers):
-            for server, error in (await self._control(halted, self._resume)).items():
+            for server, error in (await self._control(halted, self._unhalt)).items():
                 self._give_up(server, str(error))
             raise EngineError(
                 f"weight update to version {published.manifest.version} refused, the servers keep their weights: "
@@ -144,9 +144,21 @@ class WeightUpdater:
                 raise result
         return failed
 
-    async def _pause(self, server: Server) -> None:
+    async def _halt(self, server: Server) -> None:
+        """Pause a server for staging. Until `_switch` or `_unhalt` it counts as changing: it is silent, and a call that
+        begins now may sample with the new weights."""
+        server.changing = True
         for call in server.calls:
             call.mark_boundary()
+        await self._pause(server)
+
+    async def _unhalt(self, server: Server) -> None:
+        try:
+            await self._resume(server)
+        finally:
+            server.changing = False
+
+    async def _pause(self, server: Server) -> None:
         await self._adapter.pause(
             self._client,
             server.instance.url,
@@ -251,9 +263,9 @@ class WeightUpdater:
         config = self._config
         server.changing = True
         try:
+            for call in server.calls:
+                call.mark_boundary()
             if server.asleep:
-                for call in server.calls:
-                    call.mark_boundary()
                 await self._adapter.wake(self._client, url, "weights", timeout=config.control_seconds)
             elif not paused or not server.capabilities.keeps_requests:
                 await self._pause(server)

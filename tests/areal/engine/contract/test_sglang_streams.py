@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import sys
+import time
 
 import pytest
 import torch
@@ -102,6 +104,38 @@ def test_versions_arrive_whole_or_as_what_changed_and_a_request_goes_on(subject)
     assert subject.deviation(response, part=slice(cut, None)) < EXACT
     exact(subject, 2)
     assert (stats["evictions"], stats["weight_failures"]) == (0, 0)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("subject", [("double", broadcast)], indirect=True, ids=["double"])
+def test_a_transfer_that_takes_longer_than_a_stall_is_none(subject, monkeypatch):
+    send, config = BroadcastCarrier.send, subject.engine._config
+    slow = dataclasses.replace(config, stall_seconds=1.0)
+    monkeypatch.setattr(subject.engine._runner, "_config", slow)
+
+    def sent_late(self):
+        time.sleep(3.0)
+        send(self)
+
+    monkeypatch.setattr(BroadcastCarrier, "send", sent_late)
+
+    async def main():
+        task = asyncio.create_task(subject.engine.agenerate(subject.request(new=300)))
+        while subject.engine.stats()["generated_tokens"] < 8:
+            await asyncio.sleep(0.005)
+        subject.change_weights(seed=1)
+        update = asyncio.create_task(asyncio.to_thread(publish, subject))
+        await asyncio.sleep(1.0)
+        later = asyncio.create_task(subject.engine.agenerate(subject.request(7, new=8)))
+        return await asyncio.gather(task, later, update)
+
+    cut, waited, _ = asyncio.run(main())
+    assert set(cut.output_versions) == {0, 1}
+    assert set(waited.output_versions) == {1}
+    assert subject.deviation(waited) < EXACT
+    assert subject.deviation(cut, part=slice(cut.output_versions.index(1), None)) < EXACT
+    stats = subject.engine.stats()
+    assert (stats["evictions"], stats["failed_calls"]) == (0, 0)
 
 
 @pytest.mark.parametrize("subject", [("double", broadcast)], indirect=True, ids=["double"])
