@@ -32,7 +32,8 @@ class TurnObservation:
     """Tools of the episode, {"name": ..., "description": ..., "parameters": JSON schema}; of the first observation
     only."""
     images: Sequence[Any] = ()
-    """For policies that see. No workflow reads them yet: one that is given some refuses them."""
+    """For policies that see: files of images as bytes or base64 text, one for each "<image>" in the messages, in order.
+    The workflow `environment` reads them with workflow_options.processor, and refuses them without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,7 +111,7 @@ def text_ids(row: Mapping[str, Any], tokenizer: Any) -> list[int]:
     """
     if not row.get("images") or IMAGE_MARK not in str(row["messages"]):
         return encode_prompt(row["messages"], tokenizer)
-    pieces = _rendered(row["messages"], tokenizer, enable_thinking=False).split(IMAGE_MARK)
+    pieces = marked_text(row["messages"], tokenizer, enable_thinking=False).split(IMAGE_MARK)
     return [token for piece in pieces if piece for token in encode_text(piece, tokenizer)]
 
 
@@ -147,7 +147,7 @@ def prompt_pieces(data: Mapping[str, Any], tokenizer: Any, *, enable_thinking: b
     for column in ("messages", "images"):
         if column not in data:
             raise DataError(f"the row has no column {column!r}; found {', '.join(sorted(data))}")
-    text = _rendered(data["messages"], tokenizer, enable_thinking=enable_thinking)
+    text = marked_text(data["messages"], tokenizer, enable_thinking=enable_thinking)
     pieces = text.split(IMAGE_MARK)
     images = data["images"]
     if not isinstance(images, list) or len(images) != len(pieces) - 1:
@@ -156,7 +156,13 @@ def prompt_pieces(data: Mapping[str, Any], tokenizer: Any, *, enable_thinking: b
     return pieces, text
 
 
-def _rendered(messages: Any, tokenizer: Any, *, enable_thinking: bool) -> str:
+def marked_text(
+    messages: Any, tokenizer: Any, *, enable_thinking: bool, tools: Sequence[Mapping[str, Any]] | None = None
+) -> str:
+    """Return a prompt as text in which marks are still marks. tools: for the chat template, as it wants them.
+
+    Raises DataError as `encode_prompt`, but for a control token that is called like the mark.
+    """
     problem = messages_problem(messages)
     if problem:
         raise DataError(problem)
@@ -168,7 +174,8 @@ def _rendered(messages: Any, tokenizer: Any, *, enable_thinking: bool) -> str:
         for token in tokenizer.all_special_tokens:
             if token != IMAGE_MARK and token in message["content"]:
                 raise DataError(f"messages[{index}] contains the control token {token!r} as text; remove it")
+    options: dict[str, Any] = {} if tools is None else {"tools": list(tools)}
     text: str = tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, tokenize=False, enable_thinking=enable_thinking
+        messages, add_generation_prompt=True, tokenize=False, enable_thinking=enable_thinking, **options
     )
     return text

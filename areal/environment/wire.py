@@ -1,10 +1,11 @@
 """The records of `areal.api.environment` as plain JSON values and back, for environments in other places.
 
-What comes back is checked here once: roles, texts, tools, numbers. Images do not travel.
+What comes back is checked here once: roles, texts, tools, images, numbers. Files of images travel as base64.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +36,9 @@ def checked_observation(observation: object) -> TurnObservation:
     for index, tool in enumerate(observation.tools):
         if not isinstance(tool.get("name"), str) or not isinstance(tool.get("parameters"), dict):
             raise ValueError(f"tool {index} needs a name and parameters (a JSON schema); it is {dict(tool)!r:.120}")
+    for index, image in enumerate(observation.images):
+        if not isinstance(image, (bytes, str)):
+            raise ValueError(f"image {index} is {type(image).__name__}, expected a file as bytes or base64 text")
     return observation
 
 
@@ -50,18 +54,26 @@ def checked_result(result: object) -> StepResult:
 
 
 def observation_to_plain(observation: TurnObservation) -> dict[str, Any]:
-    """Return what `observation_from_plain` reads. Raises ValueError for images."""
-    if observation.images:
-        raise ValueError("images cannot leave the process of an environment; run it with host kind process")
-    return {
+    """Return what `observation_from_plain` reads."""
+    plain: dict[str, Any] = {
         "messages": [dict(message) for message in observation.messages],
         "tools": [dict(tool) for tool in observation.tools],
     }
+    return plain | {"images": [image_text(image) for image in observation.images]} if observation.images else plain
+
+
+def image_text(image: Any) -> str:
+    """Return the file of an image as base64 text."""
+    return base64.b64encode(image).decode() if isinstance(image, bytes) else str(image)
 
 
 def observation_from_plain(plain: Mapping[str, Any]) -> TurnObservation:
     """Inverse of `observation_to_plain`; checked."""
-    return checked_observation(TurnObservation(messages=tuple(plain["messages"]), tools=tuple(plain["tools"])))
+    return checked_observation(
+        TurnObservation(
+            messages=tuple(plain["messages"]), tools=tuple(plain["tools"]), images=tuple(plain.get("images", ()))
+        )
+    )
 
 
 def result_to_plain(result: StepResult) -> dict[str, Any]:

@@ -30,19 +30,23 @@ from areal.api import (
     TurnObservation,
 )
 from areal.dataset.encoding import control_token_problem, encode_prompt, has_chat_template, render_chat
+from areal.dataset.images import IMAGE_MARK, marked_text
+from areal.dataset.pixels import ImageLimits
 from areal.environment.config import host_config
 from areal.environment.pool import EnvironmentPool
+from areal.environment.wire import image_text
 from areal.utils import stats
 from areal.utils.seeding import episode_seeds
 from areal.workflow.assembly import TrajectoryBuilder, completion_text, decode, reward_columns, score
 from areal.workflow.feedback import after_answer
+from areal.workflow.pixels import PixelPrompts
 from areal.workflow.tool_calls import ToolError, check_arguments, check_parameters, read_calls
 from areal.workflow.tools import ObservationEncoder, instructions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from areal.api import GenerationConfig, InferenceEngine, ModelResponse, Trajectory
+    from areal.api import GenerationConfig, ImageRef, InferenceEngine, ModelResponse, Trajectory
     from areal.environment.config import HostConfig
     from areal.environment.pool import HostedEnvironment
     from areal.workflow.assembly import AwaitableReward
@@ -68,6 +72,8 @@ class EnvironmentWorkflow(RolloutWorkflow):
         credit: Literal["turn", "outcome"] = "turn",
         seeding: Literal["prompt", "sample"] = "prompt",
         with_reward: bool = False,
+        processor: str | Mapping[str, Any] | None = None,
+        max_pixels: int | None = None,
         enable_thinking: bool = False,
         strict_template: bool = True,
     ) -> None:
@@ -78,7 +84,9 @@ class EnvironmentWorkflow(RolloutWorkflow):
         max_observation_characters: longer messages are cut, and say so. credit: "turn" gives each turn the reward of
         its step (`Trajectory.turn_rewards`), "outcome" their sum to the whole episode. seeding: "prompt" puts all
         samples of a prompt before the same task, "sample" gives each its own. with_reward: also await `reward` on the
-        last turn, for environments that give none; it is the reward of the episode. strict_template: refuse chat
+        last turn, for environments that give none; it is the reward of the episode. processor: the checkpoint of a
+        model that reads images, or the content of its config.json; None refuses images that the environment shows.
+        max_pixels: of an image as the model gets it. strict_template: refuse chat
         templates that change earlier turns (see `areal.workflow.feedback`).
         """
         if max_turns < 1 or max_observation_characters < 1:
@@ -99,6 +107,15 @@ class EnvironmentWorkflow(RolloutWorkflow):
         self._max_characters = max_observation_characters
         self._enable_thinking = enable_thinking
         self.pool = EnvironmentPool(environment, environment_options or {}, host_config(host))
+        self._prompts: PixelPrompts | None = None
+        if processor is not None:
+            self._prompts = PixelPrompts(
+                tokenizer,
+                processor=processor,
+                limits=ImageLimits(),
+                enable_thinking=enable_thinking,
+                max_pixels=max_pixels,
+            )
         self._observations = ObservationEncoder(
             tokenizer, enable_thinking=enable_thinking, strict_template=strict_template
         )
@@ -114,18 +131,17 @@ class EnvironmentWorkflow(RolloutWorkflow):
         seeds = episode_seeds()
         async with self.pool.episode() as environment:
             first = await environment.reset(data, seeds.prompt if self._seeding == "prompt" else seeds.sample)
-            if first.images:
-                raise FaultError(FaultKind.DATA_INVALID, "the environment shows images, which this workflow cannot")
-            prompt_ids = self._prompt(first)
+            prompt_ids, prompt_images = await self._prompt(first)
             builder = TrajectoryBuilder()
-            builder.add_prompt(prompt_ids)
+            builder.add_prompt(prompt_ids, prompt_images)
             episode = _Episode(self, environment, first.tools)
             observation: list[int] = []
+            images: tuple[ImageRef, ...] = ()
             for turn in range(self.max_turns):
-                response = await self._generate(engine, builder, observation)
+                response = await self._generate(engine, builder, observation, images)
                 if response is None:
                     break
-                builder.add_observation(observation)
+                builder.add_observation(observation, images)
                 builder.add_response(response, turn=turn)
                 episode.last = response
                 if response.stop_reason is StopReason.LENGTH:
@@ -134,7 +150,7 @@ class EnvironmentWorkflow(RolloutWorkflow):
                 result = await episode.step(turn, text)
                 if result.terminated or result.truncated:
                     break
-                observation = after_answer(self._encoded(result.observation), response.output_tokens)
+                observation, images = await self._encoded(result.observation, response.output_tokens)
         return await self._finished(episode, builder, prompt_ids, data)
 
     async def _finished(
@@ -159,36 +175,52 @@ class EnvironmentWorkflow(RolloutWorkflow):
         )
         return replace(built, turn_rewards=dict(episode.rewards)) if self.credit == "turn" else built
 
-    def _prompt(self, first: TurnObservation) -> list[int]:
-        """Token ids of the first observation. Raises FaultError(DATA_INVALID) for one that cannot be shown."""
-        messages = [dict(message) for message in first.messages]
+    async def _prompt(self, first: TurnObservation) -> tuple[list[int], tuple[ImageRef, ...]]:
+        """Token ids and images of the first observation. Raises FaultError(DATA_INVALID) for one that cannot be
+        shown."""
         try:
-            if not has_chat_template(self.tokenizer):
-                return encode_prompt("".join(message["content"] for message in messages), self.tokenizer)
-            if not first.tools:
-                return encode_prompt(messages, self.tokenizer, enable_thinking=self._enable_thinking)
-            offered = [{"type": "function", "function": dict(tool)} for tool in first.tools]
-            if problem := control_token_problem(json.dumps(offered, ensure_ascii=False), self.tokenizer):
-                raise DataError(f"a tool {problem}")
-            if not self._shows(offered):
-                texts = [message["content"] for message in messages if message["role"] == "system"]
-                system = "\n\n".join([*texts, instructions(first.tools, parallel=True)])
-                rest = [message for message in messages if message["role"] != "system"]
-                messages = [{"role": "system", "content": system}, *rest]
-                return encode_prompt(messages, self.tokenizer, enable_thinking=self._enable_thinking)
-            encode_prompt(messages, self.tokenizer, enable_thinking=self._enable_thinking)  # for its checks
-            return list(
-                render_chat(
-                    messages,
-                    self.tokenizer,
-                    tools=offered,
-                    add_generation_prompt=True,
-                    return_dict=False,
-                    enable_thinking=self._enable_thinking,
-                )
-            )
+            messages, tools = self._introduced(first)
+            thinking = self._enable_thinking
+            if first.images:
+                text = marked_text(messages, self.tokenizer, tools=tools, enable_thinking=thinking)
+                return await self._placed(text, first.images)
+            ids = encode_prompt(messages, self.tokenizer, enable_thinking=thinking)  # also for its checks
+            if tools is not None:
+                options: dict[str, Any] = {"tools": tools, "add_generation_prompt": True, "return_dict": False}
+                ids = list(render_chat(messages, self.tokenizer, enable_thinking=thinking, **options))
+            return ids, ()
         except DataError as error:
             raise FaultError(FaultKind.DATA_INVALID, f"the first observation: {error}") from error
+
+    def _introduced(self, first: TurnObservation) -> tuple[Any, list[dict[str, Any]] | None]:
+        """Return the prompt, a chat or a text, and the tools for its chat template; None where there are none, or the
+        prompt says itself what they are. Raises DataError."""
+        messages = [dict(message) for message in first.messages]
+        if not has_chat_template(self.tokenizer):
+            return "".join(message["content"] for message in messages), None
+        if not first.tools:
+            return messages, None
+        offered = [{"type": "function", "function": dict(tool)} for tool in first.tools]
+        if problem := control_token_problem(json.dumps(offered, ensure_ascii=False), self.tokenizer):
+            raise DataError(f"a tool {problem}")
+        if self._shows(offered):
+            return messages, offered
+        texts = [message["content"] for message in messages if message["role"] == "system"]
+        system = "\n\n".join([*texts, instructions(first.tools, parallel=True)])
+        rest = [message for message in messages if message["role"] != "system"]
+        return [{"role": "system", "content": system}, *rest], None
+
+    async def _placed(self, text: str, images: Sequence[Any]) -> tuple[list[int], tuple[ImageRef, ...]]:
+        """Return ids of a text with the placeholders of images in the places of its marks. Raises DataError."""
+        if self._prompts is None:
+            raise DataError(
+                f"the environment shows {len(images)} images, and the model is not known to read any",
+                fix="set workflow_options.processor to the checkpoint of an image-text model",
+            )
+        pieces = text.split(IMAGE_MARK)
+        if len(pieces) - 1 != len(images):
+            raise DataError(f"{len(pieces) - 1} {IMAGE_MARK} marks for {len(images)} images, expected one each")
+        return await self._prompts.place(pieces, [image_text(image) for image in images])
 
     def _shows(self, offered: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the chat template writes tools into the prompt."""
@@ -196,7 +228,10 @@ class EnvironmentWorkflow(RolloutWorkflow):
         with_tools = render_chat(_PROBE, self.tokenizer, tools=offered, add_generation_prompt=True, return_dict=False)
         return list(plain) != list(with_tools)
 
-    def _encoded(self, observation: TurnObservation) -> list[int]:
+    async def _encoded(
+        self, observation: TurnObservation, answer: Sequence[int]
+    ) -> tuple[list[int], tuple[ImageRef, ...]]:
+        """Return the tokens and images that follow an answer."""
         if not observation.messages:
             raise FaultError(FaultKind.ENVIRONMENT_FAILED, "the episode goes on, but the environment showed nothing")
         most = self._max_characters
@@ -204,18 +239,34 @@ class EnvironmentWorkflow(RolloutWorkflow):
         for message in messages:
             if (left := len(message["content"]) - most) > 0:
                 message["content"] = f"{message['content'][:most]}\n({left} more characters)"
-        return self._observations.encode_messages(messages)
+        if not observation.images:
+            return after_answer(self._observations.encode_messages(messages), answer), ()
+        try:
+            text = self._observations.text_of(messages, keep=IMAGE_MARK)
+            ids, images = await self._placed(text, observation.images)
+        except DataError as error:
+            raise FaultError(FaultKind.DATA_INVALID, f"an observation: {error}") from error
+        shown = after_answer(ids, answer)
+        # What the answer ended with stands before the first image.
+        return shown, tuple(replace(ref, start=ref.start - len(ids) + len(shown)) for ref in images)
 
     async def _generate(
-        self, engine: InferenceEngine, builder: TrajectoryBuilder, observation: list[int]
+        self,
+        engine: InferenceEngine,
+        builder: TrajectoryBuilder,
+        observation: Sequence[int],
+        images: Sequence[ImageRef],
     ) -> ModelResponse | None:
         """Return the next turn; None when no token is left for it, or a later turn does not fit the context."""
         left = self.gconfig.max_new_tokens - builder.num_sampled
         if left < 1:
             return None
         gconfig = replace(self.gconfig, max_new_tokens=left, min_new_tokens=min(self.gconfig.min_new_tokens, left))
+        begin = len(builder.tokens)
+        seen = (*builder.images, *(replace(ref, start=begin + ref.start) for ref in images))
+        request = ModelRequest(input_ids=[*builder.tokens, *observation], gconfig=gconfig, images=seen)
         try:
-            return await engine.agenerate(ModelRequest(input_ids=[*builder.tokens, *observation], gconfig=gconfig))
+            return await engine.agenerate(request)
         except FaultError as fault:
             # A later turn has a prompt and token ids that were accepted before: what no longer fits is the context.
             if not builder.num_sampled or fault.kind is not FaultKind.DATA_INVALID:
@@ -250,8 +301,6 @@ class _Episode:
         head, mark, _ = text.partition(_THOUGHT_END)
         reasoning = head.removeprefix("<think>").strip() if mark else ""
         result = await self._environment.step(AssistantTurn(text=text, reasoning=reasoning, calls=calls))
-        if result.observation.images:
-            raise FaultError(FaultKind.DATA_INVALID, "the environment shows images, which this workflow cannot")
         self.rewards[turn] = float(result.reward)
         self.terminated = result.terminated and not result.truncated
         for name, value in result.info.items():

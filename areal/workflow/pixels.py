@@ -20,7 +20,7 @@ from areal.dataset.pixels import FinalImages, ImageLimits
 from areal.models.vision import read_vision, vision_format
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 class PixelPrompts:
@@ -60,19 +60,28 @@ class PixelPrompts:
         """
         try:
             pieces, text = prompt_pieces(data, self._tokenizer, enable_thinking=self._enable_thinking)
-            files = [decoded_file(index, value) for index, value in enumerate(data["images"])]
-            images = await asyncio.gather(*(self._image(index, file) for index, file in enumerate(files)))
-            sizes = [(image.height, image.width) for image in images]
-            ids, spans = self.vision.place([self._encoded(piece) for piece in pieces], sizes)
-            refs = [
-                ImageRef(image=image, start=start, length=length)
-                for image, (start, length) in zip(images, spans, strict=True)
-            ]
-            if refs and refs[-1].end == len(ids):
-                raise DataError(ENDS_WITH_IMAGE)
+            ids, refs = await self.place(pieces, data["images"])
         except DataError as error:
             raise FaultError(FaultKind.DATA_INVALID, str(error)) from error
-        return ids, tuple(refs), text
+        return ids, refs, text
+
+    async def place(self, pieces: Sequence[str], files: Sequence[Any]) -> tuple[list[int], tuple[ImageRef, ...]]:
+        """Return ids of a text with the placeholders of an image between each two of its pieces, and the images.
+
+        files: the base64 of each, one fewer than pieces. Raises DataError for a file that cannot be used, and when the
+        text ends with an image.
+        """
+        contents = [decoded_file(index, value) for index, value in enumerate(files)]
+        images = await asyncio.gather(*(self._image(index, content) for index, content in enumerate(contents)))
+        sizes = [(image.height, image.width) for image in images]
+        ids, spans = self.vision.place([self._encoded(piece) for piece in pieces], sizes)
+        refs = tuple(
+            ImageRef(image=image, start=start, length=length)
+            for image, (start, length) in zip(images, spans, strict=True)
+        )
+        if refs and refs[-1].end == len(ids):
+            raise DataError(ENDS_WITH_IMAGE)
+        return ids, refs
 
     def _encoded(self, piece: str) -> list[int]:
         return encode_text(piece, self._tokenizer) if piece else []

@@ -271,13 +271,17 @@ class ObservationEncoder:
         self._control = tuple(token for token in tokenizer.all_special_tokens if token)
 
     def encode_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Token ids of several messages, tool results in the chat template's own format.
+        """Token ids of several messages, see `text_of`. Raises FaultError(DATA_INVALID)."""
+        return self._encoded(self.text_of(messages))
 
-        A template without one gets a user turn with each result in its tags. Raises FaultError(DATA_INVALID).
+    def text_of(self, messages: Sequence[Mapping[str, Any]], *, keep: str = "") -> str:
+        """Return what stands for several messages, tool results in the chat template's own format.
+
+        A template without one gets a user turn with each result in its tags. keep: a control token that stays.
         """
-        contents = [self._cleaned(str(message["content"])) for message in messages]
+        contents = [self._cleaned(str(message["content"]), keep) for message in messages]
         if not has_chat_template(self._tokenizer):
-            return self._encoded("".join(contents))
+            return "".join(contents)
         roles = tuple(str(message["role"]) for message in messages)
         if roles not in self._frames:
             self._frames[roles] = None if roles == ("user",) else frame_of(self._tokenizer, roles, **self._options)
@@ -287,25 +291,29 @@ class ObservationEncoder:
                 f"{RESULT_START}\n{content}\n{RESULT_END}" if role == "tool" else content
                 for role, content in zip(roles, contents, strict=True)
             ]
-            return self._encoded("\n".join(tagged), framed=True)
+            return self._framed("\n".join(tagged))
         pieces = [piece for pair in zip(frame, [*contents, ""], strict=True) for piece in pair]
-        return self._encoded("".join(pieces))
+        return "".join(pieces)
 
-    def _encoded(self, text: str, *, framed: bool = False) -> list[int]:
+    def _framed(self, text: str) -> str:
+        return f"{self._before}{text}{self._after}"
+
+    def _encoded(self, text: str) -> list[int]:
         try:
-            return encode_text(f"{self._before}{text}{self._after}" if framed else text, self._tokenizer)
+            return encode_text(text, self._tokenizer)
         except ValueError as error:
             raise FaultError(FaultKind.DATA_INVALID, f"the result of a tool: {error}") from error
 
     def encode(self, text: str) -> list[int]:
         """Raise FaultError(DATA_INVALID) when the tokenizer cannot represent the text."""
-        return self._encoded(self._cleaned(text), framed=True)
+        return self._encoded(self._framed(self._cleaned(text)))
 
-    def _cleaned(self, text: str) -> str:
+    def _cleaned(self, text: str, keep: str = "") -> str:
         text = text.encode(errors="replace").decode()  # half surrogate pairs, which JSON can spell, have no encoding
         # Again and again: taking one out may join the halves of another.
-        while any(token in text for token in self._control):
-            for token in self._control:
+        control = [token for token in self._control if token != keep]
+        while any(token in text for token in control):
+            for token in control:
                 text = text.replace(token, "")
         return text
 

@@ -30,21 +30,33 @@ class McpEnvironments:
     """Makes episodes with a server of their own."""
 
     def __init__(
-        self, command: str, *, args: Sequence[str] = (), env: Mapping[str, str] | None = None, cwd: str | None = None
+        self,
+        command: str,
+        *,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        images: bool = False,
     ) -> None:
-        """command, args: the server's program; no shell reads them. env: its variables beside a few usual ones."""
+        """command, args: the server's program; no shell reads them. env: its variables beside a few usual ones. images:
+        show those that tools return; else the policy reads "(image)" in their place.
+        """
         require("mcp")
         self._command, self._args, self._env, self._cwd = command, list(args), dict(env or {}), cwd
+        self._images = images
 
     def create(self) -> McpEpisode:
         """Return an episode; its server starts with `reset`."""
-        return McpEpisode(self._command, self._args, self._env, self._cwd)
+        return McpEpisode(self._command, self._args, self._env, self._cwd, images=self._images)
 
 
 class McpEpisode:
     """One server and the client's session with it."""
 
-    def __init__(self, command: str, args: list[str], env: Mapping[str, str], cwd: str | None) -> None:
+    def __init__(
+        self, command: str, args: list[str], env: Mapping[str, str], cwd: str | None, *, images: bool = False
+    ) -> None:
+        self._with_images = images
         self._command, self._args, self._env, self._cwd = command, args, dict(env), cwd
         self._owner: asyncio.Task[None] | None = None
         self._requests: asyncio.Queue[tuple[Callable[[Any], Awaitable[Any]], asyncio.Future[Any]] | None]
@@ -77,14 +89,23 @@ class McpEpisode:
         if not answer.calls:
             self._is_open = False
             return StepResult(observation=TurnObservation(messages=()), terminated=True)
-        messages, num_failed = [], 0
+        messages, images, num_failed = [], [], 0
         for one in answer.calls:
             result = await self._ask(_calling(one.name, one.arguments))
-            parts = [getattr(part, "text", f"({part.type})") for part in result.content]
+            parts = []
+            for part in result.content:
+                text = getattr(part, "text", f"({part.type})")
+                if self._with_images and part.type == "image":
+                    images.append(part.data)
+                    text = "<image>"
+                elif self._with_images:
+                    text = text.replace("<image>", "(image)")  # written by a tool, it shows none
+                parts.append(text)
             num_failed += bool(result.is_error)
             text = "\n".join(parts)
             messages.append({"role": "tool", "content": f"error: {text}" if result.is_error else text})
-        return StepResult(observation=TurnObservation(messages=tuple(messages)), info={"mcp_errors": float(num_failed)})
+        observation = TurnObservation(messages=tuple(messages), images=tuple(images))
+        return StepResult(observation=observation, info={"mcp_errors": float(num_failed)})
 
     async def close(self) -> None:
         """See `areal.api.Environment`."""

@@ -26,6 +26,7 @@ def add(text):
 
 def serve():
     from mcp.server import MCPServer
+    from mcp.server.mcpserver import Image
 
     server = MCPServer("sums")
 
@@ -33,6 +34,11 @@ def serve():
     def add(first: int, second: int = 1) -> str:
         """Add two numbers."""
         return str(first + second)
+
+    @server.tool()
+    def show():
+        """Show a picture."""
+        return ["a <image> here:", Image(data=b"\x89PNG a picture", format="png")]
 
     @server.tool()
     def leave() -> str:

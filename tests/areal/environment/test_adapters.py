@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import os
 import socket
@@ -118,10 +119,21 @@ class TestMcp:
 
         first, results = play("mcp", SERVER, AssistantTurn(text="", calls=calls), say("5"), row=QUESTION)
 
-        assert [tool["name"] for tool in first.tools] == ["add", "leave"]
+        assert [tool["name"] for tool in first.tools] == ["add", "show", "leave"]
         assert first.tools[0]["parameters"]["required"] == ["first"]
         assert texts(results)[0] == ["5", "3"]
         assert results[1].terminated
+
+    def test_images_are_shown_when_asked_for_and_texts_show_none(self):
+        show = AssistantTurn(text="", calls=(ActionCall(name="show", arguments={}),))
+
+        _, shown = play("mcp", {**SERVER, "images": True}, show, row=QUESTION)
+        _, named = play("mcp", SERVER, show, row=QUESTION)
+
+        assert texts(shown)[0] == ["a (image) here:\n<image>"]
+        assert [base64.b64decode(image) for image in shown[0].observation.images] == [b"\x89PNG a picture"]
+        assert texts(named)[0] == ["a <image> here:\n(image)"]
+        assert not named[0].observation.images
 
     def test_wrong_arguments_are_errors_that_the_policy_reads(self):
         wrong = AssistantTurn(text="", calls=(ActionCall(name="add", arguments={"first": "two"}),))
