@@ -46,7 +46,7 @@ def test_every_style_passes_the_gates_and_is_the_same_each_time(name):
     assert generated(name, **UNITS[name])[0] == files
 
 
-STYLES = [pytest.param(style, marks=pytest.mark.exhaustive) for style in ("single_turn", "multi_turn", "vision")]
+STYLES = [pytest.param(style, marks=pytest.mark.exhaustive) for style in ("single_turn", "multi_turn", "vision", "vision_tokens")]
 
 
 @pytest.mark.parametrize("style", ["tool_use", *STYLES])
@@ -70,6 +70,7 @@ def test_long_names_and_other_packages_pass_the_gates_too(style, tmp_path):
         ("second_try", ["tool", "image"]),
         ("with_tools", ["turn_discount", "FEEDBACK", "image"]),
         ("with_images", ["turns", "feedback", "tools"]),
+        ("with_pixels", ["turns", "feedback", "tools", "image_tokenizer"]),
     ],
 )
 def test_a_module_holds_nothing_of_other_styles(name, absent):
@@ -104,8 +105,8 @@ def test_answers_are_data_whatever_they_hold():
         ({"style": "tool_use", "tools": "a.b:C,"}, '"" is not "module:object"'),
         ({"style": "tool_use", "tools": "a..b:C"}, '"a..b:C" is not "module:object"'),
         ({"style": "tool_use", "tools": 'a:C",__import__("os").abort(),"'}, 'is not "module:object"'),
-        ({"style": "vision", "image_tokenizer": "a-b:C"}, 'expected "module:object"'),
-        ({"style": "vision", "image_tokenizer": 'a:C"\nimport os'}, 'expected "module:object"'),
+        ({"style": "vision_tokens", "image_tokenizer": "a-b:C"}, 'expected "module:object"'),
+        ({"style": "vision_tokens", "image_tokenizer": 'a:C"\nimport os'}, 'expected "module:object"'),
     ],
 )
 def test_answers_that_make_no_sense_are_refused(answers, message):

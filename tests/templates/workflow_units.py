@@ -8,7 +8,8 @@ UNITS: dict[str, dict[str, object]] = {
     "second_try": {"style": "multi_turn", "max_turns": 2, "turn_discount": 0.0},
     "odd_words": {"style": "multi_turn", "feedback": FEEDBACK},
     "with_tools": {"style": "tool_use", "max_calls": 2},
-    "with_images": {"style": "vision"},
+    "with_images": {"style": "vision_tokens"},
+    "with_pixels": {"style": "vision"},
 }
 
 SAMPLE = ("plain_answer", "second_try", "with_tools")
@@ -37,6 +38,11 @@ MISTAKES = {
         ("stop=(*gconfig.stop, CALL_END)", "stop=gconfig.stop"),
         ("builder.add_observation(observation)", "builder.tokens.extend(observation)"),
         ("StopReason.LENGTH or turn == self.max_calls", "StopReason.LENGTH"),
+    ],
+    "with_pixels": [
+        ("builder.add_prompt(prompt_ids, images)", "builder.add_prompt(prompt_ids)"),
+        ("reward_columns(data)", "reward_columns(data, with_images=True)"),
+        ("builder = TrajectoryBuilder()", "builder = self.builder"),
     ],
     "with_images": [
         (' if name != "images"', ""),
