@@ -35,7 +35,7 @@ def add_lora(model: nn.Module, config: LoraConfig, *, dtype: torch.dtype) -> Non
     """Put an adapter beside linear layers of `model`, in place; everything else but a value head is frozen.
 
     The adapter changes nothing before its first update. dtype: of the frozen parameters from now on. Raises ConfigError
-    when `peft` is missing or no layer has one of the names in config.targets.
+    when `peft` is missing, no layer has one of the names in config.targets, or only layers of an image half have one.
     """
     peft = _peft()
     body: Any = getattr(model, "backbone", model)
@@ -47,6 +47,8 @@ def add_lora(model: nn.Module, config: LoraConfig, *, dtype: torch.dtype) -> Non
         for name, _ in _linear_layers(body, set(config.targets))
         if pixels is None or not is_vision(name.removeprefix(prefix))
     ]
+    if pixels is not None:
+        _refuse_image_half(body, set(config.targets) - {name.rpartition(".")[2] for name in targets}, prefix)
     if not targets:
         known = sorted({name.rpartition(".")[2] for name, _ in _linear_layers(body, set())})
         raise ConfigError(f"lora.targets {list(config.targets)} name no linear layer; there are {', '.join(known)}")
@@ -115,6 +117,17 @@ def _stand_ins(body: nn.Module, names: Iterable[str]) -> Iterator[None]:
     finally:
         for layer, weight in missing:
             layer.weight = weight
+
+
+def _refuse_image_half(body: nn.Module, names: set[str], prefix: str) -> None:
+    """Raise ConfigError for names that only layers of the image half have: they would silently get no adapter."""
+    image_half = {name.rpartition(".")[2] for name, _ in body.named_modules() if is_vision(name.removeprefix(prefix))}
+    if found := sorted(names & image_half):
+        raise ConfigError(
+            f"lora.targets: {', '.join(found)} are layers of the image half only, and adapters go into the other",
+            where="actor.lora.targets",
+            fix="leave them out; actor.vision.train trains projector or tower as a whole, without actor.lora",
+        )
 
 
 def _linear_layers(body: nn.Module, wanted: set[str]) -> Iterator[tuple[str, nn.Module]]:

@@ -128,6 +128,19 @@ def test_adapters_stay_in_the_language_half(kind, tmp_path):
         engine_of(kind, lora=LoraConfig(rank=2, alpha=4), train="projector")
 
 
+@pytest.mark.parametrize(("kind", "name"), [("llava", "linear_1"), ("qwen2_5_vl", "qkv"), ("qwen3_vl", "linear_fc1")])
+def test_names_of_the_image_half_alone_are_refused(kind, name):
+    with pytest.raises(ConfigError, match=f"lora.targets: {name} are layers of the image half only"):
+        engine_of(kind, lora=LoraConfig(rank=2, alpha=4, targets=["q_proj", name]))
+    # Found in both halves where the tower has it too: the language half gets it.
+    engine = engine_of(kind, lora=LoraConfig(rank=2, alpha=4, targets=["q_proj"]))
+    assert not [
+        name
+        for name, value in engine.model.named_parameters()
+        if value.requires_grad and is_vision(name.removeprefix(PREFIX))
+    ]
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_checkpoints_are_those_of_transformers(kind, tmp_path):
     engine = engine_of(kind, train="all")
