@@ -14,6 +14,14 @@ readonly CUDA_WANT="vllm==0.32.0"
 # a text model misses none of them.
 readonly CPU_UNWANTED=(torchvision torchaudio torchcodec triton)
 
+# With --images: what models that read images need beside the CPU build. It is built for CUDA, see torchvision_on_cpu.py.
+readonly CPU_IMAGES="torchvision==0.29.2"
+
+case "${1:-}" in
+"") images="" ;;
+--images) images=" with images" ;;
+*) say "expected no argument or --images, got '$1'"; exit 2 ;;
+esac
 kind="${AREAL_VLLM:-}"
 if [ -z "$kind" ]; then
     if nvidia-smi -L >/dev/null 2>&1; then kind=cuda; else kind=cpu; fi
@@ -24,11 +32,18 @@ cuda) want=$CUDA_WANT ;;
 *) say "AREAL_VLLM is '$kind', expected cpu or cuda"; exit 2 ;;
 esac
 
-begin_environment $VENV "$want" "$want" "CPU: about a minute and 3 GB"
+begin_environment $VENV "$want$images" "$want$images" "CPU: about a minute and 3 GB"
 .venv/bin/uv venv -q --allow-existing --python .venv/bin/python "$VENV"
 .venv/bin/uv pip install -q --compile-bytecode --python "$VENV/bin/python" "$want"
 if [ "$kind" = cpu ]; then
     .venv/bin/uv pip uninstall -q --python "$VENV/bin/python" "${CPU_UNWANTED[@]}" 2>/dev/null || true
+    packages="$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+    rm -f "$packages"/torchvision_on_cpu.*
+    if [ -n "$images" ]; then
+        .venv/bin/uv pip install -q --no-deps --python "$VENV/bin/python" "$CPU_IMAGES"
+        cp scripts/torchvision_on_cpu.py "$packages/"
+        echo "import torchvision_on_cpu" >"$packages/torchvision_on_cpu.pth"
+    fi
 fi
-finish_environment $VENV "$want" 'import vllm.entrypoints.openai.api_server' "vLLM does not import"
+finish_environment $VENV "$want$images" 'import vllm.entrypoints.openai.api_server' "vLLM does not import"
 say "ready: the tests of areal/engine/vllm run now"

@@ -14,10 +14,12 @@ import torch
 
 from areal.algorithm.packing import collate
 from areal.api import ConfigError, EngineError, FaultError, FaultKind, GenerationConfig, ImageRef, ModelRequest
+from areal.dataset.encoding import character_tokenizer
 from areal.engine.checks import RequestLimits
-from areal.engine.config import ServerEngineConfig, TrainEngineConfig, VisionTrainConfig
+from areal.engine.config import ServerEngineConfig, TrainEngineConfig, VisionTrainConfig, VLLMConfig
 from areal.engine.hf import loading
 from areal.engine.hf.on_disk import checkpoint_tensors
+from areal.engine.server.client import is_healthy
 from areal.engine.server.engine import ServerEngine
 from areal.engine.server.errors import BrokenTokensError
 from areal.engine.server.images import check_echo, contracted, png_url
@@ -25,10 +27,13 @@ from areal.engine.server.updates import ProbeReference
 from areal.engine.sglang.adapter import SGLangAdapter
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.vllm.adapter import VLLMAdapter
+from areal.engine.vllm.launch import prepare
+from areal.infra.supervisor.config import SupervisorConfig
+from areal.infra.supervisor.supervisor import LocalSupervisor, ServerCommand
 from areal.infra.weights.files import FileCarrier
 from areal.trainer.inference import probe_image
 from tests.areal.engine.hf.test_hf_sampling import record
-from tests.support.vision import LLAVA, QWEN3_VL, noisy_image
+from tests.support.vision import LLAVA, QWEN2_5_VL, QWEN3_VL, noisy_image
 
 CONTEXT = 256
 
@@ -228,6 +233,88 @@ def test_programs_that_do_not_say_what_they_used_are_sent_no_images(tmp_path, fo
         pytest.raises(ConfigError, match=r"has images: vllm\.api=completions does not say"),
     ):
         subject.generate(subject.request(*pictures(subject.vision, 0)))
+
+
+TORCHVISION = engines.VLLM_PYTHON.parents[1] / "lib"
+REAL = {
+    **QWEN2_5_VL,
+    # vLLM's attention on CPUs wants heads of 32 and more.
+    "text_config": {
+        **QWEN2_5_VL["text_config"], "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [6, 5, 5]},
+    },
+    "vision_config": {**QWEN2_5_VL["vision_config"], "hidden_size": 64, "num_heads": 2, "out_hidden_size": 64},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """vLLM itself, which takes minutes to start; without the probe, so that what differs can be seen."""
+    if not any(TORCHVISION.glob("*/site-packages/torchvision/__init__.py")):
+        pytest.skip("no vLLM that reads images here: bash scripts/setup_vllm.sh --images")
+    folder = tmp_path_factory.mktemp("vllm")
+    tokenizer = character_tokenizer("0123456789abcdefghijklmno")
+    names = ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"]
+    tokenizer.add_special_tokens({"additional_special_tokens": names})
+    assert tokenizer.convert_tokens_to_ids(names) == [27, 28, 29, 30]
+    (folder / "processor").mkdir()
+    settings = {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2_5_VLProcessor",
+                "patch_size": 4, "merge_size": 2, "temporal_patch_size": 2,
+                "size": {"shortest_edge": 256, "longest_edge": 81920}}  # fmt: skip
+    (folder / "processor" / "preprocessor_config.json").write_text(json.dumps(settings))
+    command = prepare(
+        VLLMConfig(python=str(engines.VLLM_PYTHON)),
+        ServerEngineConfig(dtype="float32", max_concurrent=16),
+        folder=folder / "launch",
+        model_config={**REAL, "architectures": ["Qwen2_5_VLForConditionalGeneration"], "dtype": "float32"},
+        tokenizer=tokenizer,
+        processor=folder / "processor",
+        context=CONTEXT,
+        on_cpu=True,
+    )
+    pool = LocalSupervisor(
+        ["vllm-0"],
+        lambda index, port: ServerCommand(arguments=command(index, port)[0], environment=command(index, port)[1]),
+        health=is_healthy,
+        config=SupervisorConfig(poll_seconds=0.5, startup_seconds=1200.0, max_restarts=0),
+        log_folder=folder / "logs",
+    )
+    subject = Subject(REAL, folder, pool=pool, probed=False)
+    with contextlib.closing(subject.engine):
+        subject.engine.wait_ready(timeout=1200)
+        yield subject
+
+
+SIZES = [(16, 16), (16, 24), (24, 16), (32, 32), (56, 56)]
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1500)
+class TestVLLM:
+    """Against the real program."""
+
+    def test_images_of_all_sizes_are_placed_as_meant(self, real):
+        requests = [real.request(noisy_image(*real.vision.final_size(*size)), seed=seed)
+                    for size in SIZES for seed in range(3)]  # fmt: skip
+        # Every answer has passed the comparison.
+        assert len(real.generate(*requests)) >= len(SIZES)
+
+    def test_text_alone_is_exact(self, real):
+        found = real.generate(*(real.request(seed=seed) for seed in range(6)))
+        assert found
+        assert max(real.deviation(*pair) for pair in found) < 1e-5
+
+    @pytest.mark.xfail(
+        strict=True,
+        reason="0.32 on CPU, with weights that are sent to it: its tower computes other features than ours from equal "
+        "pixels; the cause is not known, and the probe of a run refuses such a server",
+    )
+    def test_pixels_are_exact(self, real):
+        requests = [real.request(noisy_image(*real.vision.final_size(*size)), seed=seed)
+                    for size in SIZES for seed in range(3)]  # fmt: skip
+        assert max(real.deviation(*pair) for pair in real.generate(*requests)) < 1e-5
 
 
 IMAGE = noisy_image(8, 8)
