@@ -253,6 +253,11 @@ class Session:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._deadline - monotonic()):
                 await self._scoring_ended.wait()
+        self.finish()
+
+    def finish(self) -> None:
+        """Take the rewards so far as they are: later ones are refused. The session is closed."""
+        assert self.state != "open", "only a closed session is finished"
         self.state = "finished"
 
     def trajectories(self, reward: float | None, *, keep: Callable[[Leaf], bool] | None = None) -> list[Trajectory]:

@@ -193,6 +193,7 @@ def _write_ended(plan: GatewayPlan, opened: _Opened) -> None:
         if session.state == "open" or session.awaits_reward or session.name in opened.written:
             continue
         opened.written.add(session.name)
+        session.finish()
         # Whoever reads the file has to know that nobody gave a reward: it is null then, and never 0.
         scored = session.is_scored
         leaves = session.trajectories(session.reward if scored else 0.0)

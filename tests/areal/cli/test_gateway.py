@@ -120,6 +120,31 @@ def test_sessions_are_served_kept_and_over_with_the_command(checkpoint, tmp_path
 
 
 @pytest.mark.exhaustive
+def test_a_session_is_written_once_its_reward_has_come_and_takes_no_other(checkpoint, tmp_path):
+    ready, output, dump = tmp_path / "ready.json", tmp_path / "sessions.jsonl", tmp_path / "requests"
+    process, facts = started(checkpoint, ready, output, "--reward-deadline", "60", "--dump-folder", str(dump))
+    try:
+        session = f"{facts['address']}/rl/sessions/{facts['openai_base_url'].split('/')[-2]}"
+        call("POST", f"{facts['openai_base_url']}/chat/completions", facts["key"], ASK)
+        call("DELETE", session, facts["admin_key"])
+        time.sleep(1)
+        assert not output.exists()
+        call("POST", f"{session}/reward", facts["admin_key"], {"reward": 0.25})
+        deadline = time.monotonic() + 30
+        while not output.exists() or not output.read_text().endswith("\n"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert json.loads(output.read_text())["reward"] == 0.25
+        with pytest.raises(urllib.error.HTTPError, match=r"40[04]"):
+            call("POST", f"{session}/reward", facts["admin_key"], {"reward": 0.5})
+        (requests,) = dump.iterdir()
+        assert json.loads(requests.read_text())["request"] == ASK
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=48,
     injected="SIGKILL of `areal gateway` while a session is open and after another was closed; then it is started at "
