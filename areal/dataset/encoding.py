@@ -163,13 +163,22 @@ def encode_prompt(messages: Any, tokenizer: Any, *, enable_thinking: bool = Fals
 
 
 def render_chat(
-    messages: Sequence[Mapping[str, Any]], tokenizer: Any, *, enable_thinking: bool = False, **options: Any
+    messages: Sequence[Mapping[str, Any]],
+    tokenizer: Any,
+    *,
+    enable_thinking: bool = False,
+    tokenize: bool = True,
+    **options: Any,
 ) -> Any:
-    """Return what `apply_chat_template` makes of a chat: its tokens. Raises DataError when the template refuses it."""
+    """Return what `apply_chat_template` makes of a chat: its tokens, or its text. Raises DataError when the template
+    refuses it.
+    """
     from jinja2 import TemplateError
 
     try:
-        return tokenizer.apply_chat_template(list(messages), tokenize=True, enable_thinking=enable_thinking, **options)
+        return tokenizer.apply_chat_template(
+            list(messages), tokenize=tokenize, enable_thinking=enable_thinking, **options
+        )
     # Templates raise the first on purpose, and the second for a missing or empty field.
     except (TemplateError, TypeError) as error:
         raise DataError(f"the chat template refuses the conversation: {error}") from error

@@ -224,9 +224,9 @@ class EnvironmentWorkflow(RolloutWorkflow):
 
     def _shows(self, offered: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the chat template writes tools into the prompt."""
-        plain = render_chat(_PROBE, self.tokenizer, add_generation_prompt=True, return_dict=False)
-        with_tools = render_chat(_PROBE, self.tokenizer, tools=offered, add_generation_prompt=True, return_dict=False)
-        return list(plain) != list(with_tools)
+        # Texts, since a tokenizer of a few characters cannot encode the probe.
+        plain = render_chat(_PROBE, self.tokenizer, tokenize=False)
+        return bool(plain != render_chat(_PROBE, self.tokenizer, tokenize=False, tools=offered))
 
     async def _encoded(
         self, observation: TurnObservation, answer: Sequence[int]

@@ -16,7 +16,7 @@ from areal.api import (
     GenerationConfig,
     StopReason,
 )
-from areal.dataset.encoding import byte_tokenizer
+from areal.dataset.encoding import byte_tokenizer, character_tokenizer
 from areal.utils import stats
 from areal.utils.seeding import EpisodeSeeds, seeds_of_episode
 from areal.workflow.assembly import create_workflow
@@ -211,3 +211,14 @@ def test_the_registry_builds_it(tool_chat):
     )  # fmt: skip
 
     assert isinstance(workflow, EnvironmentWorkflow)
+
+
+def test_a_tokenizer_of_few_characters_can_offer_tools():
+    tokenizer = character_tokenizer("".join(sorted(set("what is in 2?70TA"))))
+    tokenizer.chat_template = (
+        "{% if tools %}T{% endif %}{% for m in messages %}{% if m.role == 'assistant' %}A{% endif %}"
+        "{{ m.content }}{% endfor %}{% if add_generation_prompt %}A{% endif %}"
+    )
+    trajectory, _, _ = run(tokenizer, "70")
+    assert trajectory.text["prompt"] == "Twhat is in 2?A"
+    assert trajectory.turn_rewards == {0: 1.0}
