@@ -32,7 +32,7 @@ ELSEWHERE = {
 }
 ON_CPU = [name for name in NAMES if name not in ELSEWHERE]
 TOKENIZERS = {"code": "bytes:", "tools": "bytes:"}
-TOKENIZERS |= {folder: f"examples/{folder}/tokenizer" for folder in ("agents", "chat")}
+TOKENIZERS |= {folder: f"examples/{folder}/tokenizer" for folder in ("agents", "chat", "environment")}
 SHORT = {
     "total_train_steps": 2,
     "num_threads": 1,
@@ -43,6 +43,7 @@ WARM_STARTS = {"runs/arithmetic/sft/final": "math/arithmetic_sft.yaml", "runs/co
 WARM_STARTS |= {
     "runs/agents/sft/final": "agents/demonstrations_sft.yaml",
     "runs/arithmetic/teacher/final": "math/distillation_teacher.yaml",
+    "runs/environment/sft/final": "environment/demonstrations_sft.yaml",
     "runs/tools/sft/final": "tools/calls_sft.yaml",
     "runs/arithmetic/reward_model/final": "preference/arithmetic_reward_model.yaml",
 }
