@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -126,11 +127,15 @@ def _analyse(options: argparse.Namespace) -> dict[str, Any]:
             trusted = False
     if options.look_up:
         return {"ok": True}
-    from areal.porting.bind.analyse import analyse, as_json, like, static
-    from areal.porting.probe.subject import resolve
-    from areal.porting.wrap.analyse import analyse_wrapped
-    from areal.porting.wrap.whole import find_wrapped
-
+    gc.disable()  # of what imports make almost all stays: looking through it again and again is a quarter of their time
+    try:
+        from areal.porting.bind.analyse import analyse, as_json, like, static
+        from areal.porting.probe.subject import resolve
+        from areal.porting.wrap.analyse import analyse_wrapped
+        from areal.porting.wrap.whole import find_wrapped
+    finally:
+        gc.freeze()
+        gc.enable()
     if options.like is not None:
         return as_json(like(options.source, options.like))
     if not trusted:
