@@ -136,7 +136,7 @@ async def _answer_all(reader: BinaryIO, writer: BinaryIO) -> None:
 
 
 def _created(factory: Any, *, reuse: bool) -> Any:
-    """Return a new environment. Raises ConfigError for one that shall serve again and does not say that it can."""
+    """Return a new environment. Raises ConfigError for one to be reused that does not say that it resets fully."""
     from areal.api import ConfigError
 
     made = factory.create()
