@@ -251,6 +251,7 @@ def attention(
         gate_bias=spec.gate_bias,
         output_norm=None if spec.output_norm is None else norm(spec.output_norm, spec.num_heads * spec.value_dim),
         alibi=spec.alibi_scale if spec.alibi else None,
+        differential_eps=spec.differential_eps,
     )
 
 

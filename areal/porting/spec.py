@@ -49,7 +49,7 @@ class RotarySpec:
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec:
     """Grouped-query attention. Canonical names: q_proj, k_proj, v_proj, o_proj (weight, bias), q_norm, k_norm, sinks
-    ([num_heads]), gate_proj.weight, gate_bias ([num_heads]), output_norm ([num_heads * value_dim])."""
+    ([num_heads]), gate_proj.weight, gate_bias ([num_heads]), output_norm ([num_heads * value_dim]), differential.*"""
 
     num_heads: int
     num_kv_heads: int
@@ -92,6 +92,9 @@ class AttentionSpec:
     """Adds -slope * distance to the scores (arXiv 2108.12409), slopes as in the paper for any number of heads."""
     alibi_scale: float = 1.0
     """Factor on these biases (Falcon scales them together with the scores)."""
+    differential_eps: float | None = None
+    """Of the norm of what one half of the heads attends to less what the other does; None where they are not taken from
+    each other. See `areal.models.blocks.differential`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,6 +104,7 @@ def infer(view: View, query: Source, key: Source, value: Source) -> AttentionHyp
         output_norm=after_softmax.norm,
         alibi=rule.alibi is not None,
         alibi_scale=1.0 if rule.alibi is None else rule.alibi,
+        differential_eps=after_softmax.differential_eps,
     )
     evidence = (*_evidence(view, spec, query, key, value, rule, window, chunk), *turning.evidence)
     return AttentionHypothesis(

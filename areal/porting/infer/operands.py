@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,6 +33,9 @@ class Core:
     num_heads: int
     token_major: bool
     """Rows of a product with several heads are ordered by token, then head."""
+    second: int | None = None
+    """Another product of the same weights: the first has the values of one half of the heads for both halves, this one
+    those of the other (differential attention)."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +82,26 @@ def find_core(capture: Capture) -> Core:
             where=where,
             detail="no softmax over keys between a product with keys and one with values was seen",
         )
+    if len(found) == 2 and _are_halves(capture, *found):
+        return replace(found[0], second=found[1].value_product)
     if len(found) > 1:
         raise UnsupportedError(
             "several attentions in one module", where=where, detail=f"{len(found)} softmaxes over keys in one call"
         )
     return found[0]
+
+
+def _are_halves(capture: Capture, one: Core, other: Core) -> bool:
+    """Return whether two products have the same weights, and each the same values for both halves of the heads."""
+    products = [capture.of(MatrixProduct)[core.value_product] for core in (one, other)]
+    if one.token_major or one.num_heads != other.num_heads or not torch.equal(products[0].left, products[1].left):
+        return False
+    for product in products:
+        heads = _columns(product.right, capture, one, key=False)
+        first, second = heads.chunk(2, 2)
+        if not torch.equal(first, second):
+            return False
+    return True
 
 
 SCORED = 1e-3
@@ -135,15 +153,21 @@ def read(capture: Capture, core: Core) -> Operands:
         )
     queries = [_rows(products[index].left, capture, core) for index in core.score_products]
     keys = [_columns(products[index].right, capture, core, key=True) for index in core.score_products]
-    final = products[core.value_product]
+    finals = [products[core.value_product]]
+    if core.second is not None:
+        if len(products) <= core.second:
+            raise UnsupportedError("several attentions in one module", where=capture.name, detail="not in all lengths")
+        finals.append(products[core.second])
+    values = [_columns(final.right, capture, core, key=False) for final in finals]
+    value = values[0] if core.second is None else torch.cat([each.chunk(2, 2)[0] for each in values], 2)
     softmax = softmaxes[core.softmax]
     return Operands(
         query=torch.cat(queries, -1),
         key=torch.cat(keys, -1),
-        value=_columns(final.right, capture, core, key=False),
+        value=value,
         scores=_by_head(softmax.scores, capture, core),
         probabilities=_by_head(softmax.probabilities, capture, core),
-        attended=_rows(final.left @ final.right, capture, core),
+        attended=torch.cat([_rows(final.left @ final.right, capture, core) for final in finals], -1),
     )
 
 

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from areal.porting.infer import scores
 from areal.porting.infer.capture import Projection
+from areal.porting.infer.differential import difference_of
 from areal.porting.infer.norms import infer_norm
 from areal.porting.infer.sources import Columns, match, per_token
 from areal.porting.records import UnsupportedError
@@ -48,6 +49,8 @@ class AfterSoftmax:
     norm: NormSpec | None = None
     sinks: Tensor | None = None
     """[H], in the module's order of heads."""
+    differential_eps: float | None = None
+    """Of the norm of differences of heads."""
 
 
 def explain(view: View, operands: Operands, order: Tensor) -> AfterSoftmax:
@@ -58,6 +61,8 @@ def explain(view: View, operands: Operands, order: Tensor) -> AfterSoftmax:
     given = projection.input if normed is None else normed[0]
     given = given.reshape(view.run.batch * view.run.length, -1)
     attended = operands.attended
+    if view.core.second is not None:
+        return _differential(view, operands, order, projection)
     _, _, heads, width = attended.shape
     if given.shape[1] != heads * width:
         raise UnsupportedError(
@@ -91,6 +96,18 @@ def explain(view: View, operands: Operands, order: Tensor) -> AfterSoftmax:
         tensors |= {f"output_norm.{kind}": tensor[canonical] for kind, tensor in normed[1].tensors.items()}
     kind, function = ("none", "sigmoid") if gate is None else (gate.kind, gate.function)
     return AfterSoftmax(tensors, kind, function, norm, sinks)  # type: ignore[arg-type]  # words of the pair above
+
+
+def _differential(view: View, operands: Operands, order: Tensor, projection: Projection) -> AfterSoftmax:
+    """Explain differences of heads. Raises UnsupportedError for what is none."""
+    if order.tolist() != list(range(len(order))):
+        detail = f"query heads {order.tolist()} stand behind each other, of which halves are taken from each other"
+        raise UnsupportedError("an order of heads and tokens", where=view.name, detail=detail)
+    tensors, eps = difference_of(view, operands, projection.input.reshape(view.run.batch, view.run.length, -1))
+    tensors["o_proj.weight"] = projection.weight
+    if projection.bias is not None:
+        tensors["o_proj.bias"] = projection.bias
+    return AfterSoftmax(tensors, differential_eps=eps)
 
 
 def norm_before(view: View, projection: Projection) -> tuple[Tensor, Inferred[NormSpec]] | None:

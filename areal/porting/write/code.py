@@ -438,6 +438,7 @@ class ModelCode:
         arguments += self._keywords("layer.", {"window": None, "chunk": None})
         arguments += self._keywords(path, {"softcap": None, "sinks": False, "clip": None, "value_scale": 1.0})
         arguments += self._keywords(path, {"gate": "none", "gate_function": "sigmoid", "gate_bias": False})
+        arguments += self._keywords(path, {"differential_eps": None})
         if self._is_possible(f"{path}output_norm"):
             sizes = (self._text(path + name) for name in ("num_heads", "value_dim"))
             size = " * ".join(f"({text})" if " " in text else text for text in sizes)

@@ -12,6 +12,7 @@ from torch import nn
 from areal.porting.infer.rotary import shared_turning
 from areal.porting.infer.rotation import Turning
 from areal.porting.records import UnsupportedError
+from areal.porting.spec import AttentionSpec
 from tests.areal.porting.infer.attention_hosts import (
     HEADS,
     HIDDEN,
@@ -367,3 +368,59 @@ def test_a_pair_that_turns_too_slowly_to_be_seen_in_queries_is_that_of_keys() ->
 def test_queries_and_keys_that_turn_differently_are_refused(queries: dict[int, float]) -> None:
     with pytest.raises(UnsupportedError, match="rotation of queries that keys do not share"):
         shared_turning(turning(queries), turning({0: 1.0, 1: 0.01}), VIEW)
+
+
+class Paired(Attention):
+    """Differential attention in two calls; subclasses replace a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Parameter(torch.zeros(WIDTH)) for _ in range(4))
+
+    def halves(self, value: Tensor) -> list[Tensor]:
+        """Values [B, T, KV_HEADS, D] of the two calls."""
+        return [half.repeat(1, 1, 2, 1) for half in value.chunk(2, 2)]
+
+    def combined(self, first: Tensor, second: Tensor) -> Tensor:
+        """What enters the last matrix, [B, T, H / 2, 2 D]."""
+        difference = first - ((self.a @ self.b).exp() - (self.c @ self.d).exp() + 0.2) * second
+        return 0.8 * difference * torch.rsqrt(difference.square().mean(-1, keepdim=True) + 1e-5)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        query, key, value = self.project(hidden)
+        key = key.repeat_interleave(HEADS // KV_HEADS, 2)
+        position = torch.arange(hidden.shape[1])
+        attended = []
+        for half in self.halves(value):
+            scores = torch.einsum("bqhd,bkhd->bhqk", query, key) * WIDTH**-0.5
+            weights = scores.masked_fill(position[:, None] < position, float("-inf")).softmax(-1)
+            attended.append(torch.einsum("bhqk,bkhd->bqhd", weights, half.repeat_interleave(HEADS // half.shape[2], 2)))
+        merged: Tensor = self.merge(self.combined(*torch.cat(attended, -1).chunk(2, 2)).flatten(2))
+        return merged
+
+
+class Unnormed(Paired):
+    def combined(self, first: Tensor, second: Tensor) -> Tensor:
+        return first - ((self.a @ self.b).exp() - (self.c @ self.d).exp() + 0.2) * second
+
+
+class Elsewhere(Paired):
+    def halves(self, value: Tensor) -> list[Tensor]:
+        return [value, value.flip(2)]
+
+
+def test_heads_that_are_taken_from_each_other_are_found() -> None:
+    module = Paired()
+    found = infer_foreign(module)
+    assert isinstance(found.spec.attention, AttentionSpec)
+    assert found.spec.attention.differential_eps == 1e-5
+    assert torch.equal(found.tensors["v_proj.weight"], module.content.weight)
+    tensors = [found.tensors[f"differential.lambda_{name}"] for name in ("q1", "k1", "q2", "k2")]
+    assert all(map(torch.equal, tensors, (module.a, module.b, module.c, module.d)))
+    assert torch.equal(found.tensors["o_proj.weight"], module.merge.weight)
+
+
+@pytest.mark.parametrize("attention", [Unnormed, Elsewhere])
+def test_other_pairs_of_attentions_are_refused(attention: type[Paired]) -> None:
+    with pytest.raises(UnsupportedError, match="several attentions in one module"):
+        infer_foreign(attention())

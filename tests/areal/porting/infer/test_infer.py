@@ -35,6 +35,7 @@ PROVEN = (
     *("bamba", "granitemoehybrid", "falcon_h1"),  # Mamba-2, alone and beside attention
     "minimax",  # lightning attention, and norms in the residual stream
     "recurrent_gemma",  # gated linear recurrent units
+    "diffllama",  # heads that are taken from each other
     *("bloom", "gpt2", "opt", "biogpt", "ctrl", "xglm", "mpt", "openai-gpt", "nanochat"),  # older positions and wirings
 )
 QUICK = ("gemma2", "bloom", "lfm2")
