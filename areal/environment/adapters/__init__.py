@@ -1,6 +1,7 @@
 """Adapters to packages of others: gymnasium, mcp, openenv, textarena. None is needed to import areal; each is imported
 when an environment is made, in the interpreter where that runs: `scripts/setup_environments.sh` makes one, and
-`scripts/setup_openenv.sh` that of openenv.
+`scripts/setup_openenv.sh` that of openenv. verifiers_agent is for `workflow: agent`: the harness of verifiers calls a
+model by itself.
 """
 
 from __future__ import annotations
