@@ -18,6 +18,7 @@ from areal.models.loading import initialize
 from areal.models.registry import MODELS
 from areal.models.value_head import ValueModel
 from areal.porting import reference
+from areal.porting.records import UnsupportedError
 from areal.porting.spec import (
     ArchitectureSpec,
     AttentionSpec,
@@ -276,6 +277,12 @@ def test_heads_that_rotated_pairs_do_not_fit_are_refused(head_dim):
     with pytest.raises(ModelError, match=f"a head has {head_dim}"):
         reference.build(spec)
     reference.build(replace(spec, layers=(replace(narrow, rotary=None),)))
+
+
+def test_a_factor_that_only_sandwiches_have_is_refused_elsewhere():
+    scaled = layer("pre", RMS, HEADS, BIASED, output_scale=True)
+    with pytest.raises(UnsupportedError, match="a factor on what a block gives"):
+        reference.block(scaled, 32, 0)
 
 
 def test_weights_that_do_not_fit_a_spec_are_all_named():
