@@ -51,6 +51,7 @@ MUST_BE_OFF: Final[dict[str, tuple[Any, ...]]] = {
     "add_cross_attention": (False,),
     "attention_dropout": (0, None),
     "auto_map": (None,),
+    "embeddings_scale_by_sqrt_dim": (True,),
     "is_decoder": (False, True),
     "is_encoder_decoder": (False,),
     "pruned_heads": ({}, None),

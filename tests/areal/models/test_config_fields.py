@@ -212,6 +212,12 @@ def test_dropout_is_refused_by_families_whose_code_was_not_seen_to_leave_it_out(
         ConfigFields(config).finish()
 
 
+def test_embeddings_that_older_recurrent_gemmas_say_are_scaled_have_to_be():
+    ConfigFields({"model_type": "novel", "embeddings_scale_by_sqrt_dim": True}).finish()
+    with pytest.raises(ModelError, match="embeddings_scale_by_sqrt_dim is False"):
+        ConfigFields({"model_type": "novel", "embeddings_scale_by_sqrt_dim": False}).finish()
+
+
 @pytest.mark.parametrize("value", [0, 0.0, None])
 def test_dropout_that_is_off_is_not_worth_a_word(value, caplog):
     read({**QWEN3, "attention_dropout": value})
