@@ -22,7 +22,7 @@ from areal.porting.probe.subject import Subject, files_of, installed, quiet
 from areal.porting.records import SubjectError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from torch import nn
 
@@ -125,18 +125,25 @@ def with_small_parts(wrapped: Wrapped, text: Mapping[str, Any], *, narrow: bool 
     """
     small = wrapped
     for name, config in wrapped.sections.items():
-        # Some parts have to end in the width of the text model.
-        sizes = {wrapped.default_width: text.get("hidden_size")}
-        width = {name: sizes[value] for name, value in config.items() if type(value) is int and sizes.get(value)}
-        options = [_scaled({**config, **width}, **how) for how in (_NARROWEST if narrow else _DEEPEST)]
-        for option in options:
-            trial = replace(small, sections={**small.sections, name: option})
-            if _builds(trial.subject, whole_content(trial, text)):
-                small = trial
-                break
-        else:
-            small = _narrowed(small, text, name)
+        trials = (
+            replace(small, sections={**small.sections, name: _scaled({**config, **fitted}, **how)})
+            for fitted in fitted_sizes(config, wrapped.default_width, text.get("hidden_size"))
+            for how in (_NARROWEST if narrow else _DEEPEST)
+        )
+        found = next((each for each in trials if _builds(each.subject, whole_content(each, text))), None)
+        small = found or _narrowed(small, text, name)
     return small
+
+
+def fitted_sizes(config: Mapping[str, Any], before: int | None, now: int | None) -> Iterator[dict[str, int]]:
+    """Yield sizes of a part that follow from the width of the text model, before and now: some parts have to end in
+    that width, and some have a quarter of it inside (Fun-ASR-Nano). One that says nothing where no width is known."""
+    if before is None or now is None:
+        yield {}
+        return
+    for shares in ((1,), (1, 4)):
+        sizes = {before // share: now // share for share in shares if before % share == now % share == 0}
+        yield {name: sizes[value] for name, value in config.items() if type(value) is int and value in sizes}
 
 
 _NARROWEST: Final[tuple[dict[str, bool], ...]] = (

@@ -132,6 +132,21 @@ def small_text(whole):
     return {**kept, **sizes[inner], "model_type": inner}
 
 
+QWEN3 = {**TEXT, "model_type": "qwen3", "head_dim": 8}
+
+
+def test_parts_that_hold_a_quarter_of_the_width_of_the_text_are_made_to_fit():
+    small = with_small_parts(find_wrapped("fun_asr_nano"), QWEN3).sections["adaptor_config"]
+    assert (small["hidden_size"], small["intermediate_size"]) == (32, 8)
+
+
+@pytest.mark.exhaustive
+def test_a_whole_with_such_a_part_is_proven():
+    found = prove_wrapper(find_wrapped("fun_asr_nano"), QWEN3)
+    assert found["placeholders"] == {"audio_token_id": 151646}
+    assert found["sections"] == ["adaptor_config", "audio_config"]
+
+
 def test_a_plain_text_model_is_no_wrapper():
     assert find_wrapped("qwen3") is None
 
