@@ -367,8 +367,6 @@ def block(spec: LayerSpec, hidden_size: int, layer: int) -> nn.Module:
     if spec.output_scale and spec.block != "sandwich":
         raise UnsupportedError("a factor on what a block of another kind gives", where="block", detail=spec.block)
     block: type[nn.Module] = getattr(blocks, BLOCKS[spec.block].name)
-    if spec.output_scale and spec.block != "sandwich":
-        raise UnsupportedError("a factor on what a block gives", where="block", detail=f"in a block {spec.block!r}")
     factors = spec.factors
     multipliers: dict[str, Any] = {"residual_multiplier": spec.residual_multiplier}
     if factors is not None:

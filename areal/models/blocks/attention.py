@@ -80,16 +80,13 @@ class SelfAttention(nn.Module):
 
         scale: factor on query-key products, head_dim**-0.5 if None. query_norm, key_norm: of each head, before the
         rotation; full_width_norms: of all heads together; norm_after_rotary: after the rotation. window, chunk,
-        softcap, sinks: see `AttentionBackend`. keys_as_values: values are what k_proj gives, before norm and rotation,
-        and there is no v_proj. shares_keys: the layer attends to the keys and values of an earlier one, which
-        `shared_keys.connect` finds, and has no projections and norms of its own for them; the keywords say what they
-        are there. clip: queries, keys and values are clamped to [-clip, clip], after norms
-        that come before the rotation. value_scale: factor on values; value_norm: of the values of each head, before
-        the factor. gate: the attended values times
-        gate_function(gate_proj(hidden)), one gate per element or per head; gate_bias: with a number per head added
-        inside. output_norm: of the attended values of all heads together. alibi: factor on the position biases of
-        `alibi_slopes`; None for none. differential_eps: of the norm of differences, see `DifferentialHeads`; None where
-        heads are not taken from each other.
+        softcap, sinks: see `AttentionBackend`. keys_as_values: values are what k_proj gives, before norm and rotation.
+        shares_keys: the layer attends to the keys and values of an earlier one, which `shared_keys.connect` finds; the
+        keywords about them say what they are there. clip: queries, keys and values are clamped to [-clip, clip], after
+        norms that come before the rotation. value_norm: of the values of each head, before the factor value_scale.
+        gate: the attended values times gate_function(gate_proj(hidden)), one gate per element or per head; gate_bias:
+        with a number per head added inside. output_norm: of the attended values of all heads together. alibi: factor
+        on the position biases of `alibi_slopes`. differential_eps: of the norm of `DifferentialHeads`.
         """
         super().__init__()
         if window is not None and window < 1:
@@ -97,25 +94,21 @@ class SelfAttention(nn.Module):
         self.layer = layer
         self.num_heads = args.num_heads if num_heads is None else num_heads
         num_kv_heads = args.num_kv_heads if num_kv_heads is None else num_kv_heads
-        self.num_kv_heads, self.shares_keys = num_kv_heads, shares_keys
-        self.keys_of, self.is_shared = layer, False
+        self.num_kv_heads, self.shares_keys, self.keys_of, self.is_shared = num_kv_heads, shares_keys, layer, False
         self.head_dim = args.head_dim if head_dim is None else head_dim
         self.value_dim = self.head_dim if value_dim is None else value_dim
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.full_width_norms, self.norm_after_rotary = full_width_norms, norm_after_rotary
         self.window, self.chunk, self.softcap, self.clip, self.alibi = window, chunk, softcap, clip, alibi
-        self.value_scale = value_scale
-        hidden_size, attended_size = args.hidden_size, self.num_heads * self.value_dim
-        key_bias = qkv_bias if key_bias is None else key_bias
-        value_bias = qkv_bias if value_bias is None else value_bias
+        self.value_scale, hidden_size, attended_size = value_scale, args.hidden_size, self.num_heads * self.value_dim
+        key_bias, value_bias = (qkv_bias if each is None else each for each in (key_bias, value_bias))
         self.q_proj = nn.Linear(hidden_size, self.num_heads * self.head_dim, bias=qkv_bias)
         keys, values = num_kv_heads * self.head_dim, num_kv_heads * self.value_dim
         self.k_proj = None if shares_keys else nn.Linear(hidden_size, keys, bias=key_bias)
         self.v_proj = None if shares_keys or keys_as_values else nn.Linear(hidden_size, values, bias=value_bias)
         self.o_proj = nn.Linear(attended_size, hidden_size, bias=output_bias)
         self.q_norm = query_norm
-        self.k_norm = None if shares_keys else key_norm
-        self.v_norm = None if shares_keys else value_norm
+        self.k_norm, self.v_norm = (None, None) if shares_keys else (key_norm, value_norm)
         self.sinks = nn.Parameter(torch.zeros(self.num_heads)) if sinks else None
         self.gate_proj: nn.Linear | None = None
         if gate != "none":

@@ -651,8 +651,7 @@ class ModelCode:
 
 
 _OF_GROWTH: Final = {"growth_shift": 0, "growth_power": False}
-_SHORT: Final = 4
-"""An attention layer with more keywords than this gets a function of its own."""
+_SHORT: Final = 4  # keywords of an attention layer; one with more gets a function of its own
 
 
 def _mapped(node: Expression, truth: Callable[[Expression], bool]) -> Expression:
