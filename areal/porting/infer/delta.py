@@ -175,7 +175,7 @@ def fitting(parts: MixerParts, filters: Filtered, heads: _Heads, rest: _Rest) ->
         for (floor, decay), max_rate in itertools.product(decays, (1.0, 2.0)):
             # What the first tokens already contradict needs no recurrence over all of them: none reads a later one.
             begun = scan(few, decay[:, :FEW], rate[:, :FEW] * max_rate, heads) * heads.weight.double()
-            if not any(_may_be_multiple(begun * ACTIVATIONS[form](gates[:, :FEW]), target) for form in GATES):
+            if not any(_is_multiple(begun * ACTIVATIONS[form](gates[:, :FEW]), target) for form in GATES):
                 continue
             given = scan(split, decay, rate * max_rate, heads)
             eps, gate = _normed(given, gates, heads.weight.double(), target, parts)
@@ -238,15 +238,13 @@ def _factor(values: Tensor, target: Tensor) -> Tensor:
 
 
 def _is_multiple(values: Tensor, target: Tensor) -> bool:
-    return error((values * _factor(values, target)).float(), target.float()) <= 10 * LOCAL
-
-
-def _may_be_multiple(begun: Tensor, target: Tensor) -> bool:
-    """Return whether `_is_multiple` may hold of values that begin so: each vector has a factor of its own, so what the
-    first ones are off by is not more beside others. Rounding to float32 is left to it."""
-    first = target[:, : begun.shape[1]]
-    off = float((begun * _factor(begun, first) - first).abs().max())
-    return off <= 11 * LOCAL * float(target.abs().max())
+    """Return whether vectors are multiples of those of the target, each of its own. Of the first tokens only: whether
+    they may be so far, since what these are off by is not more beside others; the tenth above is for rounding."""
+    first = target[:, : values.shape[1]]
+    off = error((values * _factor(values, first)).float(), first.float())
+    if first.shape == target.shape:
+        return off <= 10 * LOCAL
+    return off * float(first.abs().max()) <= 11 * LOCAL * float(target.abs().max())
 
 
 def activations_of(parts: MixerParts) -> Sequence[str]:
