@@ -84,7 +84,8 @@ def fit_norm(
     }
     for shape in (*sorted(several), (source.shape[-1],)):
         traced = _pair(source, target, shape)
-        if not any(tuple(value.shape) == shape for value in parameters.values()) and not _may_be_plain(traced):
+        has_scale = any(tuple(value.shape) == shape for value in parameters.values())
+        if not has_scale and not may_be_plain(traced.input, traced.output):
             continue
         pairs = [traced, *_probed(source, shape, probe)]
         candidates = tuple(dict.fromkeys((*epsilons, *KNOWN_EPSILONS)))
@@ -112,16 +113,15 @@ def _pair(source: Tensor, target: Tensor, shape: tuple[int, ...]) -> _Pair:
     return _Pair(source.detach().reshape(-1, *shape).double(), target.detach().reshape(-1, *shape).double())
 
 
-def _may_be_plain(pair: _Pair) -> bool:
-    """Return whether a norm without scale and bias could give the output, whatever its epsilon: it only shortens or
-    lengthens each vector, so the output lies on the line through the input, or through the centred input.
+def may_be_plain(given: Tensor, found: Tensor) -> bool:
+    """Return whether a norm without scale and bias could make `found` of what is given, both [N, D], whatever its
+    epsilon: it only shortens or lengthens each vector, so that stays on the line through the input, or the centred one.
 
     Necessary for `_identified`, with its tolerances: where no parameter is the scale, its fit has a slope within MATCH
     of 1 and an intercept within MATCH of 0, and is off by at most LOCAL of the largest value. So the output is close to
     the normalised input, of which no value is larger than the root of their number. Most activations are farther off
     in every vector, and are spared the search for an epsilon: 250 fits.
     """
-    given, found = pair.input, pair.output
     root = given.shape[-1] ** 0.5
     near = LOCAL * float(found.abs().max()) + 2 * MATCH * (root + 1)
     for line in (given, given - given.mean(-1, keepdim=True)):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from areal.porting.infer.norms import apply_norm, fit_norm, infer_norm
+from areal.porting.infer.norms import apply_norm, fit_norm, infer_norm, may_be_plain
 from areal.porting.records import UnsupportedError
 from areal.porting.spec import NormSpec
 
@@ -75,6 +75,7 @@ def test_an_activation_is_no_norm(activation: nn.Module) -> None:
     value = hidden(2, 24, WIDTH)
     with pytest.raises(UnsupportedError, match="normalisation"):
         infer_norm(activation, value, activation(value), name="n")
+    assert may_be_plain(value, activation(value)) == isinstance(activation, nn.Identity)
 
 
 def test_a_norm_with_a_weight_per_head_is_one_norm() -> None:
