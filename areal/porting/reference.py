@@ -364,8 +364,9 @@ def block(spec: LayerSpec, hidden_size: int, layer: int) -> nn.Module:
     if not set(names) - optional <= set(spec.norms) <= set(names):
         raise ValueError(f"block {spec.block!r} has the norms {names}, the spec names {tuple(spec.norms)}")
     children = {name: norm(spec.norms[name], hidden_size) if name in spec.norms else None for name in names}
-    if spec.output_scale and spec.block != "sandwich":
-        raise UnsupportedError("a factor on what a block of another kind gives", where="block", detail=spec.block)
+    if (spec.output_scale or spec.counted_sums) and spec.block != "sandwich":
+        feature = "a factor on what a block gives" if spec.output_scale else "sums weighted by their number"
+        raise UnsupportedError(feature, where="block", detail=f"in a block {spec.block!r}")
     block: type[nn.Module] = getattr(blocks, BLOCKS[spec.block].name)
     factors = spec.factors
     multipliers: dict[str, Any] = {"residual_multiplier": spec.residual_multiplier}
