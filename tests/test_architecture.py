@@ -248,9 +248,9 @@ def test_every_registry_entry_loads():
 # --------------------------------------------------------------------------------------------------------- the map
 
 
-def documented_tree(document: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Folders in the code block that lists areal/, each with its line: top-level ones, and packages of areal."""
-    text = (ROOT / document).read_text(encoding="utf-8")
+def documented_tree() -> tuple[dict[str, str], dict[str, str]]:
+    """Folders in the map of AGENTS.md, each with its line: those of the top level, and the packages of areal."""
+    text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```text\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
     block = next(block for block in blocks if re.search(r"^areal/", block, flags=re.MULTILINE))
     top, packages, parent = {}, {}, ""
@@ -266,9 +266,8 @@ def documented_tree(document: str) -> tuple[dict[str, str], dict[str, str]]:
     return top, packages
 
 
-@pytest.mark.parametrize("document", ["AGENTS.md", "README.md"])
-def test_the_map_lists_exactly_the_folders_that_exist(document):
-    top, packages = documented_tree(document)
+def test_the_map_lists_exactly_the_folders_that_exist():
+    top, packages = documented_tree()
     parts = [path.relative_to(ROOT).parts for path in repository_files()]
     folders = {names[0] for names in parts if len(names) > 1}
     subfolders = {names[1] for names in parts if names[0] == "areal" and len(names) > 2}
