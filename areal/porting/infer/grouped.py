@@ -67,7 +67,7 @@ def infer(view: View, query: Source, key: Source, value: Source) -> AttentionHyp
     after_softmax = output.explain(view, operands, heads.order)
     if after_softmax.sinks is not None:
         sinks = after_softmax.sinks
-    keys_as_values = bool((key.ids() == value.ids()).all())
+    keys_as_values = torch.equal(key.ids(), value.ids())
     tensors, biases = _tensors(view, query, key, value, heads, dims)
     if keys_as_values:
         if not bool((dims == natural).all()) or (value.clip is None) != (key.clip is None):

@@ -38,7 +38,7 @@ def unknown_key(comparison: Comparison) -> Iterator[Place]:
     mappings = [
         (path, keys)
         for path in sorted({*changed, *users})
-        for keys in _mappings(comparison.head.text(path) or "")
+        for keys in comparison.head.mappings(path)
         if any(line in changed.get(path, ()) or key in gone for key, line in keys.items())
     ]
     classes = _classes(comparison.head) if mappings else {}
@@ -68,29 +68,6 @@ def _misfit(
         if near or name in gone.get(key, ()):
             return key, name, near[0] if near else ""
     return "", "", ""
-
-
-def _mappings(text: str) -> Iterator[dict[str, int]]:
-    """Yield the keys of each mapping with their lines, 1-based; none where the text is not plain YAML."""
-    import yaml
-
-    try:
-        waiting: list[yaml.Node | None] = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
-    except (yaml.YAMLError, RecursionError, ValueError):
-        return
-    seen: set[int] = set()
-    for node in waiting:  # grows while it is read
-        if node is None or id(node) in seen:  # an alias may lead back
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
-            waiting.extend(node.value)
-        elif isinstance(node, yaml.MappingNode):
-            waiting.extend(value for _, value in node.value)
-            named = [(key.value, key.start_mark.line + 1) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            keys = {name: line for name, line in named if not name.startswith("_") and name != "<<"}
-            if len(keys) == len(node.value) and all(map(str.isidentifier, keys)):
-                yield keys
 
 
 def _classes(side: Side) -> dict[str, frozenset[str]]:

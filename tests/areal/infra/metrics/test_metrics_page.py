@@ -19,8 +19,9 @@ SECTIONS = ("curriculum/", "distillation/", "source/")
 ELSEWHERE = {
     "eval/failed", "perf/mfu", "rollout/dropped/<reason>", "rollout/faults/<kind>", "stats/<name>",
     "stats/<name>/count", "stats/<name>/max", "stats/<name>/min", "train/nonfinite_sequences_count",
+    "memory/trainer_asleep_mb", "memory/trainer_in_host_mb", "weights/sent_bytes", "weights/skipped_bytes",
 }  # fmt: skip
-"""Logged on accelerators, when something fails, or when a reward records it: not by the runs below."""
+"""Logged on accelerators, with servers, when something fails, or when a reward records it: not by the runs below."""
 
 
 def on_page():
