@@ -46,7 +46,10 @@ def test_every_style_passes_the_gates_and_is_the_same_each_time(name):
     assert generated(name, **UNITS[name])[0] == files
 
 
-STYLES = [pytest.param(style, marks=pytest.mark.exhaustive) for style in ("single_turn", "multi_turn", "vision", "vision_tokens")]
+STYLES = [
+    pytest.param(style, marks=pytest.mark.exhaustive)
+    for style in ("single_turn", "multi_turn", "vision", "vision_tokens")
+]
 
 
 @pytest.mark.parametrize("style", ["tool_use", *STYLES])

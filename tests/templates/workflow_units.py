@@ -45,7 +45,7 @@ MISTAKES = {
         ("builder = TrajectoryBuilder()", "builder = self.builder"),
     ],
     "with_images": [
-        (' if name != "images"', ""),
+        ("reward_columns(data)", "reward_columns(data, with_images=True)"),
         ("first_token=first_image_token", "first_token=None"),
         ("builder = TrajectoryBuilder()", "builder = self.builder"),
     ],

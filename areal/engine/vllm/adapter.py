@@ -7,6 +7,7 @@ otherwise through /v1/completions. Weights go through methods of our worker exte
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -23,7 +24,7 @@ from areal.engine.server.images import check_echo, contracted, png_url
 from areal.engine.vllm.launch import MODEL_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 
     from areal.api import GenerationConfig, ImageRef, PublishedWeights, WeightRoute
     from areal.engine.server.adapter import Call
@@ -145,10 +146,12 @@ class VLLMAdapter:
         if clear_cache:
             await client.post(url, "/reset_prefix_cache?reset_running_requests=true", timeout=timeout)
             # Features of images that the tower computed with the weights before; text models keep none.
-            await self._post_if_known(client, url, "/reset_encoder_cache", {}, timeout=timeout)
+            with _unless_unknown():
+                await client.post(url, "/reset_encoder_cache", {}, timeout=timeout)
         # Versions of vLLM without labels cut requests at updates, so that nothing needs one.
-        label = {"new_version": self._label(version)}
-        await self._post_if_known(client, url, "/update_weight_version", label, timeout=timeout)
+        with _unless_unknown():
+            label = {"new_version": self._label(version)}
+            await client.post(url, "/update_weight_version", label, timeout=timeout)
 
     async def sleep(self, client: ServerClient, url: str, *, level: int, timeout: float) -> None:
         """See `ServerAdapter`. Needs --enable-sleep-mode."""
@@ -228,16 +231,6 @@ class VLLMAdapter:
         except (KeyError, TypeError, ValueError) as error:
             raise BrokenTokensError(f"{where} sent version labels that are none: {error!r}") from error
 
-    @staticmethod
-    async def _post_if_known(
-        client: ServerClient, url: str, path: str, body: Mapping[str, Any], *, timeout: float
-    ) -> None:
-        try:
-            await client.post(url, path, dict(body), timeout=timeout)
-        except BadStatusError as error:
-            if error.status != 404:
-                raise
-
     async def _rpc(
         self, client: ServerClient, url: str, method: str, *arguments: str, timeout: float
     ) -> list[dict[str, Any]]:
@@ -248,6 +241,16 @@ class VLLMAdapter:
         if not results or not all(isinstance(result, dict) for result in results):
             raise BadAnswerError(f"{url}/collective_rpc {method} answered {str(results)[:200]}, expected objects")
         return results
+
+
+@contextlib.contextmanager
+def _unless_unknown() -> Iterator[None]:
+    """Go on where a server has no such route."""
+    try:
+        yield
+    except BadStatusError as error:
+        if error.status != 404:
+            raise
 
 
 def _common(values: Iterable[str]) -> str:

