@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 #
 #   docker build --build-arg VARIANT=cuda -t areal:cuda .
-#   docker run --rm --gpus all -v "$PWD":/work areal:cuda train run.yaml
+#   docker run --rm --gpus all -v "$PWD":/workspace areal:cuda train run.yaml
 #
 # VARIANT: cpu or cuda, which build of torch; vllm or sglang, a cuda image with the environment of that server beside it.
 ARG PYTHON=3.11
@@ -49,6 +49,6 @@ RUN --mount=type=cache,target=/root/.cache \
     .venv/bin/uv pip install --quiet --python .venv/bin/python --link-mode copy --compile-bytecode --no-deps .
 ENV PATH=/opt/areal/.venv/bin:$PATH
 USER 1000
-WORKDIR /work
+WORKDIR /workspace
 ENTRYPOINT ["areal"]
 CMD ["--help"]
