@@ -16,6 +16,7 @@ from torch import Tensor
 
 from areal.algorithm.images import collate_images, select_images
 from areal.api import NO_VERSION, BatchImages, DataError, PackedTokens, PaddedBatch, Trajectory
+from areal.utils.routes import unrecorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ _PER_TOKEN = frozenset(
         "logp_ref",
         "loss_mask",
         "returns",
+        "routes",
         "teacher_logp",
         "tokens",
         "turn_ids",
@@ -93,6 +95,7 @@ def collate(trajectories: Sequence[Trajectory], *, pad_token: int = 0, with_samp
         ),
         samples=_samples(trajectories) if with_samples else None,
         images=collate_images([item.images for item in trajectories]),
+        routes=_collate_routes([item.routes for item in trajectories], width),
     )
 
 
@@ -253,3 +256,19 @@ def _least_loaded(order: Sequence[int], lengths: Sequence[int], number: int) -> 
         bins[position].append(index)
         loads[position] += lengths[index]
     return bins
+
+
+def _collate_routes(rows: Sequence[Tensor | None], width: int) -> Tensor | None:
+    """Return [S, width, M, K], `unrecorded` where a row has no record; None when no row has one."""
+    known = [row for row in rows if row is not None]
+    if not known:
+        return None
+    kinds = {(row.dtype, *row.shape[1:]) for row in known}
+    if len(kinds) > 1:
+        raise DataError(f"collate: routes of several models in one batch: {sorted(map(str, kinds))}")
+    first = known[0]
+    batch = first.new_full((len(rows), width, *first.shape[1:]), unrecorded(first.dtype))
+    for place, row in zip(batch, rows, strict=True):
+        if row is not None:
+            place[: row.shape[0]] = row
+    return batch

@@ -14,6 +14,8 @@ from areal.api.images import check_images
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from torch import Tensor
+
     from areal.api.images import ImageRef
     from areal.api.records import StopReason
 
@@ -107,6 +109,9 @@ class ModelResponse:
     stop_reason: StopReason
     latency_seconds: float = 0.0
     """Wall time from acceptance to completion."""
+    routes: Tensor | None = field(default=None, compare=False, repr=False)
+    """Experts that routers chose for all input and output tokens but the last, uint8 or int16 [T - 1, M, K]
+    (`areal.utils.routes`); None from engines that do not record them."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -90,6 +90,15 @@ class StateBackend(Protocol):
         ...
 
 
+class ExpertRoutes(Protocol):
+    """What is done in one forward about the experts that routers of a mixture choose."""
+
+    def settle(self, number: int, chosen: Tensor) -> Tensor:
+        """Return the experts that router `number` of the model uses, int64 [T, K], in place of those that it would
+        choose."""
+        ...
+
+
 class CausalModel(Protocol):
     """The part of a decoder that engines use; every family's model is an nn.Module of this shape."""
 

@@ -128,6 +128,9 @@ class Trajectory:
     provenance: Provenance = field(default_factory=Provenance)
     images: tuple[ImageRef, ...] = ()
     """In order of their columns; never sampled, and never at the end."""
+    routes: Tensor | None = field(default=None, compare=False, repr=False)
+    """Experts that the routers of the model chose, uint8 or int16 [tokens it was given, M, K]
+    (`areal.utils.routes`); the last token, which it was not given, has none. None unless they are recorded."""
 
     def __post_init__(self) -> None:
         """Reject records that would silently train on the wrong thing."""
@@ -261,6 +264,9 @@ class PaddedBatch:
     """float32 [S, L], regression targets of the critic."""
     images: BatchImages | None = None
     """None where no row has one."""
+    routes: Tensor | None = None
+    """uint8 or int16 [S, L, M, K], experts that routers chose while the tokens were sampled; None where no row has
+    any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,6 +86,10 @@ class TrainEngineConfig(Config):
     """"auto" takes an accelerator when present, else "cpu"."""
     gradient_checkpointing: bool = False
     """Recompute layer activations in the backward pass: less memory, about a third more time."""
+    router_replay: bool = False
+    """Mixtures of experts only: record which experts each token was sent to while it was sampled, and send it to the
+    same ones in training, where other kernels would choose otherwise between two that score alike
+    (docs/rl-configuration.md)."""
     lora: LoraConfig | None = None
     """Train low-rank adapters and leave the model frozen; null trains the model."""
 

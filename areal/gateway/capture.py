@@ -32,6 +32,8 @@ from areal.gateway.parsing import THINK_START
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch import Tensor
+
     from areal.api import ModelResponse
     from areal.gateway.rendering import Renderer
 
@@ -80,6 +82,9 @@ class Answer:
     choice: int = 0
     """Which of the `n` answers of its request."""
     num_choices: int = 1
+    routes: Tensor | None = None
+    """[n, M, K] of the tokens that the model was given since the parent's answer, whose last token it was given here
+    (`areal.utils.routes`)."""
     delivered: bool = False
     reward: float | None = None
     children: list[Answer] = field(default_factory=list)
@@ -295,6 +300,7 @@ class Forest:
             length=place.num_tokens + len(response.output_tokens),
             choice=choice,
             num_choices=num_choices,
+            routes=None if response.routes is None else response.routes[max(0, place.num_cached - 1) :],
         )
         self.answers.append(answer)
         if place.parent is not None:

@@ -17,6 +17,8 @@ from areal.api import NO_VERSION, StopReason, Trajectory
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from torch import Tensor
+
     from areal.gateway.capture import Answer
 
 _LINK_CHARACTERS: Final = 40
@@ -73,7 +75,17 @@ class Leaf:
             reward=reward,
             stop_reason=StopReason.LENGTH if cut else StopReason.STOP,
             text=text,
+            routes=_laid_end_to_end([answer.routes for answer in self.path]),
         )
+
+
+def _laid_end_to_end(pieces: Sequence[Tensor | None]) -> Tensor | None:
+    known = [piece for piece in pieces if piece is not None]
+    if len(known) < len(pieces):
+        return None
+    import torch  # of engines that record, which have imported it
+
+    return torch.cat(known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,6 +282,8 @@ class PPOConfig(RunConfig):
             self._check_sources()
         self._check_servers()
         self._check_ratios()
+        if self.actor.router_replay:
+            self._check_replay()
 
     def _check_sources(self) -> None:
         """Check sources against the run's sampling, its train_dataset and its length limit."""
@@ -396,6 +398,20 @@ class PPOConfig(RunConfig):
             raise ConfigError(f"weights.carrier shards needs model.implementation native; {way}")
         if self.archon is not None and self.archon.engine == "megatron":
             raise ConfigError(f"weights.carrier shards needs archon.engine native; {way}")
+
+    def _check_replay(self) -> None:
+        """Check that somebody records what routers are to be given."""
+        found = ""
+        if self.rollout.engine != "embedded":
+            found = f"rollout.engine {self.rollout.engine} does not record them here; use embedded"
+        elif self.archon is not None and self.archon.engine == "megatron":
+            found = "archon.engine megatron has routers of its own; use native"
+        if found:
+            raise ConfigError(
+                f"router_replay gives routers the experts that they chose while sampling, and {found}",
+                where="actor.router_replay",
+                fix="set actor.router_replay to false",
+            )
 
     def _check_ratios(self) -> None:
         """Check for importance ratios that would silently be wrong, or 1 everywhere."""

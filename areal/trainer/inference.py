@@ -81,6 +81,7 @@ def _embedded(config: PPOConfig, actor: ServedPolicy, tokenizer: Any, version: i
         eos_token_id=tokenizer.eos_token_id,
         tokenizer=tokenizer,
         version=version,
+        record_routes=config.actor.router_replay,
     )
 
 

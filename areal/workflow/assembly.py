@@ -30,10 +30,13 @@ from areal.api import (
 from areal.dataset.encoding import encode_prompt
 from areal.dataset.loading import check_options
 from areal.dataset.schema import RESERVED_COLUMNS
+from areal.utils.routes import join_routes
 from areal.workflow.registry import WORKFLOWS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
 
     from areal.api import GenerationConfig, ImageRef, ModelResponse
 
@@ -66,6 +69,7 @@ class TrajectoryBuilder:
         self._logprobs: list[float] = []
         self._versions: list[int] = []
         self._turn_ids: list[int] = []
+        self._routes: list[Tensor | None] = []
         self.images: list[ImageRef] = []
 
     @property
@@ -101,6 +105,7 @@ class TrajectoryBuilder:
         self._logprobs.extend(response.output_logprobs)
         self._versions.extend(response.output_versions)
         self._turn_ids.extend([turn] * len(response.output_tokens))
+        self._routes.append(response.routes)
 
     def build(
         self,
@@ -122,6 +127,7 @@ class TrajectoryBuilder:
             reward_components=dict(reward_components or {}),
             text=dict(text),
             images=tuple(self.images),
+            routes=join_routes(self._routes),
         )
 
     def _problem(self, response: ModelResponse) -> str:

@@ -19,6 +19,7 @@ from areal.engine.checks import sampled_placeholder
 from areal.engine.embedded.attention import KVCache
 from areal.engine.embedded.sequence import RowTable, SamplingRows, Sequence, broken_logits, sample
 from areal.engine.embedded.states import StateStore, StepBackend
+from areal.models.blocks.routing import RouteRecorder, count_experts
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class DecodeBatch:
         max_length: int,
         device: torch.device,
         guard: Callable[[], AbstractContextManager[Any]],
+        record_routes: bool = False,
     ) -> None:
         self.waiting: deque[Sequence] = deque()
         self.active: list[Sequence] = []
@@ -91,6 +93,7 @@ class DecodeBatch:
         self._starts = torch.arange(max_rows + 1, dtype=torch.int32, device=device)
         self._sampling: SamplingRows | None = None
         self._checks_text = False
+        self._recorded_experts = count_experts(model.layers) if record_routes else 0
 
     @property
     def has_work(self) -> bool:
@@ -255,7 +258,11 @@ class DecodeBatch:
             starts = torch.cat((starts, self._upload(ends.astype(np.int32))))
             tokens = torch.cat((tokens, self._upload(np.concatenate([leader.context for leader in wave.leaders]))))
             positions = torch.cat((positions, self._upload(np.concatenate([np.arange(n) for n in fresh]))))
-        hidden = self._model.hidden(tokens, positions, starts, max(fresh, default=1), attention=backend)
+        recorder = RouteRecorder() if self._recorded_experts else None
+        options = {} if recorder is None else {"routes": recorder}
+        hidden = self._model.hidden(tokens, positions, starts, max(fresh, default=1), attention=backend, **options)
+        if recorder is not None:
+            self._record_routes(wave, recorder.routes(self._recorded_experts).cpu())
         table["length"][:decode] += 1
         if fresh:
             hidden = hidden.index_select(0, self._upload(np.concatenate((np.arange(decode), ends - 1))))
@@ -267,6 +274,24 @@ class DecodeBatch:
             self._copy(sources, torch.arange(first, first + len(wave.leader_of), device=self._device), max(fresh))
             logits = torch.cat((logits, logits.index_select(0, sources)))
         return self._continue(wave, logits) if wave.continued else logits
+
+    def _record_routes(self, wave: _Wave, routes: Tensor) -> None:
+        """Give every active sequence the routes of its new tokens, and of those that it shares; routes: of the tokens
+        of the forward, [T, M, K]."""
+        first_attached = wave.decode - len(wave.attached_from)
+        for slot, source in enumerate(wave.attached_from, first_attached):
+            sequence = self.active[slot]
+            sequence.add_routes(torch.cat(self.active[source].routes)[: len(sequence.context) - 1])
+        for slot, sequence in enumerate(self.active[: wave.decode]):
+            sequence.routes.append(routes[slot : slot + 1])
+            sequence.num_routed += 1
+        lengths = [len(leader.context) for leader in wave.leaders]
+        fresh = routes[wave.decode :].split(lengths) if lengths else ()
+        newcomers = iter(self.active[wave.decode :])
+        for place in (*range(len(lengths)), *wave.leader_of):
+            next(newcomers).add_routes(fresh[place])
+        for sequence, (_, source) in zip(newcomers, wave.continued, strict=True):
+            sequence.add_routes(torch.cat(self.active[source].routes)[: len(sequence.context)])
 
     def _keep_prompts(self, wave: _Wave, logits: Tensor) -> None:
         """Keep the states at the end of new prompts that waiting sequences have as well."""

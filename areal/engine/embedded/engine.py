@@ -157,6 +157,7 @@ class EmbeddedEngine:
     share_weights: generate with the caller's own module instead of a copy. Its owner must `pause` the engine while
     changing
         weights, and call `update_weights` before `resume`; config.dtype and config.device must be "auto".
+    record_routes: responses have `routes`; for models with routers of ours (ConfigError otherwise).
 
     Every recorded log-probability is that of one full forward of the version it is labelled with: after a weight
     update the caches of running requests are recomputed before their next token.
@@ -171,6 +172,7 @@ class EmbeddedEngine:
         tokenizer: Any = None,
         version: int = 0,
         share_weights: bool = False,
+        record_routes: bool = False,
     ) -> None:
         if share_weights and (config.dtype != "auto" or config.device != "auto"):
             raise EngineError(
@@ -186,6 +188,11 @@ class EmbeddedEngine:
         self._config = config
         context = min(config.max_seq_len, model.args.max_position_embeddings)
         make_batch = getattr(self._model, "make_decode_batch", None)
+        if record_routes and not any(getattr(self._model, "router_numbers", ())):
+            raise ConfigError(
+                f"record_routes asks for the experts that routers choose, and {type(model).__name__} has no router of "
+                f"ours; leave actor.router_replay false"
+            )
         limit = None if make_batch else getattr(model, "length_limit", None)
         if limit is not None and context > limit:
             raise ModelError(
@@ -200,7 +207,7 @@ class EmbeddedEngine:
             tokenizer=tokenizer,
             refused=refused_tokens(model.args) | dict(self._vision.refused if self._vision else {}),
         )
-        self._batch: Any = (make_batch or partial(DecodeBatch, self._model))(
+        self._batch: Any = (make_batch or partial(DecodeBatch, self._model, record_routes=record_routes))(
             max_rows=config.max_batch_size,
             max_length=self._limits.context,
             device=next(self._model.parameters()).device,

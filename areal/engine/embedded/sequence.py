@@ -49,6 +49,10 @@ class Sequence:
     """Output settled so far; the batch holds newer tokens until it flushes them."""
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    routes: list[Tensor] = field(default_factory=list)
+    """Pieces [n, M, K], laid end to end, of the tokens that the model was given; empty unless they are recorded."""
+    num_routed: int = 0
+    """Tokens in `routes`."""
     accepted_at: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -65,6 +69,12 @@ class Sequence:
         images = ";".join(f"{ref.start} {ref.image.digest}" for ref in self.request.images)
         self.key = self.context.tobytes() + images.encode()
 
+    def add_routes(self, routes: Tensor) -> None:
+        """Record the routes [n, M, K] of the first n tokens; those of tokens that have some already stay."""
+        if routes.shape[0] > self.num_routed:
+            self.routes.append(routes[self.num_routed :])
+            self.num_routed = routes.shape[0]
+
     def response(self, reason: StopReason) -> ModelResponse:
         """Return the settled output as the caller gets it."""
         return ModelResponse(
@@ -74,6 +84,8 @@ class Sequence:
             output_versions=self.versions,
             stop_reason=reason,
             latency_seconds=time.perf_counter() - self.accepted_at,
+            # A token that was dropped again, such as one without a distribution, was given to nobody.
+            routes=torch.cat(self.routes)[: len(self.context) - 1] if self.routes else None,
         )
 
     def completes_stop_string(self, newer: list[int]) -> bool:

@@ -128,7 +128,8 @@ def _handed_on(part: PaddedBatch | None, ranks: Ranks, way: str) -> PaddedBatch:
     for name, (dtype, shape) in shapes.items():
         if name not in tensors:
             tensors[name] = torch.empty(shape, dtype=dtype, device=ranks.device)
-        dist.broadcast(tensors[name], group=ranks.group(way), group_src=0)
+        # As bytes: gloo does not know the 16-bit integers of routes.
+        dist.broadcast(tensors[name].view(torch.uint8), group=ranks.group(way), group_src=0)
     values: dict[str, Any] = dict(tensors)
     return kind(**values)
 

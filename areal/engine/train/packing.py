@@ -109,6 +109,8 @@ class TokenLayout:
     """int64 [N]: index into T of the state that predicts each predicted token, in row-major order of the batch."""
     images: tuple[PackedImage, ...] = ()
     """In order of their tokens."""
+    routes: Tensor | None = None
+    """[T, M, K], as in the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +125,17 @@ class _Row:
 def lay_out(batch: PaddedBatch, predicted_SL: Tensor, *, length_limit: int | None = None) -> TokenLayout | None:
     """Lay out the tokens marked in predicted_SL (bool [S, L], never column 0); None without any.
 
-    A beginning ends before the first token with loss_mask 1. Sequences share one when it is the same, token by token
-    and image by image; groups are not looked at. length_limit: see `CausalModel.length_limit`; nothing is shared beyond
-    it. Images behind the last predicted token are left out; raises EngineError for one that it would cut.
+    A beginning ends before the first token with loss_mask 1. Sequences share one when it is the same, token by token,
+    image by image, and with its routes, if any; groups are not looked at. length_limit: see
+    `CausalModel.length_limit`; nothing is shared beyond it. Images behind the last predicted token are left out; raises
+    EngineError for one that it would cut.
     """
     device = batch.tokens.device
     marked = predicted_SL.cpu()
     rows = _rows(marked, batch.loss_mask.cpu() > 0)
     if not rows:
         return None
-    members = _members(rows, batch.tokens.cpu(), image_keys(batch.images, len(marked)))
+    members = _members(rows, batch.tokens.cpu(), image_keys(batch.images, len(marked)), batch.routes)
     pieces = _Pieces(len(marked))
     is_shareable = length_limit is None or max(row.end for row in rows) <= length_limit
     if pieces_are_shared := is_shareable and _pays(rows, members):
@@ -162,6 +165,7 @@ def lay_out(batch: PaddedBatch, predicted_SL: Tensor, *, length_limit: int | Non
         attention=attention,
         source=(offset_N + state_N).to(device),
         images=_packed_images(batch, rows, pieces),
+        routes=None if batch.routes is None else batch.routes[coordinates[0], coordinates[1]],
     )
 
 
@@ -208,13 +212,18 @@ def _rows(marked: Tensor, mask: Tensor) -> list[_Row]:
     ]
 
 
-def _members(rows: list[_Row], tokens: Tensor, images: list[tuple[tuple[int, str], ...]]) -> list[list[_Row]]:
-    """Rows with equal beginnings together, in order of first appearance. Equal placeholders are no equal images."""
+def _members(
+    rows: list[_Row], tokens: Tensor, images: list[tuple[tuple[int, str], ...]], routes: Tensor | None
+) -> list[list[_Row]]:
+    """Rows with equal beginnings together, in order of first appearance. Equal placeholders are no equal images, and
+    equal tokens that other experts computed have other states."""
     values = tokens.tolist()
-    found: dict[tuple[tuple[int, ...], tuple[tuple[int, str], ...]], list[_Row]] = {}
+    chosen = None if routes is None else routes.cpu().numpy()
+    found: dict[tuple[tuple[int, ...], tuple[tuple[int, str], ...], bytes], list[_Row]] = {}
     for row in rows:
         seen = tuple(key for key in images[row.index] if key[0] < row.split)
-        found.setdefault((tuple(values[row.index][: row.split]), seen), []).append(row)
+        experts = b"" if chosen is None else chosen[row.index, : row.split].tobytes()
+        found.setdefault((tuple(values[row.index][: row.split]), seen, experts), []).append(row)
     return list(found.values())
 
 

@@ -22,11 +22,13 @@ from areal.engine.precision import score_dtype
 from areal.engine.train.head import TokenScores, VocabularyShares, score_tokens
 from areal.engine.train.packing import TokenLayout, lay_out
 from areal.models.blocks.packed_backend import PackedBackend
+from areal.models.blocks.routing import RouteReplay
 from areal.models.parallel.apply import Sharding
 from areal.models.parallel.collectives import enter, enter_gathered, join_pieces, leave
 from areal.models.parallel.context import ParallelBackend
 from areal.models.parallel.data import give_back, shard_rest
 from areal.models.registry import get_spec
+from areal.utils.routes import unrecorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,6 +91,8 @@ class Prepared:
     positions: Tensor
     attention: AttentionBackend | None
     """None for a model that attends by itself."""
+    routes: Tensor | None = None
+    """[piece of T, padded, M, K]; None where routers choose."""
 
     @property
     def source(self) -> Tensor:
@@ -113,15 +117,24 @@ class Scorer:
     """Scores one micro-batch by a decoder, or by a ValueModel around one, as far as this rank has them."""
 
     def __init__(
-        self, model: nn.Module, decoder: Any, sharding: Sharding, ranks: Ranks, *, chunk: int, is_critic: bool
+        self,
+        model: nn.Module,
+        decoder: Any,
+        sharding: Sharding,
+        ranks: Ranks,
+        *,
+        chunk: int,
+        is_critic: bool,
+        replays: bool,
     ) -> None:
-        """chunk: as logprob_chunk_size of the training configuration."""
+        """chunk: as logprob_chunk_size of the training configuration; replays: as router_replay there."""
         self._model: Any = model
         self._decoder = decoder
         self._sharding = sharding
         self._ranks = ranks
         self._chunk = chunk
         self._is_critic = is_critic
+        self._replays = replays
         self._tp, self._cp = ranks.count("tp"), ranks.count("cp")
         self._in_pieces = sharding.plan.sequence_parallel and self._tp > 1
         """Whether ranks of tp keep pieces of the tokens between regions."""
@@ -143,6 +156,8 @@ class Scorer:
                     f"a sequence of {longest} tokens is rotated differently than one of up to {limit}, which pieces of "
                     f"it cannot tell; set parallel.cp to 1 or limit sequences to {limit} tokens"
                 )
+            if part.routes is not None:
+                part = replace(part, routes=part.routes if self._replays else None)
             predicted = predicted_tokens(part, only_masked=only_masked)
             found = lay_out(part, predicted, length_limit=limit)
             targets = part.tokens[predicted]
@@ -161,7 +176,13 @@ class Scorer:
         tokens for all ranks together."""
         packed, ranks = layout.tokens, self._ranks
         if ranks.is_alone:
-            return Prepared(layout=layout, tokens=packed.tokens, positions=packed.positions, attention=packed.attention)
+            return Prepared(
+                layout=layout,
+                tokens=packed.tokens,
+                positions=packed.positions,
+                attention=packed.attention,
+                routes=packed.routes,
+            )
         num_tokens = packed.tokens.shape[0]
         total = -(-max(num_tokens, length) // self._multiple) * self._multiple
         tokens, positions = (
@@ -177,13 +198,20 @@ class Scorer:
                 tokens=ranks.group("cp"),
                 compiled=self._sharding.plan.compile,
             )
-        return Prepared(layout=layout, tokens=tokens, positions=positions, attention=attention)
+        routes = packed.routes
+        if routes is not None:
+            padding = (0, 0, 0, 0, 0, total - num_tokens)
+            padded = functional.pad(routes, padding, value=unrecorded(routes.dtype))
+            routes = padded.chunk(self._cp)[ranks.place("cp")]
+        return Prepared(layout=layout, tokens=tokens, positions=positions, attention=attention, routes=routes)
 
     def run(self, prepared: Prepared) -> Tensor:
         """States [piece, hidden_size], or values [piece]."""
         forward = self._model if self._is_critic else self._model.hidden
         packed = prepared.layout.tokens
         options: dict[str, Any] = {"images": packed.images} if packed.images else {}
+        if prepared.routes is not None:
+            options["routes"] = RouteReplay(prepared.routes)
         states: Tensor = forward(
             prepared.tokens,
             prepared.positions,
@@ -273,7 +301,16 @@ class BatchTotals:
 class SequentialPasses:
     """Owns the model, which is whole on the ranks that share it, and runs micro-batches one after the other."""
 
-    def __init__(self, model: nn.Module, plan: ParallelPlan, ranks: Ranks, *, chunk: int, is_critic: bool) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: ParallelPlan,
+        ranks: Ranks,
+        *,
+        chunk: int,
+        is_critic: bool,
+        replays: bool,
+    ) -> None:
         """Split `model` in place, unless this process is alone."""
         self.model = model
         self.copies: frozenset[str] = frozenset()
@@ -290,7 +327,7 @@ class SequentialPasses:
                 assert plan.meshes is not None, "only a process that is alone has none"
                 shard_rest(model, plan, plan.meshes)
         self.partial_over_tp = partial_gradients(sharding, is_critic=is_critic)
-        self._scorer = Scorer(model, decoder, sharding, ranks, chunk=chunk, is_critic=is_critic)
+        self._scorer = Scorer(model, decoder, sharding, ranks, chunk=chunk, is_critic=is_critic, replays=replays)
 
     def forward(self, batch: DividedBatch, micro: list[list[int]], scoring: Scoring, keep: Keep) -> None:
         """Scores of this data rank's micro-batches."""

@@ -21,6 +21,7 @@ from torch.distributed.pipelining.schedules import get_schedule_class
 from areal.api import ConfigError
 from areal.engine.train.passes import Scorer, Totals, loss_of, partial_gradients, score_dtype_of, split_decoder
 from areal.engine.train.ranks import local_data
+from areal.models.blocks.routing import RouteReplay
 from areal.models.parallel.data import give_back, shard_rest
 from areal.models.parallel.pipeline import copies_of, is_tied, take_part
 from areal.models.parallel.schedules import pipeline_layout
@@ -79,7 +80,15 @@ class PipelinePasses:
         self.copies = frozenset(f"backbone.{name}" if is_critic else name for name in copies_of(part))
         self._shares_embedding = is_tied(decoder) and not is_critic and self._layout.last_rank > 0
         self._hidden_dtype: torch.dtype = getattr(torch, config.dtype)
-        self._scorer = Scorer(self.model, part, sharding, ranks, chunk=config.logprob_chunk_size, is_critic=is_critic)
+        self._scorer = Scorer(
+            self.model,
+            part,
+            sharding,
+            ranks,
+            chunk=config.logprob_chunk_size,
+            is_critic=is_critic,
+            replays=config.router_replay,
+        )
 
     def forward(self, batch: DividedBatch, micro: list[list[int]], scoring: Scoring, keep: Keep) -> None:
         """Scores of this data rank's micro-batches, on the last piece's ranks."""
@@ -243,6 +252,7 @@ class _PieceOfBatch(nn.Module):
             attention=prepared.attention,
             piece=self._piece,
             received=received if self._piece else None,
+            routes=None if prepared.routes is None else RouteReplay(prepared.routes),
         )
         return states
 

@@ -106,11 +106,14 @@ class ModelRunner:
                 f"areal.models.value_head.ValueModel around a decoder, an actor is the decoder itself"
             )
         self.passes: Passes
-        chunk = config.logprob_chunk_size
+        options: dict[str, Any] = {"chunk": config.logprob_chunk_size, "is_critic": is_critic}
+        options["replays"] = config.router_replay
+        if config.router_replay:
+            check_replay(model, archon)
         if archon is None:
             self.ranks = Ranks(next(model.parameters()).device)
             plan = ParallelPlan(activation_checkpointing=config.gradient_checkpointing)
-            self.passes = SequentialPasses(model, plan, self.ranks, chunk=chunk, is_critic=is_critic)
+            self.passes = SequentialPasses(model, plan, self.ranks, **options)
         else:
             plan = _plan_of(model, config, archon, source)
             assert plan.meshes is not None, "just built"
@@ -122,7 +125,7 @@ class ModelRunner:
 
                 self.passes = PipelinePasses(model, plan, self.ranks, config, archon, is_critic=is_critic)
             else:
-                self.passes = SequentialPasses(model, plan, self.ranks, chunk=chunk, is_critic=is_critic)
+                self.passes = SequentialPasses(model, plan, self.ranks, **options)
         if source is not None:
             source.fill(self.model, first_values or {}, self.ranks)
         trained = (parameter for parameter in self.model.parameters() if parameter.requires_grad)
@@ -261,7 +264,7 @@ class FrozenModel:
         """Take over `model` where it is: gradients are switched off. config: micro-batch and chunk sizes; defaults if
         None. archon, source: as of a `TrainingEngine`, on every rank."""
         settings = with_concrete_dtype(config or TrainEngineConfig())
-        settings = replace(settings, lora=None, gradient_checkpointing=False)
+        settings = replace(settings, lora=None, gradient_checkpointing=False, router_replay=False)
         holder: Any = model
         if getattr(holder, "vision", None) is not None:
             holder.freeze_vision("none")
@@ -315,6 +318,24 @@ def _plan_of(
         reshard_after_forward=archon.reshard_after_forward,
         offload_parameters=archon.offload_parameters,
     )
+
+
+def check_replay(model: nn.Module, archon: ArchonConfig | None) -> None:
+    """Raise ConfigError where routers cannot be given the experts that they chose before."""
+    numbers: Any = getattr(model, "router_numbers", ())
+    if not any(numbers):
+        raise ConfigError(
+            f"router_replay gives routers of a mixture of experts the choices that were recorded while sampling, and "
+            f"{type(model).__name__} has no router of ours",
+            where="actor.router_replay",
+            fix="leave it false; for a mixture that runs by transformers, generate a family (docs/models.md)",
+        )
+    if archon is not None and archon.compile:
+        raise ConfigError(
+            "router_replay changes what compiled blocks compute with every micro-batch",
+            where="actor.router_replay",
+            fix="set archon.compile to false",
+        )
 
 
 def check_offload(device: torch.device, *, is_loaded: bool) -> None:

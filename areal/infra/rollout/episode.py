@@ -34,6 +34,7 @@ from areal.api import (
 from areal.reward.scoring import ScoreRecord, components_of, recorded_scores, uses_of
 from areal.utils import stats, tracing
 from areal.utils.logging import getLogger
+from areal.utils.routes import join_routes
 from areal.utils.seeding import EpisodeSeeds, seeds_of_episode
 
 if TYPE_CHECKING:
@@ -227,6 +228,7 @@ def _merge(request: ModelRequest, parts: Sequence[ModelResponse], seconds: float
         stop_reason=StopReason.LENGTH if last.stop_reason is StopReason.ABORT else last.stop_reason,
         latency_seconds=seconds,
         metadata=metadata,
+        routes=join_routes([part.routes for part in parts if part.output_tokens]),
     )
 
 

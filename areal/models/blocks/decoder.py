@@ -7,6 +7,7 @@ over documents, mask or cache is here: those belong to the attention backend.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from areal.api import ModelError
 from areal.models.blocks.packed_backend import PackedBackend
 from areal.models.blocks.rotary import shortest_limit
+from areal.models.blocks.routing import call_routed, number_routers
 from areal.models.blocks.shared_keys import connect
 from areal.models.saving import save_pretrained
 from areal.models.wrapping import check_text, refused_tokens
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from areal.api import AttentionBackend
+    from areal.api import AttentionBackend, ExpertRoutes
     from areal.models.blocks.rotary import QueryGrowth, Rotary
 
 
@@ -82,6 +84,8 @@ class DecoderModel(nn.Module):
         self.embed_positions = embed_positions
         self.embed_norm = embed_norm
         self.layers = nn.ModuleList(layers)
+        self.router_numbers = number_routers(self.layers)
+        """Of each layer, its routers, counted through the whole model."""
         self.norm = norm
         self.head_transform = head_transform
         self.rotaries = _per_layer(rotary, len(self.layers))
@@ -123,8 +127,12 @@ class DecoderModel(nn.Module):
         tree_attn_meta: Any = None,
         *,
         attention: AttentionBackend | None = None,
+        routes: ExpertRoutes | None = None,
     ) -> Tensor:
-        """Return the final-norm output [T, hidden_size]; see `CausalModel.hidden`."""
+        """Return the final-norm output [T, hidden_size]; see `CausalModel.hidden`.
+
+        routes: settles which experts routers choose; None leaves it to them.
+        """
         if tree_attn_meta is not None:
             raise ModelError("tree_attn_meta is set, but shared-prefix attention is not implemented; pass None")
         if attention is None:
@@ -135,12 +143,13 @@ class DecoderModel(nn.Module):
         hidden = self._embed(tokens, positions)
         distinct = dict.fromkeys(rotary for rotary in self.rotaries if rotary is not None)
         rotations = {rotary: rotary(positions, hidden.dtype, cu_seqlens) for rotary in distinct}
-        for layer, rotary in zip(self.layers, self.rotaries, strict=True):
+        for layer, numbers, rotary in zip(self.layers, self.router_numbers, self.rotaries, strict=True):
             rotation = None if rotary is None else rotations[rotary]
+            call = partial(call_routed, layer, numbers, routes) if routes is not None and numbers else layer
             if recompute:
-                hidden = checkpoint(layer, hidden, rotation, attention, use_reentrant=False)
+                hidden = checkpoint(call, hidden, rotation, attention, use_reentrant=False)
             else:
-                hidden = layer(hidden, rotation, attention)
+                hidden = call(hidden, rotation, attention)
         return hidden if self.norm is None else self.norm(hidden)
 
     def project(self, hidden: Tensor) -> Tensor:

@@ -18,13 +18,15 @@ from areal.models.blocks.mlp import find_activation, gated_product
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from areal.api import ExpertRoutes
+
 _SMALLEST_SUM: Final = 1e-20
 """Keeps the rescaling of weights from dividing by zero; far below any sum that scores can have."""
 
 
-def sparse_mixer(logits: Tensor, top_k: int, jitter: float) -> tuple[Tensor, Tensor]:
-    """Choose the `top_k` largest logits, [T, num_experts], one after the other: weights [T, top_k] and numbers [T,
-    top_k].
+def sparse_mixer(logits: Tensor, top_k: int, jitter: float, given: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Choose the `top_k` largest logits, [T, num_experts], one after the other, or take those that are `given`:
+    weights [T, top_k] and numbers [T, top_k].
 
     The weight of each is a softmax over those that are left and close to it: whose distance is at most 2 * jitter of
     the larger one of its own size and the chosen logit (SparseMixer, arXiv 2310.00811, as it is at inference: nothing
@@ -32,8 +34,12 @@ def sparse_mixer(logits: Tensor, top_k: int, jitter: float) -> tuple[Tensor, Ten
     """
     weights, experts = [], []
     left = logits
-    for _ in range(top_k):
-        best, chosen = left.max(-1, keepdim=True)
+    for place in range(top_k):
+        if given is None:
+            best, chosen = left.max(-1, keepdim=True)
+        else:
+            chosen = given[:, place : place + 1]
+            best = left.gather(-1, chosen)
         far = (best - logits) / logits.abs().maximum(best) > 2 * jitter
         close = left.masked_fill(far, -torch.inf).softmax(-1)
         weights.append(close.gather(-1, chosen))
@@ -52,6 +58,9 @@ class Router(nn.Module):
     """
 
     selection_bias: Tensor | None
+    routes: tuple[ExpertRoutes, int] | None = None
+    """What settles the choice, and this router's number in the model, during a forward in which something does
+    (`areal.models.blocks.routing.call_routed`)."""
 
     def __init__(  # noqa: PLR0913 - one keyword per feature of the families
         self,
@@ -106,12 +115,14 @@ class Router(nn.Module):
         logits = self._logits(hidden)
         if self.score == "sparse_mixer":
             weights, experts = sparse_mixer(logits, self.top_k, self.jitter)
+            if self.routes is not None:
+                weights, experts = sparse_mixer(logits, self.top_k, self.jitter, self._settled(experts))
             return (weights * self.scale).to(hidden.dtype), experts
         scores = self._score(logits) if self.order == "score_first" else logits
         choice = scores if self.selection_bias is None else scores + self.selection_bias
         if self.groups > 1:
             choice = self._only_best_groups(choice)
-        experts = choice.topk(self.top_k, -1).indices
+        experts = self._settled(choice.topk(self.top_k, -1).indices)
         weights = scores.gather(-1, experts)
         if self.order == "select_first":
             weights = self._score(weights)
@@ -120,6 +131,12 @@ class Router(nn.Module):
         if self.scale != 1.0:
             weights = weights * self.scale
         return weights if self._in_float32 else weights.to(hidden.dtype), experts
+
+    def _settled(self, experts: Tensor) -> Tensor:
+        if self.routes is None:
+            return experts
+        routes, number = self.routes
+        return routes.settle(number, experts)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         if not self._in_float32 or hidden.dtype == torch.float64:

@@ -7,6 +7,7 @@ whole. What is computed in which order is the engine's.
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,13 +15,14 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from areal.api import ModelError
+from areal.models.blocks.routing import call_routed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from areal.api import AttentionBackend
+    from areal.api import AttentionBackend, ExpertRoutes
 
 
 def pieces_of(num_layers: int, number: int) -> list[range]:
@@ -101,9 +103,10 @@ class _Part:
         attention: AttentionBackend,
         piece: int,
         received: Tensor | None = None,
+        routes: ExpertRoutes | None = None,
     ) -> Tensor:
         """Return the hidden states after the layers of `piece`; received: those of the piece before, None for the
-        first."""
+        first. routes: of all routers of the model."""
         hidden = self._embed(tokens, positions) if received is None else received
         rotaries = {name: self.rotaries[int(name)] for name in self.layers_of[piece]}
         distinct = dict.fromkeys(rotary for rotary in rotaries.values() if rotary is not None)
@@ -111,8 +114,10 @@ class _Part:
         recompute = self._gradient_checkpointing and torch.is_grad_enabled()
         for name, rotary in rotaries.items():
             rotation = None if rotary is None else rotations[rotary]
+            layer, numbers = self.layers[name], self.router_numbers[int(name)]
+            call = partial(call_routed, layer, numbers, routes) if routes is not None and numbers else layer
             if recompute:
-                hidden = checkpoint(self.layers[name], hidden, rotation, attention, use_reentrant=False)
+                hidden = checkpoint(call, hidden, rotation, attention, use_reentrant=False)
             else:
-                hidden = self.layers[name](hidden, rotation, attention)
+                hidden = call(hidden, rotation, attention)
         return self.norm(hidden) if piece == self.last_piece and self.norm is not None else hidden

@@ -15,9 +15,19 @@ from areal.engine.config import EmbeddedEngineConfig
 from areal.engine.embedded.engine import EmbeddedEngine
 from areal.infra.rollout.episode import EpisodeEngine, EpisodeProgress
 from areal.models import from_config
+from areal.models.blocks.routing import RouteRecorder
 from areal.testing.trajectories import recomputed_logprobs
 
 CONTEXT = 2048
+KEPT = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +63,10 @@ def changed(model, seed):
     return other
 
 
-def embedded(model):
+def embedded(model, **options):
     tokenizer = renderer_of(templates.PLAIN)[1]
     config = EmbeddedEngineConfig(max_batch_size=16, max_seq_len=CONTEXT)
-    return EmbeddedEngine(model, config=config, eos_token_id=tokenizer.eos_token_id, tokenizer=tokenizer)
+    return EmbeddedEngine(model, config=config, eos_token_id=tokenizer.eos_token_id, tokenizer=tokenizer, **options)
 
 
 async def converse(served, session, number, turns):
@@ -119,3 +129,27 @@ def test_a_parallel_agent_repeats_exactly(model):
             return sorted(leaf.tokens for leaf in session.trajectories(1.0))
 
     assert run(once([0, 1, 2])) == run(once([2, 0, 1]))
+
+
+def test_sessions_carry_the_routes_of_every_token(model):
+    mixture = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": True}
+    own = {name: value for name, value in model.args.to_hf_config().items() if name in KEPT}
+    routed = from_config({**own, **mixture, "model_type": "qwen3_moe", "head_dim": 16}, seed=1)
+
+    async def talk():
+        engine = embedded(routed, record_routes=True)
+        async with serving(None, engine=engine) as served:
+            own = EpisodeEngine(engine, seed_parts=("t",), oldest_version=0, progress=EpisodeProgress())
+            session = served.gateway.open(own, GenerationConfig(max_new_tokens=12))
+            await converse(served, session, 0, 3)
+            engine.close()
+            return session.trajectories(1.0)
+
+    leaves = run(talk())
+    assert leaves
+    for leaf in leaves:
+        given, recorder = len(leaf.tokens) - 1, RouteRecorder()
+        bounds = torch.tensor([0, given]).int()
+        with torch.no_grad():
+            routed.hidden(torch.tensor(leaf.tokens[:-1]), torch.arange(given), bounds, given, routes=recorder)
+        assert torch.equal(leaf.routes, recorder.routes(4))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -14,7 +14,9 @@ from areal.engine.config import ArchonConfig, TrainEngineConfig
 from areal.engine.registry import training_engine
 from areal.engine.train.engine import TrainingEngine
 from areal.models import from_config
+from areal.models.blocks.routing import count_experts, routers_of
 from areal.models.value_head import ValueModel
+from areal.utils.routes import route_dtype, unrecorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +57,8 @@ def compare(
     make_model = make_model or _model
     many = training_engine(archon)(make_model(case), config=config, archon=archon, is_critic=case.is_critic)
     batch = make_batch(few_rows=case.few_rows)
+    if config.router_replay:
+        batch = with_routes(batch, case)
     single = None
     if many.ranks.rank == 0:
         single = TrainingEngine(make_model(case), config=config, is_critic=case.is_critic)
@@ -106,6 +110,24 @@ def make_batch(*, few_rows: bool = False) -> PaddedBatch:
     )
 
 
+def with_routes(batch: PaddedBatch, case: Case) -> PaddedBatch:
+    """Add routes that no router would choose, equal where prompts are shared, but for a row of the first group whose
+    prompt other experts computed, and with a row that has none."""
+    layers = _model(case).layers
+    experts = count_experts(layers)
+    kinds = [router for layer in layers for router in routers_of(layer)]
+    rows, width = batch.tokens.shape
+    generator = torch.Generator().manual_seed(5)
+    scores = torch.rand(rows, width, len(kinds), experts, generator=generator)
+    first_of_group = [batch.groups.tolist().index(group) for group in batch.groups.tolist()]
+    prompt = (batch.loss_mask.cumsum(1) == 0)[..., None, None]
+    scores = torch.where(prompt, scores[first_of_group], scores)
+    scores[1, :2] = 1 - scores[0, :2]
+    routes = scores.argsort(-1)[..., : kinds[0].top_k].to(route_dtype(experts))
+    routes[-1] = unrecorded(routes.dtype)
+    return replace(batch, routes=routes)
+
+
 def loss_of(batch: PaddedBatch) -> LossFunction:
     """Return a policy loss with entropy (for values a squared error), with the denominators of the whole batch."""
     total = batch.loss_mask.sum().clamp_min(1.0)
@@ -123,7 +145,7 @@ def loss_of(batch: PaddedBatch) -> LossFunction:
     return loss_fn
 
 
-def _model(case: Case) -> nn.Module:
+def _model(case: Case) -> Any:
     model: Any
     if case.is_foreign:
         from areal.engine.hf import loading

@@ -1,0 +1,55 @@
+"""A mixture of experts whose routers are given, in training, what they chose while sampling."""
+
+from __future__ import annotations
+
+import pytest
+import runs
+
+from areal.api import ConfigError
+from areal.infra.metrics.logger import read_metrics
+
+MIXTURE = {
+    **runs.BASE["model.init"],
+    "model_type": "qwen3_moe",
+    "initializer_range": 0.25,
+    "num_experts": 32,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "norm_topk_prob": True,
+    "mlp_only_layers": [],
+    "decoder_sparse_step": 1,
+}
+
+
+def largest_mismatches(folder, *, replay: bool) -> list[float]:
+    config = runs.tiny(
+        folder,
+        model__init=MIXTURE,
+        actor__router_replay=replay,
+        actor__dtype="bfloat16",
+        engine__dtype="float32",  # rounds otherwise than the learner, as other kernels would
+        gconfig__max_new_tokens=16,
+        total_train_steps=2,
+    )
+    runs.train(config)
+    return [row["mismatch/fresh_abs_max"] for row in read_metrics(folder / "metrics.jsonl").values()]
+
+
+def test_replay_keeps_probabilities_where_sampler_and_learner_round_differently(tmp_path):
+    without = largest_mismatches(tmp_path / "free", replay=False)
+    with_replay = largest_mismatches(tmp_path / "replay", replay=True)
+    assert len(with_replay) == len(without) == 2
+    assert max(with_replay) < 0.15, with_replay
+    assert min(without) > 2 * max(with_replay), (without, with_replay)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rollout__engine": "vllm"}, r"vllm does not record"),
+        ({"archon__engine": "megatron"}, r"routers of its own"),
+    ],
+)
+def test_where_nothing_is_recorded_replay_is_refused_at_once(tmp_path, changes, said):
+    with pytest.raises(ConfigError, match=said):
+        runs.tiny(tmp_path, model__init=MIXTURE, actor__router_replay=True, **changes)
