@@ -197,8 +197,14 @@ class ModelOptimizer:
 
     @torch.no_grad()
     def step(self, lr: float, gradient_norm: float) -> None:
-        """Clip by the given norm of the current gradients, update with learning rate `lr`, and forget the gradients."""
+        """Clip by the given norm of the current gradients, update with learning rate `lr`, and forget the gradients.
+
+        A parameter that the step did not use (an expert without tokens, a tower without images) has a gradient of
+        zeros, as FSDP2 gives it where ranks differ in what they use.
+        """
         gradients = self._gradients()
+        for name in self.parameters.keys() - gradients.keys():
+            gradients[name] = torch.zeros_like(self.masters[name])
         if gradients and 0 < self._max_grad_norm < gradient_norm:
             torch._foreach_mul_(list(gradients.values()), self._max_grad_norm / gradient_norm)
         for name, gradient in gradients.items():
