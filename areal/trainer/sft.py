@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from areal.algorithm.aggregations import count
 from areal.algorithm.supervised import sft_loss
-from areal.api import ConfigError
 from areal.infra.metrics import names
 from areal.trainer.assembly import EngineStates, build_engine, export_model
 from areal.trainer.row_loop import RowTrainer
@@ -62,18 +61,6 @@ class SFTTrainer(RowTrainer["SFTConfig", SFTLearner]):
     def __init__(self, config: SFTConfig, session: RunSession, group: RankGroup | None = None) -> None:
         super().__init__(config, session, group, SFTLearner)
         self.engine = self.learner.local.engine
-
-    def check_rows(self) -> None:
-        """Raise ConfigError for images over several processes."""
-        archon, rows = self.config.archon, (self.rows, self.valid)
-        if archon is None or archon.parallel.is_single or self.images is None:
-            return
-        if any(each.at(index).get("images") for each in rows if each for index in range(len(each))):
-            raise ConfigError(
-                "rows with images are computed by one process, and archon.parallel names several",
-                where="archon",
-                fix="leave archon out",
-            )
 
     def learn(self, ordinals: range) -> tuple[TrainStats, float]:
         """Do one optimizer step."""

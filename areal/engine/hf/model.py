@@ -134,8 +134,11 @@ class HuggingFaceModel(nn.Module):
         bounds = cu_seqlens.tolist()
         spans = [(start, end - start) for start, end in itertools.pairwise(bounds) if end > start]
         groups = _group(spans, exact=self._length_dependent)
-        blanks = [[(0, 1)]] * (self._num_rectangles(len(groups), tokens.device) - len(groups))
-        states = torch.cat([self._run(tokens, group, images) for group in [*groups, *blanks]])[: tokens.shape[0]]
+        num_blanks = self._num_rectangles(len(groups), tokens.device) - len(groups)
+        blank = tokens.new_full((1,), 0 if self.vision is None else int(self.vision.placeholder == 0))
+        parts = [self._run(tokens, group, images) for group in groups]
+        parts += [self._run(blank, [(0, 1)], ()) for _ in range(num_blanks)]
+        states = torch.cat(parts)[: tokens.shape[0]]
         order = restoring_order(groups, tokens.device)
         return states if order is None else states.index_select(0, order)
 

@@ -1,7 +1,9 @@
 """A model of `transformers` over many processes: data parallelism with FSDP2, around each of its blocks.
 
 Which of its modules are blocks is found by structure, not by name. Its matrices, layers and experts are not split: that
-takes a table which only a family of ours has, and rules of attention which `transformers` does not announce.
+takes a table which only a family of ours has, and rules of attention which `transformers` does not announce. The tower
+of an image-text model is gathered with what is outside of blocks, once per pass and whether or not there are images, so
+that ranks need not agree on who runs it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
 from areal.api import ModelError
+from areal.engine.hf.pixels import is_vision
 from areal.models.parallel.apply import Sharding
 from areal.models.parallel.data import shard_rest, shard_unit
 
@@ -63,8 +66,8 @@ def shard(model: Any, plan: ParallelPlan) -> Sharding:
 
 
 def blocks_of(inner: Any) -> list[nn.Module]:
-    """Find the layers of a model of `transformers`: the largest list of modules that is in no other, without those
-    that share a parameter with anything beside them."""
+    """Find the layers of a model of `transformers`: the largest list of modules that is in no other and in no tower of
+    images, without those that share a parameter with anything beside them."""
     lists = list(_outermost_lists(inner.base_model))
     if not lists:
         return []
@@ -86,7 +89,10 @@ def largest_over(group: ProcessGroup, number: int, device: torch.device) -> int:
 
 
 def _outermost_lists(module: nn.Module) -> Iterator[nn.ModuleList]:
-    for child in module.children():
+    for name, child in module.named_children():
+        if is_vision(name):
+            # A rank whose rows have no images would not call its layers, for which the others wait.
+            continue
         if isinstance(child, nn.ModuleList):
             yield child
         else:

@@ -58,6 +58,10 @@ class Tower:
         copied.is_frozen = self.is_frozen
         return copied
 
+    def forget(self) -> None:
+        """Drop what is kept; due when the tower was changed in shards, which gathered parameters do not show."""
+        self._kept.clear()
+
     def features(self, body: Any, images: Sequence[PackedImage]) -> ImageFeatures:
         """Return the features of images, in order, by the tower of `body`."""
         changes = sum(parameter._version for name, parameter in body.named_parameters() if is_vision(name))

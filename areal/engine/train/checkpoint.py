@@ -185,7 +185,7 @@ class ShardedCheckpoints:
             prefix = f"moments.{name}."
             moments = {key[len(prefix) :]: local_data(value) for key, value in state.items() if key.startswith(prefix)}
             engine.optimizer.set_moments(name, moments)
-        engine.optimizer.refresh()
+        engine.state.refresh()
         engine.set_counters({name: int(state[f"counters.{name}"]) for name in engine.counters()})
         prefix = self._rng_prefix
         kept = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}

@@ -59,9 +59,9 @@ class DividedBatch:
 
     @classmethod
     def of(cls, batch: PaddedBatch, ranks: Ranks, *, keep_groups: bool) -> DividedBatch:
-        """Divide a whole batch; see `divide_rows`. Raises EngineError for images over several processes."""
-        if batch.images is not None and not ranks.is_alone:
-            raise EngineError("rows with images are computed by one process for now; leave archon out")
+        """Divide a whole batch; see `divide_rows`. Raises EngineError for images where ranks share rows."""
+        if batch.images is not None and any(ranks.count(way) > 1 for way in _SHARING):
+            raise EngineError("rows with images go over data ranks only; use parallel.dp_shard and dp_replicate")
         outline = cls(
             lengths=batch.lengths.cpu(),
             groups=batch.groups.cpu(),
@@ -119,7 +119,7 @@ def _handed_on(part: PaddedBatch | None, ranks: Ranks, way: str) -> PaddedBatch:
     if ranks.place(way) == 0:
         assert part is not None, "the first rank has the rows"
         found: dict[str, Any] = {item.name: getattr(part, item.name) for item in fields(part)}
-        assert part.images is None, "several processes are given none"
+        assert part.images is None, "ranks that share rows are given none"
         tensors = {name: value.contiguous() for name, value in found.items() if value is not None}
         described = (type(part), {name: (value.dtype, value.shape) for name, value in tensors.items()})
     described = ranks.sent(described, way, 0)

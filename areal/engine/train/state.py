@@ -86,6 +86,13 @@ class EngineState:
                 found[name] = as_sharded(self._optimizer.exact(first), tensor)
         return found
 
+    def refresh(self) -> None:
+        """Have what is derived from parameters follow what somebody wrote to `own` or `exact` tensors."""
+        self._optimizer.refresh()
+        decoder: Any = getattr(self._model, "backbone", self._model)
+        if getattr(decoder, "tower", None) is not None:
+            decoder.tower.forget()
+
     def weights(self) -> dict[str, Tensor]:
         """See `TrainingEngine.weights`."""
         # Every rank takes part in gathering, and holds no more than one whole tensor at a time.
@@ -131,7 +138,7 @@ class EngineState:
                 key: value if key == "step" else shard_of(value, parameter) for key, value in moments[name].items()
             }
             optimizer.set_moments(name, parts)
-        optimizer.refresh()
+        self.refresh()
         optimizer.zero_grad()
 
     def _check(self, state: Mapping[str, Any], own: Mapping[str, Tensor]) -> None:

@@ -1,0 +1,79 @@
+"""Image-text models over two data ranks: the numbers, states and folders of one process, whichever rank has the images,
+and whether or not the tower is trained."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+from areal.engine.hf import loading
+from areal.engine.hf.parallel import blocks_of
+from tests.support.vision import MODELS
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+QUICK = ("llava all", "qwen3_vl none")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("images")
+
+
+@pytest.fixture(scope="module")
+def found(folder, request, fork_server):
+    """What two gloo processes saw; one start for all tests here, with the cases of those that were asked for."""
+    own = [item for item in request.session.items if item.path == Path(__file__)]
+    quick = not any(item.get_closest_marker("exhaustive") for item in own)
+    arguments = [f"--folder={folder}", *(["--quick"] if quick else [])]
+    return fork_server.run_ranks(Path(__file__).with_name("images_worker.py"), 2, arguments, timeout_seconds=240)[0]
+
+
+@pytest.mark.parametrize("rows", ["apart", "mixed"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(name, marks=[] if name in QUICK else pytest.mark.exhaustive)
+        for name in (f"{kind} {train}" for kind in MODELS for train in ("none", "projector", "all"))
+    ],
+)
+def test_two_ranks_have_the_numbers_of_one_process(found, case, rows):
+    result = found["steps"][f"{case} {rows}"]
+    before, after = result["logp"]
+    assert before < 1e-6
+    # Some towers compute in float32 for a while whatever their dtype, and what is lost there AdamW makes larger.
+    assert after < 1e-5
+    assert result["loss"] < 1e-6
+    assert result["norm"] < 1e-6
+    assert result["parameters"] < 1e-6
+    assert sorted(result["image rows"]) == ([0, 1] if rows == "apart" else [2, 3])
+    if case.endswith("none"):
+        assert max(result["towers run"]) <= 3, "a frozen tower is run once for each image"
+    if rows == "apart":
+        assert min(result["towers run"]) == 0, "a rank without images runs no tower"
+
+
+@pytest.mark.parametrize("case", ["tower", "frozen tower", "adapters"])
+def test_states_with_images_continue_bit_by_bit(found, folder, case):
+    result = found["states"][case]
+    assert (result["continued"], result["weights"]) == (0.0, 0.0)
+    assert result["one process"] < 1e-6
+    assert result["exported"] < 1e-6
+    exported = folder / "states" / case / "exported"
+    theirs = AutoModelForImageTextToText.from_pretrained(exported, dtype=torch.float64)
+    ours = loading.from_pretrained(exported, dtype=torch.float64)
+    assert theirs.state_dict().keys() == ours.inner.state_dict().keys()
+
+
+def test_matrices_are_not_split(found):
+    assert "does not say how its matrices may be split" in found["refusals"]["tp"]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_units_are_layers_of_the_language_half_even_where_the_tower_is_larger(kind):
+    config = {**MODELS[kind], "vision_config": {**MODELS[kind]["vision_config"], "intermediate_size": 600}}
+    inner = loading.from_config(config).inner
+    text = {id(parameter) for parameter in inner.base_model.language_model.parameters()}
+    blocks = blocks_of(inner)
+    assert len(blocks) == 2
+    assert all(id(parameter) in text for block in blocks for parameter in block.parameters())
