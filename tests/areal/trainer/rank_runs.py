@@ -11,6 +11,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import image_runs
 import pair_runs
 import runs as rl_runs
 import torch
@@ -18,6 +19,7 @@ import torch
 from areal.api import CheckpointError
 from areal.dataset.encoding import load_tokenizer
 from areal.engine.config import ArchonConfig
+from areal.engine.hf import loading
 from areal.infra.metrics.logger import read_metrics
 from areal.models import from_config, from_pretrained
 from areal.models.parallel import ParallelDims
@@ -101,12 +103,17 @@ def foreign(folder, **changes):
     return sft(folder, model__implementation="transformers", **changes)
 
 
+def images(folder, **changes):
+    return image_runs.tiny(folder, **NUMBERS, **changes)
+
+
 MAKERS = {
     "rl": rl,
     "distillation": distillation,
     "sft": sft,
     "adapters": adapters,
     "foreign": foreign,
+    "images": images,
     "dpo": pairs("dpo"),
     "reward_model": pairs("reward_model"),
 }
@@ -127,7 +134,7 @@ def difference(kind, first, second):
             if any(part in name for part in DIFFERENT) or not isinstance(value, float):
                 continue
             metrics[name] = max(metrics.get(name, 0.0), abs(value - theirs[step].get(name, math.nan)))
-    load = load_reward_model if kind == "reward_model" else from_pretrained
+    load = {"reward_model": load_reward_model, "images": loading.from_pretrained}.get(kind, from_pretrained)
     states = [load(folder / "final", dtype=torch.float64).state_dict() for folder in (first, second)]
     weights = max(float((tensor - states[1][name]).abs().max()) for name, tensor in states[0].items())
     return {"metrics": metrics, "weights": weights}

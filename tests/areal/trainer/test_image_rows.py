@@ -152,12 +152,6 @@ def test_other_pixels_give_another_loss(tmp_path):
     assert one.images.digests != other.images.digests
 
 
-def test_several_processes_are_refused_before_a_model_is_loaded(tmp_path):
-    config = load_config(None, settings(tmp_path, **{"archon.parallel.dp_replicate": 2})).config
-    with open_session(config) as session, pytest.raises(ConfigError, match="computed by one process"):
-        SFTTrainer(config, session)
-
-
 def test_a_dry_run_measures_rows_with_their_images(tmp_path):
     report = dry_run(load_config(None, settings(tmp_path)))
     assert report.facts["tried"]["rows"]["train_dataset"]["longest"] == 15
