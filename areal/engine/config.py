@@ -23,6 +23,9 @@ class LoraConfig(Config):
     """The update is scaled by alpha / rank."""
     targets: list[str] = field(default_factory=list)
     """Last names of the linear layers that get an adapter, e.g. [q_proj, v_proj]; empty: all but heads and routers."""
+    scope: list[Literal["language", "projector", "tower"]] = field(default_factory=lambda: ["language"])
+    """Parts of an image-text model in which layers get adapters; targets act inside them. projector: what maps features
+    of patches to embeddings. Models of text have the first only."""
     rank_stabilized: bool = False
     """Scale by alpha / sqrt(rank) instead, which suits large ranks (arXiv 2312.03732)."""
     seed: int = 0
@@ -43,7 +46,7 @@ class TrainEngineConfig(Config):
     """One trained model (actor or critic) and how it is updated."""
 
     vision: VisionTrainConfig = field(default_factory=VisionTrainConfig)
-    """The tower of an image-text model. With lora nothing of it is trained, and nothing of it gets an adapter."""
+    """The tower of an image-text model. With lora it stays none, and lora.scope says what gets adapters."""
     optimizer: Literal["adamw", "muon", "sgd"] = "adamw"
     """How parameters are updated. muon: matrices between embedding and head, those of experts too, by orthogonalised
     momentum (half the state of AdamW), all others by AdamW; updates are scaled like those of AdamW, so the same lr

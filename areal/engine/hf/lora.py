@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from areal.api import ConfigError
-from areal.engine.hf.pixels import is_vision
+from areal.engine.hf.pixels import part_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -35,23 +35,16 @@ def add_lora(model: nn.Module, config: LoraConfig, *, dtype: torch.dtype) -> Non
     """Put an adapter beside linear layers of `model`, in place; everything else but a value head is frozen.
 
     The adapter changes nothing before its first update. dtype: of the frozen parameters from now on. Raises ConfigError
-    when `peft` is missing, no layer has one of the names in config.targets, or only layers of an image half have one.
+    when `peft` is missing, no layer has one of the names in config.targets, only layers beyond config.scope have one,
+    or the model lacks a part of that scope.
     """
     peft = _peft()
     body: Any = getattr(model, "backbone", model)
     body = getattr(body, "inner", body)
-    pixels: Any = getattr(getattr(model, "backbone", model), "vision", None)
-    prefix = "" if pixels is None else f"{body.base_model_prefix}."
-    targets = [
-        name
-        for name, _ in _linear_layers(body, set(config.targets))
-        if pixels is None or not is_vision(name.removeprefix(prefix))
-    ]
-    if pixels is not None:
-        _refuse_image_half(body, set(config.targets) - {name.rpartition(".")[2] for name in targets}, prefix)
-    if not targets:
-        known = sorted({name.rpartition(".")[2] for name, _ in _linear_layers(body, set())})
-        raise ConfigError(f"lora.targets {list(config.targets)} name no linear layer; there are {', '.join(known)}")
+    tower: Any = getattr(getattr(model, "backbone", model), "tower", None)
+    targets = _targets(body, config, reads_images=tower is not None)
+    if tower is not None:
+        tower.is_frozen = set(config.scope) == {"language"}
     body.requires_grad_(False)
     settings = peft.LoraConfig(
         r=config.rank, lora_alpha=config.alpha, target_modules=targets, use_rslora=config.rank_stabilized
@@ -119,15 +112,34 @@ def _stand_ins(body: nn.Module, names: Iterable[str]) -> Iterator[None]:
             layer.weight = weight
 
 
-def _refuse_image_half(body: nn.Module, names: set[str], prefix: str) -> None:
-    """Raise ConfigError for names that only layers of the image half have: they would silently get no adapter."""
-    image_half = {name.rpartition(".")[2] for name, _ in body.named_modules() if is_vision(name.removeprefix(prefix))}
-    if found := sorted(names & image_half):
+def _targets(body: Any, config: LoraConfig, *, reads_images: bool) -> list[str]:
+    """Names of the layers that get an adapter; see `add_lora` for errors."""
+    scope, prefix = set(config.scope), f"{body.base_model_prefix}." if reads_images else ""
+    if not scope or (not reads_images and scope != {"language"}):
         raise ConfigError(
-            f"lora.targets: {', '.join(found)} are layers of the image half only, and adapters go into the other",
-            where="actor.lora.targets",
-            fix="leave them out; actor.vision.train trains projector or tower as a whole, without actor.lora",
+            f"lora.scope is {list(config.scope)}, expected " + ("a part" if reads_images else "[language]: text alone"),
+            where="actor.lora.scope",
+            fix="name parts of the model: language, and for an image-text model also projector and tower",
         )
+    found: dict[str, list[str]] = {"language": [], "projector": [], "tower": []}
+    for name, _ in _linear_layers(body, set(config.targets)):
+        found[part_of(name.removeprefix(prefix)) if reads_images else "language"].append(name)
+    targets = [name for part, names in found.items() if part in scope for name in names]
+    inside = {name.rpartition(".")[2] for name in targets}
+    for part, names in found.items():
+        beyond = {name.rpartition(".")[2] for name in names} - inside
+        # A name that would silently get no adapter.
+        if part not in scope and config.targets and beyond:
+            raise ConfigError(
+                f"lora.targets: {', '.join(sorted(beyond))} name layers of the {part}, and none in lora.scope "
+                f"{list(config.scope)}",
+                where="actor.lora.targets",
+                fix=f"leave them out, or add {part} to actor.lora.scope",
+            )
+    if not targets:
+        known = sorted({name.rpartition(".")[2] for name, _ in _linear_layers(body, set())})
+        raise ConfigError(f"lora.targets {list(config.targets)} name no linear layer; there are {', '.join(known)}")
+    return targets
 
 
 def _linear_layers(body: nn.Module, wanted: set[str]) -> Iterator[tuple[str, nn.Module]]:

@@ -147,11 +147,18 @@ def names_for_peft(model: Any, shapes: Mapping[str, torch.Size]) -> dict[str, st
 
 
 def write_adapter(
-    tensors: Mapping[str, Tensor], names: Mapping[str, str], config: LoraConfig, path: Path, *, base: str
+    tensors: Mapping[str, Tensor],
+    names: Mapping[str, str],
+    config: LoraConfig,
+    path: Path,
+    *,
+    base: str,
+    whole_names: bool = False,
 ) -> None:
     """Write adapters as a folder that `peft` and inference servers load on top of the checkpoint `base`.
 
-    tensors: by our names; names: as `names_for_peft` gives them.
+    tensors: by our names; names: as `names_for_peft` gives them. whole_names: say which layers have adapters by whole
+    names, where others have the same last ones: the halves of an image-text model.
     """
     from peft import LoraConfig as Settings
     from safetensors.torch import save_file
@@ -164,10 +171,11 @@ def write_adapter(
         side = part.partition(".")[0]
         stored[f"base_model.model.{names[layer]}.{side}.weight"] = tensor.detach().cpu().contiguous()
     hub = find_name(base)
+    last_names = {name.rpartition(".")[2] for name in names.values()}
     settings = Settings(
         r=config.rank,
         lora_alpha=config.alpha,
-        target_modules=sorted({name.rpartition(".")[2] for name in names.values()}),
+        target_modules=sorted(set(names.values()) if whole_names else last_names),
         use_rslora=config.rank_stabilized,
         base_model_name_or_path=(base if hub is None else hub.repo) or None,
         revision=None if hub is None else hub.revision,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from areal.api import PackedImage
     from areal.models.vision import VisionFormat
 
+    Part = Literal["language", "projector", "tower"]
     VisionPart = Literal["none", "projector", "all"]
 
 _TOWERS: Final = ("visual", "vision_tower")
@@ -98,14 +99,20 @@ class Tower:
 def freeze_vision(body: nn.Module, train: VisionPart) -> None:
     """Switch off the gradients of the parts of the tower that are not trained."""
     for name, parameter in body.named_parameters():
-        if is_vision(name):
-            is_projector = any(name.startswith(f"{part}.") for part in _PROJECTORS)
-            parameter.requires_grad_(train == "all" or (train == "projector" and is_projector))
+        if (part := part_of(name)) != "language":
+            parameter.requires_grad_(train in ("all", part))
 
 
 def is_vision(name: str) -> bool:
     """Whether a module or parameter of a body, by its name there, belongs to the tower or its projector."""
-    return name.partition(".")[0] in {*_TOWERS, "multi_modal_projector"}
+    return part_of(name) != "language"
+
+
+def part_of(name: str) -> Part:
+    """Return the part of an image-text model that has a module or parameter, by its name in the body."""
+    if any(f"{name}.".startswith(f"{part}.") for part in _PROJECTORS):
+        return "projector"
+    return "tower" if name.partition(".")[0] in _TOWERS else "language"
 
 
 def text_cells(cells: Tensor, mask: Tensor | None, placeholder: int) -> Tensor:

@@ -366,9 +366,11 @@ def _freeze_vision(model: Any, config: TrainEngineConfig) -> None:
         return
     if config.lora is not None and config.vision.train != "none":
         raise ConfigError(
-            f"actor.vision.train is {config.vision.train!r}, and adapters leave all else as it is; set it to none"
+            f"actor.vision.train is {config.vision.train!r}, and adapters leave all else as it is; set it to none, and "
+            f"list the parts that get adapters in actor.lora.scope"
         )
-    holder.freeze_vision(config.vision.train)
+    # With adapters: what the tower has now is frozen when they are added, as all else is.
+    holder.freeze_vision(config.vision.train if config.lora is None else "all")
 
 
 def _resolve_device(name: str) -> torch.device:

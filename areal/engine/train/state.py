@@ -215,7 +215,9 @@ class EngineState:
         # Every rank gathers, and raises what cannot be named.
         names = names_for_peft(self._model, shapes)
         tensors = {name: tensor.cpu() for name, tensor in self._handed_out(self.own()) if ".lora_" in name}
-        self._ranks.on_first(lambda: write_adapter(tensors, names, config, path, base=base))
+        # The halves of an image-text model have layers of the same last names.
+        whole = getattr(self._model, "vision", None) is not None
+        self._ranks.on_first(lambda: write_adapter(tensors, names, config, path, base=base, whole_names=whole))
 
     def _fingerprint(self) -> str:
         self._give_back()

@@ -10,10 +10,20 @@ import torch
 
 from areal.infra.metrics.logger import read_metrics
 
+EVERYWHERE = {"rank": 2, "scope": ["language", "projector", "tower"]}
 
-@pytest.mark.parametrize("train", ["all", pytest.param("none", marks=pytest.mark.exhaustive)])
-def test_a_run_with_images_and_text_goes_on_bit_by_bit(tmp_path, train):
-    changes = {"actor__vision__train": train, "objective__prox_logp": "recompute"}
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"actor__vision__train": "all"},
+        pytest.param({"actor__vision__train": "none"}, marks=pytest.mark.exhaustive),
+        pytest.param({"actor__vision__train": "none", "actor__lora": EVERYWHERE}, marks=pytest.mark.exhaustive),
+    ],
+    ids=["all", "none", "adapters"],
+)
+def test_a_run_with_images_and_text_goes_on_bit_by_bit(tmp_path, changes):
+    changes |= {"objective__prox_logp": "recompute", "actor__lr": 1e-2}
     _, straight = runs.train(image_runs.tiny(tmp_path / "straight", **changes))
     runs.train(image_runs.tiny(tmp_path / "parts", total_train_steps=2, **changes))
     _, resumed = runs.train(image_runs.tiny(tmp_path / "parts", **changes))

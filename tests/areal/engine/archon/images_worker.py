@@ -114,6 +114,7 @@ def states(folder):
         ("tower", "qwen3_vl", "all", {}),
         ("frozen tower", "llava", "none", {}),
         ("adapters", "llava", "none", {"lora": lora}),
+        ("adapters everywhere", "llava", "none", {"lora": replace(lora, scope=["language", "projector", "tower"])}),
     ):
         many, single = (engine_of(kind, train, many=is_many, **changes) for is_many in (True, False))
         batch = batch_of(many.model.vision, is_apart=False)

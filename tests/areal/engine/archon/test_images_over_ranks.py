@@ -53,7 +53,7 @@ def test_two_ranks_have_the_numbers_of_one_process(found, case, rows):
         assert min(result["towers run"]) == 0, "a rank without images runs no tower"
 
 
-@pytest.mark.parametrize("case", ["tower", "frozen tower", "adapters"])
+@pytest.mark.parametrize("case", ["tower", "frozen tower", "adapters", "adapters everywhere"])
 def test_states_with_images_continue_bit_by_bit(found, folder, case):
     result = found["states"][case]
     assert (result["continued"], result["weights"]) == (0.0, 0.0)

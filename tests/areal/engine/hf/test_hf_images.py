@@ -3,13 +3,14 @@ stay in the language half, and checkpoints are those of transformers."""
 
 import pytest
 import torch
+from peft import PeftModel
 from transformers import AutoModelForImageTextToText
 
 from areal.algorithm.packing import collate, select
 from areal.api import ConfigError, EngineError, LossOutput
 from areal.engine.config import LoraConfig, TrainEngineConfig, VisionTrainConfig
 from areal.engine.hf import loading
-from areal.engine.hf.pixels import is_vision
+from areal.engine.hf.pixels import is_vision, part_of
 from areal.engine.train.engine import TrainingEngine
 from areal.models import from_config
 from tests.areal.engine.hf.test_hf_model import QWEN3
@@ -112,33 +113,83 @@ def test_the_numbers_are_those_of_transformers(kind):
         assert torch.allclose(found[row, 1 : one.tokens.shape[1]], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_adapters_stay_in_the_language_half(kind, tmp_path):
-    engine = engine_of(kind, lora=LoraConfig(rank=2, alpha=4))
-    names = [name for name, value in engine.model.named_parameters() if value.requires_grad]
-    assert names
-    assert not [name for name in names if is_vision(name.removeprefix(PREFIX))]
-    batch = batch_of(engine.model.vision)
-    assert engine.train_batch(batch, loss_fn).stepped
+SCOPES = [["language"], ["projector"], ["tower"], ["language", "projector", "tower"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "scope"),
+    [
+        pytest.param(
+            kind, scope, id=f"{kind} {'+'.join(scope)}",
+            marks=[] if kind == "llava" or len(scope) == 3 else pytest.mark.exhaustive,
+        )
+        for kind in MODELS
+        for scope in SCOPES
+    ],
+)  # fmt: skip
+def test_adapters_go_into_the_parts_in_their_scope(kind, scope, tmp_path):
+    lora = LoraConfig(rank=2, alpha=4, scope=scope)
+    engine = engine_of(kind, lora=lora)
+    trained = {name for name, value in engine.model.named_parameters() if value.requires_grad}
+    assert {part_of(name.removeprefix(PREFIX)) for name in trained} == set(scope)
+    assert all(".lora_" in name for name in trained)
+    batch, before = batch_of(engine.model.vision), values_of(engine)
+    first = engine.forward_logp(batch)
+    assert torch.equal(first, engine_of(kind).forward_logp(batch))
+    assert all(engine.train_batch(batch, loss_fn).stepped for _ in range(2))
+    assert not torch.allclose(engine.forward_logp(batch), first, atol=1e-4)
+    assert engine.model.tower.is_frozen == (scope == ["language"])
+    moved = {name for name, value in values_of(engine).items() if not torch.equal(value, before[name])}
+    assert moved <= trained
+    assert {part_of(name.removeprefix(PREFIX)) for name in moved} == set(scope)
+    other = engine_of(kind, lora=lora)
+    other.load_state_dict(engine.state_dict())
+    assert torch.equal(other.forward_logp(batch), engine.forward_logp(batch))
     engine.save_pretrained(tmp_path / "merged")
     merged = loading.from_pretrained(tmp_path / "merged")
     found = TrainingEngine(merged, config=TrainEngineConfig(device="cpu")).forward_logp(batch)
     assert torch.allclose(found, engine.forward_logp(batch), atol=1e-5)
-    with pytest.raises(ConfigError, match="adapters leave all else"):
-        engine_of(kind, lora=LoraConfig(rank=2, alpha=4), train="projector")
 
 
-@pytest.mark.parametrize(("kind", "name"), [("llava", "linear_1"), ("qwen2_5_vl", "qkv"), ("qwen3_vl", "linear_fc1")])
-def test_names_of_the_image_half_alone_are_refused(kind, name):
-    with pytest.raises(ConfigError, match=f"lora.targets: {name} are layers of the image half only"):
-        engine_of(kind, lora=LoraConfig(rank=2, alpha=4, targets=["q_proj", name]))
-    # Found in both halves where the tower has it too: the language half gets it.
-    engine = engine_of(kind, lora=LoraConfig(rank=2, alpha=4, targets=["q_proj"]))
-    assert not [
-        name
-        for name, value in engine.model.named_parameters()
-        if value.requires_grad and is_vision(name.removeprefix(PREFIX))
-    ]
+@pytest.mark.parametrize("scope", [SCOPES[0], SCOPES[3]], ids="+".join)
+def test_a_folder_of_adapters_goes_on_top_of_the_model_of_transformers(scope, tmp_path):
+    engine = engine_of("llava", lora=LoraConfig(rank=2, alpha=4, scope=scope, targets=["q_proj", "v_proj"]))
+    engine_of("llava").save_pretrained(tmp_path / "base")
+    batch = batch_of(engine.model.vision)
+    for _ in range(2):
+        engine.train_batch(batch, loss_fn)
+    engine.save_adapter(tmp_path / "adapter", base=str(tmp_path / "base"))
+    base = AutoModelForImageTextToText.from_pretrained(tmp_path / "base")
+    theirs = PeftModel.from_pretrained(base, tmp_path / "adapter")
+    adapted = {name for name, _ in theirs.named_parameters() if ".lora_" in name}
+    assert len(adapted) == sum(".lora_" in name for name in values_of(engine))
+    one = select(batch, [0])
+    inputs = engine.model.vision.tower_inputs([one.images.pixels_of(0)])
+    expected = theirs(input_ids=one.tokens, **inputs).logits[0].log_softmax(-1)
+    expected = expected[:-1].gather(1, one.tokens[0, 1:, None])[:, 0]
+    assert torch.allclose(engine.forward_logp(one)[0, 1:], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "words"),
+    [
+        ("llava", {"targets": ["q_proj", "linear_1"]}, "linear_1 name layers of the projector, and none in lora.scope"),
+        ("qwen2_5_vl", {"targets": ["q_proj", "qkv"]}, r"qkv name layers of the tower, and none in .*\['language'\]"),
+        ("qwen3_vl", {"targets": ["linear_fc1", "q_proj"], "scope": ["tower"]}, "q_proj name layers of the language"),
+        ("llava", {"scope": []}, "expected a part"),
+        ("qwen3", {"scope": ["language", "tower"]}, r"expected \[language\]: text alone"),
+    ],
+)
+def test_scopes_that_leave_a_name_without_a_layer_are_refused(kind, changes, words):
+    config = TrainEngineConfig(device="cpu", lora=LoraConfig(rank=2, alpha=4, **changes))
+    model = from_config(QWEN3) if kind == "qwen3" else loading.from_config(MODELS[kind])
+    with pytest.raises(ConfigError, match=words):
+        TrainingEngine(model, config=config)
+
+
+def test_adapters_and_a_trained_tower_are_refused_together():
+    with pytest.raises(ConfigError, match=r"adapters leave all else .* in actor\.lora\.scope"):
+        engine_of("llava", lora=LoraConfig(rank=2, alpha=4), train="projector")
 
 
 @pytest.mark.parametrize("kind", MODELS)
