@@ -121,6 +121,13 @@ class EnvironmentPool:
         self.num_leaked = 0
         """Environments whose close failed or took too long, of the whole run."""
 
+    async def prove(self) -> None:
+        """Build the environment's factory where episodes will run. Raises ConfigError or RegistryError when it cannot
+        be built, FaultError when its process fails or takes too long.
+        """
+        if isinstance(self._host, _InSubprocesses):
+            await guarded(self._name, "load", self._host.prove(), self._config.reset_seconds)
+
     @contextlib.asynccontextmanager
     async def episode(self) -> AsyncIterator[HostedEnvironment]:
         """Wait for a slot, and give an environment for one episode; it is closed on every way out.
@@ -210,6 +217,10 @@ class _InSubprocesses:
     def __init__(self, name: str, options: Mapping[str, Any], config: HostConfig) -> None:
         self._name, self._options, self._config = name, options, config
         self._idle: list[EnvironmentProcess] = []
+
+    async def prove(self) -> None:
+        """Start one process; the first episode gets it."""
+        self._idle.append(await EnvironmentProcess.start(self._name, self._options, self._config))
 
     async def claim(self) -> Callable[[], Awaitable[Environment]]:
         return self._open

@@ -109,7 +109,9 @@ class EnvironmentServer:
     """See the module. All methods are called on one event loop."""
 
     def __init__(self, name: str, options: Mapping[str, Any], host: HostConfig, config: ServerConfig) -> None:
-        """Build the environment's factory, where it runs in this process. Raises as `EnvironmentPool`."""
+        """Build the environment's factory, where it runs in this process; else `running` does. Raises as
+        `EnvironmentPool`.
+        """
         try:
             import aiohttp  # noqa: F401 - says at once what is missing
         except ModuleNotFoundError as error:
@@ -131,9 +133,12 @@ class EnvironmentServer:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Keep the server up inside; in the end every episode is closed. Raises ConfigError when it cannot listen."""
+        """Keep the server up inside; in the end every episode is closed. Raises ConfigError when it cannot listen, and
+        as `EnvironmentPool.prove`.
+        """
         from aiohttp import web
 
+        await self._pool.prove()
         app = web.Application(client_max_size=self._config.max_body_bytes, middlewares=[self._guard()])
         app.router.add_get("/", self._describe)
         app.router.add_post("/episodes", self._open)

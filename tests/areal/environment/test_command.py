@@ -119,6 +119,22 @@ def served(*arguments, folder, **variables):
         process.communicate()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["worlds:Nothing"], "Nothing"),
+        (["gymnasiun"], "did you mean 'gymnasium'"),
+        (["worlds:Counter", "--options", '{"height": 1}'], "height"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_before_anybody_asks_for_it(areal, arguments, words):
+    code, _, err = areal("env", "serve", *arguments)
+
+    assert code == 2
+    assert words in err
+    assert "serving" not in err
+
+
 def test_a_served_environment_is_checked_from_elsewhere_and_ends_when_asked(areal, tmp_path):
     with served("worlds:Counter", "--options", '{"goal": 4}', folder=tmp_path) as (address, process):
         where = ("--host", "http", "--url", address, "--answer", "2")
