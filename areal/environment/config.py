@@ -31,7 +31,8 @@ class HostConfig(Config):
     close_seconds: float = number(5.0, above=0)
     """Time limit of `close`, seconds; beyond it the environment counts as leaked, and its process is killed."""
     block_seconds: float = number(0.25, above=0)
-    """kind process: an environment that keeps the event loop busy for this long is named in the log, seconds."""
+    """kind process: an environment that keeps the event loop busy for this long is named in the log, seconds. Time in
+    which other programs had the processor does not count (on Linux)."""
     python: str = ""
     """kind subprocess: the interpreter, for packages whose versions do not fit ours; "" is ours."""
     memory_limit_mb: int = number(0, at_least=0)

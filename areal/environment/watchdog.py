@@ -2,12 +2,16 @@
 
 An environment in the process of the rollouts shares one event loop with all episodes. One that computes or sleeps
 without `await` stops every other, and no time limit can fire meanwhile. So each stretch that an environment runs is
-timed, and a thread looks at the one that is running: it names the environment even if it never returns.
+timed, and a thread looks at the one that is running: it names the environment even if it never returns. On a machine
+with more work than processors a thread that could run may have to wait for its turn; the kernel says for how long, and
+that is not the environment's doing.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 logger = getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.05
+_READ_BYTES: Final = 128
 
 
 class LoopWatchdog:
@@ -27,8 +32,10 @@ class LoopWatchdog:
     def __init__(self, name: str, *, block_seconds: float) -> None:
         """name: of the environment, for messages. block_seconds: a stretch of this length is too long."""
         self._name, self._block_seconds = name, block_seconds
-        self._running: tuple[str, float] | None = None
-        self._reported: tuple[str, float] | None = None
+        self._running: tuple[str, float, float] | None = None
+        """The method, when it began, and the seconds that its thread had waited for a processor by then."""
+        self._reported: tuple[str, float, float] | None = None
+        self._queue = _RunQueue()
         self._thread: threading.Thread | None = None
         self.blocked_seconds = 0.0
         """All stretches that were too long."""
@@ -42,13 +49,15 @@ class LoopWatchdog:
 
     def begin(self, method: str) -> None:
         """Note that an environment runs from now on."""
-        self._running = (method, monotonic())
+        if self._queue.thread_id != threading.get_native_id():
+            self._queue = _RunQueue()
+        self._running = (method, monotonic(), self._queue.seconds())
 
     def end(self) -> None:
         """Note that it has handed control back."""
         running, self._running = self._running, None
         assert running is not None, "begin comes first"
-        if (seconds := monotonic() - running[1]) >= self._block_seconds:
+        if (seconds := self._seconds_of(running)) >= self._block_seconds:
             self.blocked_seconds += seconds
             self._report(running, seconds)
 
@@ -56,10 +65,18 @@ class LoopWatchdog:
         while True:
             sleep(_LOOK_SECONDS)
             running = self._running
-            if running is not None and (seconds := monotonic() - running[1]) >= self._block_seconds:
+            if running is not None and (seconds := self._seconds_of(running)) >= self._block_seconds:
                 self._report(running, seconds)
 
-    def _report(self, running: tuple[str, float], seconds: float) -> None:
+    def _seconds_of(self, running: tuple[str, float, float]) -> float:
+        """Return how long a stretch has computed or slept."""
+        _, began, waited = running
+        seconds = monotonic() - began
+        if seconds < self._block_seconds:
+            return seconds  # most are short, and need no look at the queue
+        return seconds - (self._queue.seconds() - waited)
+
+    def _report(self, running: tuple[str, float, float], seconds: float) -> None:
         if self._reported == running:
             return
         self._reported = running
@@ -70,6 +87,29 @@ class LoopWatchdog:
             seconds,
             running[0],
         )
+
+
+class _RunQueue:
+    """How long the thread that makes it has waited for a processor while it could run, as Linux counts it."""
+
+    def __init__(self) -> None:
+        self.thread_id = threading.get_native_id()
+        self._file: int | None = None
+        try:
+            self._file = os.open(f"/proc/self/task/{self.thread_id}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return  # not counted here: then all time is taken for the environment's
+        weakref.finalize(self, os.close, self._file)
+
+    def seconds(self) -> float:
+        """Return the sum so far; 0 where it is not known. From any thread."""
+        if self._file is None:
+            return 0.0
+        try:
+            # Nanoseconds on a processor, nanoseconds of waiting for one, turns.
+            return int(os.pread(self._file, _READ_BYTES, 0).split()[1]) / 1e9
+        except (OSError, IndexError):  # the thread has ended
+            return 0.0
 
 
 class Watched:

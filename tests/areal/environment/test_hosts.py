@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -217,6 +218,31 @@ def test_an_environment_that_blocks_the_loop_is_named_while_it_does(caplog):
     (message,) = {record.getMessage().partition(" for ")[0] for record in caplog.records}
     assert message == "environment worlds:Misbehaving has kept the event loop busy"
     assert "in step()" in caplog.records[0].getMessage()
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="the kernel does not count waiting")
+def test_an_environment_that_waits_for_a_processor_is_not_named(caplog):
+    """A thread of the lowest priority shares its processor with a program that never rests."""
+    processor = min(os.sched_getaffinity(0))
+    busy = f"import os; os.sched_setaffinity(0, [{processor}]); print(flush=True)\nwhile True: pass"
+
+    def starved():
+        os.sched_setaffinity(0, [processor])  # of this thread
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        play("worlds:Slow", answers=["1"], block_seconds=0.15)
+        seconds.append(time.thread_time())
+
+    seconds = []
+    with subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE) as rival:
+        rival.stdout.readline()
+        with caplog.at_level(logging.WARNING, logger="areal"):
+            thread = threading.Thread(target=starved)
+            thread.start()
+            thread.join(60)
+        rival.kill()
+
+    assert seconds[0] < 0.15
+    assert not caplog.records
 
 
 def test_a_cancelled_episode_closes_its_environment(tmp_path):

@@ -65,6 +65,21 @@ class AdderEpisode(CounterEpisode):
         return await super().step(AssistantTurn(text=numbers[0] if numbers else "nothing"))
 
 
+class Slow:
+    """A counter that computes until some time has passed: little, where it has to wait for a processor."""
+
+    def create(self):
+        return SlowEpisode(3)
+
+
+class SlowEpisode(CounterEpisode):
+    async def step(self, answer):
+        until = time.monotonic() + 0.3
+        while time.monotonic() < until:
+            pass
+        return await super().step(answer)
+
+
 class Lasting:
     """Counters that say they reset fully, of which `forgetful` ones do not; the first observation says how many there
     were."""
