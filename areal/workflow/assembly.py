@@ -34,7 +34,7 @@ from areal.utils.routes import join_routes
 from areal.workflow.registry import WORKFLOWS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -227,13 +227,11 @@ async def score(
 _FRAMEWORK_PARAMETERS: Final = ("gconfig", "reward", "tokenizer")
 
 
-def create_workflow(
-    name: str, *, reward: AwaitableReward, gconfig: GenerationConfig, tokenizer: Any, options: Mapping[str, Any]
-) -> RolloutWorkflow:
-    """Build the workflow `name` (registry name or importable path) with the options of the configuration.
+def find_workflow(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return what builds the workflow `name` (registry name or importable path) with the options of the configuration.
 
     Raises RegistryError for an unknown name and a module that cannot be imported, ConfigError for an option it does not
-    take (with the nearest one), when the target raises, and when it does not build a RolloutWorkflow.
+    take (with the nearest one).
     """
     try:
         factory = load("workflow", name, WORKFLOWS)
@@ -252,6 +250,17 @@ def create_workflow(
             f"workflow {name!r} is {type(factory).__name__}, expected a class or function that builds a workflow"
         )
     check_options(f"workflow {name!r}", factory, options, _FRAMEWORK_PARAMETERS)
+    return factory
+
+
+def create_workflow(
+    name: str, *, reward: AwaitableReward, gconfig: GenerationConfig, tokenizer: Any, options: Mapping[str, Any]
+) -> RolloutWorkflow:
+    """Build the workflow that `find_workflow` finds.
+
+    Raises what that does, and ConfigError when the target raises, and when it does not build a RolloutWorkflow.
+    """
+    factory = find_workflow(name, options)
     try:
         workflow = factory(reward=reward, gconfig=gconfig, tokenizer=tokenizer, **options)
     except ArealError:

@@ -276,7 +276,7 @@ def _try_reward(
     """
     from areal.reward.components import resolve_components
     from areal.reward.scoring import RewardSet, recorded_scores
-    from areal.workflow.assembly import create_workflow, reward_columns
+    from areal.workflow.assembly import create_workflow, find_workflow, reward_columns
 
     source = config.all_sources[name]
     chosen, key = (source.reward, f"sources.{name}.reward") if source.reward else (config.reward, "reward")
@@ -294,13 +294,16 @@ def _try_reward(
         ) as reward,
     ):
         workflow, workflow_name = None, source.workflow or config.workflow
+        options = source.workflow_options if source.workflow else config.workflow_options
         if own_key not in broken:
             with found.about(own_key):
-                workflow = create_workflow(
-                    workflow_name, reward=reward, gconfig=source.gconfig or config.gconfig,
-                    tokenizer=tokenizer,
-                    options=source.workflow_options if source.workflow else config.workflow_options,
-                )  # fmt: skip
+                if tokenizer is None:  # whatever it makes of None says nothing about the workflow
+                    find_workflow(workflow_name, options)
+                else:
+                    workflow = create_workflow(
+                        workflow_name, reward=reward, gconfig=source.gconfig or config.gconfig, tokenizer=tokenizer,
+                        options=options,
+                    )  # fmt: skip
             has_own = workflow_name == "agent" or getattr(workflow, "with_reward", True) is False
             if has_own and [component.reward for component in resolve_components(chosen)] == ["unscored"]:
                 return  # episodes bring their reward, and this one only says so

@@ -102,6 +102,19 @@ def test_what_makes_a_run_impossible_is_found(changes, key, message):
     assert message in found[key].message
 
 
+def test_without_a_tokenizer_a_workflow_is_not_blamed_for_it(tmp_path, capsys):
+    """`model.path` is missing, which is one problem: what a workflow makes of no tokenizer is none."""
+    flow = {"workflow": "environment", "workflow_options": {"environment": "x:Y", "credits": "turn"}}
+    code, report = dry_run(tmp_path, capsys, model__path="/no/such", model__init={}, model__tokenizer_path="", **flow)
+    assert code == 2
+    found = {problem["key"]: problem["message"] for problem in report["problems"]}
+    assert set(found) == {"model.path", "workflow"}
+    assert "did you mean 'credit'" in found["workflow"]
+    flow["workflow_options"].pop("credits")
+    _, report = dry_run(tmp_path, capsys, model__path="/no/such", model__init={}, model__tokenizer_path="", **flow)
+    assert [problem["key"] for problem in report["problems"]] == ["model.path"]
+
+
 def test_code_of_the_user_that_raises_is_found_with_its_line_and_row(tmp_path, monkeypatch):
     """Loader and constructor of a workflow; a loader that ends the program ends no dry run."""
     (tmp_path / "raising_code.py").write_text(
