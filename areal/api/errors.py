@@ -150,6 +150,9 @@ class FaultKind(StrEnum):
     """The reward's process ended during the call (exit, signal, out of memory). Retried."""
     REWARD_INVALID = "reward_invalid"
     """The reward returned something that is not a finite number. Never retried."""
+    REWARD_MISSING = "reward_missing"
+    """Nobody gave the session a reward before the deadline. Never retried: that would run the whole agent again, and
+    whether a reward comes may depend on what the policy did."""
     REWARD_RAISED = "reward_raised"
     """The reward function raised. Retried, since external judges fail transiently."""
     REWARD_TIMEOUT = "reward_timeout"

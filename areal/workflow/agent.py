@@ -235,7 +235,7 @@ class AgentWorkflow(RolloutWorkflow):
             await gateway.finish(session)
             if not session.is_scored:
                 seconds = self._config.reward_deadline
-                raise FaultError(FaultKind.REWARD_TIMEOUT, f"no reward came within {seconds:g} s of the agent's end")
+                raise FaultError(FaultKind.REWARD_MISSING, f"no reward came within {seconds:g} s of the agent's end")
         elif not session.is_scored:
             root = last.path()[0]
             columns = reward_columns(data)

@@ -167,12 +167,13 @@ def test_a_reward_may_come_after_the_agent_has_ended(tokenizer):
 @pytest.mark.fault(
     row=54,
     injected="an agent ends without a reward, and none comes until reward_deadline",
-    seen="reward_timeout, which is retried",
+    seen="reward_missing, which is not retried: the agent does not run again",
 )
 def test_a_reward_that_does_not_come_is_a_fault_and_never_zero(tokenizer):
     options = {**LATER, "gateway": {"reward_deadline": 0.2}}
     fault = faulty(build(tokenizer, agent=f"{HERE}:asks_twice", **options), tokenizer)
-    assert fault.kind is FaultKind.REWARD_TIMEOUT
+    assert fault.kind is FaultKind.REWARD_MISSING
+    assert not fault.kind.retryable
     assert "within 0.2 s" in fault.message
 
 
