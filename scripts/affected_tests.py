@@ -20,9 +20,26 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parent.parent
 EVERYTHING = "tests"
-NO_TESTS = (".agents/", ".areal/", ".claude/", ".codex/", ".github/", ".opencode/", "agents/", "benchmarks/", "docs/")
-"""Of these the ordinary tests and gates see all that can be wrong."""
+NO_TESTS = (
+    ".agents/",
+    ".areal/",
+    ".claude/",
+    ".codex/",
+    ".dockerignore",
+    ".github/",
+    ".opencode/",
+    ".pre-commit-config.yaml",
+    "CITATION.cff",
+    "Dockerfile",
+    "LICENSE",
+    "agents/",
+    "benchmarks/",
+    "docs/",
+)
+"""Of these, and of pages beside them, the ordinary tests and gates see all that can be wrong."""
 ALSO = {
+    ".pre-commit-hooks.yaml": ("tests/test_published_hooks.py",),
+    "README.md": ("tests/tooling/upgrade/commands",),
     "templates/": ("tests/templates", "tests/tooling/kit", "tests/tooling/new"),
     "examples/": ("tests/areal/trainer",),
     "skills/": ("tests/tooling/harness",),

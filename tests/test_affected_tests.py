@@ -50,6 +50,14 @@ def affected(tmp_path, monkeypatch):
         ("areal/reward/words.txt", ["tests/areal/reward"]),
         ("templates/reward/copier.yml", ["tests/templates", "tests/tooling/kit", "tests/tooling/new"]),
         ("docs/index.md", []),
+        ("Dockerfile", []),
+        (".dockerignore", []),
+        (".pre-commit-config.yaml", []),
+        ("CITATION.cff", []),
+        ("CONTRIBUTING.md", []),
+        # What runs a file beside these follows it.
+        ("README.md", ["tests/tooling/upgrade/commands"]),
+        (".pre-commit-hooks.yaml", ["tests/test_published_hooks.py"]),
     ],
 )
 def test_a_change_affects_what_imports_it(affected, changed, folders):
