@@ -345,6 +345,11 @@ class PPOConfig(RunConfig):
         return self.engine.max_seq_len if self.rollout.engine == "embedded" else self.servers.max_seq_len
 
     @property
+    def servers_take_turns(self) -> bool:
+        """Whether servers free their devices while the learner works."""
+        return self.servers.sleep_level > 0 and self.rollout.engine != "embedded"
+
+    @property
     def adapters_travel_alone(self) -> bool:
         """Whether servers are sent adapters instead of whole models."""
         return self.actor.lora is not None and self.rollout.engine != "embedded" and self.weights.adapters != "merged"

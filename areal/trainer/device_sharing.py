@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from areal.engine.server.engine import ServerEngine
+    from areal.trainer.config import PPOConfig
     from areal.trainer.rank_group import Distributed
 
 _MIB: Final = 2**20
@@ -67,6 +68,12 @@ class DeviceTurns:
         after()
         self.turn = turn
         self.log = [*self.log[1 - 2 * len(DeviceTurn) :], turn]
+
+
+def shared_device(config: PPOConfig, models: Distributed[PolicyModels]) -> SharedDevice | None:
+    """Return what servers and learner have in turn; None where the learner keeps its device."""
+    lends = config.servers.sleep_learner and config.rollout.engine != "embedded"
+    return SharedDevice(models) if lends else None
 
 
 class SharedDevice:

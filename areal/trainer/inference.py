@@ -9,11 +9,11 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.api import ImageRef, InferenceEngine, PaddedBatch
+from areal.api import ImageRef, InferenceEngine, PaddedBatch, WeightUpdateMeta
 from areal.infra.metrics import names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from areal.api import ServerPool
@@ -38,24 +38,31 @@ def build_inference_engine(
     tokenizer: Any,
     directory: Path,
     version: int,
-    before_waking: Callable[[], None] = lambda: None,
+    device: SharedDevice | None = None,
 ) -> InferenceEngine:
     """Return the engine, at `version` of the actor's present weights. directory: of the run, for logs and files of
-    servers. before_waking: called before servers take memory for a version.
+    servers. device: what servers and learner have in turn; servers have it from now on.
     """
-    name = config.rollout.engine
-    if name == "embedded":
+    if config.rollout.engine == "embedded":
         return _embedded(config, actor, tokenizer, version)
-    return _with_servers(
-        config, actor=actor, tokenizer=tokenizer, directory=directory, version=version, before_waking=before_waking
+    engine = _with_servers(
+        config,
+        actor=actor,
+        tokenizer=tokenizer,
+        directory=directory,
+        version=version,
+        before_waking=(lambda: None) if device is None else device.to_servers,
     )
+    if device is not None:
+        device.sampling()
+    return engine
 
 
 def lend_devices(config: PPOConfig, engine: InferenceEngine, device: SharedDevice | None) -> None:
     """Free the devices of the engine's servers for the learner, if it is configured; the weight update wakes them.
     device: where the learner sleeps, too.
     """
-    if config.servers.sleep_level and config.rollout.engine != "embedded":
+    if config.servers_take_turns:
         from areal.engine.server.engine import ServerEngine
 
         assert isinstance(engine, ServerEngine), "every engine with servers is one"
@@ -63,6 +70,20 @@ def lend_devices(config: PPOConfig, engine: InferenceEngine, device: SharedDevic
             engine.sleep()
         else:
             device.to_learner(engine)
+
+
+def publish_weights(
+    engine: InferenceEngine, make: Callable[[int], Mapping[str, Any]], version: int, device: SharedDevice | None
+) -> None:
+    """Give the engine a version. make: returns its weights, which may be a whole copy where the model is split, and
+    which nobody else may keep. device: goes back to servers.
+    """
+    handed = dict(make(version))
+    if device is not None:
+        device.publishing(handed)
+    engine.update_weights(WeightUpdateMeta(kind="memory", version=version, state_dict=handed))
+    if device is not None:
+        device.sampling()
 
 
 def transfer_metrics(engine: InferenceEngine) -> dict[str, float]:

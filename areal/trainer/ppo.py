@@ -16,15 +16,15 @@ import gc
 import time
 from typing import TYPE_CHECKING, Any
 
-from areal.api import RolloutError, WeightUpdateMeta
+from areal.api import RolloutError
 from areal.infra.metrics import names
 from areal.infra.metrics.samples import VarianceWatch, recorded_metrics, reward_metrics
 from areal.infra.rollout.episode import sample_id
 from areal.infra.rollout.executor import RolloutExecutor
 from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.trainer.assembly import build_seeded, load_states, steps_in_run, to_save, tokenizer_of
-from areal.trainer.device_sharing import SharedDevice
-from areal.trainer.inference import build_inference_engine, lend_devices, transfer_metrics
+from areal.trainer.device_sharing import shared_device
+from areal.trainer.inference import build_inference_engine, lend_devices, publish_weights, transfer_metrics
 from areal.trainer.learner import Policy, PolicyLearner
 from areal.trainer.policy_models import PolicyModels, build_models
 from areal.trainer.rank_group import RankGroup
@@ -97,8 +97,7 @@ class PPOTrainer:
             from areal.trainer.evaluation.sets import EvaluationSets
 
             sets = EvaluationSets(config, self.tokenizer, reward=self.sources.shared)
-        lends = config.servers.sleep_learner and config.rollout.engine != "embedded"
-        self.device = SharedDevice(self.models) if lends else None
+        self.device = shared_device(config, self.models)
         """What servers and learner have in turn; None where both keep theirs."""
         self.engine = build_inference_engine(
             config,
@@ -106,10 +105,8 @@ class PPOTrainer:
             tokenizer=self.tokenizer,
             directory=session.directory,
             version=session.first_step,
-            **({} if self.device is None else {"before_waking": self.device.to_servers}),
+            device=self.device,
         )
-        if self.device is not None:
-            self.device.sampling()
         self.executor = self._build_executor()
         self._teachers: TeacherChoice | None = None
         if config.distillation is not None:
@@ -185,7 +182,7 @@ class PPOTrainer:
                 metrics |= reward_metrics(trajectories)  # normalised ones have mean 0 at every step
             clock.lap("update")
             version = step + 1
-            self._publish(version)
+            publish_weights(self.engine, self.policy.publish, version, self.device)
             clock.lap("publish")
             # Before `advance`, so that a synchronous run evaluates with nothing else in flight and stays reproducible.
             every = self.config.eval_every_steps
@@ -208,15 +205,6 @@ class PPOTrainer:
             "eval_after": None if after is None else after.metrics(),
             "generated_tokens": int(self.engine.stats().get("generated_tokens", 0)),
         }
-
-    def _publish(self, version: int) -> None:
-        """Give the engine the present weights, which may be a whole copy where the model is split."""
-        weights = dict(self.policy.publish(version))
-        if self.device is not None:
-            self.device.publishing(weights)
-        self.engine.update_weights(WeightUpdateMeta(kind="memory", version=version, state_dict=weights))
-        if self.device is not None:
-            self.device.sampling()
 
     def _log_step(
         self, step: int, rollout: RolloutBatch, clock: _Clock, metrics: Mapping[str, float]

@@ -157,7 +157,7 @@ def _shared(config: RunConfig, held: list[Item], *, limit: int, needed: int) -> 
     not share one."""
     from areal.trainer.config import PPOConfig
 
-    if not isinstance(config, PPOConfig) or not config.servers.sleep_level or config.rollout.engine == "embedded":
+    if not isinstance(config, PPOConfig) or not config.servers_take_turns:
         return None, []
     staying = sum(item.num_bytes for item in held if item.name in ("parameters", "gradients", "moments"))
     moved = staying if config.servers.sleep_learner else 0

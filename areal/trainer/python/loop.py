@@ -20,15 +20,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from areal.api import ConfigError, ModelRequest, UsageError, WeightUpdateMeta
+from areal.api import ConfigError, ModelRequest, UsageError
 from areal.dataset.encoding import as_messages, encode_prompt
 from areal.infra.rollout.episode import derive_seed
 from areal.infra.rollout.loop_thread import LoopThread
 from areal.trainer.assembly import tokenizer_of
 from areal.trainer.config import PPOConfig
 from areal.trainer.configuration.threads import start_threads
+from areal.trainer.device_sharing import shared_device
 from areal.trainer.hub_sources import pin_sources
-from areal.trainer.inference import build_inference_engine
+from areal.trainer.inference import build_inference_engine, lend_devices, publish_weights
 from areal.trainer.learner import Policy, PolicyLearner
 from areal.trainer.policy_models import build_models
 from areal.trainer.python.arguments import build
@@ -80,22 +81,21 @@ class PolicyLoop:
         """model, fields: as of `areal.GRPO`; what belongs to datasets, rewards and rollouts has no effect. total_steps:
         updates that the schedule of the learning rate is made for.
         """
-        values = {"trial_name": "loop", **fields, "model": model}
+        values = {"trial_name": "loop", "rollout": {}, **fields, "model": model}
+        if isinstance(values["rollout"], dict):
+            # Sampling waits for updates here, whatever a run would do.
+            values["rollout"] = {"max_head_offpolicyness": 0, **values["rollout"]}
         if isinstance(model, dict) and "tokenizer_path" in fields:
             values["model"] = {"init": model, "tokenizer_path": values.pop("tokenizer_path")}
         config = build("rl", values, source="PolicyLoop(...)").config
         assert isinstance(config, PPOConfig), "of kind rl"
         _check(config)
-        if config.servers.sleep_learner:
-            raise ConfigError(
-                "servers.sleep_learner is for runs, which know when they learn; here you decide",
-                where="servers.sleep_learner",
-                fix="set it to false",
-            )
         config = pin_sources(config, {}).config
         self.config = config
         """A configuration of kind `rl`, as it is used."""
         self._groups = self._calls = 0
+        self._learning = False
+        """Whether the devices of servers are lent to the learner."""
         self._stack = contextlib.ExitStack()
         try:
             self._open(total_steps)
@@ -119,8 +119,9 @@ class PolicyLoop:
         """The training engine: `actor.train_batch(batch, loss_function)` takes a loss of one's own."""
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="areal-loop-")))
         policy = Policy(config, models, self.tokenizer)
+        self._device = shared_device(config, models)
         self.engine = build_inference_engine(
-            config, actor=policy, tokenizer=self.tokenizer, directory=folder, version=0
+            config, actor=policy, tokenizer=self.tokenizer, directory=folder, version=0, device=self._device
         )
         """The inference engine, whose `agenerate` takes token ids."""
         self._stack.callback(self.engine.close)
@@ -140,9 +141,13 @@ class PolicyLoop:
     def sample(self, prompts: Sequence[Any], *, group_size: int = 1) -> list[LoopSample]:
         """Return `group_size` answers to each prompt, a text or a chat, sampled as `gconfig` says; in their order.
 
-        Raises UsageError when `group_size` is not positive, DataError for a prompt that is none, FaultError for one
-        that leaves no room for an answer.
+        Raises UsageError when `group_size` is not positive or servers sleep, DataError for a prompt that is none,
+        FaultError for one that leaves no room for an answer.
         """
+        if self._learning:
+            raise UsageError(
+                "the servers sleep until the next version is published", where="sample", fix="call `publish` first"
+            )
         if group_size < 1:
             raise UsageError(f"group_size is {group_size}, expected >= 1", where="group_size", fix="set group_size=8")
         rendered = [as_messages(item, self.tokenizer) if isinstance(item, str) else item for item in prompts]
@@ -169,15 +174,23 @@ class PolicyLoop:
             raise UsageError("there are no samples to learn from", where="update", fix="give those of `sample`")
         # Each is a sample of its own: trajectories of one number would be parts of one sample.
         own = [replace(sample.trajectory(), sample_index=number) for number, sample in enumerate(samples)]
+        self.learn()
         metrics = self.learner.update(self.learner.prepare(own))
         self.publish()
         return metrics
 
+    def learn(self) -> None:
+        """Take the devices of servers for the learner until `publish`, where they are shared (servers.sleep_level);
+        before `learner.prepare` in a loop with a loss of one's own. `update` does it by itself. Idempotent.
+        """
+        if self.config.servers_take_turns and not self._learning:
+            lend_devices(self.config, self.engine, self._device)
+            self._learning = True
+
     def publish(self) -> None:
         """Give the trained weights to the inference engine; after updates by `actor.train_batch`."""
-        version = self.actor.version + 1
-        weights = self.models.publish(version)
-        self.engine.update_weights(WeightUpdateMeta(kind="memory", version=version, state_dict=weights))
+        publish_weights(self.engine, self.models.publish, self.actor.version + 1, self._device)
+        self._learning = False
 
     def save(self, folder: str | Path) -> Path:
         """Write the model and its tokenizer in Hugging Face format; returns the folder."""

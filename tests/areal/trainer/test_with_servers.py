@@ -19,7 +19,9 @@ import pytest
 import runs
 import torch
 
+import areal
 from areal import models
+from areal.api import UsageError
 from areal.dataset.encoding import load_tokenizer
 from areal.engine.config import TrainEngineConfig
 from areal.engine.hf import loading as hf_loading
@@ -259,6 +261,41 @@ def test_a_run_whose_servers_sleep_while_it_learns_samples_from_the_right_weight
     # Everything is trained here, so that everything is sent.
     assert len({row[names.WEIGHTS_SENT] for row in steps}) == 1
     assert all(row[names.WEIGHTS_SENT] > 0 == row[names.WEIGHTS_SKIPPED] for row in steps)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("learner", [False, True])
+def test_a_loop_of_ones_own_has_the_device_of_its_servers_while_it_learns(tmp_path, learner):
+    python = program.write_python(tmp_path / "environment" / "python")
+    loop = areal.PolicyLoop(
+        model=MODEL,
+        tokenizer_path=runs.BASE["model.tokenizer_path"],
+        gconfig={"max_new_tokens": 4},
+        rollout={"engine": "vllm"},
+        vllm={"python": str(python)},
+        servers={"dtype": "float32", "max_seq_len": 64, "sleep_level": 2, "sleep_learner": learner},
+        actor={"lr": 3e-3},
+        seed=3,
+    )
+    with loop as policy:
+        for step in range(1, 3):
+            samples = policy.sample(["2*3=", "3*3="], group_size=4)
+            for sample in samples:
+                sample.reward = float(sample.completion.count("7"))
+            assert {version for sample in samples for version in sample.response.output_versions} == {step - 1}
+            if step == 1:
+                policy.update(samples)
+        policy.learn()
+        policy.learn()
+        with pytest.raises(UsageError, match="the servers sleep"):
+            policy.sample(["2*3="])
+        batch = policy.learner.prepare([sample.trajectory() for sample in samples])
+        policy.learner.update(batch)
+        policy.publish()
+        assert policy.sample(["2*3="])[0].response.output_versions[0] == 2
+        stats = policy.engine.stats()
+        assert (stats["probes"], stats["evictions"]) == (3, 0)
 
 
 @pytest.mark.fault(
