@@ -55,7 +55,8 @@ def forward_flops(model: DecoderModel, lengths: Sequence[int], *, num_predicted:
 def matrix_values(model: DecoderModel) -> int:
     """Return the number of values of the matrices between embedding and head that a token is multiplied with; of
     experts, the chosen ones."""
-    body = [module for layer in model.layers for module in layer.modules()]
+    parts = [*model.layers, *([] if model.layer_embeddings is None else [model.layer_embeddings])]
+    body = [module for part in parts for module in part.modules()]
     values = sum(module.weight.numel() for module in body if isinstance(module, (nn.Linear, Router, BlockDiagonal)))
     return values + sum(_chosen_values(module) for module in body if isinstance(module, MixtureOfExperts))
 

@@ -229,9 +229,10 @@ class AtMost:
 
 @dataclass(frozen=True)
 class FromEnd:
-    """It is one of the last `field` layers of `depth`, another field. JSON: {"kind": "from_end", "field", "depth"}."""
+    """It is one of the last `field` layers of `depth`, another field; 1: it is the last one. JSON: {"kind": "from_end",
+    "field", "depth"}."""
 
-    field: str
+    field: str | Literal[1]
     depth: str
 
 

@@ -146,6 +146,8 @@ class LayerRoles:
     beside the module of the routed ones (granitemoeshared)."""
     beside: str | None = None
     """A second module that mixes tokens, beside attention with a softmax (Falcon-H1)."""
+    layer_input: tuple[str, str] | None = None
+    """The two matrices that add what the layer gets of its tokens, behind the feed-forward layer (Gemma 4)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +160,8 @@ class ModelRoles:
     head: str
     embed_positions: str | None = None
     embedding_norm: str | None = None
+    layer_embedding: str | None = None
+    """A second table, of which each layer gets its part of a token's row (Gemma 4)."""
     head_dense: str | None = None
     """A matrix between the final norm and the head."""
     head_norm: str | None = None

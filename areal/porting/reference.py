@@ -17,6 +17,7 @@ from areal.models.blocks.decoder import DecoderModel
 from areal.models.blocks.gated_delta import GatedDelta
 from areal.models.blocks.indexer import TokenIndexer
 from areal.models.blocks.latent_attention import LatentAttention
+from areal.models.blocks.layer_embeddings import LayerEmbeddings, LayerInput
 from areal.models.blocks.lightning import LightningAttention
 from areal.models.blocks.mamba1 import Mamba1
 from areal.models.blocks.mamba2 import Mamba2
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
         ArchitectureSpec,
         AttentionSpec,
         HeadTransformSpec,
+        LayerEmbeddingsSpec,
+        LayerInputSpec,
         LayerSpec,
         MoeSpec,
         NormSpec,
@@ -98,6 +101,7 @@ def build(spec: ArchitectureSpec) -> DecoderModel:
         embedding_multiplier=spec.embedding_multiplier,
         embed_positions=None if spec.positions is None else positions(spec.positions, spec.hidden_size),
         embed_norm=None if spec.embedding_norm is None else norm(spec.embedding_norm, spec.hidden_size),
+        layer_embeddings=None if spec.layer_embeddings is None else layer_embeddings(spec.layer_embeddings, args),
         head_transform=None if spec.head_transform is None else head_transform(spec.head_transform, spec.hidden_size),
         head_bias=spec.head_bias,
         logit_multiplier=spec.logit_multiplier,
@@ -168,6 +172,17 @@ def positions(spec: PositionSpec, hidden_size: int) -> nn.Module:
     return SinusoidalPositions(
         spec.num_positions, hidden_size, offset=spec.offset, interleaved=spec.interleaved, endpoint=spec.endpoint
     )
+
+
+def layer_embeddings(spec: LayerEmbeddingsSpec, args: ReferenceArgs) -> LayerEmbeddings:
+    """Return what gives each layer its embeddings of the tokens."""
+    options: dict[str, Any] = {**vars(spec), "norm": norm(spec.norm, spec.size)}
+    return LayerEmbeddings(args.hidden_size, args.num_layers, **options)
+
+
+def layer_input(spec: LayerInputSpec, hidden_size: int) -> LayerInput:
+    """Return what adds them in a layer."""
+    return LayerInput(hidden_size, spec.size, activation=spec.activation, norm=norm(spec.norm, hidden_size))
 
 
 def head_transform(spec: HeadTransformSpec, hidden_size: int) -> HeadTransform:
@@ -364,8 +379,13 @@ def block(spec: LayerSpec, hidden_size: int, layer: int) -> nn.Module:
     if not set(names) - optional <= set(spec.norms) <= set(names):
         raise ValueError(f"block {spec.block!r} has the norms {names}, the spec names {tuple(spec.norms)}")
     children = {name: norm(spec.norms[name], hidden_size) if name in spec.norms else None for name in names}
-    if (spec.output_scale or spec.counted_sums) and spec.block != "sandwich":
-        feature = "a factor on what a block gives" if spec.output_scale else "sums weighted by their number"
+    of_sandwiches = {
+        "a factor on what a block gives": spec.output_scale,
+        "sums weighted by their number": spec.counted_sums,
+        "embeddings of the tokens in each layer": spec.layer_input is not None,
+    }
+    feature = next((name for name, there in of_sandwiches.items() if there), None)
+    if feature is not None and spec.block != "sandwich":
         raise UnsupportedError(feature, where="block", detail=f"in a block {spec.block!r}")
     block: type[nn.Module] = getattr(blocks, BLOCKS[spec.block].name)
     factors = spec.factors
@@ -381,6 +401,7 @@ def block(spec: LayerSpec, hidden_size: int, layer: int) -> nn.Module:
         **multipliers,
         **({"output_scale": True} if spec.output_scale else {}),
         **({"first_sum": 2 * layer + 2} if spec.counted_sums else {}),
+        **({} if spec.layer_input is None else {"layer_input": layer_input(spec.layer_input, hidden_size)}),
         **children,
         **beside_keywords(spec, hidden_size, layer),
     )

@@ -470,6 +470,19 @@ class StreamFactorsSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LayerInputSpec:
+    """How a "sandwich" block adds what it gets of its tokens: see `areal.models.blocks.layer_embeddings.LayerInput`.
+    Canonical names below layer_input: gate.weight, projection.weight, norm.*"""
+
+    size: int
+    """As in `LayerEmbeddingsSpec`."""
+    activation: str
+    """Name in `areal.models.blocks.mlp`."""
+    norm: NormSpec
+    """Of what is added."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayerSpec:
     """One block. Canonical names: layers.N.{self_attn, mlp, norms of the block kind}.*"""
 
@@ -489,6 +502,8 @@ class LayerSpec:
     counted_sums: bool = False
     """Whether the sums of a "sandwich" block are weighted by how many there were, those of layer n being number 2 n + 2
     and 2 n + 3: see `areal.models.blocks.block` (Beam)."""
+    layer_input: LayerInputSpec | None = None
+    """In all layers where the model has `layer_embeddings`, else in none."""
     rotary: int | None = None
     """Index into `ArchitectureSpec.rotaries`; None: no rotation in this layer."""
     window: int | None = None
@@ -516,6 +531,23 @@ class PositionSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LayerEmbeddingsSpec:
+    """What each layer gets of the tokens beside the hidden states: see
+    `areal.models.blocks.layer_embeddings.LayerEmbeddings`, which has the formula. Canonical names below
+    layer_embeddings: table.weight, projection.weight, norm.*"""
+
+    vocab_size: int
+    size: int
+    """Numbers of a token in one layer."""
+    multiplier: float
+    """Of the table."""
+    projection_multiplier: float
+    """Of what is projected from the embeddings, before its norm."""
+    sum_multiplier: float
+    norm: NormSpec
+
+
+@dataclass(frozen=True, kw_only=True)
 class HeadTransformSpec:
     """norm(activation(dense(x))) between the final norm and the head. Canonical names: dense.{weight, bias}, norm.*"""
 
@@ -528,8 +560,8 @@ class HeadTransformSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureSpec:
-    """A whole decoder. Canonical names: embed_tokens.weight, embed_positions.weight, embed_norm.*, norm.*,
-    head_transform.*, lm_head.{weight, bias} (no weight when tied)."""
+    """A whole decoder. Canonical names: embed_tokens.weight, embed_positions.weight, embed_norm.*, layer_embeddings.*,
+    norm.*, head_transform.*, lm_head.{weight, bias} (no weight when tied)."""
 
     vocab_size: int
     hidden_size: int
@@ -540,6 +572,7 @@ class ArchitectureSpec:
     embedding_multiplier: float = 1.0
     positions: PositionSpec | None = None
     embedding_norm: NormSpec | None = None
+    layer_embeddings: LayerEmbeddingsSpec | None = None
     head_transform: HeadTransformSpec | None = None
     head_bias: bool = False
     logit_multiplier: float = 1.0

@@ -112,7 +112,7 @@ def _decoder_problems(model: nn.Module) -> Iterator[str]:
     decoder: Any = model
     if decoder.embedding_multiplier != 1.0 or decoder.logit_multiplier != 1.0:
         yield "multipliers of embedding or logits"
-    for name in ("embed_positions", "embed_norm", "head_transform", "logit_softcap"):
+    for name in ("embed_positions", "embed_norm", "layer_embeddings", "head_transform", "logit_softcap"):
         if getattr(decoder, name) is not None:
             yield name
     if decoder.lm_head is not None and (decoder.lm_head.bias is not None or decoder.lm_head.weight is None):

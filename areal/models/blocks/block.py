@@ -129,7 +129,8 @@ class SandwichBlock(nn.Module):
     """x + norm(attention(norm(x))), then x + norm(mlp(norm(x))) (Gemma 2), times a number that is stored beside the
     weights and not trained, where there is an output_scale [1] (Gemma 4). Where sums are counted, sum k of the model
     is sqrt((k - 1) / k) of the stream and sqrt(1 / k) of the branch, so that no depth makes the stream longer
-    (Beam)."""
+    (Beam). A `layer_input` (`areal.models.blocks.layer_embeddings`) adds what the layer gets of its tokens, before the
+    output is scaled."""
 
     output_scale: Tensor | None
 
@@ -143,6 +144,7 @@ class SandwichBlock(nn.Module):
         mlp: nn.Module,
         post_feedforward_layernorm: nn.Module,
         residual_multiplier: float = 1.0,
+        layer_input: nn.Module | None = None,
         output_scale: bool = False,
         first_sum: int | None = None,
     ) -> None:
@@ -155,15 +157,21 @@ class SandwichBlock(nn.Module):
         self.mlp = mlp
         self.post_feedforward_layernorm = post_feedforward_layernorm
         self.residual_multiplier = residual_multiplier
+        self.layer_input = layer_input
         self.register_buffer("output_scale", torch.ones(1) if output_scale else None)
         self.first_sum = first_sum
 
-    def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
-        """[T, hidden_size] -> [T, hidden_size]."""
+    def forward(
+        self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend, given: Tensor | None = None
+    ) -> Tensor:
+        """[T, hidden_size] -> [T, hidden_size]. given: [T, size], what the layer gets of its tokens; only with a
+        layer_input."""
         attended = self.self_attn(self.input_layernorm(hidden), rotation, attention)
         hidden = self._sum(hidden, self.post_attention_layernorm(attended), 0)
         fed = self.mlp(self.pre_feedforward_layernorm(hidden))
         hidden = self._sum(hidden, self.post_feedforward_layernorm(fed), 1)
+        if self.layer_input is not None:
+            hidden = self.layer_input(hidden, given)
         return hidden if self.output_scale is None else hidden * self.output_scale.to(hidden.dtype)
 
     def _sum(self, hidden: Tensor, branch: Tensor, number: int) -> Tensor:

@@ -63,6 +63,7 @@ class DecoderModel(nn.Module):
         embedding_multiplier: float = 1.0,
         embed_positions: nn.Module | None = None,
         embed_norm: nn.Module | None = None,
+        layer_embeddings: nn.Module | None = None,
         head_transform: nn.Module | None = None,
         head_bias: bool = False,
         logit_multiplier: float = 1.0,
@@ -72,6 +73,8 @@ class DecoderModel(nn.Module):
 
         rotary: of all layers, or one entry per layer (None: no rotation), in which layers share objects. The embedding
         is multiplied, then positions (a module from positions [T] to [T, hidden_size]) are added, then it is normed.
+        layer_embeddings: what each layer gets of the tokens beside the hidden states (`LayerEmbeddings`); then all
+        blocks take it as one more argument.
         head_transform: applied to hidden states before they are projected to the vocabulary.
         Logits are multiplied, then bounded: softcap * tanh(logits / softcap). A head bias is "lm_head.bias", also
         where the head has no weight of its own. Raises ModelError where more dimensions are rotated than a head has.
@@ -83,6 +86,7 @@ class DecoderModel(nn.Module):
         self.embed_tokens = nn.Embedding.from_pretrained(weight, freeze=False)
         self.embed_positions = embed_positions
         self.embed_norm = embed_norm
+        self.layer_embeddings = layer_embeddings
         self.layers = nn.ModuleList(layers)
         self.router_numbers = number_routers(self.layers)
         """Of each layer, its routers, counted through the whole model."""
@@ -143,13 +147,16 @@ class DecoderModel(nn.Module):
         hidden = self._embed(tokens, positions)
         distinct = dict.fromkeys(rotary for rotary in self.rotaries if rotary is not None)
         rotations = {rotary: rotary(positions, hidden.dtype, cu_seqlens) for rotary in distinct}
-        for layer, numbers, rotary in zip(self.layers, self.router_numbers, self.rotaries, strict=True):
+        given = None if self.layer_embeddings is None else self.layer_embeddings(tokens, hidden)
+        for number, (layer, rotary) in enumerate(zip(self.layers, self.rotaries, strict=True)):
             rotation = None if rotary is None else rotations[rotary]
-            call = partial(call_routed, layer, numbers, routes) if routes is not None and numbers else layer
+            more = () if given is None else (given[:, number],)
+            routers = self.router_numbers[number]
+            call = partial(call_routed, layer, routers, routes) if routes is not None and routers else layer
             if recompute:
-                hidden = checkpoint(call, hidden, rotation, attention, use_reentrant=False)
+                hidden = checkpoint(call, hidden, rotation, attention, *more, use_reentrant=False)
             else:
-                hidden = call(hidden, rotation, attention)
+                hidden = call(hidden, rotation, attention, *more)
         return hidden if self.norm is None else self.norm(hidden)
 
     def project(self, hidden: Tensor) -> Tensor:

@@ -49,6 +49,11 @@ def check_model(model: nn.Module, dims: ParallelDims, table: Mapping[str, Shard]
             f"tp={dims.tp} cp={dims.cp} pp={dims.pp}: layers attend to the keys and values of earlier ones, which is "
             f"not implemented for split layers; expected 1 for all three"
         )
+    if getattr(model, "layer_embeddings", None) is not None and max(dims.tp, dims.cp, dims.pp) > 1:
+        problems.append(
+            f"tp={dims.tp} cp={dims.cp} pp={dims.pp}: layers get embeddings of their own, which is not implemented for "
+            f"split layers; expected 1 for all three"
+        )
     if dims.ep > 1 and not num_mixtures:
         problems.append(f"ep={dims.ep}: the model has no experts")
     if problems:

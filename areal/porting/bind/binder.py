@@ -11,7 +11,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.porting.bind.expressions import ROTARY_FIELD, SCORE_FACTOR, fields_of, look_up, same, walk
+from areal.porting.bind.expressions import (
+    ROTARY_FIELD,
+    SCORE_FACTOR,
+    conditions_of,
+    fields_of,
+    look_up,
+    same,
+    walk,
+)
 from areal.porting.bind.fitting import explains, fit
 from areal.porting.bind.guessing import first_guesses, nearby, value_guess
 from areal.porting.bind.observing import Observation, SlotSample, one_cause, readable, same_value
@@ -31,7 +39,7 @@ from areal.porting.bind.rotary import (
 from areal.porting.bind.slots import ABSENT, HEAD_SLOT, ROTARY_SLOT, ROTATED_SLOT, LayerValues, predict
 from areal.porting.bind.spellings import Spellings
 from areal.porting.bind.variations import MISSING, alternatives, changed, resized
-from areal.porting.family import Constant, Product, RotaryScaled
+from areal.porting.family import Constant, Field, FromEnd, Product, RotaryScaled
 from areal.porting.records import UnsupportedError
 
 if TYPE_CHECKING:
@@ -82,6 +90,7 @@ class Binder:
         self._vary_quotients()
         self._vary_rotary()
         self._vary_beside_new_parts()
+        self._vary_without_layer_embeddings()
         self.settle()
 
     def observe_base(self) -> None:
@@ -183,6 +192,20 @@ class Binder:
             if name not in switch:
                 self._probe(name, {**switch, **flag}, flag[name])
 
+    def _vary_without_layer_embeddings(self) -> None:
+        """Look at a config whose layers get nothing of their tokens, alone and beside layers that share nothing: sizes
+        may be 0, and code may hand on what is not there."""
+        size = self.expressions.get("layer_embeddings.size")
+        shared = self.expressions.get("layer.attention.shares_keys", Constant(False))
+        counts = {
+            condition.field: 0
+            for part in walk(shared)
+            for condition in conditions_of(part)
+            if isinstance(condition, FromEnd) and isinstance(condition.field, str)
+        }
+        if isinstance(size, Field):
+            _ = self._probe(size.name, {size.name: 0}, 0) or self._probe(size.name, {size.name: 0, **counts}, 0)
+
     def probe_without(self, name: str) -> bool:
         """Look at the base config without a field; whether it builds."""
         return self._probe(name, {name: MISSING}, None)
@@ -223,12 +246,21 @@ class Binder:
                 self.no_nulls.add(name)
             return False
         changes = dict(outcome.changes)
+        if outcome.kind == "no_effect" and self._is_beyond_all_layers(name, value):
+            return True
         self.outcomes.append(outcome)
         if outcome.kind == "unsupported":
             return True
         if self.accept(outcome):
             self.choices.setdefault(name, []).append(changes)
         return True
+
+    def _is_beyond_all_layers(self, name: str, value: Any) -> bool:
+        """Return whether a number of layers is larger than that of all, and was not before. Where it changes nothing,
+        indices below zero may have counted from the end: it says nothing of what the field means."""
+        depth = self.observations[0].depth
+        before = look_up(self.observations[0].config, name)
+        return "layers" in name and type(value) is type(before) is int and value > depth > before > 0
 
     def accept(self, outcome: ConfigOutcome) -> bool:
         """Add an observation, unless no expressions explain it and those that there are refuse it: that is safe."""

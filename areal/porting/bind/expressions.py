@@ -185,7 +185,8 @@ def _holds_for_layer(condition: Condition, config: Mapping[str, Any], layer: int
         case AtMost(name):
             return layer <= _number(look_up(config, name), name)
         case FromEnd(name, depth):
-            return layer >= _number(look_up(config, depth), depth) - _number(look_up(config, name), name)
+            count = _number(look_up(config, depth), depth)
+            return layer == count - 1 if name == 1 else layer >= count - _number(look_up(config, name), name)
         case First():
             return layer == 0
         case Multiple(of, shift):
@@ -333,7 +334,7 @@ def _condition_fields(condition: Condition) -> list[str]:
         case Remainder(of, to):
             return [of, to]
         case FromEnd(name, depth):
-            return [name, depth]
+            return [depth] if name == 1 else [name, depth]
         case First():
             return []
     return [condition.field]
@@ -393,6 +394,8 @@ def _condition_complexity(condition: Condition) -> int:
             return 2 + isinstance(of, int) + (shift != 0)
         case Remainder():
             return 3
+        case FromEnd(1, _):
+            return 2
     return 1
 
 

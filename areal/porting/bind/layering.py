@@ -154,7 +154,7 @@ def _unsaid(condition: Condition) -> set[Condition]:
             return {condition}  # layer N, 2 N, 3 N: one pattern
         case All(conditions):
             return set().union(*map(_unsaid, conditions))
-        case First():
+        case First() | FromEnd(1, _):
             return {condition}
         case Multiple(of, _) if isinstance(of, int):
             return {condition}
@@ -218,9 +218,13 @@ def atoms(configs: Sequence[Mapping[str, Any]], depths: Sequence[int], names: It
 def last_layers(
     configs: Sequence[Mapping[str, Any]], depths: Sequence[int], names: Sequence[str]
 ) -> Iterator[Condition]:
-    """Yield the conditions that a layer is one of the last so many, of numbers of layers that are not that of all."""
-    found = {name: [look_up(config, name) for config in configs] for name in names if "layers" in name}
+    """Yield the conditions that a layer is one of the last so many, of numbers of layers that are not that of all; and
+    that it is the last one, which classes make an exception of in lists over layers (Gemma 4)."""
+    found = {name: [look_up(config, name) for config in configs] for name in (*names, *configs[0]) if "layers" in name}
     counted = next((name for name, values in found.items() if values == list(depths)), None)
+    if counted is not None and any(isinstance(look_up(configs[0], name), list) for name in names):
+        yield FromEnd(1, counted)
+    found = {name: values for name, values in found.items() if name in names}
     for name, values in found.items():
         known = counted is not None and name != counted and all(type(value) is int for value in values)
         if known and all(0 <= value <= depth for value, depth in zip(values, depths, strict=True)):

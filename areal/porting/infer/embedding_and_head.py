@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from areal.models.blocks.mlp import ACTIVATIONS
 from areal.models.blocks.positions import SinusoidalPositions
+from areal.porting.infer.layer_embeddings import infer_layer_embeddings
 from areal.porting.infer.mlp import activation_names
 from areal.porting.infer.norms import fit_norm, infer_norm
 from areal.porting.infer.replay import numbers_of
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from areal.porting.records import ModelRoles, Trace
-    from areal.porting.spec import NormSpec
+    from areal.porting.spec import LayerEmbeddingsSpec, NormSpec
 
 
 ENDLESS = 2**20
@@ -54,6 +55,7 @@ class TopFinding:
     embedding_multiplier: float
     positions: PositionSpec | None
     embedding_norm: NormSpec | None
+    layer_embeddings: LayerEmbeddingsSpec | None
     head_transform: HeadTransformSpec | None
     head_bias: bool
     logit_multiplier: float
@@ -89,6 +91,11 @@ class _Top:
         self.tensors["embed_tokens.weight"] = table
         embedding_norm, start = self._embedding_norm()
         multiplier, positions = self._embedded(table, start)
+        layered = None
+        if self.roles.layer_embedding is not None:
+            layered = infer_layer_embeddings(self.model, self.roles, self.trace, self.config)
+            self.evidence += layered.evidence
+            self.tensors |= {f"layer_embeddings.{key}": value for key, value in layered.tensors.items()}
         final_norm, normed = self._final_norm()
         transform, normed = self._transform(normed)
         matrix, tied, head_bias = self._head(table)
@@ -101,6 +108,7 @@ class _Top:
             embedding_multiplier=multiplier,
             positions=positions,
             embedding_norm=embedding_norm,
+            layer_embeddings=None if layered is None else layered.spec,
             head_transform=transform,
             head_bias=head_bias,
             logit_multiplier=logit_multiplier,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from areal.porting.infer.attention import AttentionFinding, infer_attention
+from areal.porting.infer.layer_embeddings import infer_layer_input
 from areal.porting.infer.mixers import infer_mixer, infer_scaled_mixer
 from areal.porting.infer.mlp import infer_mlp
 from areal.porting.infer.moe import NotMoe, infer_moe
@@ -59,6 +60,16 @@ def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferre
     beside = None
     if roles.beside is not None and fed is not None:
         beside, attention_call = beside_of(around, roles, number, attention_call, feed_forward_call)
+    output = trace.calls[roles.block][0].output
+    scalars = {
+        name: value.detach()
+        for name, value in around.model.get_submodule(roles.block).state_dict(keep_vars=True).items()
+        if value.shape == (1,) and "." not in name
+    }
+    given = None
+    if roles.layer_input is not None:
+        given, output = infer_layer_input(around.model, roles, trace, around.config, scalars)
+        scalars = {}
     joined = BlockTensors(
         name=roles.block,
         input=trace.calls[roles.block][0].input,
@@ -66,14 +77,10 @@ def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferre
         attention_output=attention_call.output,
         feed_forward_input=feed_forward_call.input,
         feed_forward_output=feed_forward_call.output,
-        output=trace.calls[roles.block][0].output,
+        output=output,
         norms=[(call, around.model.get_submodule(name)) for name in roles.norms for call in trace.calls[name]],
         parameters=_loose_vectors(around, roles),
-        scalars={
-            name: value.detach()
-            for name, value in around.model.get_submodule(roles.block).state_dict(keep_vars=True).items()
-            if value.shape == (1,) and "." not in name
-        },
+        scalars=scalars,
         epsilons=[number for number in numbers_of(around.config) if 0 < number < 0.1],
         multipliers=numbers_of(around.config),
         number=number,
@@ -92,7 +99,8 @@ def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferre
         attention=None if finding is None else finding.attention,
         feed_forward=None if fed is None else fed.spec,
         residual_multiplier=wired.spec.residual_multiplier,
-        output_scale=wired.spec.output_scale,
+        output_scale=wired.spec.output_scale or (given is not None and "output_scale" in given.tensors),
+        layer_input=None if given is None else given.spec,
         counted_sums=wired.spec.counted_sums,
         window=None if finding is None else finding.window,
         chunk=None if finding is None else finding.chunk,
@@ -100,9 +108,9 @@ def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferre
         factors=wired.spec.factors,
     )
     tensors, evidence = dict(wired.tensors), [*wired.evidence]
-    for place, part in (("self_attn", attended), ("beside", beside), ("mlp", fed)):
+    for place, part in (("self_attn.", attended), ("beside.", beside), ("mlp.", fed), ("", given)):
         if part is not None:
-            tensors |= {f"{place}.{name}": value for name, value in part.tensors.items()}
+            tensors |= {f"{place}{name}": value for name, value in part.tensors.items()}
             evidence += part.evidence
     rotary = None if finding is None else finding.rotary
     return Inferred(spec=LayerFinding(layer, rotary), tensors=tensors, evidence=tuple(evidence))

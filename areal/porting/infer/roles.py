@@ -28,7 +28,7 @@ def find_roles(model: nn.Module, trace: Trace) -> ModelRoles:
     """Return the parts of `model`. Raises UnsupportedError where it is not a chain of blocks of attention and
     feed-forward."""
     blocks = find_blocks(model, trace)
-    embedding = _embedding(model, trace, blocks)
+    embedding, layer_embedding = _embeddings(model, trace, blocks)
     layers = tuple(_Block(model, trace, name).roles() for name in blocks)
     before, after = _around(model, trace, blocks)
     head, dense = _head(model, trace, after)
@@ -39,7 +39,12 @@ def find_roles(model: nn.Module, trace: Trace) -> ModelRoles:
     final_norm = [name for name in norms if name not in head_norm]
     if len(final_norm) > 1:
         raise UnsupportedError("several norms after the last layer", where=final_norm[1], detail=", ".join(final_norm))
-    embedding_norm = [name for name in before if name != embedding and is_norm_like(model, trace, name)]
+    width = trace.calls[blocks[0]][0].input.numel()
+    embedding_norm = [
+        name
+        for name in before
+        if name != embedding and is_norm_like(model, trace, name) and trace.calls[name][0].output.numel() == width
+    ]
     if len(embedding_norm) > 1:
         raise UnsupportedError("several norms of embeddings", where=embedding_norm[1], detail=", ".join(embedding_norm))
     return ModelRoles(
@@ -48,6 +53,7 @@ def find_roles(model: nn.Module, trace: Trace) -> ModelRoles:
         final_norm=final_norm[0] if final_norm else None,
         head=head,
         embedding_norm=embedding_norm[0] if embedding_norm else None,
+        layer_embedding=layer_embedding,
         head_dense=dense,
         head_norm=head_norm[0] if head_norm else None,
     )
@@ -96,7 +102,8 @@ def _check_chain(trace: Trace, blocks: list[str]) -> None:
             raise UnsupportedError("something between two layers", where=second, detail=detail)
 
 
-def _embedding(model: nn.Module, trace: Trace, blocks: list[str]) -> str:
+def _embeddings(model: nn.Module, trace: Trace, blocks: list[str]) -> tuple[str, str | None]:
+    """Return the table of the tokens, and a second one of which each block gets a part."""
     start = trace.calls[blocks[0]][0]
     found = []
     for name, calls in trace.calls.items():
@@ -113,10 +120,20 @@ def _embedding(model: nn.Module, trace: Trace, blocks: list[str]) -> str:
     if trace.calls[main[0]][0].order > start.order:
         raise UnsupportedError("embedding inside a layer", where=main[0], detail="it runs after the first layer began")
     others = [name for name in found if model.get_submodule(name) is not model.get_submodule(main[0])]
-    if others:
+    if not others:
+        return main[0], None
+    size, rest = divmod(trace.calls[others[0]][0].output.numel(), trace.tokens.numel() * len(blocks))
+    given = [given_to(trace.calls[name][0], size) for name in blocks]
+    if len(others) > 1 or rest or any(each is None for each in given):
         detail = f"the tokens are embedded a second time, besides {main[0]}"
         raise UnsupportedError("further embeddings of the tokens", where=others[0], detail=detail)
-    return main[0]
+    return main[0], others[0]
+
+
+def given_to(call: ModuleCall, size: int) -> torch.Tensor | None:
+    """Return what a block gets of its tokens besides hidden states: a tensor [B, T, size]."""
+    shape = (*call.input.shape[:-1], size)
+    return next((each for each in call.inputs.values() if each.shape == shape and each is not call.input), None)
 
 
 def _depends_on_tokens(call: ModuleCall, weight: torch.Tensor, trace: Trace) -> bool:
@@ -193,7 +210,7 @@ class _Block:
     def roles(self) -> LayerRoles:
         self._walk(self.name)
         self.norms += self._edge_norms(self.attention) if self.attention else []
-        beside = self._beside()
+        beside, layer_input = self._beside(), self._layer_input()
         feed_forward, shared = self._feed_forward()
         order = lambda name: self.trace.calls[name][0].order  # noqa: E731 - a key, used twice
         return LayerRoles(
@@ -203,7 +220,20 @@ class _Block:
             norms=tuple(sorted(dict.fromkeys(self.norms), key=order)),
             shared_feed_forward=shared,
             beside=beside,
+            layer_input=layer_input,
         )
+
+    def _layer_input(self) -> tuple[str, str] | None:
+        """Take the two matrices out of the carriers between which the block gets something of its tokens."""
+        matrices = [name for name in self.carriers if _own_matrix(self.model.get_submodule(name))]
+        if len(matrices) != 2 or len(self.carriers) < 3:
+            return None
+        gate, projection = (self.trace.calls[name][0] for name in matrices)
+        size = gate.output.shape[-1]
+        if projection.input.shape != gate.output.shape or given_to(self.trace.calls[self.name][0], size) is None:
+            return None
+        self.carriers = [name for name in self.carriers if name not in matrices]
+        return gate.name, projection.name
 
     def _beside(self) -> str | None:
         """Take the only part beside softmax attention that mixes tokens out of the carriers, where there are several of

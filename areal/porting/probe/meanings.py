@@ -32,6 +32,7 @@ INTEGERS: tuple[tuple[str, int], ...] = (
     (r"(nextn_predict|mtp).*", 0),
     (r".*multiple_of.*", 12),
     (r".*_ff_dim", 88),
+    (r"hidden_size_per_layer.*", 28),
     (r".*conv.*(kernel|width|cache).*|.*d_conv", -1),
     (r"(mamba|ssm)_(d|head)_(head|dim)", 32),
     (r"(mamba|ssm)_(n|num)_groups", 2),
@@ -123,6 +124,7 @@ FLAGS: tuple[tuple[str, bool], ...] = (
     (r"use_sliding_window", True),
     (r"use_(qk|query_key)_norm|qk_layernorm|qk_norm", True),
     (r"mup_enabled", True),
+    (r"use_double_wide_mlp", True),
     (r"use_cache|output_router_logits", False),
 )
 """Switches of features that hide other fields while they are off."""

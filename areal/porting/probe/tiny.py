@@ -98,6 +98,7 @@ def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         config = {**repaired, "model_type": subject.model_type, "architectures": [subject.architecture]}
     config = _with_all_kinds(subject, config, given=frozenset(kwargs))
     works, given = (lambda trial: check(subject, trial) is None), frozenset(kwargs)
+    config = with_shared_layers(subject, config, given=given, works=works)
     config = crossed(config, given=given, works=works)
     config = with_parts(subject, config, defaults=defaults, given=given, works=works)
     config = with_listed_layers(subject, config, given=given, works=works)
@@ -374,6 +375,25 @@ def with_parts(
         before, after = _weights(subject, config), _weights(subject, {**config, name: value})
         if before < after and works({**config, name: value}):
             config = {**config, name: value}
+    return config
+
+
+def with_shared_layers(
+    subject: Subject, config: dict[str, Any], *, given: frozenset[str], works: Works
+) -> dict[str, Any]:
+    """Return the config with half of its layers taking something over from earlier ones, where a count of such layers
+    is 0 by default and these then lack weights. Lists over layers have all their kinds in the first half, too."""
+    for name, value in list(config.items()):
+        if type(value) is not int or value or name in given or not re.search(r"shared_layers|layers_shared", name):
+            continue
+        lists = {
+            other: [kinds(entries)[place % len(kinds(entries))] for place in range(LAYERS)]
+            for other, entries in config.items()
+            if isinstance(entries, list) and len(entries) == LAYERS and other not in given
+        }
+        sharing = {**config, **lists, name: LAYERS // 2}
+        if _weights(subject, sharing) < _weights(subject, config) and works(sharing):
+            config = sharing
     return config
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from areal.models.registry import MODELS, UNPROVEN
 from areal.models.wrapping import TIED
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from areal.porting.probe.instance import Instance
     from areal.porting.wrap.whole import Wrapped
 
+PADDING: Final = "pad_token_id"
+
 
 def prove_wrapper(wrapped: Wrapped, text: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return what `areal.models.wrapping.Wrapper` says of the type, as JSON, with a tiny config of the whole.
@@ -29,6 +32,18 @@ def prove_wrapper(wrapped: Wrapped, text: dict[str, Any] | None = None) -> dict[
     text: config of a tiny text model. Raises `SubjectError`, and `UnsupportedError` with what no wrapper can say.
     """
     text = text or complete(wrapped.inner, {})
+    try:
+        return _prove_around(wrapped, text)
+    except (SubjectError, UnsupportedError) as error:
+        if text.get(PADDING, 0) is not None:
+            raise
+        try:  # some wholes put the padding where images are, and cannot do without (Gemma 4)
+            return _prove_around(wrapped, {**text, PADDING: 0})
+        except (SubjectError, UnsupportedError):
+            raise error from None
+
+
+def _prove_around(wrapped: Wrapped, text: dict[str, Any]) -> dict[str, Any]:
     try:
         return _prove(with_small_parts(wrapped, text), text)
     except SubjectError as error:
@@ -53,6 +68,11 @@ def _prove(wrapped: Wrapped, text: dict[str, Any]) -> dict[str, Any]:
         whole, alone = build_pair(wrapped, own, alone=alone, **{TIED: each})
         worst = max(worst, require_equal(whole, alone, f"{TIED}={each}"))
         pairs.append((whole, alone))
+    if wrapped.optional:  # text is the same without these parts
+        sections = {name: value for name, value in wrapped.sections.items() if name not in wrapped.optional}
+        bare = replace(wrapped, sections=sections)
+        pair = build_pair(bare, {**text, TIED: agreed[0]}, alone=None, **{TIED: agreed[0]})
+        require_equal(*pair, "no optional parts")
     layouts = find_layouts(pairs)
     own = {**text, TIED: agreed[0]}
     restricted = restrict(wrapped, own, replaced)

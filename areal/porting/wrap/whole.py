@@ -57,6 +57,8 @@ class Wrapped:
     """The text model, with a head of its own."""
     sections: dict[str, dict[str, Any]]
     """Configs of the other parts."""
+    optional: frozenset[str] = frozenset()
+    """Those of them that are null by default: there are checkpoints with these parts and without."""
     default_width: int | None = None
     """Width of the default text model, which configs of other parts repeat."""
 
@@ -94,8 +96,14 @@ def find_wrapped(model_type: str, raw_config: dict[str, Any] | None = None) -> W
         for name, value in vars(default).items()
         if isinstance(value, PreTrainedConfig) and name != SECTION
     }
+    declared: Mapping[str, Any] = getattr(config_class, "sub_configs", {})
+    optional = [name for name in declared if name != SECTION and getattr(default, name, None) is None]
+    try:
+        sections |= {name: declared[name]().to_dict() for name in optional}
+    except Exception:  # noqa: BLE001 - a class without a default of its own: then null is what was proven
+        optional = []
     width = getattr(text, "hidden_size", None)
-    return Wrapped(subject=subject, inner=inner, sections=sections, default_width=width)
+    return Wrapped(subject=subject, inner=inner, sections=sections, optional=frozenset(optional), default_width=width)
 
 
 def text_subject(model_type: str, raw_config: dict[str, Any] | None = None) -> Subject:

@@ -11,15 +11,14 @@ from areal.porting.bind.expressions import depends_on_layer, walk
 from areal.porting.family import Constant, Field, Not, PerLayer, Product, RotaryField, WhenEqual, WhenNull
 from areal.porting.records import ReportError
 from areal.porting.spec import BLOCKS, EXTRA_NORMS
-from areal.porting.write.arguments import is_among, part_of
-from areal.porting.write.names import literal
+from areal.porting.write.arguments import part_of
+from areal.porting.write.calls import Calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from areal.porting.family import Expression
     from areal.porting.spec import BlockKind
-    from areal.porting.write.arguments import Arguments
 
 
 MODULES: Final = {
@@ -29,6 +28,7 @@ MODULES: Final = {
     "areal.models.blocks.gated_delta": ("GatedDelta",),
     "areal.models.blocks.indexer": ("TokenIndexer",),
     "areal.models.blocks.latent_attention": ("LatentAttention",),
+    "areal.models.blocks.layer_embeddings": ("LayerEmbeddings", "LayerInput"),
     "areal.models.blocks.lightning": ("LightningAttention",),
     "areal.models.blocks.mamba1": ("Mamba1",),
     "areal.models.blocks.mamba2": ("Mamba2",),
@@ -54,36 +54,33 @@ STATES: Final = {
 """Kind of mixer with a state to the slot of its values."""
 
 
-class ModelCode:
+class ModelCode(Calls):
     """Writes the body of `model.py` from the slots of a report.
 
     A keyword is written where its slot is not the default of the class. Where a slot depends on the config or on the
     layer, the call says the attribute or the property of the arguments that decides.
     """
 
-    def __init__(self, arguments: Arguments, layout: Sequence[Mapping[str, Any]], pascal: str) -> None:
-        self.arguments = arguments
-        self.layout = layout
-        self.slots = arguments.slots
-        self.pascal = pascal
-        self._is_shared = False
-        """Whether two kinds of block are made of the same layers, which then get functions."""
+    _is_shared = False
+    """Whether two kinds of block are made of the same layers, which then get functions."""
 
     # ------------------------------------------------------------------------------------------------- whole model
 
     def decoder_keywords(self) -> list[str]:
         """Keywords of `DecoderModel.__init__` behind the arguments."""
         lines = ["layers=(_block(args, layer) for layer in range(args.num_layers))"]
-        lines.append(f"norm={self._optional_norm('final_norm', 'args.hidden_size')}")
+        lines.append(f"norm={self.optional_norm('final_norm', 'args.hidden_size')}")
         lines.append(f"rotary={self._rotary()}")
-        lines += self._keywords("", {"embedding_multiplier": 1.0})
-        if self._is_possible("positions"):
-            lines.append(f"embed_positions={self._choice('positions', self._positions())}")
-        if self._is_possible("embedding_norm"):
-            lines.append(f"embed_norm={self._optional_norm('embedding_norm', 'args.hidden_size')}")
-        if self._is_possible("head_transform"):
-            lines.append(f"head_transform={self._choice('head_transform', self._head_transform())}")
-        lines += self._keywords("", {"head_bias": False, "logit_multiplier": 1.0, "logit_softcap": None})
+        lines += self.keywords("", {"embedding_multiplier": 1.0})
+        if self.is_possible("positions"):
+            lines.append(f"embed_positions={self.choice('positions', self._positions())}")
+        if self.is_possible("embedding_norm"):
+            lines.append(f"embed_norm={self.optional_norm('embedding_norm', 'args.hidden_size')}")
+        if self.is_possible("layer_embeddings"):
+            lines.append(f"layer_embeddings={self.choice('layer_embeddings', self._layer_embeddings())}")
+        if self.is_possible("head_transform"):
+            lines.append(f"head_transform={self.choice('head_transform', self._head_transform())}")
+        lines += self.keywords("", {"head_bias": False, "logit_multiplier": 1.0, "logit_softcap": None})
         return lines
 
     def functions(self) -> list[str]:
@@ -92,7 +89,7 @@ class ModelCode:
         parts = [block, *self._rotary_functions()]
         if "_attention(" in block:
             text = self._mixer(self._mixers()[0])
-            parts.append(self._function("_attention", f"return {text}", text.partition("(")[0]))
+            parts.append(self.function("_attention", f"return {text}", text.partition("(")[0]))
         if "_mixer(" in block:
             parts.append(self._mixer_function())
         if "_feed_forward(" in block:
@@ -133,7 +130,7 @@ class ModelCode:
                 where=slot,
                 fix="write this family by hand, with `areal-new model NAME --analyze-only` as its checklist",
             )
-        return self._function("_block", body, " | ".join(sorted({BLOCKS[kind].name for kind in kinds})))
+        return self.function("_block", body, " | ".join(sorted({BLOCKS[kind].name for kind in kinds})))
 
     def _block(self, kind: BlockKind, name: str = "") -> str:
         name = name or BLOCKS[kind].name
@@ -143,20 +140,26 @@ class ModelCode:
                 arguments.append("mlp=None")
             elif child == "self_attn":
                 arguments.append(f"self_attn={self._self_attn()}")
-            elif child == "mlp" and self._kind("layer.feed_forward") == "mlp" and not self._is_shared:
+            elif child == "mlp" and self.kind("layer.feed_forward") == "mlp" and not self._is_shared:
                 arguments.append(f"mlp={self._mlp('layer.feed_forward')}")
             elif child == "mlp":
                 arguments.append(f"mlp=_feed_forward(args{', layer' if self._feed_forward_needs_layer() else ''})")
             else:
                 slot = f"layer.norms.{child}"
-                text = self._norm(slot, "args.hidden_size")
-                arguments.append(f"{child}={self._choice(slot, text) if slot in self.slots else text}")
+                text = self.norm(slot, "args.hidden_size")
+                arguments.append(f"{child}={self.choice(slot, text) if slot in self.slots else text}")
         arguments += self._beside()
         arguments += self._stream_factors() if kind == "normed_stream" else []
-        arguments += self._keywords("layer.", {"residual_multiplier": 1.0})
-        arguments += self._keywords("layer.", {"output_scale": False}) if kind == "sandwich" else []
-        if kind == "sandwich" and self._is_possible("layer.counted_sums"):
-            arguments.append(f"first_sum={self._choice('layer.counted_sums', '2 * layer + 2')}")
+        arguments += self.keywords("layer.", {"residual_multiplier": 1.0})
+        arguments += self.keywords("layer.", {"output_scale": False}) if kind == "sandwich" else []
+        if kind == "sandwich" and self.is_possible("layer.layer_input"):
+            path = "layer.layer_input"
+            given = ["args.hidden_size", self.text(f"{path}.size"), f"activation={self.text(f'{path}.activation')}"]
+            given.append(f"norm={self.norm(f'{path}.norm', 'args.hidden_size')}")
+            text = f"LayerInput({', '.join(given)})"
+            arguments.append(f"layer_input={self.choice(path, text)}")
+        if kind == "sandwich" and self.is_possible("layer.counted_sums"):
+            arguments.append(f"first_sum={self.choice('layer.counted_sums', '2 * layer + 2')}")
         return f"{name}({', '.join(arguments)})"
 
     def _stream_factors(self) -> list[str]:
@@ -165,7 +168,7 @@ class ModelCode:
         for part in ("attention", "mlp"):
             pair = [f"layer.factors.{part}_{of}" for of in ("stream", "branch")]
             if any(self.slots[slot] != Constant(1.0) for slot in pair):
-                found.append(f"{part}_factors=({', '.join(self._text(slot) for slot in pair)})")
+                found.append(f"{part}_factors=({', '.join(self.text(slot) for slot in pair)})")
         return found
 
     def _beside(self) -> list[str]:
@@ -173,16 +176,16 @@ class ModelCode:
         if "layer.beside" not in self.slots:
             return []
         path = "layer.beside."
-        found = [f"beside={self._mixer(self._kind('layer.beside'))}"]
+        found = [f"beside={self._mixer(self.kind('layer.beside'))}"]
         for name, prefix in (("attention_multipliers", f"{path}attention_"), ("beside_multipliers", path)):
             pair = [f"{prefix}{part}_multiplier" for part in ("input", "output")]
             if any(self.slots[slot] != Constant(1.0) for slot in pair):
-                found.append(f"{name}=({', '.join(self._text(slot) for slot in pair)})")
+                found.append(f"{name}=({', '.join(self.text(slot) for slot in pair)})")
         return found
 
     def _children(self, kind: BlockKind) -> list[str]:
         """Return the keywords of a block."""
-        extra = (name for name in EXTRA_NORMS.get(kind, ()) if self._is_possible(f"layer.norms.{name}"))
+        extra = (name for name in EXTRA_NORMS.get(kind, ()) if self.is_possible(f"layer.norms.{name}"))
         return [*BLOCKS[kind].children, *extra]
 
     # ------------------------------------------------------------------------------------------------ feed-forward
@@ -192,7 +195,7 @@ class ModelCode:
         needs_layer = self._feed_forward_needs_layer()
         if isinstance(node, Constant):
             text = self._mixture() if node.value == "moe" else self._mlp("layer.feed_forward")
-            return self._function("_feed_forward", f"return {text}", text.partition("(")[0], needs_layer)
+            return self.function("_feed_forward", f"return {text}", text.partition("(")[0], needs_layer)
         kinds = {part.value for part in walk(node) if isinstance(part, Constant)}
         body, classes = "", []
         if "none" in kinds:
@@ -209,7 +212,7 @@ class ModelCode:
                 body += f"if {_negated(has_experts)}:\n        return {dense}\n    "
         body += f"return {self._mixture()}" if "moe" in kinds else f"return {dense}"
         classes += (["MixtureOfExperts"] if "moe" in kinds else []) + (["None"] if "none" in kinds else [])
-        return self._function("_feed_forward", body, " | ".join(classes), needs_layer)
+        return self.function("_feed_forward", body, " | ".join(classes), needs_layer)
 
     def _feed_forward_needs_layer(self) -> bool:
         below = [node for slot, node in self.slots.items() if slot.startswith("layer.feed_forward")]
@@ -287,10 +290,10 @@ class ModelCode:
             settings = f"RotaryArgs({theta})"
         path = "layer.rotary."
         dim = "args.head_dim"
-        if depends_on_layer(self.slots[f"{path}dim"]) or not self._is_same(f"{path}dim", "layer.attention.head_dim"):
+        if depends_on_layer(self.slots[f"{path}dim"]) or not self.is_same(f"{path}dim", "layer.attention.head_dim"):
             dim = self._rotated(node)
         defaults = {"interleaved": False, "query_growth": 0.0, "growth_length": None, **_OF_GROWTH}
-        return f"Rotary({', '.join([settings, dim, *self._keywords(path, defaults)])})"
+        return f"Rotary({', '.join([settings, dim, *self.keywords(path, defaults)])})"
 
     def _rotated(self, table: RotaryField) -> str:
         """Return how many dimensions a table turns: of one for a kind of layers, its part of a head."""
@@ -300,7 +303,7 @@ class ModelCode:
                 settings = next(name for name, each in self.arguments.tables.items() if each == table)
                 return f"args.{settings}.rotated_dim(args.head_dim)"
         if not depends_on_layer(self.slots["layer.rotary.dim"]):
-            return self._text("layer.rotary.dim")
+            return self.text("layer.rotary.dim")
         dim = _beside(self.slots["layer.rotary"], self.slots["layer.rotary.dim"], table)
         if dim is None or depends_on_layer(dim):
             raise ReportError(
@@ -312,7 +315,7 @@ class ModelCode:
 
     def _growth(self) -> str:
         """Return what lets queries grow in layers that are not rotated; "None" where they never do."""
-        if not self._is_possible("layer.growth"):
+        if not self.is_possible("layer.growth"):
             return "None"
         path = "layer.growth."
         if any(depends_on_layer(node) for slot, node in self.slots.items() if slot.startswith("layer.growth")):
@@ -321,14 +324,9 @@ class ModelCode:
                 where="layer.growth",
                 fix="write this family by hand, with `areal-new model NAME --analyze-only` as its checklist",
             )
-        arguments = [self._text(f"{path}query_growth"), self._text(f"{path}growth_length")]
-        arguments += self._keywords(path, _OF_GROWTH)
-        return self._choice("layer.growth", f"QueryGrowth({', '.join(arguments)})")
-
-    # ----------------------------------------------------------------------------------------------------- helpers
-
-    def _function(self, name: str, body: str, returns: str, needs_layer: bool = True) -> str:
-        return f"def {name}(args: {self.pascal}Args{', layer: int' if needs_layer else ''}) -> {returns}:\n    {body}\n"
+        arguments = [self.text(f"{path}query_growth"), self.text(f"{path}growth_length")]
+        arguments += self.keywords(path, _OF_GROWTH)
+        return self.choice("layer.growth", f"QueryGrowth({', '.join(arguments)})")
 
     # --------------------------------------------------------------------------------------------------- attention
 
@@ -377,12 +375,12 @@ class ModelCode:
             body += f"if {condition}:\n        return {self._mixer(kind)}\n    "
         classes = {self._mixer(kind).partition("(")[0] for kind in kinds}
         annotation = " | ".join(sorted(classes, key=lambda name: (name == "None", name)))
-        return self._function("_mixer", f"{body}return {self._mixer(last)}", annotation)
+        return self.function("_mixer", f"{body}return {self._mixer(last)}", annotation)
 
     def _sized(self, name: str, path: str, sizes: Sequence[str], defaults: dict[str, Any]) -> str:
         """Return the call of a mixer with these values, and with those that differ from the defaults."""
-        given = ["layer", "args", *(f"{size}={self._text(path + size)}" for size in sizes)]
-        return f"{name}({', '.join([*given, *self._keywords(path, defaults)])})"
+        given = ["layer", "args", *(f"{size}={self.text(path + size)}" for size in sizes)]
+        return f"{name}({', '.join([*given, *self.keywords(path, defaults)])})"
 
     def _gated_delta(self) -> str:
         sizes = ("num_key_heads", "num_value_heads", "key_dim", "value_dim", "kernel_size", "norm_eps")
@@ -397,14 +395,14 @@ class ModelCode:
     def _mamba(self) -> str:
         path = "layer.mamba."
         sizes = ("num_heads", "head_dim", "num_groups", "state_size", "kernel_size", "norm_eps")
-        arguments = ["layer", "args", *(f"{name}={self._text(path + name)}" for name in sizes)]
-        if not self._is_same(f"{path}norm_groups", f"{path}num_groups"):
-            arguments.append(f"norm_groups={self._text(f'{path}norm_groups')}")
-        arguments += self._keywords(path, {"norm_first": False, "bias": False})
-        if not self._is_same(f"{path}output_bias", f"{path}bias"):
-            arguments.append(f"output_bias={self._text(f'{path}output_bias')}")
+        arguments = ["layer", "args", *(f"{name}={self.text(path + name)}" for name in sizes)]
+        if not self.is_same(f"{path}norm_groups", f"{path}num_groups"):
+            arguments.append(f"norm_groups={self.text(f'{path}norm_groups')}")
+        arguments += self.keywords(path, {"norm_first": False, "bias": False})
+        if not self.is_same(f"{path}output_bias", f"{path}bias"):
+            arguments.append(f"output_bias={self.text(f'{path}output_bias')}")
         defaults: dict[str, Any] = {"conv_bias": True, "conv_activation": "silu", "step_limits": [0.0, math.inf]}
-        arguments += self._keywords(path, {**defaults, "multipliers": [1.0] * 5})
+        arguments += self.keywords(path, {**defaults, "multipliers": [1.0] * 5})
         return f"Mamba2({', '.join(arguments)})"
 
     def _mamba1(self) -> str:
@@ -424,39 +422,39 @@ class ModelCode:
         arguments = ["layer", "args"]
         for name in ("num_heads", "num_kv_heads", "head_dim"):
             if depends_on_layer(self.slots[path + name]):
-                arguments.append(f"{name}={self._text(path + name)}")
-        if not self._is_same(path + "value_dim", path + "head_dim"):
-            arguments.append(f"value_dim={self._text(path + 'value_dim')}")
+                arguments.append(f"{name}={self.text(path + name)}")
+        if not self.is_same(path + "value_dim", path + "head_dim"):
+            arguments.append(f"value_dim={self.text(path + 'value_dim')}")
         arguments += self._biases()
         if not self._is_usual_scale():
-            arguments.append(f"scale={self._text(path + 'scale')}")
+            arguments.append(f"scale={self.text(path + 'scale')}")
         arguments += self._query_key_norms()
-        if self._is_possible(f"{path}value_norm"):
+        if self.is_possible(f"{path}value_norm"):
             width = self._width("value_dim" if f"{path}value_dim" in self.slots else "head_dim")
-            arguments.append(f"value_norm={self._optional_norm(f'{path}value_norm', width)}")
-        arguments += self._keywords(path, {"keys_as_values": False, "shares_keys": False})
-        arguments += self._keywords("layer.", {"window": None, "chunk": None})
-        arguments += self._keywords(path, {"softcap": None, "sinks": False, "clip": None, "value_scale": 1.0})
-        arguments += self._keywords(path, {"gate": "none", "gate_function": "sigmoid", "gate_bias": False})
-        arguments += self._keywords(path, {"differential_eps": None})
-        if self._is_possible(f"{path}output_norm"):
-            sizes = (self._text(path + name) for name in ("num_heads", "value_dim"))
+            arguments.append(f"value_norm={self.optional_norm(f'{path}value_norm', width)}")
+        arguments += self.keywords(path, {"keys_as_values": False, "shares_keys": False})
+        arguments += self.keywords("layer.", {"window": None, "chunk": None})
+        arguments += self.keywords(path, {"softcap": None, "sinks": False, "clip": None, "value_scale": 1.0})
+        arguments += self.keywords(path, {"gate": "none", "gate_function": "sigmoid", "gate_bias": False})
+        arguments += self.keywords(path, {"differential_eps": None})
+        if self.is_possible(f"{path}output_norm"):
+            sizes = (self.text(path + name) for name in ("num_heads", "value_dim"))
             size = " * ".join(f"({text})" if " " in text else text for text in sizes)
-            arguments.append(f"output_norm={self._optional_norm(f'{path}output_norm', size)}")
-        if self._is_possible(f"{path}alibi"):
-            arguments.append(f"alibi={self._choice(f'{path}alibi', self._text(f'{path}alibi_scale'))}")
+            arguments.append(f"output_norm={self.optional_norm(f'{path}output_norm', size)}")
+        if self.is_possible(f"{path}alibi"):
+            arguments.append(f"alibi={self.choice(f'{path}alibi', self.text(f'{path}alibi_scale'))}")
         return f"SelfAttention({', '.join(arguments)})"
 
     def _biases(self) -> list[str]:
         path, found = "layer.attention.", []
         query = self.slots[f"{path}query_bias"]
         if query != Constant(False):
-            found.append(f"qkv_bias={self._text(f'{path}query_bias')}")
+            found.append(f"qkv_bias={self.text(f'{path}query_bias')}")
         for name in ("key_bias", "value_bias"):
             if self.slots[path + name] != query:
-                found.append(f"{name}={self._text(path + name)}")
+                found.append(f"{name}={self.text(path + name)}")
         if self.slots[f"{path}output_bias"] != Constant(False):
-            found.append(f"output_bias={self._text(f'{path}output_bias')}")
+            found.append(f"output_bias={self.text(f'{path}output_bias')}")
         return found
 
     def _is_usual_scale(self) -> bool:
@@ -475,33 +473,33 @@ class ModelCode:
 
     def _query_key_norms(self) -> list[str]:
         path, found = "layer.attention.", []
-        scope = self._kind(f"{path}norm_scope") if f"{path}norm_scope" in self.slots else "head"
+        scope = self.kind(f"{path}norm_scope") if f"{path}norm_scope" in self.slots else "head"
         heads, width = {"query": "num_heads", "key": "num_kv_heads"}, self._width("head_dim")
         for part in ("query", "key"):
             number = f"args.{heads[part]}"
             if scope != "head" and depends_on_layer(self.slots[path + heads[part]]):
-                number = self._text(path + heads[part])
+                number = self.text(path + heads[part])
             shape = {"head": width, "each_head": f"({number}, {width})", "full": f"{number} * {width}"}[scope]
-            if self._is_possible(f"{path}{part}_norm"):
-                found.append(f"{part}_norm={self._optional_norm(f'{path}{part}_norm', shape)}")
+            if self.is_possible(f"{path}{part}_norm"):
+                found.append(f"{part}_norm={self.optional_norm(f'{path}{part}_norm', shape)}")
         if found and scope == "full":
             found.append("full_width_norms=True")
-        return found + (self._keywords(path, {"norm_after_rotary": False}) if found else [])
+        return found + (self.keywords(path, {"norm_after_rotary": False}) if found else [])
 
     def _width(self, name: str) -> str:
         """Return the width of a head, or of a value head."""
         path = "layer.attention."
-        if not depends_on_layer(self.slots[path + name]) and self._is_same(path + name, f"{path}head_dim"):
+        if not depends_on_layer(self.slots[path + name]) and self.is_same(path + name, f"{path}head_dim"):
             return "args.head_dim"
-        return self._text(path + name)
+        return self.text(path + name)
 
     def _latent_attention(self) -> str:
         path = "layer.attention."
         arguments = ["layer", "args"]
         for name in ("query_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim"):
-            arguments.append(f"{name}={self._text(path + name)}")
-        rank, node = self._text(f"{path}query_rank"), self.slots[f"{path}query_rank"]
-        norm = self._optional_norm(f"{path}query_norm", rank)
+            arguments.append(f"{name}={self.text(path + name)}")
+        rank, node = self.text(f"{path}query_rank"), self.slots[f"{path}query_rank"]
+        norm = self.optional_norm(f"{path}query_norm", rank)
         if (
             not isinstance(node, Constant)
             and norm != "None"
@@ -510,41 +508,41 @@ class ModelCode:
         ):
             norm = f"{norm} if {rank} is not None else None"
         arguments.append(f"query_norm={norm}")
-        arguments.append(f"kv_norm={self._norm(f'{path}kv_norm', self._text(f'{path}kv_rank'))}")
-        arguments += self._keywords(path, {"query_bias": False, "kv_bias": False, "output_bias": False})
-        arguments.append(f"scale={self._text(f'{path}scale')}")
-        arguments += self._keywords(path, {"softcap": None})
-        arguments += self._keywords("layer.", {"window": None, "chunk": None})
-        arguments += self._keywords(path, {"query_latent_scale": 1.0, "kv_latent_scale": 1.0, "gate": "none"})
-        if self._is_possible(f"{path}indexer"):
-            arguments.append(f"indexer={self._choice(f'{path}indexer', self._token_indexer(rank))}")
-        arguments += self._keywords(path, {"shares_selection": False})
+        arguments.append(f"kv_norm={self.norm(f'{path}kv_norm', self.text(f'{path}kv_rank'))}")
+        arguments += self.keywords(path, {"query_bias": False, "kv_bias": False, "output_bias": False})
+        arguments.append(f"scale={self.text(f'{path}scale')}")
+        arguments += self.keywords(path, {"softcap": None})
+        arguments += self.keywords("layer.", {"window": None, "chunk": None})
+        arguments += self.keywords(path, {"query_latent_scale": 1.0, "kv_latent_scale": 1.0, "gate": "none"})
+        if self.is_possible(f"{path}indexer"):
+            arguments.append(f"indexer={self.choice(f'{path}indexer', self._token_indexer(rank))}")
+        arguments += self.keywords(path, {"shares_selection": False})
         return f"LatentAttention({', '.join(arguments)})"
 
     def _token_indexer(self, query_rank: str) -> str:
         path = "layer.attention.indexer."
         sizes = ("num_heads", "head_dim", "top_k", "norm_eps")
-        arguments = ["args.hidden_size", query_rank, *(f"{name}={self._text(path + name)}" for name in sizes)]
-        arguments.append(f"rope_dim={self._text('layer.attention.rope_dim')}")
-        arguments.append(f"interleaved={self._text(f'{path}interleaved')}")
+        arguments = ["args.hidden_size", query_rank, *(f"{name}={self.text(path + name)}" for name in sizes)]
+        arguments.append(f"rope_dim={self.text('layer.attention.rope_dim')}")
+        arguments.append(f"interleaved={self.text(f'{path}interleaved')}")
         return f"TokenIndexer({', '.join(arguments)})"
 
     # ------------------------------------------------------------------------------------------------ feed-forward
 
     def _mlp(self, path: str) -> str:
-        gated = self._kind(f"{path}.gated")
+        gated = self.kind(f"{path}.gated")
         activation = self.slots[f"{path}.activation"]
-        arguments = ["args.hidden_size", self._text(f"{path}.intermediate_size")]
+        arguments = ["args.hidden_size", self.text(f"{path}.intermediate_size")]
         if not gated or activation != Constant("silu"):
-            arguments.append(f"activation={self._text(f'{path}.activation')}")
+            arguments.append(f"activation={self.text(f'{path}.activation')}")
         bias, output = self.slots[f"{path}.bias"], self.slots[f"{path}.output_bias"]
-        arguments += self._keywords(f"{path}.", {"bias": False})
+        arguments += self.keywords(f"{path}.", {"bias": False})
         if output != bias:
-            arguments.append(f"output_bias={self._text(f'{path}.output_bias')}")
+            arguments.append(f"output_bias={self.text(f'{path}.output_bias')}")
         if gated:
-            arguments += self._keywords(f"{path}.", {"clamp": None, "up_offset": 0.0, "multipliers": [1.0, 1.0]})
-        if self._is_possible(f"{path}.inner_norm"):
-            arguments.append(f"inner_norm={self._optional_norm(f'{path}.inner_norm', arguments[1])}")
+            arguments += self.keywords(f"{path}.", {"clamp": None, "up_offset": 0.0, "multipliers": [1.0, 1.0]})
+        if self.is_possible(f"{path}.inner_norm"):
+            arguments.append(f"inner_norm={self.optional_norm(f'{path}.inner_norm', arguments[1])}")
         module = path.replace("layer.feed_forward", "layers.*.mlp").replace(".shared", ".shared_experts")
         if any(f"{name}.".startswith(f"{module}.activation.") for row in self.layout for name in row["ours"]):
             arguments.append("learned_activation=True")  # a parameter of the activation is stored
@@ -552,102 +550,44 @@ class ModelCode:
 
     def _mixture(self) -> str:
         path = "layer.feed_forward."
-        router = ["args.hidden_size", self._text(f"{path}router.num_experts"), self._text(f"{path}router.top_k")]
+        router = ["args.hidden_size", self.text(f"{path}router.num_experts"), self.text(f"{path}router.top_k")]
         defaults: dict[str, Any] = {"score": "softmax", "order": "score_first", "normalize": False, "scale": 1.0}
         defaults |= {"bias": False, "selection_bias": False, "groups": 1, "top_groups": 1}
-        router += self._keywords(f"{path}router.", defaults | {"jitter": 0.0})
+        router += self.keywords(f"{path}router.", defaults | {"jitter": 0.0})
         if self.slots[f"{path}router.groups"] != Constant(1):
-            router += self._keywords(f"{path}router.", {"group_score": "top2_sum"})
-        experts = ["args.hidden_size", self._text(f"{path}experts.intermediate_size"), router[1]]
-        experts += self._keywords(f"{path}experts.", {"activation": "silu", "gated": True, "bias": False})
-        experts += self._keywords(f"{path}experts.", {"clamp": None, "up_offset": 0.0})
-        experts += self._keywords(path, {"weigh_inputs": False})
+            router += self.keywords(f"{path}router.", {"group_score": "top2_sum"})
+        experts = ["args.hidden_size", self.text(f"{path}experts.intermediate_size"), router[1]]
+        experts += self.keywords(f"{path}experts.", {"activation": "silu", "gated": True, "bias": False})
+        experts += self.keywords(f"{path}experts.", {"clamp": None, "up_offset": 0.0})
+        experts += self.keywords(path, {"weigh_inputs": False})
         arguments = [f"router=Router({', '.join(router)})", f"experts=Experts({', '.join(experts)})"]
-        if self._is_possible(f"{path}shared"):
-            arguments.append(f"shared_experts={self._choice(f'{path}shared', self._mlp(f'{path}shared'))}")
-            arguments += self._keywords(path, {"shared_gate": False, "shared_scale": 1.0})
+        if self.is_possible(f"{path}shared"):
+            arguments.append(f"shared_experts={self.choice(f'{path}shared', self._mlp(f'{path}shared'))}")
+            arguments += self.keywords(path, {"shared_gate": False, "shared_scale": 1.0})
         return f"MixtureOfExperts({', '.join(arguments)})"
 
-    # ----------------------------------------------------------------------------------------- norms and positions
-
-    def _norm(self, path: str, shape: str) -> str:
-        arguments = [shape, self._text(f"{path}.eps")]
-        if self._kind(f"{path}.kind") == "rms":
-            arguments += self._keywords(f"{path}.", {"offset": 0.0, "weight": True})
-            return f"RMSNorm({', '.join(arguments)})"
-        arguments += self._keywords(f"{path}.", {"offset": 0.0, "weight": True, "bias": True})
-        return f"LayerNorm({', '.join(arguments)})"
-
-    def _optional_norm(self, path: str, shape: str) -> str:
-        return self._choice(path, self._norm(path, shape)) if self._is_possible(path) else "None"
+    # --------------------------------------------------------------------------------------------------- positions
 
     def _positions(self) -> str:
-        learned = self._kind("positions.kind") == "learned"
-        arguments = [self._text("positions.num_positions"), "args.hidden_size"]
+        learned = self.kind("positions.kind") == "learned"
+        arguments = [self.text("positions.num_positions"), "args.hidden_size"]
         more = {} if learned else {"interleaved": False, "endpoint": False}
-        arguments += self._keywords("positions.", {"offset": 0, **more})
+        arguments += self.keywords("positions.", {"offset": 0, **more})
         return f"{'LearnedPositions' if learned else 'SinusoidalPositions'}({', '.join(arguments)})"
+
+    def _layer_embeddings(self) -> str:
+        path = "layer_embeddings."
+        names = ("vocab_size", "size", "multiplier", "projection_multiplier", "sum_multiplier")
+        given = ["args.hidden_size", "args.num_layers", *(f"{name}={self.text(path + name)}" for name in names)]
+        given.append(f"norm={self.norm(f'{path}norm', self.text(f'{path}size'))}")
+        return f"LayerEmbeddings({', '.join(given)})"
 
     def _head_transform(self) -> str:
         path = "head_transform."
-        arguments = ["args.hidden_size", f"activation={self._text(f'{path}activation')}"]
-        arguments += self._keywords(path, {"bias": False})
-        arguments.append(f"norm={self._norm(f'{path}norm', 'args.hidden_size')}")
+        arguments = ["args.hidden_size", f"activation={self.text(f'{path}activation')}"]
+        arguments += self.keywords(path, {"bias": False})
+        arguments.append(f"norm={self.norm(f'{path}norm', 'args.hidden_size')}")
         return f"HeadTransform({', '.join(arguments)})"
-
-    # ----------------------------------------------------------------------------------------------------- helpers
-
-    def _text(self, slot: str) -> str:
-        return self.arguments.access(slot)
-
-    def _kind(self, slot: str) -> Any:
-        """Return the value of a slot that decides which code is written; "mixed" when it depends on the layer."""
-        node = self.slots[slot]
-        if isinstance(node, Constant):
-            return node.value
-        if slot == "layer.feed_forward":
-            return "mixed"
-        raise ReportError(
-            f"{slot} depends on the config, which the template cannot write",
-            where=slot,
-            fix="write this family by hand, with `areal-new model NAME --analyze-only` as its checklist",
-        )
-
-    def _is_possible(self, slot: str) -> bool:
-        """Whether the record of a slot is there for some config."""
-        node = self.slots.get(slot)
-        return node is not None and node not in (Constant(False), Constant(None))
-
-    def _is_same(self, first: str, second: str) -> bool:
-        return first not in self.slots or self.slots[first] == self.slots.get(second)
-
-    def _choice(self, slot: str, text: str) -> str:
-        """Return the text, or None where the slot of the record says that it is missing."""
-        node = self.slots[slot]
-        if isinstance(node, Constant):
-            return text
-        return f"{text} if {self._text(slot)} else None"
-
-    def _keywords(self, path: str, defaults: Mapping[str, Any]) -> list[str]:
-        """`name=value` for each slot that is not the block's default."""
-        return [
-            f"{name}={self._word(path, name) if name in _ALTERNATIVES else self._text(path + name)}"
-            for name, default in defaults.items()
-            if path + name in self.slots
-            and not (isinstance(node := self.slots[path + name], Constant) and is_among(node.value, [default]))
-        ]
-
-    def _word(self, path: str, name: str) -> str:
-        """Return a keyword that is one of a few words; a field that names one is compared with them."""
-        node = self.slots[path + name]
-        if not isinstance(node, Field):
-            return self._text(path + name)
-        *words, last = _ALTERNATIVES[name]
-        text = literal(last)
-        for word in reversed(words):
-            chosen = WhenEqual(node.name, word, Constant(True), Constant(False))
-            text = f"{literal(word)} if {self.arguments.flag(chosen)} else {text}"
-        return text
 
 
 _OF_GROWTH: Final = {"growth_shift": 0, "growth_power": False}
@@ -688,13 +628,3 @@ def imports_of(code: str, modules: Mapping[str, Sequence[str]] = MODULES) -> lis
         if used:
             found.append(f"from {module} import {', '.join(used)}")
     return found
-
-
-_ALTERNATIVES: Final = {
-    "gate": ("none", "elementwise", "headwise"),
-    "gate_function": ("sigmoid", "softplus"),
-    "group_score": ("max", "top2_sum"),
-    "order": ("score_first", "select_first"),
-    "score": ("softmax", "sigmoid", "sparse_mixer"),
-}
-"""Keywords that take one of a few words, which a field of a config can name too."""

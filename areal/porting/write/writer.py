@@ -272,7 +272,9 @@ class Writer:
                 return f"layer >= {self._value(name).text}", _COMPARISON
             case AtMost(name):
                 return f"layer <= {self._value(name).text}", _COMPARISON
-            case FromEnd(name, depth):
+            case FromEnd(1, depth):
+                return f"layer == {self._value(depth).text} - 1", _COMPARISON
+            case FromEnd(str(name), depth):
                 return f"layer >= {self._value(depth).text} - {self._value(name).text}", _COMPARISON
             case First():
                 return "layer == 0", _COMPARISON

@@ -131,3 +131,10 @@ def test_the_last_so_many_layers_are_a_condition_where_a_field_counts_them():
     assert list(last_layers(configs, [4, 5], names)) == [FromEnd("shared_layers", "depth_layers")]
     assert mask(FromEnd("shared_layers", "depth_layers"), configs, [4, 5]) == 0b10000_1100
     assert list(last_layers([{**configs[0], "shared_layers": 6}], [4], names)) == []
+
+
+def test_the_last_layer_is_a_condition_beside_lists_over_layers():
+    kinds = {"kinds": ["a", "b", "a", "b"], "depth_layers": 4}
+    assert list(last_layers([kinds], [4], ["kinds"])) == [FromEnd(1, "depth_layers")]
+    assert mask(FromEnd(1, "depth_layers"), [kinds, {"depth_layers": 2}], [4, 2]) == 0b10_1000
+    assert list(last_layers([{"depth_layers": 4}], [4], ["depth_layers"])) == []

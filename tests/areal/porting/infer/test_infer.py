@@ -33,6 +33,7 @@ PROVEN = (
     *("lfm2", "lfm2_moe", "lfm3"),  # short convolutions beside attention
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),  # delta rules
     *("bamba", "granitemoehybrid", "falcon_h1"),  # Mamba-2, alone and beside attention
+    "gemma4_text",  # embeddings of the layers, shared keys, heads of several sizes
     "minimax",  # lightning attention, and norms in the residual stream
     "recurrent_gemma",  # gated linear recurrent units
     "diffllama",  # heads that are taken from each other
@@ -41,7 +42,6 @@ PROVEN = (
 QUICK = ("gemma2", "bloom", "lfm2")
 REFUSED = {
     "gemma3n_text": "several residual streams",
-    "gemma4_text": "further embeddings of the tokens",
     "hrm_text": "a layer that runs several times",
     "jetmoe": "attention spread over its layer",
     "mamba": "a layer without softmax attention",

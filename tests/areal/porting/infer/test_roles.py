@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from areal.porting.infer.roles import find_roles
@@ -75,7 +77,18 @@ def test_a_table_of_positions_that_gets_the_tokens_is_no_second_embedding(foreig
 
 
 @pytest.mark.exhaustive
-def test_a_second_embedding_of_the_tokens_is_refused() -> None:
+def test_a_second_embedding_of_the_tokens_is_one_of_the_layers_where_each_gets_its_part() -> None:
     subject = resolve("gemma4_text")
+    instance = build(subject, tiny_config(subject), attention="eager")
+    trace = record(instance, make_tokens(instance, batch=2, length=12, seed=0))
+    roles = find_roles(instance.model, trace)
+
+    assert roles.layer_embedding == "model.embed_tokens_per_layer"
+    assert roles.layers[1].layer_input == (
+        "model.layers.1.per_layer_input_gate",
+        "model.layers.1.per_layer_projection",
+    )
+    block = roles.layers[1].block
+    calls = {**trace.calls, block: (replace(trace.calls[block][0], inputs={}),)}
     with pytest.raises(UnsupportedError, match="further embeddings of the tokens"):
-        roles_of(build(subject, tiny_config(subject), attention="eager"))
+        find_roles(instance.model, replace(trace, calls=calls))

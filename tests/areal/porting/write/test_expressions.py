@@ -110,6 +110,7 @@ CONDITIONS = [
     Cycled("pattern", ("sliding",)),
     AtLeast("first"),
     FromEnd("first", "step"),
+    FromEnd(1, "step"),
     First(),
     Multiple("step", 0),
     Multiple("step", 1),
