@@ -21,6 +21,7 @@ Marks at the end of a client's line; a line without a mark must have no finding:
 
     # breaks: KIND [, KIND]     breaking; runs on old and raises on new, on this line
     # breaks: KIND [A]          ... but raises where another line says `# raises [A]`
+    # likely: KIND              like `breaks`, and a warning will do: what the value is has to be inferred
     # silent: KIND - why        breaking without exception on this line: it does something else, or is never run
     # follows: KIND             breaking, because the import above is gone
     # warns: KIND               a warning; runs on both
@@ -31,19 +32,24 @@ Marks at the end of a client's line; a line without a mark must have no finding:
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
+HARD = FOLDER / "hard"
+"""Cases whose answer has to be inferred, half of them held out: values that nobody typed, keywords that come from
+elsewhere, and what looks like a breakage and is none."""
 _HEADING = re.compile(r"^## +(.+)$")
-_FENCE = re.compile(r"^```python +(old|new|both|client)(?: +(\S+))?$")
+_FENCE = re.compile(r"^```(?:python|toml|yaml) +(old|new|both|client)(?: +(\S+))?$")
 _MARK = re.compile(
-    r"# (?P<mark>breaks|silent|follows|warns|masked|info|safe|raises)\b:? ?(?P<kinds>[a-z-]+(?:, [a-z-]+)*)?"
+    r"# (?P<mark>breaks|likely|silent|follows|warns|masked|info|safe|raises)\b:? ?(?P<kinds>[a-z-]+(?:, [a-z-]+)*)?"
     r"(?: ?\[(?P<label>\w+)\])?(?: - (?P<why>.+))?$"
 )
 _SEVERITY = {
     "breaks": "breaking",
+    "likely": "warning",
     "silent": "breaking",
     "follows": "breaking",
     "warns": "warning",
@@ -83,6 +89,11 @@ class Pair:
     client: dict[str, str] = field(default_factory=dict)
 
     @property
+    def held_out(self) -> bool:
+        """Whether the case is for measuring alone, by a hash of its name."""
+        return hashlib.sha256(self.name.encode()).digest()[0] % 2 == 1
+
+    @property
     def marks(self) -> list[Mark]:
         """All marked lines of the client."""
         found = []
@@ -92,7 +103,7 @@ class Pair:
                 if match:
                     kinds = tuple((match["kinds"] or "").split(", ")) if match["kinds"] else ()
                     found.append(Mark(file, number, match["mark"], kinds, match["label"] or "", match["why"] or ""))
-                elif re.search(r"# (breaks|silent|follows|warns|masked|info|safe)\b", line):
+                elif re.search(r"# (breaks|likely|silent|follows|warns|masked|info|safe)\b", line):
                     raise ValueError(f"{self.name}: no mark: {line}")
         return found
 
@@ -101,9 +112,9 @@ class Pair:
         return {(mark.file, mark.line, kind, mark.severity) for mark in self.marks for kind in mark.kinds}
 
 
-def read_pairs() -> list[Pair]:
+def read_pairs(folder: Path = FOLDER) -> list[Pair]:
     """All cases of all files, in order."""
-    return [pair for path in sorted(FOLDER.glob("*.md")) for pair in _read(path)]
+    return [pair for path in sorted(folder.glob("*.md")) for pair in _read(path)]
 
 
 def _read(path: Path) -> list[Pair]:

@@ -7,13 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from packaging.specifiers import SpecifierSet
-
-from tooling.upgrade.replacements import Explainer
-from tooling.upgrade.sources.folder import memory_release
-from tooling.upgrade.upstream import open_upstream
-from tooling.upgrade.usage import index_repository
-from tooling.upgrade.verdicts import ReleasePair, audit
 
 
 def _load(name: str):
@@ -25,24 +18,8 @@ def _load(name: str):
 
 
 corpus = _load("corpus")
+audited = _load("auditing").audited
 PAIRS = corpus.read_pairs()
-
-
-def audited(pair, folder: Path) -> set[tuple[str, int, str, str]]:
-    """Findings of an audit."""
-    for name, text in pair.client.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    index = index_repository(folder, sorted({name.partition("/")[0].removesuffix(".py") for name in pair.old}))
-    comparison = ReleasePair(
-        "up",
-        open_upstream(memory_release(pair.old, "up", pair.old_version)),
-        open_upstream(memory_release(pair.new, "up", pair.new_version)),
-    )
-    allowed = SpecifierSet(pair.allowed) if pair.allowed else None
-    (result,) = audit(index, [comparison], allowed=allowed, explain=Explainer())
-    assert result.unreadable == ()
-    return {(each.path, each.line, str(each.kind), str(each.severity)) for each in result.findings}
 
 
 KNOWN = {
