@@ -18,7 +18,7 @@ from areal.porting.probe.layer_values import LAYERED, with_layer_values
 from areal.porting.probe.meanings import HIDDEN, LAYERS, TOKENS, Repair, hinted, known, meaning, sizes_by_shape
 from areal.porting.probe.questions import refuse_dependences
 from areal.porting.probe.source import layer_kinds
-from areal.porting.records import SubjectError
+from areal.porting.records import ArchitectureRefusedError, SubjectError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -90,6 +90,16 @@ def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     chosen = _woken(subject, defaults, aliases, depth, chosen) | chosen
     chosen = _with_patterns(subject, defaults, chosen, depth, given=frozenset(kwargs))
     starts = _starts(subject, defaults, chosen, aliases, given=frozenset(kwargs))
+    models = [
+        name
+        for name, value in defaults.items()
+        if isinstance(value, dict) and {"hidden_size", "num_hidden_layers"} <= value.keys()
+    ]
+    if len(models) > 1:  # which have to fit each other: no change of one field makes what does not work so work
+        complaint = check(subject, starts[0])
+        if complaint is not None:
+            detail = f"each of {', '.join(models)} is that of a whole model; {complaint}"
+            raise ArchitectureRefusedError("several models in one", where=f"config.{models[0]}", detail=detail)
     repaired = Repair(lambda config: check(subject, config), original=defaults, kept=frozenset(kwargs)).run(starts)
     if isinstance(repaired, str):
         raise SubjectError(f"no tiny config of {subject.architecture} works: {repaired}")
