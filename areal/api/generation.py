@@ -83,6 +83,8 @@ class ModelRequest:
     abort). max_new_tokens and min_new_tokens count from here: a continuation lowers them by what it has already."""
     images: tuple[ImageRef, ...] = ()
     """Images of `input_ids`, which has all placeholder tokens of each, in order of their columns."""
+    adapter: str = ""
+    """Name of an adapter that was loaded on the engine's servers beside its weights; empty for the weights alone."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """`seed_key`: names this request among those of its episode; its seed then depends on the name instead of on how
     many requests the episode made before."""

@@ -32,6 +32,8 @@ class RequestLimits:
     """Has `decode(list[int]) -> str`; needed for stop strings only."""
     reads_images: bool = False
     """Whether the model takes pixels."""
+    has_adapters: bool = False
+    """Whether adapters may be loaded beside the weights (servers.max_adapters)."""
     refused: Mapping[int, str] = field(default_factory=dict)
     """Tokens that no text may hold, and the config fields that say so (`areal.models.wrapping.refused_tokens`)."""
 
@@ -64,6 +66,11 @@ class RequestLimits:
             problem = f"sampled_before is {request.sampled_before}, expected 0 .. {length} (the number of input_ids)"
         if problem:
             raise FaultError(FaultKind.DATA_INVALID, f"request {request.request_id}: {problem}")
+        if request.adapter and not self.has_adapters:
+            raise ConfigError(
+                f"request {request.request_id} asks for adapter {request.adapter!r}, and this engine computes with its "
+                f"weights alone; use servers with servers.max_adapters, or leave it out"
+            )
         if request.gconfig.stop and self.tokenizer is None:
             raise ConfigError(
                 f"gconfig.stop is {request.gconfig.stop!r}, but the engine was built without a tokenizer; "

@@ -183,6 +183,11 @@ class ServerEngineConfig(Config):
     sleep_learner: bool = False
     """With sleep_level, also the other way round: parameters and moments of the learner are in host memory (locked,
     with CUDA) while servers sample. For a learner of one process."""
+    max_adapters: int = number(0, at_least=0)
+    """Adapters that servers hold by name beside their weights, each of which requests may ask for
+    (`ServerEngine.load_adapter`); one that is replaced stays until its requests have ended. Not with sleep_level."""
+    max_adapter_rank: int = number(16, at_least=1)
+    """Largest rank of such an adapter; ignored when max_adapters is 0."""
     drain_seconds: float = number(120.0, at_least=0)
     """Seconds a server that is about to leave may take to finish its requests; the rest go on at other servers."""
     max_seq_len: int = number(2048, at_least=2)
@@ -236,6 +241,11 @@ class ServerEngineConfig(Config):
         if bool(self.directory) != bool(self.directory_key):
             raise ConfigError(
                 f"directory is {self.directory!r} and directory_key {self.directory_key!r}: expected both or none"
+            )
+        if self.max_adapters and self.sleep_level:
+            raise ConfigError(
+                f"max_adapters is {self.max_adapters}, and sleep_level {self.sleep_level} would drop adapters with the "
+                f"device's memory; set one of them to 0"
             )
         if self.probe_tokens == 1:
             raise ConfigError(f"probe_tokens is {self.probe_tokens}, expected 0 (off) or at least 2")

@@ -153,6 +153,7 @@ def _with_servers(
             eos_token_id=tokenizer.eos_token_id,
             tokenizer=tokenizer,
             reads_images=vision is not None,
+            has_adapters=config.servers.max_adapters > 0,
             refused=refused_tokens(args) if vision is None else vision.refused,
         ),
         to_hf=weights.to_hf,

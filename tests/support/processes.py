@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from pathlib import Path
+
+
+def eventually(condition, seconds=30.0):
+    """Wait until it holds; return its value."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            return value
+        time.sleep(0.05)
+    return value
 
 
 def command_lines():

@@ -36,6 +36,8 @@ class Call:
     stream_interval: int
     images: tuple[ImageRef, ...] = ()
     """In `prompt`, which holds all of their placeholders."""
+    adapter: str = ""
+    """Name on the server of the adapter to compute with; empty for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +136,18 @@ class ServerAdapter(Protocol):
 
     async def sleep(self, client: ServerClient, url: str, *, level: int, timeout: float) -> None:
         """Free the device's memory; no request is running. level: 1 keeps the weights in host memory, 2 drops them."""
+        ...
+
+    async def load_adapter(self, client: ServerClient, url: str, name: str, folder: str, *, timeout: float) -> None:
+        """Load a PEFT folder under a new name, beside all others. Raises ServerError when the server cannot."""
+        ...
+
+    async def unload_adapter(self, client: ServerClient, url: str, name: str, *, timeout: float) -> None:
+        """Forget an adapter that no call uses."""
+        ...
+
+    async def is_asleep(self, client: ServerClient, url: str, *, timeout: float) -> bool:
+        """Say whether the server has lent its device to a learner, which may be gone by now."""
         ...
 
     async def wake(

@@ -94,6 +94,19 @@ def to_reload(names: list[str], changed: list[str], *, modules: set[str], fused:
     return [name for name in names if any(prefix in prefixes for prefix in _parents(name))]
 
 
+def base_name(name: str, *, modules: set[str], fused: Mapping[str, list[str]]) -> str:
+    """Return the name by which a model loads a tensor when its layers are wrapped for adapters of the server's own
+    (servers.max_adapters): "q_proj.weight" is "q_proj.base_layer.weight" where "qkv_proj" is wrapped.
+
+    modules, fused: see `to_reload`.
+    """
+    layer, _, kind = name.rpartition(".")
+    parent, _, leaf = layer.rpartition(".")
+    wholes = [leaf, *(whole for whole, parts in fused.items() if leaf in parts)]
+    wrapped = any(f"{parent}.{whole}.base_layer".removeprefix(".") in modules for whole in wholes)
+    return f"{layer}.base_layer.{kind}" if wrapped else name
+
+
 def _prefixes(layer: str, modules: set[str], fused: Mapping[str, list[str]]) -> list[str]:
     parent, _, leaf = layer.rpartition(".")
     for whole, parts in fused.items():

@@ -16,7 +16,7 @@ from areal.engine.server.errors import BadAnswerError, BadStatusError, Connectio
 from areal.utils import tracing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     import aiohttp
 
@@ -42,6 +42,10 @@ class ServerClient:
     async def post(self, url: str, path: str, body: Mapping[str, Any] | None = None, *, timeout: float) -> Any:
         """Return the JSON answer of a POST; None for an empty answer."""
         return await self._exchange("POST", url, path, body or {}, timeout)
+
+    async def post_for_text(self, url: str, path: str, body: Mapping[str, Any], *, timeout: float) -> str:
+        """Return the answer of a POST as it is."""
+        return str(await self._exchange("POST", url, path, body, timeout, parse=lambda text, _: text))
 
     async def events(
         self, url: str, path: str, body: Mapping[str, Any], *, patience: float
@@ -75,7 +79,16 @@ class ServerClient:
             await self._session.close()
             self._session = None
 
-    async def _exchange(self, method: str, url: str, path: str, body: Mapping[str, Any] | None, timeout: float) -> Any:
+    async def _exchange(
+        self,
+        method: str,
+        url: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        timeout: float,
+        *,
+        parse: Callable[[str, str], Any] | None = None,
+    ) -> Any:
         where = f"{url}{path}"
         try:
             with tracing.async_span(f"{method} {path}", server=url):
@@ -84,7 +97,7 @@ class ServerClient:
                         text = await response.text(errors="replace")
                         if response.status >= 300:
                             raise BadStatusError(response.status, where, _excerpt(text))
-                        return _parse(text, where)
+                        return (parse or _parse)(text, where)
         except TimeoutError:
             raise StalledError(f"{where} did not answer within {timeout:g} s") from None
         except (OSError, self._errors()) as error:

@@ -26,6 +26,7 @@ from areal.engine.server.requests import GenerationRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from torch import Tensor
 
@@ -204,6 +205,29 @@ class ServerEngine:
         wanted = max(1, self._pool.size) if servers is None else servers
         self._loop.run(self._members.wait_ready(wanted, timeout or self._config.wait_seconds))
 
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Load an adapter on all servers, beside the weights in use and other adapters, for requests with
+        `ModelRequest.adapter`; servers that come later get it, too. Under a name that is loaded already, requests that
+        run finish with what they began with.
+
+        folder: that `peft` wrote, under a path that the servers see. Raises ConfigError for more than
+        servers.max_adapters and for what is no adapter, EngineError when servers refuse it; the name then keeps what it
+        had.
+        """
+        self._require_open()
+        self._loop.run(self._members.load_adapter(name, folder))
+
+    def unload_adapter(self, name: str) -> None:
+        """Take an adapter from all servers, once the requests that use it have ended. Raises ConfigError for an unknown
+        name, EngineError when they do not end within servers.drain_seconds."""
+        self._require_open()
+        self._loop.run(self._members.unload_adapter(name))
+
+    @property
+    def adapters(self) -> list[str]:
+        """Names of adapters that requests may ask for."""
+        return self._members.named.names
+
     # ---- ServerListener: called from the pool's threads
 
     def server_up(self, server: ServerInstance) -> None:
@@ -248,7 +272,8 @@ class ServerEngine:
         self._tally["requests"] += 1
         outcome = "failed"
         try:
-            response = await self._runner.run(generation)
+            with self._members.named.used(generation.request.adapter) as generation.adapter:
+                response = await self._runner.run(generation)
             outcome = "aborted" if response.stop_reason is StopReason.ABORT else "finished"
             return response
         except asyncio.CancelledError:
@@ -257,6 +282,8 @@ class ServerEngine:
         finally:
             self._generations.discard(generation)
             self._tally[outcome] += 1
+            if generation.adapter:
+                self._members.adapter_left()
 
     async def _abort(self, wanted: frozenset[str] | None) -> int:
         chosen = [

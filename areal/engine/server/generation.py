@@ -33,6 +33,8 @@ class Generation:
     request: ModelRequest
     limits: RequestLimits
     stream_interval: int
+    adapter: str = ""
+    """Name on servers of what the request's adapter was when it began."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -59,10 +61,10 @@ class Generation:
 
     @property
     def prefix(self) -> Sequence[int | str]:
-        """The prompt without tokens sampled earlier, after the digests of its images: all samples of a prompt share
-        it."""
+        """The prompt without tokens sampled earlier, after its adapter and the digests of its images: all samples of a
+        prompt share it."""
         tokens = self.request.input_ids[: len(self.request.input_ids) - self.request.sampled_before]
-        return [*(ref.image.digest for ref in self.request.images), *tokens]
+        return [*filter(None, [self.adapter]), *(ref.image.digest for ref in self.request.images), *tokens]
 
     def next_call(self) -> Call:
         """Return the call for the next server."""
@@ -80,6 +82,7 @@ class Generation:
             seed=_seed(self.request.seed, self.request.sampled_before + len(self.tokens)),
             stream_interval=self.stream_interval,
             images=self.request.images,
+            adapter=self.adapter,
         )
 
     def stops_at(self, before: Sequence[int], newer: Sequence[int]) -> int | None:

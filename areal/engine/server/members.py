@@ -14,10 +14,13 @@ from areal.api import EngineError
 from areal.engine.server.checks import check_settings
 from areal.engine.server.errors import ConnectionFailedError, ReplacedError, ServerError, StalledError
 from areal.engine.server.fleet import Fleet, Server
+from areal.engine.server.named_adapters import NamedAdapters
 from areal.engine.server.updates import WeightUpdater
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from areal.api import PublishedWeights, ServerInstance, ServerPool, WeightCarrier
     from areal.engine.config import ServerEngineConfig
     from areal.engine.server.adapter import Capabilities, ServerAdapter
@@ -53,6 +56,9 @@ class Members:
         self._published, self._probe = published, probe
         self.fleet = Fleet(config)
         self.updater = WeightUpdater(adapter=adapter, client=client, carrier=carrier, config=config, failed=self.evict)
+        self.named = NamedAdapters(adapter=adapter, client=client, config=config, evict=self.evict)
+        """Adapters beside the weights."""
+        self._tidying: asyncio.Task[None] | None = None
         # One change of weights, or of paused and running, at a time; servers that come up wait for it.
         self._lock = asyncio.Lock()
         self._joining: dict[Server, asyncio.Future[None]] = {}
@@ -109,6 +115,11 @@ class Members:
                 f"program's extension; start it again, or set weights.adapters=merged"
             )
         server = Server(instance=instance, capabilities=capabilities, version=-1, base=capabilities.base)
+        if self._config.sleep_level:
+            # A learner that died left it so; the first version wakes it.
+            server.asleep = await self._adapter.is_asleep(
+                self._client, instance.url, timeout=self._config.control_seconds
+            )
         async with self._lock:
             if self._carrier.can_send(self._published) and not self.asleep:
                 try:
@@ -127,7 +138,8 @@ class Members:
             del self._joining[server]
 
     async def _let_in(self, server: Server) -> None:
-        """Send requests to a server that has the weights."""
+        """Send requests to a server that has the weights. Raises ServerError when it does not take the adapters."""
+        await self.named.bring(server)
         if self.fleet.paused:
             await self._pause_one(server)
         server.serving = True
@@ -236,11 +248,36 @@ class Members:
         joined = self._joining.get(server)
         if joined is None or joined.done():
             return
-        if has_weights:
-            await self._let_in(server)
-            joined.set_result(None)
-        else:
+        if not has_weights:
             joined.set_exception(EngineError(f"{server.where} did not take weights"))
+            return
+        try:
+            await self._let_in(server)
+        except ServerError as error:
+            joined.set_exception(EngineError(f"{server.where} did not take adapters: {error}"))
+        else:
+            joined.set_result(None)
+
+    # ---- adapters beside the weights
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """See `NamedAdapters.load`; servers that come meanwhile wait."""
+        async with self._lock:
+            await self.named.load(name, folder, self.fleet.present)
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `NamedAdapters.unload`."""
+        async with self._lock:
+            await self.named.unload(name, self.fleet.present)
+
+    def adapter_left(self) -> None:
+        """Unload what a generation that has ended was the last to use, when nothing else is being changed."""
+        if self._tidying is None or self._tidying.done():
+            self._tidying = asyncio.ensure_future(self._tidy())
+
+    async def _tidy(self) -> None:
+        async with self._lock:
+            await self.named.tidy(self.fleet.present)
 
     async def sleep(self, level: int) -> None:
         """Free the devices of all servers; requests wait until `update` has woken them. Raises EngineError."""

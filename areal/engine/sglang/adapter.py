@@ -209,6 +209,22 @@ class SGLangAdapter:
         """See `ServerAdapter`: weights are always dropped. Needs --enable-memory-saver."""
         await client.post(url, "/release_memory_occupation", {"tags": ["kv_cache", "weights"]}, timeout=timeout)
 
+    async def load_adapter(self, client: ServerClient, url: str, name: str, folder: str, *, timeout: float) -> None:
+        """See `ServerAdapter`. Needs --enable-lora."""
+        path = "/load_lora_adapter"
+        _require_success(
+            await client.post(url, path, {"lora_name": name, "lora_path": folder}, timeout=timeout), f"{url}{path}"
+        )
+
+    async def unload_adapter(self, client: ServerClient, url: str, name: str, *, timeout: float) -> None:
+        """See `ServerAdapter`."""
+        path = "/unload_lora_adapter"
+        _require_success(await client.post(url, path, {"lora_name": name}, timeout=timeout), f"{url}{path}")
+
+    async def is_asleep(self, client: ServerClient, url: str, *, timeout: float) -> bool:
+        """See `ServerAdapter`: a server whose run is gone has ended with it."""
+        return False
+
     async def wake(
         self, client: ServerClient, url: str, part: Literal["weights", "kv_cache"], *, timeout: float
     ) -> None:
@@ -243,6 +259,11 @@ class SGLangAdapter:
         if len(found) != len(tokens):
             raise BadAnswerError(f"{where} scored {len(found)} tokens, expected {len(tokens)}")
         return [scored(entry, token, where) for entry, token in zip(found[1:], tokens[1:], strict=True)]
+
+
+def _require_success(answer: Any, where: str) -> None:
+    if not isinstance(answer, dict) or answer.get("success") is not True:
+        raise RefusedError(f"{where} failed: {str(answer)[:200]}")
 
 
 async def _drain(streams: set[object]) -> None:
@@ -301,6 +322,7 @@ def _body(call: Call, sampled: Sequence[int], limit: int, *, forbid: bool, seede
         "sampling_params": sampling,
         "return_logprob": True,
         "stream": True,
+        **({"lora_path": call.adapter} if call.adapter else {}),
     }
 
 

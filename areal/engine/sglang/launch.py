@@ -109,6 +109,11 @@ def _arguments(
         command += ["--max-total-tokens", str((servers.max_concurrent + 1) * (context + _SPARE))]
     elif config.deterministic or servers.parity:
         command.append("--enable-deterministic-inference")
+    if servers.max_adapters:
+        # Twice: what was replaced stays until its last request has ended.
+        slots = str(2 * servers.max_adapters)
+        command += ["--enable-lora", "--max-loras-per-batch", slots, "--max-loaded-loras", slots]
+        command += ["--max-lora-rank", str(servers.max_adapter_rank), "--lora-target-modules", "all"]
     if servers.sleep_level:
         command.append("--enable-memory-saver")
     if servers.parity:

@@ -157,6 +157,19 @@ class VLLMAdapter:
         """See `ServerAdapter`. Needs --enable-sleep-mode."""
         await client.post(url, f"/sleep?level={level}", timeout=timeout)
 
+    async def load_adapter(self, client: ServerClient, url: str, name: str, folder: str, *, timeout: float) -> None:
+        """See `ServerAdapter`. Needs --enable-lora; the answer is a sentence."""
+        body = {"lora_name": name, "lora_path": folder}
+        await client.post_for_text(url, "/v1/load_lora_adapter", body, timeout=timeout)
+
+    async def unload_adapter(self, client: ServerClient, url: str, name: str, *, timeout: float) -> None:
+        """See `ServerAdapter`."""
+        await client.post_for_text(url, "/v1/unload_lora_adapter", {"lora_name": name}, timeout=timeout)
+
+    async def is_asleep(self, client: ServerClient, url: str, *, timeout: float) -> bool:
+        """See `ServerAdapter`."""
+        return bool(field_of(await client.get(url, "/is_sleeping", timeout=timeout), "is_sleeping", bool, where=url))
+
     async def wake(
         self, client: ServerClient, url: str, part: Literal["weights", "kv_cache"], *, timeout: float
     ) -> None:
@@ -262,6 +275,7 @@ def _common(values: Iterable[str]) -> str:
 def _native_body(call: Call) -> dict[str, Any]:
     return {
         "request_id": call.call_id,
+        **({"model": call.adapter} if call.adapter else {}),
         **_prompt_body(call.prompt, call.images),
         "stream": True,
         "sampling_params": {**_sampling(call), "stream_interval": call.stream_interval},
@@ -282,7 +296,7 @@ def _prompt_body(tokens: Sequence[int], images: Sequence[ImageRef]) -> dict[str,
 def _completion_body(call: Call) -> dict[str, Any]:
     sampling = _sampling(call)
     return {
-        "model": MODEL_NAME,
+        "model": call.adapter or MODEL_NAME,
         "request_id": call.call_id,
         "prompt": list(call.prompt),
         "stream": True,

@@ -138,6 +138,11 @@ def arguments(
         command.append("--no-enable-prefix-caching")
     if servers.sleep_level:
         command.append("--enable-sleep-mode")
+    if servers.max_adapters:
+        # Twice: what was replaced stays until its last request has ended.
+        slots = str(2 * servers.max_adapters)
+        command += ["--enable-lora", "--max-loras", slots, "--max-cpu-loras", slots]
+        command += ["--max-lora-rank", str(servers.max_adapter_rank)]
     if on_cpu:
         # A request with a seed whose prompt is cut in two ends the server: generators of CPUs cannot be wound back.
         command.append("--no-enable-chunked-prefill")
@@ -156,6 +161,8 @@ def environment(
         "HF_HUB_OFFLINE": "1",
         "PYTHONPATH": str(plugin),
     }
+    if servers.max_adapters:
+        variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if on_cpu:
         variables |= _CPU_ENVIRONMENT | {"VLLM_CPU_KVCACHE_SPACE": str(config.cpu_cache_gb)}
         if config.cpu_cores:

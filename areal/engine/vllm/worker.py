@@ -19,11 +19,12 @@ import logging
 import os
 import time
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.engine.server.adapters import AdaptedWeights, to_reload
+from areal.engine.server.adapters import AdaptedWeights, base_name, to_reload
 from areal.engine.server.changes import WholeVersion
 from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver
 
@@ -85,6 +86,7 @@ class WorkerExtension:
         worker: Any = self
         tensors = self._areal_receiver().take(version)
         model = worker.model_runner.get_model()
+        shown = partial(base_name, modules=_modules(model), fused=_fused(model))
         names, quiet, identity = list(tensors), "", ""
         if isinstance(tensors, AdaptedWeights | WholeVersion):
             identity = tensors.identity
@@ -95,7 +97,7 @@ class WorkerExtension:
         if names:
             with _without_warnings(quiet):
                 worker.model_runner.reload_weights(
-                    weights_iterator=((name, tensors[name]) for name in names), is_checkpoint_format=True
+                    weights_iterator=((shown(name), tensors[name]) for name in names), is_checkpoint_format=True
                 )
             _repack_heads(model)
         self._areal_version, self._areal_loaded = version, identity
@@ -119,9 +121,15 @@ class WorkerExtension:
 
 def _changed_layers(model: torch.nn.Module, tensors: AdaptedWeights | WholeVersion) -> list[str]:
     """Return the tensors to load when all others are loaded already."""
-    fused: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", None) or {}
-    modules = {name for name, _ in model.named_modules()}
-    return to_reload(list(tensors), tensors.changed, modules=modules, fused=fused)
+    return to_reload(list(tensors), tensors.changed, modules=_modules(model), fused=_fused(model))
+
+
+def _modules(model: torch.nn.Module) -> set[str]:
+    return {name for name, _ in model.named_modules()}
+
+
+def _fused(model: torch.nn.Module) -> Mapping[str, list[str]]:
+    return getattr(model, "packed_modules_mapping", None) or {}
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """A stand-in for an inference server: the HTTP API of vLLM, served by a process of its own, with the embedded engine
 behind it. Tokens, log-probabilities, versions and weights are real; only the program around them is not.
 
-    python double.py vllm FOLDER PORT [FAULT]      # FOLDER has a config.json; for SGLang see sglang_double.py
+    python double.py vllm FOLDER PORT [FAULT [HOST]]      # FOLDER has a config.json; for SGLang see sglang_double.py
 
 It follows the answers of vLLM 0.32, field by field, as far as the adapter reads them. FAULT "stale": new weights are
 acknowledged, and not used; "stale_tower": those of the image half are not used; "small": images are resized to their
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import json
 import os
 import sys
@@ -24,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from aiohttp import web
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from areal.api import (
     EngineError,
@@ -79,6 +80,7 @@ class Model:
             self.module, config=EmbeddedEngineConfig(max_batch_size=64), eos_token_id=None, version=0
         )
         self.fault = fault
+        self.named, self.tensors = {}, {}
         self.settings = {"logprobs_mode": "processed_logprobs", "dtype": config.get("dtype", "float32"),
                          "context": config.get("text_config", config)["max_position_embeddings"]}  # fmt: skip
         self.labels = {0: "default"}
@@ -90,12 +92,40 @@ class Model:
     def load(self, tensors):
         if self.fault == "stale" and self.engine.version > 0:
             return
+        self.tensors = dict(tensors)
         state = self.adapter.from_hf(tensors)
         if self.fault == "stale_tower" and self.engine.version > 0:
             kept = self.module.state_dict()
             state = {name: kept[name] if "visual" in name or "vision" in name else state[name] for name in state}
         self.engine.update_weights(WeightUpdateMeta(kind="memory", version=self.engine.version + 1, state_dict=state))
+        for folder, engine in self.named.values():
+            mine = self.adapted(folder)
+            engine.update_weights(WeightUpdateMeta(kind="memory", version=self.engine.version, state_dict=mine))
         self.module.load_state_dict(state, strict=False)
+
+    def adapted(self, folder):
+        """Return the state of the model with a PEFT folder on top of its weights."""
+        config = json.loads((Path(folder) / "adapter_config.json").read_text())
+        factors = load_file(Path(folder) / "adapter_model.safetensors")
+        merged = dict(self.tensors)
+        for key in [key for key in factors if key.endswith(".lora_A.weight")]:
+            target = key.removeprefix("base_model.model.").replace(".lora_A.weight", ".weight")
+            product = factors[key.replace("lora_A", "lora_B")] @ factors[key]
+            merged[target] = merged[target] + product * config["lora_alpha"] / config["r"]
+        return self.adapter.from_hf(merged)
+
+    def add_adapter(self, name, folder):
+        """Compute requests for `name` with an engine of their own."""
+        module = copy.deepcopy(self.module)
+        module.load_state_dict(self.adapted(folder), strict=False)
+        engine = EmbeddedEngine(
+            module, config=EmbeddedEngineConfig(max_batch_size=64), eos_token_id=None, version=self.engine.version
+        )
+        self.named[name] = (folder, engine)
+
+    @property
+    def engines(self):
+        return [self.engine, *(engine for _, engine in self.named.values())]
 
     def lose_weights(self):
         """Compute with other weights from now on, as fluently as before."""
@@ -151,8 +181,9 @@ class Model:
         logp = torch.log_softmax(logits, dim=-1)[:-1]
         return [None, *logp.gather(1, ids[1:, None])[:, 0].tolist()]
 
-    async def slices(self, call_id, prompt, sampling, interval, images=()):
+    async def slices(self, call_id, prompt, sampling, interval, images=(), adapter=""):
         """Yield (tokens, logprobs, label, finish); the last one has a finish."""
+        engine = self.named[adapter][1] if adapter else self.engine
         config = dict(sampling)
         limit, done, least = config.pop("max"), 0, config.pop("min")
         tokens = list(prompt)
@@ -171,7 +202,7 @@ class Model:
                     images=images,
                 )
                 self.slice_of[call_id] = request.request_id
-                response = await self.engine.agenerate(request)
+                response = await engine.agenerate(request)
                 tokens = [*tokens, *response.output_tokens]
                 done += len(response.output_tokens)
                 finish = ""
@@ -191,7 +222,8 @@ class Model:
     def abort(self, ids):
         chosen = set(self.live) if ids is None else self.live & set(ids)
         self.aborted |= chosen
-        self.engine.abort([self.slice_of[call_id] for call_id in chosen])
+        for engine in self.engines:
+            engine.abort([self.slice_of[call_id] for call_id in chosen])
 
 
 class Device:
@@ -245,8 +277,14 @@ class VLLM:
         posts = {"/sleep": self.sleep, "/wake_up": self.wake,
                  "/collective_rpc": self.rpc, "/inference/v1/generate": self.generate, "/pause": self.pause,
                  "/resume": self.resume, "/abort_requests": self.abort, "/reset_prefix_cache": self.ok,
+                 "/v1/load_lora_adapter": self.load_adapter, "/v1/unload_lora_adapter": self.unload_adapter,
                  "/update_weight_version": self.set_label}  # fmt: skip
-        gets = {"/memory": self.memory, "/openapi.json": self.describe, "/version": self.describe_version}
+        gets = {
+            "/memory": self.memory,
+            "/is_sleeping": self.is_sleeping,
+            "/openapi.json": self.describe,
+            "/version": self.describe_version,
+        }
         return [web.post(path, handler) for path, handler in posts.items()] + [
             web.get(path, handler) for path, handler in gets.items()
         ]
@@ -268,11 +306,13 @@ class VLLM:
     async def pause(self, request):
         if request.query["mode"] == "abort":
             self.model.abort(None)
-        self.model.engine.pause()
+        for engine in self.model.engines:
+            engine.pause()
         return web.json_response({"status": "paused"})
 
     async def resume(self, request):
-        self.model.engine.resume()
+        for engine in self.model.engines:
+            engine.resume()
         return web.json_response({"status": "resumed"})
 
     async def abort(self, request):
@@ -281,7 +321,7 @@ class VLLM:
         return web.json_response({"status": "aborted"})
 
     async def memory(self, request):
-        return web.json_response(vars(self.device))
+        return web.json_response({**vars(self.device), "adapters": sorted(self.model.named)})
 
     async def sleep(self, request):
         level = int(request.query["level"])
@@ -290,6 +330,26 @@ class VLLM:
         if level == 2:
             self.model.lose_weights()
         return web.json_response({})
+
+    async def load_adapter(self, request):
+        body = await request.json()
+        if body["lora_name"] in self.model.named:
+            message = f"The lora adapter '{body['lora_name']}' has already been loaded."
+            return web.json_response({"error": {"message": message, "code": 400}}, status=400)
+        try:
+            self.model.add_adapter(body["lora_name"], body["lora_path"])
+        except (OSError, KeyError, RuntimeError) as error:
+            return web.json_response({"error": {"message": str(error), "code": 404}}, status=404)
+        return web.Response(text=f"Success: LoRA adapter '{body['lora_name']}' added successfully.")
+
+    async def unload_adapter(self, request):
+        name = (await request.json())["lora_name"]
+        if self.model.named.pop(name, None) is None:
+            return web.json_response({"error": {"message": f"no adapter '{name}'", "code": 404}}, status=404)
+        return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
+
+    async def is_sleeping(self, request):
+        return web.json_response({"is_sleeping": not all(self.device.held.values())})
 
     async def wake(self, request):
         self.device.wake(request.query["tags"])
@@ -346,7 +406,7 @@ class VLLM:
         echo = self.model.echo(body, tokens, images)
         try:
             async for response, finish in self.model.slices(
-                body["request_id"], tokens, config, sampling["stream_interval"], images
+                body["request_id"], tokens, config, sampling["stream_interval"], images, body.get("model", "")
             ):
                 for version in response.output_versions:
                     label = self.model.labels[version]
@@ -375,14 +435,14 @@ async def health(request):
     return web.Response()
 
 
-async def main(api, folder, port, fault=""):
+async def main(api, folder, port, fault="", host="127.0.0.1"):
     torch.set_num_threads(1)
     served = {"vllm": VLLM}[api](Model(folder, fault))
     app = web.Application(client_max_size=2**28)
     app.add_routes([web.get("/health", health), *served.routes()])
     runner = web.AppRunner(app)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", int(port)).start()
+    await web.TCPSite(runner, host, int(port)).start()
     await asyncio.Event().wait()
 
 

@@ -273,7 +273,13 @@ def with_servers(
         pool=pool,
         carrier=carrier or FileCarrier(folder / "weights", model_config=model.args.to_hf_config()),
         config=config,
-        limits=RequestLimits(context=CONTEXT, vocab_size=model.args.vocab_size, eos_token_id=None, tokenizer=Letters()),
+        limits=RequestLimits(
+            context=CONTEXT,
+            vocab_size=model.args.vocab_size,
+            eos_token_id=None,
+            tokenizer=Letters(),
+            has_adapters=config.max_adapters > 0,
+        ),
         to_hf=names.to_hf,
         weights=names.to_hf(dict(model.named_parameters())),
         reference=ProbeReference(

@@ -91,6 +91,7 @@ class SGLang:
                  "/abort_request": self.abort, "/update_weights_from_disk": self.update,
                  "/update_weights_from_tensor": self.update_from_tensor,
                  "/release_memory_occupation": self.release, "/resume_memory_occupation": self.take,
+                 "/load_lora_adapter": self.load_adapter, "/unload_lora_adapter": self.unload_adapter,
                  "/flush_cache": self.flush}  # fmt: skip
         gets = {"/memory": self.memory, "/server_info": self.info, "/health": self.health}
         return [web.post(path, handler) for path, handler in posts.items()] + [
@@ -122,7 +123,8 @@ class SGLang:
             return web.json_response({"object": "error", "message": "2 validation errors", "code": 400}, status=400)
         self.running.clear()
         if mode != "abort":
-            await asyncio.to_thread(self.model.engine.pause)
+            for engine in self.model.engines:
+                await asyncio.to_thread(engine.pause)
         while mode == "abort":
             self.abort_all()
             if not self.live:
@@ -131,7 +133,8 @@ class SGLang:
         return web.json_response({"message": "Generation paused successfully.", "status": "ok"})
 
     async def resume(self, request):
-        self.model.engine.resume()
+        for engine in self.model.engines:
+            engine.resume()
         self.running.set()
         return web.json_response({"message": "Generation continued successfully.", "status": "ok"})
 
@@ -149,10 +152,28 @@ class SGLang:
     def end(self, ids):
         for rid in ids:
             self.live[rid]["aborted"] = True
-        self.model.engine.abort([self.live[rid]["slice"] for rid in ids])
+        for engine in self.model.engines:
+            engine.abort([self.live[rid]["slice"] for rid in ids])
 
     async def memory(self, request):
-        return web.json_response(vars(self.device))
+        return web.json_response({**vars(self.device), "adapters": sorted(self.model.named)})
+
+    async def load_adapter(self, request):
+        body = await request.json()
+        known, problem = self.model.named, ""
+        if body["lora_name"] in known:
+            problem = f"LoRA with name {body['lora_name']} already exists."
+        else:
+            try:
+                self.model.add_adapter(body["lora_name"], body["lora_path"])
+            except (OSError, KeyError, RuntimeError) as error:
+                problem = f"{error}"
+        answer = {"success": not problem, "error_message": problem, "loaded_adapters": dict.fromkeys(known, "")}
+        return web.json_response(answer, status=400 if problem else 200)
+
+    async def unload_adapter(self, request):
+        found = self.model.named.pop((await request.json())["lora_name"], None)
+        return web.json_response({"success": found is not None}, status=400 if found is None else 200)
 
     async def release(self, request):
         assert not self.live, "a request is running"
@@ -304,10 +325,12 @@ class SGLang:
                 request_id=f"{rid}/{done}", seed=seed, sampled_before=done,
             )  # fmt: skip
             self.live[rid]["slice"] = call.request_id
-            generation = asyncio.ensure_future(self.model.engine.agenerate(call))
+            name = body.get("lora_path", "")
+            engine = self.model.named[name][1] if name else self.model.engine
+            generation = asyncio.ensure_future(engine.agenerate(call))
             await asyncio.sleep(0)  # It is in the engine now, so that an abort finds it.
             if self.live[rid]["aborted"]:
-                self.model.engine.abort([call.request_id])
+                engine.abort([call.request_id])
             response = await generation
             tokens, done = [*tokens, *response.output_tokens], done + len(response.output_tokens)
             if response.stop_reason is StopReason.STOP:

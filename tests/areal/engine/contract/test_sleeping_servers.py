@@ -23,14 +23,14 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture
 def start(tmp_path, fork_server):
-    """`start(level)`: an engine over one double, its model, and the address of the double."""
+    """`start(level)`: an engine over one double, its model, and the address of the double, which may be running."""
     import contextlib
 
     with contextlib.ExitStack() as stack:
 
-        def build(level, name="served", api="vllm"):
+        def build(level, name="served", api="vllm", address=""):
             model = engines.build_model()
-            address = stack.enter_context(engines.forked_double(fork_server, api, tmp_path / name, model))
+            address = address or stack.enter_context(engines.forked_double(fork_server, api, tmp_path / name, model))
             engine = engines.with_servers(
                 api, None, model, tmp_path / name, pool=engines.RunningServer(address), sleep_level=level
             )
@@ -135,3 +135,18 @@ def test_a_server_that_lost_its_weights_and_gets_no_others_never_answers_again(s
     subject.engine.close()
     assert time.monotonic() - began < 15
     assert "generate" not in device(address)["log"][device(address)["log"].index("sleep 2") :]
+
+
+@pytest.mark.exhaustive
+def test_a_server_that_a_learner_left_asleep_is_woken_by_the_first_version_of_the_next(start):
+    """The ranks of a job died while they had its device."""
+    first, address = start(2)
+    full = device(address)["held"]
+    first.engine.sleep()
+    first.engine.close()
+    assert set(device(address)["held"].values()) == {0}
+    second, _ = start(2, address=address)
+    log = device(address)["log"]
+    assert log[log.index("sleep 2") :][:4] == ["sleep 2", "wake weights", "load 0", "wake kv_cache"]
+    assert device(address)["held"] == full
+    assert second.deviation(second.generate(second.request(5, new=8))[0]) < EXACT

@@ -14,7 +14,7 @@ from areal.api import EngineError, ServerInstance, WeightManifest, WeightUpdateM
 from areal.engine.config import LoraConfig, TrainEngineConfig
 from areal.engine.hf import loading as hf_loading
 from areal.engine.hf.on_disk import AdaptersOnDisk, base_tensors, checkpoint_tensors, merged_tensors, transposed_layers
-from areal.engine.server.adapters import to_reload
+from areal.engine.server.adapters import base_name, to_reload
 from areal.engine.server.publishing import AdapterBase, WeightPublisher, serving_tensors
 from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver
 from areal.engine.train.engine import TrainingEngine
@@ -270,3 +270,13 @@ def test_layers_are_loaded_whole(changed, expected):
     found = to_reload(NAMES, changed, modules=MODULES, fused=FUSED)
     assert set(found) == expected
     assert found == [name for name in NAMES if name in expected]
+
+
+def test_layers_that_a_server_wraps_for_adapters_are_loaded_by_another_name():
+    wrapped = MODULES | {"layers.0.attn.qkv.base_layer", "layers.0.attn.o.base_layer"}
+    found = [base_name(name, modules=wrapped, fused=FUSED) for name in NAMES]
+    changed = {name: other for name, other in zip(NAMES, found, strict=True) if name != other}
+    assert changed == {
+        f"layers.0.attn.{part}": f"layers.0.attn.{part.replace('.', '.base_layer.')}"
+        for part in ("q.weight", "q.bias", "k.weight", "k.bias", "v.weight", "o.weight")
+    }

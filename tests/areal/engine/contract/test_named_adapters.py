@@ -1,0 +1,170 @@
+"""Adapters that servers hold by name beside their weights: each request gets its own, and none is left behind.
+
+With doubles of vLLM and SGLang, which compute with the merged model, as the servers' kernels do up to rounding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import sys
+import urllib.request
+from dataclasses import replace
+
+import pytest
+import torch
+from processes import eventually
+from safetensors.torch import save_file
+
+from areal.api import ConfigError, EngineError, FaultError
+from areal.engine.config import ServerEngineConfig, SGLangConfig, VLLMConfig
+from areal.engine.sglang.launch import prepare as prepare_sglang
+from areal.engine.vllm.launch import prepare as prepare_vllm
+
+engines = sys.modules["contract_engines"]
+EXACT = 5e-5
+RANK, ALPHA = 4, 8
+LAYERS = ("self_attn.q_proj", "mlp.down_proj")
+pytestmark = pytest.mark.timeout(180)
+
+
+def write_adapter(folder, model, seed):
+    """A PEFT folder; returns the model with it merged."""
+    generator = torch.Generator().manual_seed(seed)
+    adapted, stored = copy.deepcopy(model), {}
+    modules = dict(adapted.named_modules())
+    for number in range(engines.TINY["num_hidden_layers"]):
+        for layer in LAYERS:
+            name = f"model.layers.{number}.{layer}"
+            weight = next(modules[key].weight for key in (name, name.removeprefix("model.")) if key in modules)
+            down = torch.randn(RANK, weight.shape[1], generator=generator) * 0.1
+            up = torch.randn(weight.shape[0], RANK, generator=generator) * 0.1
+            stored[f"base_model.model.{name}.lora_A.weight"] = down
+            stored[f"base_model.model.{name}.lora_B.weight"] = up
+            with torch.no_grad():
+                weight += up @ down * ALPHA / RANK
+    folder.mkdir(parents=True)
+    save_file(stored, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({"r": RANK, "lora_alpha": ALPHA, "peft_type": "LORA"}))
+    return adapted
+
+
+@pytest.fixture(params=["vllm", pytest.param("sglang", marks=pytest.mark.exhaustive)])
+def served(request, tmp_path, fork_server):
+    """An engine over one double, its model, and the address of the double."""
+    api, model = request.param, engines.build_model()
+    with engines.forked_double(fork_server, api, tmp_path / "served", model) as address:
+        engine = engines.with_servers(
+            api, None, model, tmp_path / "served", pool=engines.RunningServer(address), max_adapters=2, drain_seconds=20
+        )
+        engine.wait_ready()
+        yield engines.Subject(engine, model, f"{api} double"), address
+        engine.close()
+
+
+def held(address):
+    with urllib.request.urlopen(f"{address}/memory", timeout=10) as response:
+        return json.loads(response.read())["adapters"]
+
+
+def asking(subject, name, *prompt, new=16, seed=0):
+    return replace(subject.request(*prompt, new=new, seed=seed), adapter=name)
+
+
+def test_each_request_is_computed_with_the_adapter_it_asks_for(served, tmp_path):
+    subject, address = served
+    merged = {name: write_adapter(tmp_path / name, subject.model, seed) for seed, name in enumerate(("one", "two"))}
+    for name in merged:
+        subject.engine.load_adapter(name, tmp_path / name)
+    assert (subject.engine.adapters, held(address)) == (["one", "two"], ["one.1", "two.2"])
+    names = ["one", "", "two"]
+    found = subject.generate(*(asking(subject, name, 5, 6, new=24, seed=9) for name in names))
+    for name, response in zip(names, found, strict=True):
+        assert subject.deviation(response, model=merged.get(name)) < EXACT
+        others = [model for other, model in merged.items() if other != name]
+        assert all(subject.deviation(response, model=other) > 1e-2 for other in others)
+    # A new version of the weights is a new base for all adapters.
+    subject.change_weights(seed=3)
+    subject.publish()
+    again = {name: write_adapter(tmp_path / f"{name}-again", subject.model, seed) for seed, name in enumerate(merged)}
+    for name, model in again.items():
+        (response,) = subject.generate(asking(subject, name, 5, 6, new=8))
+        assert subject.deviation(response, model=model) < EXACT
+        assert set(response.output_versions) == {1}
+    subject.engine.unload_adapter("one")
+    assert (subject.engine.adapters, held(address)) == (["two"], ["two.2"])
+
+
+def test_what_was_replaced_stays_until_its_last_request_has_ended(served, tmp_path):
+    subject, address = served
+    old, new = (write_adapter(tmp_path / name, subject.model, seed) for seed, name in enumerate(("old", "new")))
+    subject.engine.load_adapter("judge", tmp_path / "old")
+
+    async def main():
+        running = asyncio.create_task(subject.engine.agenerate(asking(subject, "judge", new=300)))
+        while subject.engine.stats()["generated_tokens"] < 8:
+            await asyncio.sleep(0.005)
+        await asyncio.to_thread(subject.engine.load_adapter, "judge", tmp_path / "new")
+        assert held(address) == ["judge.1", "judge.2"]
+        later = await subject.engine.agenerate(asking(subject, "judge", new=8))
+        assert not running.done()
+        return await running, later
+
+    first, later = asyncio.run(main())
+    assert subject.deviation(first, model=old) < EXACT
+    assert subject.deviation(later, model=new) < EXACT
+    assert eventually(lambda: held(address) == ["judge.2"], 10), held(address)
+
+
+def test_there_is_a_bound_and_what_cannot_be_loaded_changes_nothing(served, tmp_path):
+    subject, address = served
+    for seed, name in enumerate(("one", "two", "three")):
+        write_adapter(tmp_path / name, subject.model, seed)
+    subject.engine.load_adapter("one", tmp_path / "one")
+    subject.engine.load_adapter("two", tmp_path / "two")
+    with pytest.raises(ConfigError, match="max_adapters is 2, and one, two are loaded"):
+        subject.engine.load_adapter("three", tmp_path / "three")
+    (tmp_path / "three" / "adapter_model.safetensors").unlink()
+    with pytest.raises(EngineError, match="'two' was refused by every server"):
+        subject.engine.load_adapter("two", tmp_path / "three")
+    assert held(address) == ["one.1", "two.2"]
+    with pytest.raises(ConfigError, match=r"no adapter_config\.json"):
+        subject.engine.load_adapter("two", tmp_path)
+    with pytest.raises(ConfigError, match="adapter name"):
+        subject.engine.load_adapter("a/b", tmp_path / "one")
+    with pytest.raises(FaultError, match="no adapter 'four' is loaded on the servers, only one, two"):
+        subject.generate(asking(subject, "four"))
+    with pytest.raises(ConfigError, match="no adapter 'four' is loaded"):
+        subject.engine.unload_adapter("four")
+    subject.engine.load_adapter("two", tmp_path / "one")
+    assert held(address) == ["one.1", "two.4"]
+
+
+def test_engines_without_room_for_adapters_say_so(tmp_path):
+    model = engines.build_model()
+    engine = engines.embedded(model)
+    try:
+        subject = engines.Subject(engine, model, "embedded")
+        with pytest.raises(ConfigError, match="computes with its weights alone"):
+            subject.generate(asking(subject, "one"))
+    finally:
+        engine.close()
+    with pytest.raises(ConfigError, match="drop adapters"):
+        ServerEngineConfig(max_adapters=1, sleep_level=2)
+
+
+@pytest.mark.parametrize("program", ["vllm", "sglang"])
+def test_servers_are_started_with_room_for_adapters_and_for_what_they_replace(program, tmp_path):
+    servers = ServerEngineConfig(max_adapters=3, max_adapter_rank=8)
+    more = {"folder": tmp_path, "model_config": engines.build_model().args.to_hf_config(), "context": 64}
+    if program == "vllm":
+        made = prepare_vllm(VLLMConfig(python=sys.executable), servers, tokenizer=None, on_cpu=True, **more)
+        options, slots = ["--enable-lora", "--max-loras", "--max-lora-rank"], "--max-loras"
+    else:
+        made = prepare_sglang(SGLangConfig(python=sys.executable), servers, on_cpu=True, **more)
+        options, slots = ["--enable-lora", "--max-loaded-loras", "--max-lora-rank"], "--max-loaded-loras"
+    words, variables = made(0, 1234)
+    assert set(options) <= set(words)
+    assert (words[words.index(slots) + 1], words[words.index("--max-lora-rank") + 1]) == ("6", "8")
+    assert variables.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1") == "1"
