@@ -150,6 +150,8 @@ def plan_of(path: Path, overrides: list[str]) -> Plan:
         content=source.dump_yaml(config),
         world_size=1 if dims is None else (dims.world_size if dims.dp_shard > 0 else None),
         uses_servers=isinstance(config, PPOConfig) and config.rollout.engine == "vllm",
+        shares_memory=isinstance(config, PPOConfig) and config.weights.carrier == "shared_memory",
+        takes_turns=isinstance(config, PPOConfig) and config.servers_take_turns,
         python=sys.executable,
         working_folder=str(Path.cwd()),
         version=areal.__version__,

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from areal.infra.jobs.config import JobConfig
+    from areal.infra.jobs.config import JobConfig, RoleConfig
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 PATH: Final = re.compile(r"[A-Za-z0-9._/+@=-]+")
@@ -61,6 +61,10 @@ class RunFacts:
     """Ranks that archon.parallel asks for; None takes any number, 1 without archon."""
     uses_servers: bool = False
     """Whether rollout.engine is vllm, whose servers `areal serve` starts and servers.addresses names."""
+    shares_memory: bool = False
+    """Whether weights reach servers through memory of one machine (weights.carrier shared_memory)."""
+    takes_turns: bool = False
+    """Whether its servers free their devices while the learner works (servers.sleep_level)."""
     python: str
     working_folder: str
     version: str
@@ -85,7 +89,7 @@ def find_problems(job: JobConfig, run: RunFacts, environment: Mapping[str, str])
     return [
         JobProblem(key=f"job.{key}", message=message, fix=fix)
         for part in (_names(job, run), _variables(job, environment), _container(job), _commands(job),
-                     _roles(job, run), _network(job), _slurm(job) if job.backend == "slurm" else (),
+                     _roles(job, run), _sharing(job, run), _network(job), _slurm(job) if job.backend == "slurm" else (),
                      _ray(job) if job.backend == "ray" else ())
         for key, message, fix in part
     ]  # fmt: skip
@@ -188,6 +192,42 @@ def _roles(job: JobConfig, run: RunFacts) -> Iterator[tuple[str, str, str]]:
         yield (
             "roles.server", "starts vLLM servers (areal serve), and rollout.engine is not vllm",
             "set rollout.engine to vllm, or name a command",
+        )  # fmt: skip
+    on_others = job.backend != "local" and not (job.colocate and trainer and trainer.count == trainer.per_node)
+    if server is not None and on_others and not (own or server.command) and run.shares_memory:
+        yield (
+            "roles.server", "has nodes of its own, which weights.carrier shared_memory does not reach: they take no "
+            "weights", "set weights.carrier to broadcast, shards or disk",
+        )  # fmt: skip
+
+
+def _sharing(job: JobConfig, run: RunFacts) -> Iterator[tuple[str, str, str]]:
+    if not job.colocate:
+        return
+    if sorted(job.colocate) != ["server", "trainer"]:
+        yield "colocate", f"is {list(job.colocate)}", "write [trainer, server], or nothing"
+        return
+    missing = [f"job.roles.{name}" for name in job.colocate if name not in job.roles]
+    if missing:
+        yield "colocate", f"names roles that are not described: {', '.join(missing)}", "describe them"
+        return
+    trainer, server = job.roles["trainer"], job.roles["server"]
+    facts: dict[str, Callable[[RoleConfig], object]] = {
+        "nodes (count / per_node)": lambda role: role.count // role.per_node,
+        "devices of a node (gpus * per_node)": lambda role: role.gpus * role.per_node,
+        "names of nodes (nodes)": lambda role: role.nodes or "any",
+    }
+    for what, of in facts.items():
+        if of(trainer) != of(server):
+            yield (
+                "colocate", f"needs the same {what} for both roles, and has {of(trainer)} for trainer and {of(server)} "
+                f"for server", "change one",
+            )  # fmt: skip
+    own = not (trainer.command or server.command)
+    if trainer.gpus and own and run.uses_servers and not run.takes_turns:
+        yield (
+            "colocate", "puts servers and learner on the same devices, and servers.sleep_level is 0: both would hold "
+            "them all the time", "set servers.sleep_level to 1 or 2",
         )  # fmt: skip
 
 

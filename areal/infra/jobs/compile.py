@@ -50,6 +50,7 @@ def compile_plan(job: JobConfig, run: RunFacts, environment: Mapping[str, str], 
         python=run.python,
         version=run.version,
         roles=tuple(_role(name, roles, run, str(Path(folder, CONFIG_FILE))) for name in _ORDER if name in roles),
+        colocate=job.colocate,
         environment=dict(job.environment),
         passed=job.pass_environment,
         secrets=job.secrets,
@@ -114,6 +115,8 @@ def describe(plan: Plan) -> str:
             indices = [process.index for process in role.on_node(node)]
             span = str(indices[0]) if len(indices) == 1 else f"{indices[0]}-{indices[-1]}"
             lines.append(f"{role.name:<8} {node:>4}  {span:>9}  {each}")
+    if plan.colocate:
+        lines.append(f"{' and '.join(plan.colocate)} share nodes and devices, and take turns")
     lines.append("")
     if plan.config:
         path = str(Path(plan.folder, CONFIG_FILE))

@@ -120,6 +120,9 @@ class JobConfig(Config):
     """Programs to run once per node before its roles, each a list of words: no shell reads them."""
     roles: dict[Literal["reward", "server", "trainer"], RoleConfig] = field(default_factory=dict)
     """Role to section; a trainer without one has one process."""
+    colocate: tuple[Literal["server", "trainer"], ...] = ()
+    """Roles that share their nodes and devices, [trainer, server] or none: devices count once, cores and memory add up.
+    Servers and learner then take turns (servers.sleep_level), which needs max_head_offpolicyness 0."""
     network: NetworkConfig = field(default_factory=NetworkConfig)
     """Addresses, ports and patience."""
     slurm: SlurmConfig = field(default_factory=SlurmConfig)

@@ -112,7 +112,7 @@ def deal(plan: Plan, devices: list[str]) -> dict[tuple[str, int], str]:
 
     Raises ConfigError when the machine has too few.
     """
-    needed = sum(role.gpus * len(role.processes) for role in plan.roles)
+    needed = sum(site.shape[0] * site.num_nodes for site in plan.sites)
     if needed > len(devices):
         raise ConfigError(
             f"the job needs {needed} devices, and this machine has {len(devices)}: {','.join(devices) or 'none'}",
@@ -120,11 +120,12 @@ def deal(plan: Plan, devices: list[str]) -> dict[tuple[str, int], str]:
             fix="lower gpus or count, or use a cluster (job.backend)",
         )
     left = iter(devices)
-    return {
-        (role.name, node): ",".join(next(left) for _ in range(role.gpus * role.per_node))
-        for role in plan.roles
-        for node in range(role.num_nodes)
-    }
+    dealt: dict[tuple[str, int], str] = {}
+    for site in plan.sites:
+        for node in range(site.num_nodes):
+            own = ",".join(next(left) for _ in range(site.shape[0]))
+            dealt |= {(role.name, node): own for role in site.roles}
+    return dealt
 
 
 class _LocalRunner:

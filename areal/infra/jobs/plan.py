@@ -64,14 +64,34 @@ class PlannedRole:
         """Nodes of this role alone."""
         return len(self.processes) // self.per_node
 
-    @property
-    def shape(self) -> tuple[int, int, int, str]:
-        """What one node of the role has to have: devices, cores, GiB, and which nodes may be chosen."""
-        return (self.gpus * self.per_node, self.cpus * self.per_node, self.memory_gb * self.per_node, self.nodes)
-
     def on_node(self, node: int) -> tuple[PlannedProcess, ...]:
         """Return the processes of one node, by slot."""
         return self.processes[node * self.per_node : (node + 1) * self.per_node]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Nodes, as many and as large as one role needs, or several that share them."""
+
+    roles: tuple[PlannedRole, ...]
+
+    @property
+    def name(self) -> str:
+        """For people and schedulers."""
+        return "+".join(role.name for role in self.roles)
+
+    @property
+    def num_nodes(self) -> int:
+        """The same for all of its roles."""
+        return self.roles[0].num_nodes
+
+    @property
+    def shape(self) -> tuple[int, int, int, str]:
+        """What one node has to have: devices, which its roles share, cores and GiB, and which nodes may be chosen."""
+        gpus, cpus, memory_gb = (
+            [getattr(role, what) * role.per_node for role in self.roles] for what in ("gpus", "cpus", "memory_gb")
+        )
+        return (max(gpus), sum(cpus), sum(memory_gb), self.roles[0].nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +112,8 @@ class Plan:
     """Of areal, the same on all nodes."""
     roles: tuple[PlannedRole, ...]
     """The trainer first: its first runner leads."""
+    colocate: tuple[str, ...] = ()
+    """Names of roles on the same nodes and devices."""
     environment: dict[str, str]
     passed: tuple[str, ...]
     """Names of variables in the private file, and of secrets there."""
@@ -114,9 +136,16 @@ class Plan:
     schema: int = SCHEMA
 
     @property
+    def sites(self) -> list[Site]:
+        """All nodes of the job, in the order of its roles: those of one role, or of the roles that share theirs."""
+        shared = tuple(role for role in self.roles if role.name in self.colocate)
+        groups = [shared if role in shared else (role,) for role in self.roles]
+        return [Site(roles=roles) for roles in dict.fromkeys(groups)]
+
+    @property
     def num_nodes(self) -> int:
-        """Nodes of all roles, counted as if no two roles shared one."""
-        return sum(role.num_nodes for role in self.roles)
+        """Nodes of the job, counted as if no two sites shared one."""
+        return sum(site.num_nodes for site in self.sites)
 
     @property
     def runners(self) -> list[tuple[str, int]]:
@@ -167,7 +196,8 @@ def read_plan(path: Path) -> Plan:
             for role in data["roles"]
         )
         setup = tuple(tuple(words) for words in data["setup"])
-        lists = {name: tuple(data[name]) for name in ("passed", "secrets", "mounts", "config_source") if name in data}
+        names = ("passed", "secrets", "mounts", "config_source", "colocate")
+        lists = {name: tuple(data[name]) for name in names if name in data}
         return Plan(**{**data, **lists, "roles": roles, "setup": setup})
     except OSError as error:
         raise ConfigError(

@@ -1,7 +1,8 @@
 """The backend Ray: placement and starting of runners, and nothing else. No tensor and no batch goes through Ray.
 
-One placement group per role, its bundles on different nodes; one actor per bundle, which starts the runner and holds
-its lifeline. The exit of a runner and the leases of the job decide whether it lives: Ray's tables are seconds late.
+One placement group per site (a role, or roles that share nodes), its bundles on different nodes; one actor per bundle,
+which starts its runners and holds their lifelines. The exit of a runner and the leases of the job decide whether it
+lives: Ray's tables are seconds late.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from areal.infra.checkpoint.run_control import StopRequest
     from areal.infra.jobs.driver import RunnerHandle
     from areal.infra.jobs.files import JobFolder
-    from areal.infra.jobs.plan import Plan, PlannedRole
+    from areal.infra.jobs.plan import Plan, Site
 
 _logger = getLogger(__name__)
 _STRATEGY: Final = "STRICT_SPREAD"
@@ -46,12 +47,14 @@ class RayBackend:
     def preview(self, plan: Plan) -> str:
         """See `JobBackend.preview`: the placement groups and the command of each bundle."""
         lines = []
-        for role in plan.roles:
-            bundle = json.dumps(bundle_of(plan, role))
-            lines.append(f"# {role.name}: placement group {_STRATEGY} of {role.num_nodes} x {bundle}")
+        for site in plan.sites:
+            bundle = json.dumps(bundle_of(plan, site))
+            lines.append(f"# {site.name}: placement group {_STRATEGY} of {site.num_nodes} x {bundle}")
             lines += [
-                shlex.join(runner_command(plan, role.name, node=node, life=0)) for node in range(role.num_nodes)
-            ]  # fmt: skip
+                shlex.join(runner_command(plan, role.name, node=node, life=0))
+                for role in site.roles
+                for node in range(role.num_nodes)
+            ]
         return "\n".join(lines)
 
     def check(self, plan: Plan) -> None:
@@ -94,9 +97,9 @@ class RayBackend:
         LocalBackend().cancel(plan, folder)
 
 
-def bundle_of(plan: Plan, role: PlannedRole) -> dict[str, float]:
-    """Return what one node of a role needs, in Ray's words."""
-    gpus, cpus, memory_gb, _ = role.shape
+def bundle_of(plan: Plan, site: Site) -> dict[str, float]:
+    """Return what one node of a site needs, in Ray's words."""
+    gpus, cpus, memory_gb, _ = site.shape
     bundle: dict[str, float] = {"CPU": cpus}
     if gpus:
         bundle[str(plan.ray["gpu_resource"])] = gpus
@@ -136,16 +139,16 @@ def _refuse_what_never_fits(plan: Plan) -> None:
     import ray
 
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    for role in plan.roles:
-        bundle = bundle_of(plan, role)
+    for site in plan.sites:
+        bundle = bundle_of(plan, site)
         fitting = sum(all(node["Resources"].get(name, 0) >= need for name, need in bundle.items()) for node in nodes)
-        if fitting < role.num_nodes:
+        if fitting < site.num_nodes:
             rows = [f"  {node['NodeManagerAddress']:<16} {_resources(node['Resources'])}" for node in nodes]
             raise UsageError(
-                f"role {role.name} needs {role.num_nodes} nodes with {_resources(bundle)} each; {fitting} of "
+                f"role {site.name} needs {site.num_nodes} nodes with {_resources(bundle)} each; {fitting} of "
                 f"{len(nodes)} could ever have that:\n" + "\n".join(rows),
-                where=f"job.roles.{role.name}",
-                fix=f"change count, per_node or the needs of job.roles.{role.name}, or add nodes",
+                where=f"job.roles.{site.roles[0].name}",
+                fix=f"change count, per_node or the needs of job.roles.{site.roles[0].name}, or add nodes",
             )
 
 
@@ -164,52 +167,58 @@ def _placement(plan: Plan, folder: JobFolder, life: int, stop: StopRequest) -> I
     from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    groups: dict[str, Any] = {}
+    groups: dict[Site, Any] = {}
     runners: list[_RayRunner] = []
+    actors: list[Any] = []
     try:
-        for role in plan.roles:
-            groups[role.name] = placement_group([bundle_of(plan, role)] * role.num_nodes, strategy=_STRATEGY)
+        for site in plan.sites:
+            groups[site] = placement_group([bundle_of(plan, site)] * site.num_nodes, strategy=_STRATEGY)
         if not _wait_until_placed(plan, folder, groups, stop):
             yield []
             return
         actor = ray.remote(_actor_class())
         logs = folder.life(life) / "runners"
         logs.mkdir(parents=True, exist_ok=True)
-        for role in plan.roles:
-            bundle = bundle_of(plan, role)
+        for site, group in groups.items():
+            bundle = bundle_of(plan, site)
             others = {name: need for name, need in bundle.items() if name not in {"CPU", "GPU", "memory"}}
-            for node in range(role.num_nodes):
-                strategy = PlacementGroupSchedulingStrategy(groups[role.name], placement_group_bundle_index=node)
+            for node in range(site.num_nodes):
+                strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=node)
                 held = actor.options(
                     num_cpus=bundle["CPU"], num_gpus=bundle.get("GPU", 0), memory=bundle.get("memory"),
                     resources=others, scheduling_strategy=strategy, max_restarts=0,
                 ).remote()  # fmt: skip
-                name = f"{role.name}-{node}"
-                command = runner_command(plan, role.name, node=node, life=life)
-                runners.append(_RayRunner(name, held, held.start.remote(command, str(logs / f"{name}.log"))))
+                actors.append(held)
+                for role in site.roles:
+                    name = f"{role.name}-{node}"
+                    command = runner_command(plan, role.name, node=node, life=life)
+                    started = held.start.remote(name, command, str(logs / f"{name}.log"))
+                    runners.append(_RayRunner(name, held, started))
         for runner in runners:
             runner.begin()
         yield runners
     finally:
         for runner in runners:
             runner.end()
+        for held in actors:
+            ray.kill(held)
         for group in groups.values():
             remove_placement_group(group)
 
 
-def _wait_until_placed(plan: Plan, folder: JobFolder, groups: dict[str, Any], stop: StopRequest) -> bool:
+def _wait_until_placed(plan: Plan, folder: JobFolder, groups: dict[Site, Any], stop: StopRequest) -> bool:
     """Wait for all groups; return False when asked to stop. Raises EngineError after ray.place_seconds."""
     import ray
 
     begun = reminded = time.monotonic()
-    missing = {group.ready(): name for name, group in groups.items()}
+    missing = {group.ready(): site for site, group in groups.items()}
     while missing:
         done, _ = ray.wait(list(missing), timeout=_POLL_SECONDS)
         for one in done:
             missing.pop(one)
         if stop.requested or folder.cancelled:
             return False
-        wanted = "; ".join(f"{name}: {_resources(bundle_of(plan, plan.role(name)))}" for name in missing.values())
+        wanted = "; ".join(f"{site.name}: {_resources(bundle_of(plan, site))}" for site in missing.values())
         text = f"waiting for {wanted} per node; free in the whole cluster: {_resources(ray.available_resources())}"
         if missing and time.monotonic() - begun > plan.ray["place_seconds"]:
             raise EngineError(
@@ -224,7 +233,7 @@ def _wait_until_placed(plan: Plan, folder: JobFolder, groups: dict[str, Any], st
 
 
 class _RayRunner:
-    """`RunnerHandle` of an actor that holds a runner."""
+    """`RunnerHandle` of a runner that an actor holds."""
 
     def __init__(self, name: str, actor: Any, started: Any) -> None:
         self.name = name
@@ -249,7 +258,7 @@ class _RayRunner:
             return self._code
         self._asked = now
         try:
-            self._code = ray.get(self._actor.poll.remote(), timeout=_ANSWER_SECONDS)
+            self._code = ray.get(self._actor.poll.remote(self.name), timeout=_ANSWER_SECONDS)
             self._answered = now
         except ray.exceptions.GetTimeoutError:
             if now - self._answered > _CALL_SECONDS:
@@ -259,52 +268,52 @@ class _RayRunner:
         return self._code
 
     def send(self, number: int) -> None:
-        self._actor.send.remote(number)
+        self._actor.send.remote(self.name, number)
 
     def end(self) -> None:
-        """Close the lifeline, wait, and end the actor."""
+        """Close the lifeline, and wait."""
         import ray
 
         try:
-            ray.get(self._actor.end.remote(_END_SECONDS), timeout=_END_SECONDS + _ANSWER_SECONDS)
+            ray.get(self._actor.end.remote(self.name, _END_SECONDS), timeout=_END_SECONDS + _ANSWER_SECONDS)
         except ray.exceptions.RayError:
             _logger.debug("%s is gone already", self.name)
-        ray.kill(self._actor)
 
 
 def _actor_class() -> type:
     """Return the class of actors. Defined here so that it is sent as it is: it needs nothing but Python on a node."""
 
     class HeldRunner:
-        """Starts a runner and holds its lifeline: its standard input, which ends with this process."""
+        """Starts the runners of a node and holds their lifelines: standard inputs, which end with this process."""
 
         def __init__(self) -> None:
-            self.process: Any = None
+            self.processes: dict[str, Any] = {}
 
-        def start(self, command: list[str], log: str) -> None:
+        def start(self, name: str, command: list[str], log: str) -> None:
             import subprocess
 
             with open(log, "ab") as file:
-                self.process = subprocess.Popen(
+                self.processes[name] = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=file, stderr=file, start_new_session=True
                 )  # fmt: skip
 
-        def poll(self) -> int | None:
-            code: int | None = self.process.poll()
+        def poll(self, name: str) -> int | None:
+            code: int | None = self.processes[name].poll()
             return code
 
-        def send(self, number: int) -> None:
-            if self.process.poll() is None:
-                self.process.send_signal(number)
+        def send(self, name: str, number: int) -> None:
+            if self.processes[name].poll() is None:
+                self.processes[name].send_signal(number)
 
-        def end(self, seconds: float) -> None:
+        def end(self, name: str, seconds: float) -> None:
             import subprocess
 
-            self.process.stdin.close()
+            process = self.processes[name]
+            process.stdin.close()
             try:
-                self.process.wait(seconds)
+                process.wait(seconds)
             except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+                process.kill()
+                process.wait()
 
     return HeldRunner

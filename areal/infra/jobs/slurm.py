@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from areal.infra.checkpoint.run_control import StopRequest
-    from areal.infra.jobs.plan import Plan, PlannedRole
+    from areal.infra.jobs.plan import Plan, PlannedRole, Site
 
 _logger = getLogger(__name__)
 _PROGRAMS: Final = ("sbatch", "scancel", "scontrol", "squeue", "srun")
@@ -73,11 +73,11 @@ done
 class _Component:
     """Nodes of one shape."""
 
-    roles: Sequence[PlannedRole]
+    sites: Sequence[Site]
 
     @property
     def num_nodes(self) -> int:
-        return sum(role.num_nodes for role in self.roles)
+        return sum(site.num_nodes for site in self.sites)
 
 
 class SlurmBackend:
@@ -185,9 +185,10 @@ def script(plan: Plan) -> str:
     ]
     steps = [
         _step(plan, role, group=number if len(components) > 1 else None, first_node=sum(
-            other.num_nodes for other in component.roles[:place]) if len(component.roles) > 1 else None)
+            other.num_nodes for other in component.sites[:place]) if len(component.sites) > 1 else None)
         for number, component in enumerate(components)
-        for place, role in enumerate(component.roles)
+        for place, site in enumerate(component.sites)
+        for role in site.roles
     ]  # fmt: skip
     return _SCRIPT.format(
         options="\n#SBATCH hetjob\n".join(blocks),
@@ -199,14 +200,14 @@ def script(plan: Plan) -> str:
 
 
 def _components(plan: Plan) -> list[_Component]:
-    """One component when all nodes have one shape, else one per role."""
-    if len({role.shape for role in plan.roles}) == 1:
-        return [_Component(roles=plan.roles)]
-    return [_Component(roles=(role,)) for role in plan.roles]
+    """One component when all nodes have one shape, else one per site."""
+    if len({site.shape for site in plan.sites}) == 1:
+        return [_Component(sites=plan.sites)]
+    return [_Component(sites=(site,)) for site in plan.sites]
 
 
 def _needs(plan: Plan, component: _Component) -> list[str]:
-    gpus, cpus, memory_gb, nodes = component.roles[0].shape
+    gpus, cpus, memory_gb, nodes = component.sites[0].shape
     slurm = plan.slurm
     return [
         *(f"--{name}={slurm[name]}" for name in ("partition", "account", "qos", "time") if slurm[name]),
@@ -231,6 +232,8 @@ def _step(plan: Plan, role: PlannedRole, *, group: int | None, first_node: int |
         f"--ntasks={role.num_nodes}",
         "--ntasks-per-node=1",
         f"--cpus-per-task={role.cpus * role.per_node}",
+        # Else the second step on a node waits until the first gives its devices back.
+        *(["--overlap"] if role.name in plan.colocate else []),
         "--kill-on-bad-exit=0",
         "--input=none",
         f"--output={Path(plan.folder, 'logs', 'runners', f'{role.name}-%t.log')}",

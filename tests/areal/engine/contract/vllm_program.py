@@ -28,7 +28,8 @@ def main(arguments):
     assert arguments[:2] == ["-m", "vllm.entrypoints.openai.api_server"], arguments
     options = dict(itertools.pairwise(arguments))
     double = Path(__file__).with_name("double.py")
-    os.execv(sys.executable, [sys.executable, str(double), "vllm", options["--model"], options["--port"]])
+    host = options.get("--host", "127.0.0.1")
+    os.execv(sys.executable, [sys.executable, str(double), "vllm", options["--model"], options["--port"], "", host])
 
 
 if __name__ == "__main__":

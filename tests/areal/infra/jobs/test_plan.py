@@ -23,6 +23,7 @@ from areal.infra.jobs.checks import RunFacts, find_problems
 from areal.infra.jobs.compile import compile_plan, describe
 from areal.infra.jobs.config import JobConfig, NetworkConfig, RayConfig, RoleConfig, SlurmConfig
 from areal.infra.jobs.files import JobFolder, Redactor
+from areal.infra.jobs.local import deal
 from areal.infra.jobs.plan import read_plan
 from areal.infra.jobs.slurm import script
 
@@ -33,6 +34,7 @@ FACTS = RunFacts(
     content="kind: rl\nexperiment_name: it's $(me)\n",
     world_size=16,
     uses_servers=True,
+    takes_turns=True,
     python="/shared/env/bin/python",
     working_folder="/shared",
     version="1.0",
@@ -52,6 +54,11 @@ JOB = JobConfig(
 )
 ENVIRONMENT = {"WANDB_API_KEY": "top-secret-value", "HF_HOME": "/models"}
 EQUAL = replace(JOB, roles={name: RoleConfig(count=2, cpus=8, command=("true",)) for name in ("trainer", "server")})
+SHARED = replace(
+    JOB,
+    colocate=("trainer", "server"),
+    roles=JOB.roles | {"server": RoleConfig(count=4, per_node=2, gpus=4, cpus=16, memory_gb=200, min_ready=2)},
+)
 CONTAINER = replace(JOB, image="registry.example/areal:1.0", mounts=("/data:/data:ro",))
 
 
@@ -64,7 +71,10 @@ CASES = {
     "local": (JOB, "local", {}),
     "ray": (JOB, "ray", {}),
     "slurm": (JOB, "slurm", {}),
+    "local-shared-devices": (SHARED, "local", {}),
+    "ray-shared-devices": (SHARED, "ray", {}),
     "slurm-equal-nodes": (EQUAL, "slurm", {}),
+    "slurm-shared-devices": (SHARED, "slurm", {}),
     "slurm-pyxis": (CONTAINER, "slurm", {"runtime": "pyxis"}),
     "slurm-apptainer": (CONTAINER, "slurm", {"runtime": "apptainer"}),
     "local-docker": (CONTAINER, "local", {"runtime": "docker"}),
@@ -206,6 +216,50 @@ def test_all_contradictions_are_found_at_once():
         compile_plan(job, replace(FACTS, uses_servers=False), environment)
     assert {problem["key"] for problem in caught.value.problems} == found
     assert all(problem["fix"] for problem in caught.value.problems)
+
+
+def sharing_problems(facts=FACTS, **changes):
+    job = replace(SHARED, roles=SHARED.roles | {"server": replace(SHARED.roles["server"], **changes)})
+    return [problem.message for problem in find_problems(job, facts, ENVIRONMENT) if "colocate" in problem.key]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, []),
+        ({"per_node": 4}, ["nodes (count / per_node)", "devices of a node (gpus * per_node)"]),
+        ({"gpus": 2}, ["devices of a node (gpus * per_node)"]),
+    ],
+)
+def test_roles_that_share_devices_have_the_same_nodes_and_devices(changes, expected):
+    found = sharing_problems(**changes)
+    assert [message.partition("same ")[2].partition(" for")[0] for message in found] == expected
+
+
+def test_roles_that_share_devices_take_turns():
+    (message,) = sharing_problems(replace(FACTS, takes_turns=False))
+    assert "sleep_level is 0" in message
+    job = replace(SHARED, colocate=("server",))
+    assert [problem.key for problem in find_problems(job, FACTS, ENVIRONMENT)] == ["job.colocate"]
+    job = replace(SHARED, roles={"trainer": SHARED.roles["trainer"]})
+    (problem,) = find_problems(job, FACTS, ENVIRONMENT)
+    assert "job.roles.server" in problem.message
+
+
+@pytest.mark.parametrize(("backend", "keys"), [("local", []), ("slurm", ["job.roles.server"])])
+def test_servers_on_other_machines_get_no_weights_through_memory(backend, keys):
+    job = replace(JOB, backend=backend)
+    found = find_problems(job, replace(FACTS, shares_memory=True), ENVIRONMENT)
+    assert [problem.key for problem in found] == keys
+
+
+def test_devices_of_roles_that_share_them_count_once():
+    plan = compiled(SHARED, "local")
+    dealt = deal(plan, [str(number) for number in range(16)])
+    assert dealt["trainer", 0] == dealt["server", 0] == "0,1,2,3,4,5,6,7"
+    assert dealt["trainer", 1] == dealt["server", 1] == "8,9,10,11,12,13,14,15"
+    with pytest.raises(ConfigError, match="needs 16 devices"):
+        deal(plan, ["0"] * 15)
 
 
 TEXT = st.text(st.sampled_from("aZ0._-/@:=,;'\"`$(){}[]<>|&*?!#~\\ \n\r\t%é\u2028\0"), max_size=12)

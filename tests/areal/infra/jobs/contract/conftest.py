@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import ray_cluster
 import slurm_cluster
 import yaml
-from processes import command_lines, variables
+from processes import command_lines, eventually, variables
 
 from areal.infra.jobs.files import ENDED, JobFolder
 from areal.infra.jobs.plan import read_plan
@@ -42,16 +41,6 @@ def save_and_end(*_):
     sys.exit(143)
 note("began", environment=dict(os.environ), arguments=sys.argv[2:])
 """
-
-
-def eventually(condition, seconds=30.0):
-    """Wait until it holds; return its value."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            return value
-        time.sleep(0.05)
-    return value
 
 
 class Launched:
@@ -158,6 +147,10 @@ class Local:
         """Ask the job to make room, as the scheduler does."""
         pytest.skip("nothing preempts a local job")
 
+    def make_room(self, job):
+        """Take all that the job has, as gently as this backend can; the job gets something else and goes on."""
+        self.lose_node(job, "trainer", 0)
+
     def close(self):
         """End the cluster."""
 
@@ -187,6 +180,9 @@ class Slurm(Local):
 
     def preempt(self, job):
         self.cluster.ask("scancel", "--batch", "--signal=USR1", job.folder.state()["identity"])
+
+    def make_room(self, job):
+        self.preempt(job)
 
     def close(self):
         self.cluster.close()

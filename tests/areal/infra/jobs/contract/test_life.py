@@ -10,17 +10,9 @@ import time
 
 import pytest
 import yaml
+from processes import eventually
 
 from areal.trainer.configuration.source import load_config
-
-
-def eventually(condition, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            return value
-        time.sleep(0.05)
-    return value
 
 
 @pytest.mark.exhaustive
