@@ -92,20 +92,25 @@ def conversation_dataset(
     *,
     turns: Turns = "all",
     tools: Sequence[Any] | None = None,
+    images: Sequence[list[str]] | None = None,
 ) -> Dataset:
     """Return `input_ids` and `loss_mask` of chats that end with an assistant turn; every assistant turn is learned.
 
-    turns: "all", "each" or "last" (`areal.dataset.conversations`). tools: for each chat, JSON schemas for its template.
-    Rows with more than `max_length` tokens are dropped. Raises as `rl_dataset`, also with row numbers for chats of
-    which it is not exact which tokens are the assistant's.
+    turns: "all", "each" or "last" (`areal.dataset.conversations`). tools: for each chat, JSON schemas for its template;
+    images: for each chat, base64 of the files of its marks. Rows with more than `max_length` tokens, those of images
+    not counted, are dropped. Raises as `rl_dataset`, also with row numbers for chats of which it is not exact which
+    tokens are the assistant's.
     """
     if turns not in TURNS:
         raise ConfigError(f"turns is {turns!r}, expected one of {', '.join(TURNS)}")
     _require_template(raw, chats, tokenizer)
     complain(raw.source, ((raw.where(i), conversation_problem(chat)) for i, chat in enumerate(chats)))
     given: Sequence[Any] = [None] * len(chats) if tools is None else tools
-    pairs = list(zip(chats, given, strict=True))
-    encoded = _encode_each(raw, pairs, lambda pair: conversation_rows(pair[0], tokenizer, turns=turns, tools=pair[1]))
+    pictures: Sequence[Any] = [()] * len(chats) if images is None else images
+    items = list(zip(chats, given, pictures, strict=True))
+    encoded = _encode_each(
+        raw, items, lambda item: conversation_rows(item[0], tokenizer, turns=turns, tools=item[1], images=item[2])
+    )
     rows = [row for made in encoded for row in made]
     numbers = [number for number, made in zip(raw.numbers, encoded, strict=True) for _ in made]
     lengths = (len(row["input_ids"]) for row in rows)

@@ -13,6 +13,9 @@ Which tokens are the assistant's is known in three cases, and refused in all oth
   differently once others follow (some drop their reasoning) fail this; turns="each" is exact for them as well, since
   every answer is then learned where it is the last, as it was sampled.
 
+Turns that are not the assistant's may have images, one for each "<image>" of their texts. Marks of a template know
+nothing of images, so that such conversations are rendered by prefixes.
+
 An answer ends with the control token that ends its turn; line breaks that a template writes after it are not sampled,
 so they are not learned.
 """
@@ -25,7 +28,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from areal.api import ConfigError, DataError
-from areal.dataset.encoding import control_token_problem, encode_answer, encode_prompt, has_chat_template, render_chat
+from areal.dataset.encoding import (
+    control_token_problem,
+    encode_answer,
+    encode_prompt,
+    encode_text,
+    has_chat_template,
+    render_chat,
+)
+from areal.dataset.images import IMAGE_MARK, sft_image_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,6 +49,8 @@ that learns the last."""
 
 _MARKERS: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _SHOWN_TOKENS: Final = 8
+_IMAGE: Final = -1
+"""Stands among token ids for an image until the row is complete."""
 
 
 def conversation_problem(messages: Any) -> str:
@@ -75,13 +88,15 @@ def conversation_rows(
     *,
     turns: Turns = "all",
     tools: Sequence[Any] | None = None,
-) -> list[dict[str, list[int]]]:
+    images: Sequence[str] = (),
+) -> list[dict[str, list[Any]]]:
     """Return rows with `input_ids` and `loss_mask`, of messages without `conversation_problem`.
 
-    turns: which assistant turns are learned (`TURNS`). tools: JSON schemas for the chat template.
+    turns: which assistant turns are learned (`TURNS`). tools: JSON schemas for the chat template. images: base64 of
+    files, in the order of their marks; rows then have `images` and `image_places` too, as `sft_image_row` gives them.
 
-    Raises DataError for control tokens in a text, and when it is not exact which tokens are the assistant's;
-    ConfigError for a tokenizer without chat template.
+    Raises DataError for control tokens in a text, for another number of images than of marks, and when it is not exact
+    which tokens are the assistant's; ConfigError for a tokenizer without chat template.
     """
     if not has_chat_template(tokenizer):
         raise ConfigError(
@@ -89,32 +104,52 @@ def conversation_rows(
         )
     for index, message in enumerate(messages):
         calls = json.dumps(message.get("tool_calls") or "", ensure_ascii=False, default=str)
-        if problem := control_token_problem((message.get("content") or "") + calls, tokenizer):
+        content = message.get("content") or ""
+        if images and message["role"] == "assistant" and IMAGE_MARK in content:
+            raise DataError(
+                f"turn {index} is the assistant's and has a mark {IMAGE_MARK}; no model answers with images"
+            )
+        text = content.replace(IMAGE_MARK, " ") if images else content
+        if problem := control_token_problem(text + calls, tokenizer):
             raise DataError(f"turn {index} {problem}")
+    if images and (found := _num_marks(messages)) != len(images):
+        raise DataError(f"the conversation has {found} {IMAGE_MARK} marks for {len(images)} images, expected one each")
     # A greeting answers nothing: it is only read.
     ends = [index + 1 for index, message in enumerate(messages) if index and message["role"] == "assistant"]
     if turns != "all":
         ends = ends if turns == "each" else ends[-1:]
-        return [_last_turn(messages[:end], tokenizer, tools) for end in ends]
+        return [_last_turn(messages[:end], tokenizer, tools, images) for end in ends]
     if len(ends) == 1:
-        return [_last_turn(messages, tokenizer, tools)]
-    return [_all_turns(messages, tokenizer, tools)]
+        return [_last_turn(messages, tokenizer, tools, images)]
+    return [_all_turns(messages, tokenizer, tools, images)]
 
 
-def _last_turn(messages: Sequence[Mapping[str, Any]], tokenizer: Any, tools: Sequence[Any] | None) -> dict[str, Any]:
+def _num_marks(messages: Sequence[Mapping[str, Any]]) -> int:
+    return sum((message.get("content") or "").count(IMAGE_MARK) for message in messages)
+
+
+def _last_turn(
+    messages: Sequence[Mapping[str, Any]], tokenizer: Any, tools: Sequence[Any] | None, images: Sequence[str]
+) -> dict[str, Any]:
     """Return the row that learns the last turn only, the others standing before it as they would in a prompt."""
     if tools or any(message.get("tool_calls") or message.get("reasoning_content") for message in messages):
-        return _row(*_from_prefixes(messages, tokenizer, tools, learned=[len(messages) - 1]), tokenizer)
-    prompt = encode_prompt([{**turn, "content": turn.get("content") or ""} for turn in messages[:-1]], tokenizer)
+        learned = [len(messages) - 1]
+        return _row(*_from_prefixes(messages, tokenizer, tools, learned=learned, images=images), tokenizer, images)
+    turns = [{**turn, "content": turn.get("content") or ""} for turn in messages[:-1]]
+    if images:
+        return sft_image_row(turns, images[: _num_marks(turns)], messages[-1]["content"], tokenizer)
+    prompt = encode_prompt(turns, tokenizer)
     answer = encode_answer(messages[-1]["content"], tokenizer)
     return {"input_ids": prompt + answer, "loss_mask": [0] * len(prompt) + [1] * len(answer)}
 
 
-def _all_turns(messages: Sequence[Mapping[str, Any]], tokenizer: Any, tools: Sequence[Any] | None) -> dict[str, Any]:
-    if _MARKERS.search(_template(tokenizer, tools)):
+def _all_turns(
+    messages: Sequence[Mapping[str, Any]], tokenizer: Any, tools: Sequence[Any] | None, images: Sequence[str]
+) -> dict[str, Any]:
+    if not images and _MARKERS.search(_template(tokenizer, tools)):
         return _row(*_from_markers(messages, tokenizer, tools), tokenizer)
     learned = [index for index, message in enumerate(messages) if index and message["role"] == "assistant"]
-    return _row(*_from_prefixes(messages, tokenizer, tools, learned=learned), tokenizer)
+    return _row(*_from_prefixes(messages, tokenizer, tools, learned=learned, images=images), tokenizer, images)
 
 
 def _from_markers(
@@ -137,15 +172,32 @@ def _from_markers(
 
 
 def _from_prefixes(
-    messages: Sequence[Mapping[str, Any]], tokenizer: Any, tools: Sequence[Any] | None, *, learned: Sequence[int]
+    messages: Sequence[Mapping[str, Any]],
+    tokenizer: Any,
+    tools: Sequence[Any] | None,
+    *,
+    learned: Sequence[int],
+    images: Sequence[str],
 ) -> tuple[list[int], list[int]]:
     """Find the turns `learned` in the rendering of all messages by rendering what comes before each, and up to its
     end."""
-    whole = _render(messages, tokenizer, tools, prompt=False)
+
+    def render(num_turns: int, *, prompt: bool) -> list[int]:
+        chosen = messages[:num_turns]
+        options: dict[str, Any] = {"tools": tools, "add_generation_prompt": prompt}
+        if not images:
+            return list(render_chat(chosen, tokenizer, **options, return_dict=False))
+        pieces = render_chat(chosen, tokenizer, **options, tokenize=False).split(IMAGE_MARK)
+        ids: list[int] = []
+        for number, piece in enumerate(pieces):
+            ids += [_IMAGE] * (number > 0) + (encode_text(piece, tokenizer) if piece else [])
+        return ids
+
+    whole = render(len(messages), prompt=False)
     mask = [0] * len(whole)
     for index in learned:
-        begin = _prefix(whole, _render(messages[:index], tokenizer, tools, prompt=True), index, "before", tokenizer)
-        end = _prefix(whole, _render(messages[: index + 1], tokenizer, tools, prompt=False), index, "up to", tokenizer)
+        begin = _prefix(whole, render(index, prompt=True), index, "before", tokenizer)
+        end = _prefix(whole, render(index + 1, prompt=False), index, "up to", tokenizer)
         if end <= begin:
             raise DataError(f"the chat template renders nothing of assistant turn {index}", fix=_FIX)
         end = begin + _without_tail(whole[begin:end], tokenizer)
@@ -164,18 +216,13 @@ def _prefix(whole: list[int], part: list[int], turn: int, what: str, tokenizer: 
     if whole[: len(part)] == part:
         return len(part)
     same = next((i for i, (a, b) in enumerate(zip(whole, part, strict=False)) if a != b), min(len(whole), len(part)))
-    alone, within = (tokenizer.decode(ids[same : same + _SHOWN_TOKENS]) for ids in (part, whole))
+    shown = [[token for token in ids[same : same + _SHOWN_TOKENS] if token != _IMAGE] for ids in (part, whole)]
+    alone, within = map(tokenizer.decode, shown)
     raise DataError(
         f"the chat template writes the turns {what} assistant turn {turn} differently in the whole conversation (from "
         f"token {same}: {within!r} instead of {alone!r}), so it is not exact which tokens are the assistant's",
         fix=_FIX,
     )
-
-
-def _render(
-    messages: Sequence[Mapping[str, Any]], tokenizer: Any, tools: Sequence[Any] | None, *, prompt: bool
-) -> list[int]:
-    return list(render_chat(messages, tokenizer, tools=tools, add_generation_prompt=prompt, return_dict=False))
 
 
 def _without_tail(ids: list[int], tokenizer: Any) -> int:
@@ -187,14 +234,23 @@ def _without_tail(ids: list[int], tokenizer: Any) -> int:
     return last + 1
 
 
-def _row(ids: list[int], mask: list[int], tokenizer: Any) -> dict[str, list[int]]:
+def _row(ids: list[int], mask: list[int], tokenizer: Any, images: Sequence[str] = ()) -> dict[str, list[Any]]:
     """Return the row up to the last learned token, which ends the last answer."""
     length = len(mask) - mask[::-1].index(1)
     ids, mask = ids[:length], mask[:length]
     if ids[-1] not in {*tokenizer.all_special_ids, tokenizer.eos_token_id} and tokenizer.eos_token_id is not None:
         # A template without a mark of the end: the model would never learn to stop.
         ids, mask = [*ids, tokenizer.eos_token_id], [*mask, 1]
-    return {"input_ids": ids, "loss_mask": mask}
+    if not images:
+        return {"input_ids": ids, "loss_mask": mask}
+    columns = [column for column, token in enumerate(ids) if token == _IMAGE]
+    return {
+        "input_ids": [token for token in ids if token != _IMAGE],
+        "loss_mask": [learned for token, learned in zip(ids, mask, strict=True) if token != _IMAGE],
+        "images": list(images[: len(columns)]),
+        # Of the tokens before an image, as many are images as there were before it.
+        "image_places": [column - number for number, column in enumerate(columns)],
+    }
 
 
 def _template(tokenizer: Any, tools: Sequence[Any] | None) -> str:

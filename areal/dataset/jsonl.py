@@ -11,8 +11,8 @@ it:
 
     {"prompt": "What is 6 times 7?", "chosen": "42", "rejected": "36", "margin": 1.5}
 
-Rows for SFT with a prompt may have `images` (paths in the folder of the data, or base64), one for each "<image>" in the
-text.
+Rows for SFT may have `images` (paths in the folder of the data, or base64), one for each "<image>" of the prompt, or of
+the turns of a chat that are not the assistant's.
 
 path is required: a file, or a folder with `<split>.jsonl`.
 """
@@ -98,12 +98,12 @@ def get_jsonl_sft_dataset(  # noqa: PLR0913 - all but the first four are options
     """
     raw = _read(path, split, id_column)
     if _has_chats(raw, messages_column):
-        _refuse_images(raw, "chats", "give prompt and answer in place of messages")
         without = [i for i, row in enumerate(raw.rows) if messages_column not in row]
         complain(raw.source, ((raw.where(i), missing_column(messages_column, raw.rows[i])) for i in without))
         chats = [row[messages_column] for row in raw.rows]
         tools = [row.get("tools") for row in raw.rows]
-        return conversation_dataset(raw, chats, tokenizer, max_length, turns=turns, tools=tools)
+        images = require_images(raw, "images", optional=True) if any(row.get("images") for row in raw.rows) else None
+        return conversation_dataset(raw, chats, tokenizer, max_length, turns=turns, tools=tools, images=images)
     require_texts(raw, prompt_column, answer_column)
     prompts = _prompts(raw, prompt_column, messages_column, tokenizer, system=system, instruction=instruction)
     pairs = [(messages, row[answer_column]) for row, messages in zip(raw.rows, prompts, strict=True)]
@@ -131,7 +131,9 @@ def get_jsonl_preference_dataset(
     names a column: by how much the chosen answer is better, a number >= 0. Other options as for RL.
     """
     raw = _read(path, split, "")
-    _refuse_images(raw, "preference pairs", "remove the column")
+    # They would silently be left out.
+    problems = ("preference pairs with images are not supported" if row.get("images") else "" for row in raw.rows)
+    complain(raw.source, ((raw.where(i), problem) for i, problem in enumerate(problems)), fix="remove the column")
     require_texts(raw, chosen_column, rejected_column)
     prompts = _prompts(raw, prompt_column, messages_column, tokenizer, system=system)
     triples = [
@@ -161,12 +163,6 @@ def _prompts(
     require_texts(raw, prompt_column)
     texts = [f"{row[prompt_column]}\n{instruction}" if instruction else row[prompt_column] for row in raw.rows]
     return [as_messages(text, tokenizer, system=system) for text in texts]
-
-
-def _refuse_images(raw: RawRows, what: str, fix: str) -> None:
-    """Raise DataError for images that would silently be left out."""
-    problems = (f"{what} with images are not supported" if row.get("images") else "" for row in raw.rows)
-    complain(raw.source, ((raw.where(i), problem) for i, problem in enumerate(problems)), fix=fix)
 
 
 def _has_chats(raw: RawRows, column: str) -> bool:

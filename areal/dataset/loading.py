@@ -75,9 +75,9 @@ def load_dataset(
     """Load and check one split, and deal with rows that are too long as `config.overlong` says.
 
     kind: what the rows are for; a registry name may leave its suffix out ("gsm8k" is "gsm8k_rl" for kind="rl").
-    limit: of a row's tokens, beside `config.max_length`. place_images: puts the tokens of images into the SFT rows of
-    a dataset with this name (`areal.trainer.image_rows`); None for a model of text. The result's places and lengths
-    are remembered (`areal.dataset.origins`).
+    limit: of a row's tokens, beside `config.max_length`. place_images: puts the tokens of images into the SFT rows of a
+    dataset with this name, or measures its prompts with them (`areal.trainer.image_rows`); None for a model of text.
+    The result's places and lengths are remembered (`areal.dataset.origins`).
 
     Raises ConfigError for a missing name, an option the loader does not take, a loader of another kind, or SFT rows
     with images for a model of text;
@@ -92,7 +92,7 @@ def load_dataset(
             fix="return datasets.Dataset.from_list(list(rows))",
         )
     validate_dataset(dataset, kind, name)
-    if kind == "sft" and place_images is not None:
+    if place_images is not None:
         dataset = place_images(dataset, f"dataset {name}")
     elif kind == "sft" and "image_places" in dataset.column_names and any(dataset["image_places"]):
         raise ConfigError(

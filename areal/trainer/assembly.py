@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from datasets import Dataset
     from torch import Tensor, nn
 
     from areal.api import DatasetKind, PaddedBatch
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from areal.engine.train.loading import ShardSource
     from areal.engine.train.ranks import Ranks
     from areal.trainer.config import ModelConfig, RunConfig
-    from areal.trainer.image_rows import ImageRows
     from areal.trainer.rank_group import Distributed
 
 
@@ -98,12 +98,11 @@ def load_rows(
     kind: DatasetKind,
     seed: int,
     limit: LengthLimit | None = None,
-    images: ImageRows | None = None,
+    place_images: Callable[[Dataset, str], Dataset] | None = None,
 ) -> ShuffledRows:
     """Return checked rows of one dataset in the run's order; errors name rows and the fix. limit: of their lengths
-    (`areal.trainer.configuration.validation.length_limit`). images: of SFT rows; None for a model of text."""
-    place = None if images is None else images.place
-    dataset = load_dataset(config, tokenizer, kind=kind, limit=limit, place_images=place)
+    (`areal.trainer.configuration.validation.length_limit`). place_images: see `load_dataset`."""
+    dataset = load_dataset(config, tokenizer, kind=kind, limit=limit, place_images=place_images)
     return ShuffledRows(dataset, seed=seed, shuffle=config.shuffle)
 
 

@@ -1,8 +1,9 @@
-"""Supervised rows with images: their placeholders before a run starts, their pixels when a batch is made of them.
+"""Rows with images: their placeholders before a run starts, their pixels when a batch is made of them.
 
     images = image_rows_of(config.model, content, config.images)   # None for a model that reads text only
     dataset = images.place(dataset, "dataset geometry3k_sft")      # `image_places` become tokens
     refs = images.refs([dataset[0], dataset[1]], ["row 0", "row 1"])
+    measure = prompt_images_of(config.workflow_options, tokenizer)   # lengths of prompts of RL
 
 How many placeholders an image has follows from what its file declares, so that all rows are measured, and those that
 are too long are dealt with, before anything is decoded. Pixels are decoded batch by batch, and have to agree.
@@ -10,11 +11,12 @@ are too long are dealt with, before anything is decoded. Pixels are decoded batc
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from areal.api import DataError, ImageRef
+from areal.api import ArealError, DataError, ImageRef
+from areal.dataset.encoding import row_length
 from areal.dataset.images import decoded_file
 from areal.dataset.origins import RowOrigins, origins_of, remember
 from areal.dataset.pixels import FinalImages, ImageLimits, declared_size
@@ -22,7 +24,7 @@ from areal.dataset.schema import complain
 from areal.models.vision import is_image_model, read_vision, vision_format
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from datasets import Dataset
 
@@ -85,18 +87,44 @@ class ImageRows:
             found.append(tuple(refs))
         return found
 
-    def _placed(self, row: Mapping[str, Any]) -> dict[str, list[int]]:
-        """Return the columns of a row that change."""
-        ids, mask = row["input_ids"], row["loss_mask"]
-        if wrong := self.vision.refused.keys() & {*ids}:
-            token = min(wrong)
-            raise DataError(f"token {token} of its text is {self.vision.refused[token]} of the config; remove it")
+    def measure(self, dataset: Dataset, tokenizer: Any, name: str) -> Dataset:
+        """Return a dataset of RL rows that remembers how long prompts are with the tokens of their images.
+
+        A row whose images cannot be used has the length of its text: the fault of its episode says why.
+        """
+        if "images" not in dataset.column_names:
+            return dataset
+        found = origins_of(dataset) or RowOrigins(source=name, unit="row", numbers=())
+        lengths = list(found.lengths)
+        if len(lengths) != len(dataset):
+            lengths = [row_length(row, "rl", tokenizer) for row in dataset]
+        for index, files in enumerate(dataset["images"]):
+            try:
+                sizes = self._sizes({"images": files})
+            except DataError:
+                continue
+            length = lengths[index]
+            if length is not None:
+                lengths[index] = length + sum(len(self.vision.block(*size)[0]) for size in sizes)
+        return remember(dataset, replace(found, lengths=lengths))
+
+    def _sizes(self, row: Mapping[str, Any]) -> list[tuple[int, int]]:
+        """Return final height and width of each image of a row, from what its file declares."""
         sizes: list[tuple[int, int]] = []
         for number, content in enumerate(_contents(row)):
             try:
                 sizes.append(self.vision.final_size(*declared_size(content, self.files.limits)))
             except DataError as error:
                 raise DataError(f"images[{number}]: {error}") from error
+        return sizes
+
+    def _placed(self, row: Mapping[str, Any]) -> dict[str, list[int]]:
+        """Return the columns of a row that change."""
+        ids, mask = row["input_ids"], row["loss_mask"]
+        if wrong := self.vision.refused.keys() & {*ids}:
+            token = min(wrong)
+            raise DataError(f"token {token} of its text is {self.vision.refused[token]} of the config; remove it")
+        sizes = self._sizes(row)
         bounds = [0, *(row.get("image_places") or ()), len(ids)]
         pieces = list(pairwise(bounds))
         placed, spans = self.vision.place([ids[begin:end] for begin, end in pieces], sizes)
@@ -131,6 +159,26 @@ def image_rows_of(model: ModelConfig, content: Mapping[str, Any], reading: Image
         first_frame=reading.first_frame,
     )
     return ImageRows(vision, limits)
+
+
+def prompt_images_of(options: Mapping[str, Any], tokenizer: Any) -> Callable[[Dataset, str], Dataset] | None:
+    """Return what measures prompts as a workflow with these options reads their images; None where it reads none."""
+    processor = options.get("processor")
+    if processor is None:
+        return None
+    most = options.get("max_pixels")
+    try:
+        if isinstance(processor, str):
+            vision = read_vision(processor, max_pixels=most)
+        else:
+            vision = vision_format(processor, max_pixels=most)
+    except ArealError:
+        return None  # what is wrong is said by the workflow, which needs it
+    if vision is None:
+        return None
+    given = {item.name: options[item.name] for item in fields(ImageLimits) if item.name in options}
+    rows = ImageRows(vision, ImageLimits(**given))
+    return lambda dataset, name: rows.measure(dataset, tokenizer, name)
 
 
 def _contents(row: Mapping[str, Any]) -> Iterator[bytes]:

@@ -63,11 +63,12 @@ class RowTrainer(ABC, Generic[_Config, _Learner]):
         """Reads the images of rows; None where there are none."""
         if isinstance(config, SFTConfig):
             self.images = image_rows_of(config.model, read_model_config(config.model), config.images)
-        self.rows = load_rows(config.train_dataset, self.tokenizer, kind=kind, seed=seed, images=self.images)
+        place = None if self.images is None else self.images.place
+        self.rows = load_rows(config.train_dataset, self.tokenizer, kind=kind, seed=seed, place_images=place)
         self.valid = None
         if config.valid_dataset is not None:
             unshuffled = replace(config.valid_dataset, shuffle=False)
-            self.valid = load_rows(unshuffled, self.tokenizer, kind=kind, seed=seed, images=self.images)
+            self.valid = load_rows(unshuffled, self.tokenizer, kind=kind, seed=seed, place_images=place)
         self.check_rows()
         session.check_rows(self.rows.fingerprint())
         self.total_steps = steps_in_run(config, num_rows=len(self.rows), batch_size=config.batch_size)

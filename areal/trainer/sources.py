@@ -13,6 +13,7 @@ from areal.infra.rollout.schedule import PromptSchedule, RolloutSource
 from areal.reward.components import resolve_components
 from areal.reward.scoring import RewardSet
 from areal.trainer.configuration.validation import length_limit
+from areal.trainer.image_rows import prompt_images_of
 from areal.workflow.assembly import create_workflow
 
 if TYPE_CHECKING:
@@ -108,7 +109,9 @@ class TrainingSources:
     def _load(self, name: str, source: SourceConfig) -> ShuffledRows:
         config = self._config
         limit = length_limit(config, source.gconfig)
-        rows = load_dataset(source.dataset, self._tokenizer, kind="rl", limit=limit)
+        options = source.workflow_options if source.workflow else config.workflow_options
+        place = prompt_images_of(options, self._tokenizer)
+        rows = load_dataset(source.dataset, self._tokenizer, kind="rl", limit=limit, place_images=place)
         # Sources of one length would else be shuffled alike.
         seed = derive_seed("source", config.seed, name) if name else config.seed
         return ShuffledRows(rows, seed=seed, shuffle=source.dataset.shuffle, max_rows=source.max_rows)

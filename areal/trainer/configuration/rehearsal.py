@@ -34,12 +34,12 @@ from areal.trainer.configuration.validation import (
     read_model_config,
     where_written,
 )
-from areal.trainer.image_rows import image_rows_of
+from areal.trainer.image_rows import image_rows_of, prompt_images_of
 from areal.utils.coroutines import run_coroutine
 from areal.utils.machine import host_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from areal.api import GenerationConfig
     from areal.dataset.config import DatasetConfig
@@ -190,6 +190,15 @@ def max_rows_of(config: PPOConfig | RowsConfig, key: str) -> int | None:
     return next((source.max_rows for name, source in sources.items() if dataset_key(name) == key), None)
 
 
+def _workflow_options(config: PPOConfig, key: str) -> Mapping[str, Any]:
+    """Return the options of the workflow that reads the rows of a dataset."""
+    readers: dict[str, Any] = {dataset_key(name): source for name, source in config.all_sources.items()}
+    readers |= {f"eval_sets.{name}.dataset": chosen for name, chosen in config.eval_sets.items()}
+    reader = readers[key]
+    options: Mapping[str, Any] = reader.workflow_options if reader.workflow else config.workflow_options
+    return options
+
+
 def _read_rows(
     config: PPOConfig | RowsConfig,
     name: str,
@@ -202,13 +211,11 @@ def _read_rows(
     images = None
     if isinstance(config, SFTConfig):
         images = image_rows_of(config.model, read_model_config(config.model), config.images)
-    rows = load_dataset(
-        dataset,
-        tokenizer,
-        kind=config.dataset_kind,
-        limit=length_limit(config, sampling),
-        place_images=None if images is None else images.place,
-    )
+    place: Callable[[Any, str], Any] | None = None if images is None else images.place
+    if isinstance(config, PPOConfig):
+        place = prompt_images_of(_workflow_options(config, name), tokenizer)
+    limit = length_limit(config, sampling)
+    rows = load_dataset(dataset, tokenizer, kind=config.dataset_kind, limit=limit, place_images=place)
     origins = origins_of(rows)
     fitting = None if origins is None else origins.fitting
     most = max_rows_of(config, name)

@@ -14,6 +14,7 @@ from areal.infra.rollout.loop_thread import never
 from areal.trainer.assembly import load_rows
 from areal.trainer.configuration.validation import length_limit
 from areal.trainer.evaluation.samples import EvalSample, SetResult
+from areal.trainer.image_rows import prompt_images_of
 from areal.trainer.sources import start_reward
 from areal.utils.logging import getLogger
 from areal.workflow.assembly import create_workflow
@@ -148,7 +149,9 @@ class EvaluationSets:
 def rows_of(settings: EvalSetConfig, config: PPOConfig, tokenizer: Any) -> tuple[ShuffledRows, int]:
     """Return the rows of a set in file order, and how many of them are evaluated."""
     unshuffled, limit = replace(settings.dataset, shuffle=False), length_limit(config, sampling_of(settings, config))
-    source = load_rows(unshuffled, tokenizer, kind="rl", seed=config.seed, limit=limit)
+    options = settings.workflow_options if settings.workflow else config.workflow_options
+    place = prompt_images_of(options, tokenizer)
+    source = load_rows(unshuffled, tokenizer, kind="rl", seed=config.seed, limit=limit, place_images=place)
     return source, len(source) if settings.rows is None else min(settings.rows, len(source))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -11,6 +13,7 @@ from areal.dataset.config import DatasetConfig
 from areal.dataset.conversations import conversation_problem, conversation_rows
 from areal.dataset.encoding import byte_tokenizer
 from areal.dataset.loading import load_dataset
+from tests.support.vision import encoded, noise
 
 CHATML = (
     "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
@@ -179,3 +182,84 @@ def test_a_file_of_conversations_names_the_line_of_one_that_is_not_exact(tmp_pat
     assert len(rows) == 4
     with pytest.raises(ConfigError, match="turns is 'first', expected one of all, each, last"):
         load_dataset(DatasetConfig(name="jsonl", path=str(file), options={"turns": "first"}), made, kind="sft")
+
+
+FILES = [base64.b64encode(encoded(noise(4, 4, seed=seed))).decode() for seed in range(3)]
+PICTURES = [
+    {"role": "user", "content": "<image>how many?"},
+    {"role": "assistant", "content": "2"},
+    {"role": "user", "content": "and of <image><image>"},
+    {"role": "assistant", "content": "5"},
+]
+
+
+def with_marks(row, made):
+    """Text of a row with marks where its images belong."""
+    bounds = [0, *row["image_places"], len(row["input_ids"])]
+    pieces = [made.decode(row["input_ids"][begin:end]) for begin, end in pairwise(bounds)]
+    return "<image>".join(pieces)
+
+
+@pytest.mark.parametrize("template", [CHATML, MARKED, LLAMA], ids=["chatml", "marked", "llama"])
+def test_images_of_several_turns_stand_where_their_marks_are_and_every_answer_is_learned(template):
+    made = tokenizer(template)
+    (row,) = conversation_rows(PICTURES, made, images=FILES)
+    assert learned(row, made) == ["2<|im_end|>", "5<|im_end|>"]
+    assert row["images"] == FILES
+    whole = made.apply_chat_template(PICTURES, tokenize=False)
+    assert with_marks(row, made) == whole.rstrip("\n")
+    assert len(row["input_ids"]) == len(row["loss_mask"])
+
+
+@pytest.mark.parametrize("template", [CHATML, THINKING], ids=["chatml", "thinking"])
+def test_each_answer_has_the_images_before_it(template):
+    made = tokenizer(template)
+    rows = conversation_rows(PICTURES, made, images=FILES, turns="each")
+    assert [learned(row, made) for row in rows] == [["2<|im_end|>"], ["5<|im_end|>"]]
+    assert [row["images"] for row in rows] == [FILES[:1], FILES]
+    prompt = made.apply_chat_template(PICTURES[:3], add_generation_prompt=True, tokenize=False)
+    assert with_marks(rows[1], made) == f"{prompt}5<|im_end|>"
+
+
+def test_images_that_tools_return_are_read_and_calls_are_learned():
+    made = tokenizer(CHATML)
+    call = {"type": "function", "function": {"name": "look", "arguments": {}}}
+    chat = [
+        {"role": "user", "content": "how many?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "<image>"},
+        {"role": "assistant", "content": "3"},
+    ]
+    (row,) = conversation_rows(chat, made, images=FILES[:1])
+    assert learned(row, made)[1] == "3<|im_end|>"
+    assert "tool\n<image><|im_end|>" in with_marks(row, made)
+
+
+@pytest.mark.parametrize(
+    ("chat", "images", "words"),
+    [
+        (PICTURES, FILES[:2], "3 <image> marks for 2 images"),
+        (
+            [*PICTURES[:3], {"role": "assistant", "content": "<image>"}],
+            FILES,
+            "turn 3 is the assistant's and has a mark",
+        ),
+        ([{"role": "user", "content": "<|im_start|><image>"}, *PICTURES[1:2]], FILES[:1], "turn 0 .*control token"),
+    ],
+)
+def test_conversations_whose_images_have_no_place_are_refused(chat, images, words):
+    with pytest.raises(DataError, match=words):
+        conversation_rows(chat, tokenizer(CHATML), images=images)
+
+
+def test_a_file_has_conversations_with_images_and_without(tmp_path):
+    path = tmp_path / "train.jsonl"
+    rows = [{"messages": PICTURES, "images": FILES}, {"messages": CHAT}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = DatasetConfig(name="jsonl", path=str(path))
+    made = tokenizer(CHATML)
+    found = load_dataset(config, made, kind="sft", place_images=lambda dataset, _: dataset)
+    assert [found["images"][0], found["images"][1] or []] == [FILES, []]
+    assert len(found["image_places"][0]) == 3
+    with pytest.raises(ConfigError, match="the model reads text only"):
+        load_dataset(config, made, kind="sft")

@@ -59,12 +59,6 @@ def test_rows_of_ones_own_have_images_as_files_or_none(tmp_path):
         ({"prompt": "a", "answer": "b", "images": [FILE]}, "sft", "line 1: the prompt has 0 <image> marks for 1"),
         ({"prompt": "<image>a", "answer": "b", "images": ["no.png"]}, "sft", "line 1: images: 'no.png' cannot be read"),
         (
-            {"messages": [{"role": "user", "content": "<image>a"}, {"role": "assistant", "content": "b"}]}
-            | {"images": [FILE]},
-            "sft",
-            "line 1: chats with images are not supported",
-        ),
-        (
             {"prompt": "<image>a", "chosen": "b", "rejected": "c", "images": [FILE]},
             "preference",
             "line 1: preference pairs with images are not supported",

@@ -20,7 +20,7 @@ from areal.infra.metrics.logger import read_metrics
 from areal.models.vision import vision_format
 from areal.trainer.configuration.source import load_config
 from areal.trainer.dry_run import dry_run
-from areal.trainer.image_rows import ImageRows
+from areal.trainer.image_rows import ImageRows, prompt_images_of
 from areal.trainer.rows import collate_rows
 from areal.trainer.session import open_session
 from areal.trainer.sft import SFTTrainer
@@ -159,3 +159,96 @@ def test_a_dry_run_measures_rows_with_their_images(tmp_path):
     text = load_config(None, settings(tmp_path, **{"images.max_file_bytes": 10}))
     with pytest.raises(ConfigError, match=r"images\[0\]: a file of \d+ bytes, at most 10 are decoded"):
         dry_run(text)
+
+
+CHATML = (
+    "{% for m in messages %}{{ m.role[0] | upper }}{{ m.content }}+{% endfor %}"
+    "{% if add_generation_prompt %}A{% endif %}"
+)
+
+
+@pytest.mark.parametrize("config", MODELS.values(), ids=lambda config: config["model_type"])
+def test_conversations_learn_every_answer_and_no_placeholder(tmp_path, config):
+    tokenizer = load_tokenizer("characters:0123456789?+UA")
+    tokenizer.chat_template = CHATML
+    chat = [("user", "<image>2?"), ("assistant", "7"), ("user", "<image><image>?"), ("assistant", "12")]
+    messages = [{"role": role, "content": content} for role, content in chat]
+    files = [file_of(seed, (20 + 8 * seed, 30)) for seed in range(3)]
+    (tmp_path / "train.jsonl").write_text(json.dumps({"messages": messages, "images": files}) + "\n")
+    images = rows_for(config)
+    dataset = load_dataset(
+        DatasetConfig(name="jsonl", path=str(tmp_path / "train.jsonl")),
+        tokenizer,
+        kind="sft",
+        place_images=images.place,
+    )
+    row = dataset[0]
+    ((one, two, three),) = images.refs([row], ["row 0"])
+    assert [ref.image.digest for ref in (one, two, three)] == [
+        ref.image.digest for ref in asyncio.run(_prompt(config, tokenizer, messages[:3], files))
+    ]
+    vision, ids, mask = images.vision, row["input_ids"], row["loss_mask"]
+    for ref in (one, two, three):
+        assert set(ids[ref.start : ref.end]) == {vision.placeholder}
+        assert not any(mask[ref.start : ref.end])
+        assert ref.length == vision.num_placeholders(ref.image.height, ref.image.width)
+    answers = [token for token, learned in zip(ids, mask, strict=True) if learned]
+    # The template ends a turn with "+", no control token, so that the end of the sequence is added to the last one.
+    assert answers == [*tokenizer.encode("7+12+"), tokenizer.eos_token_id]
+
+
+async def _prompt(config, tokenizer, messages, files):
+    prompts = PixelPrompts(tokenizer, processor=config, limits=ImageLimits(), enable_thinking=False)
+    _, refs, _ = await prompts.read({"messages": messages, "images": files})
+    return refs
+
+
+def prompts(folder, config, *rows, **options):
+    """RL rows as a run with `vision_rlvr` loads them."""
+    chosen = DatasetConfig(name="jsonl", path=written(folder, *rows), **options)
+    place = prompt_images_of({"processor": config}, TOKENIZER)
+    return load_dataset(chosen, TOKENIZER, kind="rl", place_images=place)
+
+
+@pytest.mark.parametrize("config", MODELS.values(), ids=lambda config: config["model_type"])
+def test_prompts_are_measured_with_the_placeholders_that_their_episodes_have(tmp_path, caplog, config):
+    rows = [row(0), row(), row(1, 2), {**row(0), "images": [base64.b64encode(b"<svg/>").decode()]}]
+    reader = PixelPrompts(TOKENIZER, processor=config, limits=ImageLimits(), enable_thinking=False)
+    asked = [asyncio.run(reader.read({"messages": each["prompt"], "images": each["images"]})) for each in rows[:3]]
+    lengths = [len(ids) for ids, _, _ in asked]
+    assert lengths[1] == 4 < lengths[0] < lengths[2]
+    # A file that cannot be used is measured as text: the fault of its episode says what is wrong.
+    assert origins_of(prompts(tmp_path, config, *rows)).lengths == [*lengths, 4]
+    exact = prompts(tmp_path, config, *rows, max_length=lengths[2])
+    assert len(exact) == 4
+    for overlong in ("filter", "truncate"):
+        caplog.clear()
+        kept = prompts(tmp_path, config, *rows, max_length=lengths[2] - 1, overlong=overlong)
+        assert len(kept) == 3
+        assert f"dropped 1 of 4 rows with more than {lengths[2] - 1} tokens" in caplog.text
+        assert ("not shortened since that would cut images" in caplog.text) == (overlong == "truncate")
+    with pytest.raises(DataError, match=rf"line 3\) has {lengths[2]}"):
+        prompts(tmp_path, config, *rows, max_length=lengths[2] - 1, overlong="error")
+
+
+def test_a_limit_on_pixels_shortens_prompts(tmp_path):
+    data = DatasetConfig(name="jsonl", path=written(tmp_path, row(0)))
+    found = []
+    for options in ({"processor": QWEN3_VL}, {"processor": QWEN3_VL, "max_pixels": 256}):
+        place = prompt_images_of(options, TOKENIZER)
+        found += origins_of(load_dataset(data, TOKENIZER, kind="rl", place_images=place)).lengths
+    assert found[1] < found[0]
+    assert prompt_images_of({}, TOKENIZER) is None
+    assert prompt_images_of({"processor": {"model_type": "qwen3"}}, TOKENIZER) is None
+
+
+def test_a_dry_run_of_reinforcement_learning_counts_placeholders(tmp_path):
+    chosen = {"kind": "rl", "output_dir": str(tmp_path / "run"), "total_train_steps": 1, "model.init": QWEN3_VL,
+              "model.implementation": "transformers", "model.tokenizer_path": CHARACTERS, "reward": "exact",
+              "train_dataset.name": "jsonl", "train_dataset.path": written(tmp_path, row(0), row()),
+              "workflow": "vision_rlvr", "workflow_options.processor": QWEN3_VL, "engine.max_seq_len": 15,
+              "gconfig.max_new_tokens": 5, "actor.device": "cpu"}  # fmt: skip
+    report = dry_run(load_config(None, [f"{key}={json.dumps(value)}" for key, value in chosen.items()]))
+    facts = report.facts["tried"]["rows"]["train_dataset"]
+    assert facts["longest"] == 14
+    assert (facts["read"], facts["used"], facts["too_long"]) == (2, 1, 1)
