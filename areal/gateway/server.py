@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import json
 import secrets
 import time
 from hashlib import sha256
@@ -60,7 +61,9 @@ class Gateway:
         admin_key: str = "",
         on_open: Callable[[], Session] | None = None,
     ) -> None:
-        """admin_key, on_open: let who has the key open sessions over HTTP, each made by `on_open`."""
+        """admin_key, on_open: let who has the key open sessions over HTTP, each made by `on_open`, which raises
+        RefusedRequestError when there is no place for one.
+        """
         try:
             import aiohttp  # noqa: F401 - says at once what is missing
         except ModuleNotFoundError as error:
@@ -428,7 +431,8 @@ class Gateway:
         if self._on_open is None:
             raise RefusedRequestError("missing", "sessions of this gateway are opened by its run")
         session = self._on_open()
-        return web.json_response({**session_facts(session), "key": session.key})
+        told = {} if session.row is None else {"row": dict(session.row)}
+        return web.json_response({**session_facts(session), "key": session.key, **told}, dumps=_dumps)
 
     async def _close_session(self, request: web.Request) -> web.StreamResponse:
         from aiohttp import web
@@ -528,6 +532,11 @@ def _key_of(request: web.Request) -> str:
 
 def _key_digest(key: str) -> bytes:
     return sha256(key.encode(errors="replace")).digest()
+
+
+def _dumps(value: Any) -> str:
+    """Return JSON; what rows hold beside JSON values becomes text."""
+    return json.dumps(value, default=str)
 
 
 async def _health(request: web.Request) -> web.StreamResponse:

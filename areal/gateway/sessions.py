@@ -74,6 +74,8 @@ class Session:
         self.key = f"areal-{secrets.token_urlsafe(32)}"
         self.limits = limits
         self.state: SessionState = "open"
+        self.row: Mapping[str, Any] | None = None
+        """What whoever opens it over HTTP gets with it: the row of its prompt. None: nothing."""
         self.counts: Counter[str] = Counter()
         """What happened: requests, replayed, abandoned, broken_calls, context_errors, forced_tools, engine_faults."""
         self.limit_hit = ""
@@ -98,6 +100,7 @@ class Session:
         self._sampled: Counter[bytes] = Counter()
         self._undelivered: dict[bytes, list[Answer]] = {}
         self._working: set[asyncio.Task[Any]] = set()
+        self._ended = asyncio.Event()
         self._scoring_ended = asyncio.Event()
         self._deadline: float | None = None
         """When a closed session can get no reward any more."""
@@ -154,9 +157,9 @@ class Session:
             return
         now = monotonic()
         if now - self._opened > self.limits.total_seconds:
-            self.state, self.limit_hit = "expired", "total_seconds"
+            self._end("total_seconds")
         elif not self._working and now - self._touched > self.limits.idle_seconds:
-            self.state, self.limit_hit = "expired", "idle_seconds"
+            self._end("idle_seconds")
 
     async def answer(self, request: AnswerRequest, reply_id: str) -> Reply:
         """Return the answers to a request, each stored. reply_id: of the first one.
@@ -219,8 +222,7 @@ class Session:
 
     async def close(self) -> None:
         """Refuse requests from now on, let those in work end for a while, then abort them. Idempotent."""
-        if self.state == "open":
-            self.state = "closed"
+        self._end()
         if self._deadline is None:
             self._deadline = monotonic() + self._config.reward_deadline
         current = asyncio.current_task()
@@ -231,6 +233,10 @@ class Session:
             task.cancel()
         if left:
             await asyncio.wait(left, timeout=self._config.drain_seconds)
+
+    async def wait_for_end(self) -> None:
+        """Wait until it was closed, or has reached a limit."""
+        await self._ended.wait()
 
     @property
     def is_scored(self) -> bool:
@@ -317,8 +323,14 @@ class Session:
             raise RefusedRequestError("closed", f"this session is closed: {why}")
 
     def _expire(self, limit: str) -> None:
-        self.state, self.limit_hit = "expired", limit
+        self._end(limit)
         self._refuse_ended()
+
+    def _end(self, limit: str = "") -> None:
+        """Refuse requests from now on. limit: the one that it has reached."""
+        if self.state == "open":
+            self.state, self.limit_hit = "expired" if limit else "closed", limit
+        self._ended.set()
 
     async def _cleaned(self, conversation: Conversation) -> Conversation:
         if not conversation.turns or conversation.turns[-1].role == "assistant":

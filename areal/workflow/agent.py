@@ -18,20 +18,28 @@ import os
 import re
 import shutil
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from areal.api import ArealError, ConfigError, FaultError, FaultKind, RolloutWorkflow, UsageError, load
+from areal.api import ArealError, ConfigError, FaultError, FaultKind, RolloutWorkflow, UsageError
 from areal.gateway.config import GatewayConfig
 from areal.gateway.rendering import Renderer
 from areal.gateway.server import Gateway
 from areal.utils import stats
 from areal.workflow.agent_call import AgentSession
 from areal.workflow.agent_process import AgentProcessConfig, agent_folders, run_command
-from areal.workflow.assembly import reward_columns, score
+from areal.workflow.session_results import (
+    last_answer,
+    late_reward,
+    option_function,
+    option_record,
+    question_of,
+    run_score,
+    trained_leaves,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +50,6 @@ if TYPE_CHECKING:
     from areal.workflow.agent_process import AgentFolders
     from areal.workflow.assembly import AwaitableReward
 
-_Record = TypeVar("_Record", AgentProcessConfig, GatewayConfig)
 _PLACEHOLDER: Final = re.compile(r"\{(anthropic_base_url|openai_base_url|prompt|python|row)\}")
 _ANSWER_BYTES: Final = 1_000_000
 
@@ -93,12 +100,12 @@ class AgentWorkflow(RolloutWorkflow):
             )
         self._reward, self._gconfig = reward, gconfig
         self._agent_name, self._command = agent, tuple(str(part) for part in command)
-        self._function: Any = _function("agent", agent)
-        self._score = _function("score", score)
-        self._select: Callable[..., bool] | None = _function("select", select)
-        self._process = _record(AgentProcessConfig, "process", process)
-        self._prepare = _function("prepare", self._process.prepare)
-        self._config = _record(GatewayConfig, "gateway", gateway)
+        self._function: Any = option_function("agent", agent)
+        self._score = option_function("score", score)
+        self._select: Callable[..., bool] | None = option_function("select", select)
+        self._process = option_record(AgentProcessConfig, "process", process)
+        self._prepare = option_function("prepare", self._process.prepare)
+        self._config = option_record(GatewayConfig, "gateway", gateway)
         self._check_options()
         self._renderer = Renderer(
             tokenizer, enable_thinking=self._config.enable_thinking, template_date=self._config.template_date
@@ -126,16 +133,8 @@ class AgentWorkflow(RolloutWorkflow):
             if not session.answers:
                 raise FaultError(FaultKind.AGENT_FAILED, "the agent never called the model: is its base URL set?")
             reward = await self._rewarded(gateway, session, data, folders, returned, timed_out)
-        found = session.trajectories(reward, keep=self._select)
-        for name, value in session.statistics().items():
-            stats.record(f"agent/{name}", value)
         stats.record("agent/seconds", monotonic() - started)
-        if not found and set(session.left_out) - {"not_selected", "auxiliary"}:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(session.left_out.items()))
-            raise FaultError(FaultKind.AGENT_FAILED, f"nothing of the session can be trained on: {reasons}")
-        return [
-            replace(one, reward_components={**one.reward_components, **session.components}) for one in found
-        ] or None
+        return trained_leaves(session, reward, self._select)
 
     # ---- steps of an episode
 
@@ -155,7 +154,7 @@ class AgentWorkflow(RolloutWorkflow):
         values = {
             "anthropic_base_url": given.anthropic_base_url,
             "openai_base_url": given.openai_base_url,
-            "prompt": _question(data),
+            "prompt": question_of(data),
             "python": sys.executable,
             "row": str(row),
         }
@@ -218,7 +217,7 @@ class AgentWorkflow(RolloutWorkflow):
             for answer, value in returned.items():
                 _checked(session.set_reward, value, str(answer))
             returned = None
-        last = max(session.answers, key=lambda answer: (answer.delivered, answer.number))
+        last = last_answer(session)
         said = returned if isinstance(returned, str) else await asyncio.to_thread(self._final_answer, folders, last)
         if self._score is not None:
             run = AgentRun(row=data, answer=said, folder=folders.work, messages=last.transcript(), timed_out=timed_out)
@@ -232,14 +231,9 @@ class AgentWorkflow(RolloutWorkflow):
                 FaultKind.REWARD_INVALID, f"the agent returned {kind}: not a text, number or rewards by id"
             )
         elif not session.is_scored and self._config.reward_deadline:
-            await gateway.finish(session)
-            if not session.is_scored:
-                seconds = self._config.reward_deadline
-                raise FaultError(FaultKind.REWARD_MISSING, f"no reward came within {seconds:g} s of the agent's end")
+            await late_reward(gateway, session, self._config.reward_deadline)
         elif not session.is_scored:
-            root = last.path()[0]
-            columns = reward_columns(data)
-            return await score(self._reward, _question(data), said, list(root.added), list(last.output), columns)
+            return await run_score(self._reward, session, data, said)
         return session.reward
 
     def _final_answer(self, folders: AgentFolders, last: Answer) -> str:
@@ -269,27 +263,6 @@ class AgentWorkflow(RolloutWorkflow):
             raise ConfigError(f"process.answer_file is {str(answer)!r}, expected a path inside of the working folder")
 
 
-def _record(kind: type[_Record], option: str, fields: Mapping[str, Any] | None) -> _Record:
-    """Return the record that an option of the configuration describes. Raises ConfigError."""
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        return TypeAdapter(kind).validate_python(dict(fields or {}))
-    except ValidationError as error:
-        problem: dict[str, Any] = dict(error.errors()[0])
-        place = ".".join([option, *map(str, problem["loc"])])
-        raise ConfigError(f"{place}: {problem['msg']}", where=f"workflow_options.{place}") from error
-
-
-def _function(option: str, name: str) -> Any:
-    if not name:
-        return None
-    found = load(option, name, {})
-    if not callable(found):
-        raise ConfigError(f"{option} {name!r} is {type(found).__name__}, expected a function")
-    return found
-
-
 async def _called(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of the user: async on the loop, any other in a thread."""
     try:
@@ -308,17 +281,6 @@ def _checked(set_reward: Callable[..., None], *arguments: Any) -> None:
         set_reward(*arguments)
     except UsageError as error:
         raise FaultError(FaultKind.REWARD_INVALID, str(error)) from error
-
-
-def _question(data: Mapping[str, Any]) -> str:
-    """Return the text of the last turn of the row's prompt."""
-    messages = data.get("messages")
-    if isinstance(messages, str):
-        return messages
-    if isinstance(messages, list) and messages and isinstance(messages[-1], dict):
-        content = messages[-1].get("content")
-        return content if isinstance(content, str) else ""
-    return ""
 
 
 def _read_start(place: Path) -> str:

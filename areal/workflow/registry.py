@@ -10,6 +10,7 @@ WORKFLOWS: Final[dict[str, str]] = {
     "agent": "areal.workflow.agent:AgentWorkflow",
     "environment": "areal.workflow.environment:EnvironmentWorkflow",
     "multi_turn": "areal.workflow.multi_turn:MultiTurnWorkflow",
+    "outside_sessions": "areal.workflow.outside_sessions:OutsideSessionsWorkflow",
     "rlvr": "areal.workflow.rlvr:RLVRWorkflow",
     "vision_rlvr": "areal.workflow.vision_rlvr:VisionRlvrWorkflow",
 }

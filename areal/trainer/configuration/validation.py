@@ -395,6 +395,11 @@ def eval_set_problems(config: PPOConfig, name: str) -> Iterator[tuple[str, str |
         yield from ((f"{key}.reward", problem) for problem in reward_problems(chosen.reward))
     if chosen.workflow and (problem := check_name("workflow", chosen.workflow)):
         yield f"{key}.workflow", problem
+    if (chosen.workflow or config.workflow) == "outside_sessions":
+        yield (
+            f"{key}.workflow",
+            "required: an evaluation would wait for somebody to open its sessions; name another one",
+        )
     if chosen.answer not in RULES and (unknown := check_path("answer rule", chosen.answer, RULES)):
         yield f"{key}.answer", unknown
     if chosen.gconfig is None and chosen.samples > 1 and config.gconfig.greedy:

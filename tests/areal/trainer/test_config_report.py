@@ -77,6 +77,7 @@ def test_everything_required_is_named_at_once():
         ("eval_sets.test.reward=gsm8", "eval_sets.test.reward (command line): unknown reward"),
         ("eval_sets.test.sampels=8", "did you mean eval_sets.test.samples"),
         ("eval_sets.test.samples=0", "expected >= 1"),
+        ("workflow=outside_sessions", "eval_sets.test.workflow: required: an evaluation would wait"),
         ("early_stop.metric=eval/tset/avg@1", "did you mean 'eval/test/avg@1'"),
         ("objective.preset=grp", "did you mean 'grpo'"),
         ("objective.surrogate.clip_hi=1", "did you mean 'clip_high'"),
