@@ -39,8 +39,8 @@ NO_TESTS = (
 """Of these, and of pages beside them, the ordinary tests and gates see all that can be wrong."""
 ALSO = {
     ".pre-commit-hooks.yaml": ("tests/test_published_hooks.py",),
-    "README.md": ("tests/tooling/upgrade/commands",),
     "templates/": ("tests/templates", "tests/tooling/kit", "tests/tooling/new"),
+    "README.md": ("tests/areal_harness", "tests/tooling/upgrade/commands"),
     "examples/": ("tests/areal/trainer",),
     "skills/": ("tests/tooling/harness",),
 }

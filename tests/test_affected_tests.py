@@ -56,7 +56,7 @@ def affected(tmp_path, monkeypatch):
         ("CITATION.cff", []),
         ("CONTRIBUTING.md", []),
         # What runs a file beside these follows it.
-        ("README.md", ["tests/tooling/upgrade/commands"]),
+        ("README.md", ["tests/areal_harness", "tests/tooling/upgrade/commands"]),
         (".pre-commit-hooks.yaml", ["tests/test_published_hooks.py"]),
     ],
 )

@@ -8,11 +8,13 @@ import pytest
 
 from areal.api.errors import ArealError
 from tests.support.page_blocks import blocks_of, check, check_command, commands, prepare, run
+from tooling.cli.errors import ToolError
 
 PAGES = (
     "docs/algorithms.md",
     "docs/debugging.md",
     "docs/evaluation.md",
+    "docs/learn/first-run.md",
     "docs/memory.md",
     "docs/metrics.md",
     "docs/migration.md",
@@ -71,9 +73,13 @@ def test_wrong_commands_and_settings_are_found(tmp_path):
         f"areal launch --ranks 2 -- areal train {example} actor.learning_rate=1",
         "areal trian run.yaml",
         "arael train run.yaml",
+        "areal-new rewrd my-score",
+        "areal-new reward my-score --stile exact",
         "bash scripts/no_such_script.sh",
     ):
-        with pytest.raises((AssertionError, ArealError), match=r"learning_rate|dryrun|trian|arael|no_such"):
+        with pytest.raises(
+            (AssertionError, ArealError, ToolError), match=r"learning_rate|dryrun|trian|arael|no_such|rewrd|stile"
+        ):
             check_command(commands(wrong)[0], tmp_path)
 
 

@@ -44,19 +44,12 @@ def test_the_extra_that_an_error_names_brings_the_package():
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The wheel, built from this tree as it lies, and unpacked."""
-    place = tmp_path_factory.mktemp("wheel")
-    builder = ROOT / ".venv-build" / "bin" / "python"  # tests reach no index, and the set-up has no build backend
-    if not builder.exists():
-        pytest.skip("needs hatchling: python3 -m venv .venv-build && .venv-build/bin/pip install hatchling")
-    build = [str(builder), "-m", "hatchling", "build", "-t", "wheel", "-d", str(place)]
-    done = subprocess.run(build, cwd=ROOT, check=False, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    (built,) = place.glob("*.whl")
-    with zipfile.ZipFile(built) as archive:
-        archive.extractall(place / "content")
-    return place / "content"
+def wheel(wheel_file, tmp_path_factory):
+    """The wheel, unpacked."""
+    content = tmp_path_factory.mktemp("unpacked") / "content"
+    with zipfile.ZipFile(wheel_file) as archive:
+        archive.extractall(content)
+    return content
 
 
 def started(wheel: Path, *words: str) -> str:

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from areal.cli.main import parse
 from areal.trainer.configuration.source import load_config
+from tooling.new.command_line import COMMANDS, command_parser, find_kinds, kind_parser
 
 ROOT = Path(__file__).parents[2]
 LANGUAGES = ("bash", "python", "yaml", "json")
@@ -133,6 +134,9 @@ def commands(script: str) -> list[list[str]]:
 
 def check_command(words: list[str], folder: Path) -> None:
     """Check that a command exists and that its parser and the schema of configurations accept its arguments."""
+    if words[0] == "areal-new":
+        check_new(words[1:])
+        return
     if words[0] != "areal":
         assert words[0] in OTHER_PROGRAMS, f"{words[0]!r} is neither a command of ours nor in OTHER_PROGRAMS"
         assert words[0] != "bash" or (ROOT / words[1]).is_file(), f"there is no {words[1]}"
@@ -144,6 +148,14 @@ def check_command(words: list[str], folder: Path) -> None:
     config = getattr(arguments, "config", None)
     if isinstance(config, Path) and (folder / config).is_file():
         load_config(folder / config, list(getattr(arguments, "overrides", [])))
+
+
+def check_new(words: list[str]) -> None:
+    """Check that `areal-new` has the command or kind, and that its parser accepts the arguments."""
+    kind = find_kinds(None).get(words[0])
+    assert kind or words[0] in COMMANDS, f"areal-new has no {words[0]!r}"
+    parser = kind_parser(kind) if kind else command_parser(words[0], find_kinds(None).get(words[1]))
+    parser.read(words[1:])
 
 
 def _check_python(block: Block) -> None:

@@ -68,8 +68,7 @@ def run(arguments: argparse.Namespace) -> Report:
         },
         next_steps=(
             f"`{here}areal train config.yaml` learns a small task on a CPU in under a minute.",
-            "`areal-new reward my-score` adds a reward that `areal train config.yaml reward=my_score` finds; its tests "
-            "need `pip install pytest pytest-asyncio`.",
+            "`areal-new reward my-score` adds a reward that `areal train config.yaml reward=my_score` finds.",
         ),
     )
 
