@@ -9,7 +9,7 @@ help:
 	@echo "make setup   make .venv ready (again: milliseconds)"
 	@echo "make lint    the quick gates only"
 	@echo "make format  rewrite the code in the house style"
-	@echo "make docs    regenerate the reference pages and the checklists of dependencies"
+	@echo "make docs    regenerate the reference pages, the changelog and the checklists of dependencies"
 	@echo "make docs-site  build the site of docs/ in build/site; nothing of it is loaded from elsewhere"
 
 setup:
@@ -35,6 +35,7 @@ docs: setup
 	@.venv/bin/python scripts/generate_command_pages.py
 	@.venv/bin/python scripts/generate_fault_table.py
 	@.venv/bin/python scripts/generate_code_owners.py
+	@.venv/bin/areal-commit changelog --write CHANGELOG.md
 	@.venv/bin/areal-audit --write
 
 docs-site: setup

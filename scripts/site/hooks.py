@@ -19,7 +19,7 @@ LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]*)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page per module of the documented packages, and one that lists them."""
+    """Add a page per module of the documented packages, one that lists them, and the changelog."""
     from mkdocs.structure.files import File
 
     listed = ["# API\n\nRead from the source, without importing it.\n"]
@@ -33,6 +33,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, uri, content=f"::: {module}\n"))
             listed.append(f"- [{module}]({module}.md)")
     files.append(File.generated(config, "reference/api/index.md", content="\n".join(listed) + "\n"))
+    files.append(File.generated(config, "changelog.md", abs_src_path=str(ROOT / "CHANGELOG.md")))
     return files
 
 

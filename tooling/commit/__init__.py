@@ -9,7 +9,7 @@
     habits.py     which scopes people chose for which folders, counted over history
     suggest/      type, scope and skeleton of a message, with the evidence
     learn.py      a table of scopes out of history
-    changelog.py  history as a list of changes
+    changelog.py  history as a list of changes, of a range or with a section per tag
     hook.py       the commit-msg hook
 
 Checking a message starts no process and loads nothing heavy: it runs at each commit.

@@ -43,3 +43,49 @@ def test_without_commits_that_is_said(repo):
     repo.commit("fix: x")
     assert repo.run("changelog", "--", "--output=stolen").code == 2
     assert not (repo.root / "stolen").exists()
+
+
+def test_the_whole_history_is_written_by_tag_type_and_scope(repo):
+    repo.commit("feat(api): add x")
+    repo.commit("docs: tell of x")
+    repo.git("tag", "v1")
+    repo.commit("fix(zoo): keep y")
+    repo.commit("fix(api): keep x")
+    repo.commit("fix(api): keep x")
+    repo.commit("feat!: drop z")
+    planned = repo.run("changelog", "--write", "CHANGELOG.md", "--dry-run", "--diff")
+    assert (planned.code, "keep y" in planned.stdout) == (0, True)
+    assert not (repo.root / "CHANGELOG.md").exists()
+
+    assert [each["path"] for each in repo.json("changelog", "--write", "CHANGELOG.md")["plan"]] == ["CHANGELOG.md"]
+    text = (repo.root / "CHANGELOG.md").read_text()
+    unreleased, first = text.split("## v1 (")
+    assert unreleased.index("### Breaking\n\n- drop z") < unreleased.index("### New\n\n- drop z (")
+    assert unreleased.index("**api**\n\n- keep x (") < unreleased.index("**zoo**\n\n- keep y (")
+    assert unreleased.count("keep x") == 1
+    assert "**api**\n\n- add x (" in first
+    assert "tell of x" not in text
+
+
+def test_a_page_that_does_not_follow_the_history_is_found(repo):
+    repo.commit("feat: add x")
+    repo.run("changelog", "--write", "CHANGELOG.md")
+    repo.commit("chore: write the changelog", "CHANGELOG.md")
+    repo.commit("feat: add what came later")
+    assert repo.run("changelog", "--check", "CHANGELOG.md").code == 0
+    page = repo.root / "CHANGELOG.md"
+    written = page.read_text()
+    for changed in (written.replace("add x", "add gold"), written.replace("up to ", "up to 0"), "# By hand\n"):
+        page.write_text(changed)
+        assert repo.run("changelog", "--check", "CHANGELOG.md").code == 10
+    page.write_text(written)
+    repo.git("tag", "v1", "HEAD~2")
+    assert repo.run("changelog", "--check", "CHANGELOG.md").code == 10, "the release has a section now"
+
+
+def test_a_changelog_stays_inside_the_repository(repo):
+    repo.commit("feat: add x")
+    assert repo.run("changelog", "--write", "../stolen.md").code != 0
+    assert not (repo.root.parent / "stolen.md").exists()
+    assert repo.run("changelog", "--write", "a.md", "--check", "a.md").code == 2
+    assert repo.run("changelog", "--dry-run").code == 2

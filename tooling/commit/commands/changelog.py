@@ -1,129 +1,29 @@
 """Prints the commits of a range (default: since the latest tag) as a list of changes, breaking ones first.
 
-A commit that the same range reverts is left out together with the revert.
+A commit that the same range reverts is left out together with the revert. `--write FILE` writes the whole history
+instead: a section per tag with what is new, corrected and faster, by scope; what several commits say in the same words
+stands once. The last line of the file names its newest commit, and `--check FILE` tells whether it still follows.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from tooling.cli.errors import UsageError
+from tooling.cli.errors import FindingError, UsageError
 from tooling.cli.git import Git, find_repository
-from tooling.cli.report import Report
+from tooling.cli.parser import add_changing
+from tooling.cli.report import Report, say
+from tooling.commit.changelog import UP_TO, entries, markdown, page
 from tooling.commit.changes import commits
-from tooling.commit.message import NUMBER, parse
+from tooling.kit.change.plan import Plan
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
+    from tooling.cli.git import Repository
     from tooling.cli.parser import Parser
-    from tooling.commit.changes import Commit
-
-
-TITLES: Final = {
-    "feat": "New",
-    "fix": "Corrected",
-    "perf": "Faster",
-    "refactor": "Rebuilt",
-    "docs": "Documents",
-    "gov": "Governance",
-    "revert": "Reverted",
-    "style": "Style",
-    "test": "Tests",
-    "build": "Build",
-    "ci": "Build server",
-    "chore": "Chores",
-}
-USERS: Final = ("feat", "fix", "perf", "refactor", "docs", "gov", "revert")
-"""Types that readers of a list of changes care about."""
-OTHER: Final = "other"
-_REVERTED: Final = re.compile(r"This reverts commit ([0-9a-f]{7,40})")
-_MARKDOWN: Final = re.compile(r"([\\`*_<>\[\]|#])")
-
-
-@dataclass(frozen=True, slots=True)
-class ChangelogEntry:
-    """One commit of the list."""
-
-    hash: str
-    type: str
-    """"other" without a conventional header."""
-    scope: str
-    subject: str
-    number: str
-    """"#12" of a squash merge; ""."""
-    breaking: tuple[str, ...]
-    """What it breaks, in its own words; its subject when it only says so by `!`."""
-
-
-def entries(commits: Sequence[Commit]) -> list[ChangelogEntry]:
-    """List changes, newest first. Merges are left out, and so are commits that the range itself reverts, with their
-    reverts; a revert that is reverted itself reverts nothing."""
-    hashes = [each.hash for each in commits]
-    gone: set[str] = set()
-    for each in commits:  # newest first
-        if each.hash in gone:
-            continue
-        for short in _REVERTED.findall(each.message):
-            target = next((name for name in hashes if name.startswith(short)), None)
-            if target is not None and target != each.hash:
-                gone |= {each.hash, target}
-    return [_entry(each) for each in commits if len(each.parents) < 2 and each.hash not in gone]
-
-
-def markdown(found: Sequence[ChangelogEntry], title: str, *, all_types: bool) -> str:
-    """Format the list for people."""
-    parts = [f"## {_escaped(title)}"]
-    breaking = [f"- {_scoped(each)}{_escaped(text)}" for each in found for text in each.breaking]
-    if breaking:
-        parts.append("### Breaking\n\n" + "\n".join(breaking))
-    shown = [*TITLES] if all_types else [*USERS]
-    for kind in shown:
-        lines = [_line(each) for each in found if each.type == kind]
-        if lines:
-            parts.append(f"### {TITLES[kind]}\n\n" + "\n".join(lines))
-    rest = [_line(each) for each in found if each.type == OTHER]
-    if rest:
-        parts.append("### Other\n\n" + "\n".join(rest))
-    if len(parts) == 1:
-        parts.append("Nothing that users see.")
-    return "\n\n".join(parts) + "\n"
-
-
-def _entry(commit: Commit) -> ChangelogEntry:
-    message = parse(commit.message)
-    known = message.kind == "conventional" and message.type.lower() in TITLES
-    subject = message.subject if known else message.header
-    number = NUMBER.search(subject)
-    text = NUMBER.sub("", subject)
-    breaking = [each.value.split("\n\n", 1)[0].replace("\n", " ") for each in message.footers if each.breaking]
-    if message.marked and not breaking:
-        breaking = [text]
-    kind = message.type.lower() if known else "revert" if message.kind == "revert" else OTHER
-    return ChangelogEntry(
-        hash=commit.hash,
-        type=kind,
-        scope=message.scope or "" if known else "",
-        subject=text,
-        number=number[0].strip(" ()") if number else "",
-        breaking=tuple(filter(None, breaking)),
-    )
-
-
-def _line(entry: ChangelogEntry) -> str:
-    source = entry.number or entry.hash[:9]
-    return f"- {_scoped(entry)}{_escaped(entry.subject)} ({source})"
-
-
-def _scoped(entry: ChangelogEntry) -> str:
-    return f"**{_escaped(entry.scope)}**: " if entry.scope else ""
-
-
-def _escaped(text: str) -> str:
-    return _MARKDOWN.sub(r"\\\1", text)
 
 
 def configure(parser: Parser) -> None:
@@ -131,12 +31,25 @@ def configure(parser: Parser) -> None:
     parser.add_argument("range", nargs="?", metavar="BASE..HEAD", help="default: latest tag..HEAD, or all")
     parser.add_argument("--title", metavar="TEXT", default="", help="heading (default: the range)")
     parser.add_argument("--all-types", action="store_true", help="style, test, build, ci and chore too")
+    parser.add_argument("--write", metavar="FILE", help="write the whole history to FILE, e.g. CHANGELOG.md")
+    parser.add_argument(
+        "--check", metavar="FILE", help="exit 10 if FILE is not what --write wrote at its newest commit"
+    )
+    add_changing(parser)
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """Print the list of changes of a range."""
-    root = find_repository(arguments.repo).root
-    revisions = arguments.range
+    """Print the list of changes of a range, or write or check the page of the whole history."""
+    repository = find_repository(arguments.repo)
+    if arguments.write and arguments.check:
+        raise UsageError("--write and --check exclude each other", where="--check", fix="leave one out")
+    if arguments.write:
+        return _write(repository, arguments)
+    if arguments.dry_run or arguments.diff:
+        raise UsageError("nothing would be written", where="--dry-run", fix="name a file: --write CHANGELOG.md")
+    if arguments.check:
+        return _check(repository, arguments.check)
+    root, revisions = repository.root, arguments.range
     if not revisions:
         git = Git(root)
         if git.commit("HEAD") is None:
@@ -149,4 +62,35 @@ def run(arguments: argparse.Namespace) -> Report:
         changing=False,
         text=markdown(found, arguments.title or revisions, all_types=arguments.all_types),
         data={"range": revisions, "entries": [asdict(each) for each in found]},
+    )
+
+
+def _write(repository: Repository, arguments: argparse.Namespace) -> Report:
+    plan = Plan(repository.root)
+    plan.write(arguments.write, page(repository.root, "HEAD").encode(), reason="the history as a list of changes")
+    if not arguments.dry_run:
+        from tooling.kit.change.transaction import apply_plan, transaction
+
+        with transaction(repository, wait_seconds=arguments.wait, note=lambda line: say(f"rolled back: {line}")):
+            apply_plan(repository, plan)
+    return Report(
+        command="areal-commit changelog", dry_run=arguments.dry_run, changes=plan.changes, show_diff=arguments.diff
+    )
+
+
+def _check(repository: Repository, path: str) -> Report:
+    fix = f"run `areal-commit changelog --write {path}`"
+    text = (Plan(repository.root).read(path) or b"").decode(errors="replace")
+    last = re.search(rf"^{re.escape(UP_TO)}([0-9a-f]{{40}}) -->$", text, re.MULTILINE)
+    if last is None:
+        raise FindingError("does not say up to which commit it goes", where=path, fix=fix)
+    if Git(repository.root).commit(last[1]) is None:
+        raise FindingError(f"goes up to {last[1][:9]}, which is no commit of this repository", where=path, fix=fix)
+    if text != page(repository.root, last[1]):
+        raise FindingError(f"differs from the history up to {last[1][:9]}", where=path, fix=fix)
+    return Report(
+        command="areal-commit changelog",
+        changing=False,
+        text=f"{path} follows the history up to {last[1][:9]}",
+        data={"path": path, "up_to": last[1]},
     )
