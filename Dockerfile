@@ -19,17 +19,18 @@ WORKDIR /opt/areal
 # Everything but areal itself: built anew only when a version moves.
 FROM base AS dependencies
 ARG VARIANT=cpu
-COPY constraints.txt pyproject.toml ./
+COPY pyproject.toml ./
+COPY locks locks
 RUN --mount=type=cache,target=/root/.cache \
     python -m venv .venv \
-    && .venv/bin/pip install --quiet --constraint constraints.txt uv \
+    && .venv/bin/pip install --quiet uv \
     && case "$VARIANT" in \
         cpu) backend=cpu ;; \
         cuda|vllm|sglang) backend=cu128 ;; \
         *) echo "VARIANT is '$VARIANT', expected cpu, cuda, vllm or sglang" >&2; exit 2 ;; \
     esac \
     && .venv/bin/uv pip install --quiet --python .venv/bin/python --link-mode copy --torch-backend "$backend" \
-        --compile-bytecode --constraint constraints.txt --requirements pyproject.toml \
+        --compile-bytecode --constraint locks/cpu.txt --requirements pyproject.toml \
         --extra lora --extra mcp --extra review --extra servers --extra tensorboard --extra train
 COPY scripts/environment.sh scripts/setup_vllm.sh scripts/setup_sglang.sh scripts/
 COPY scripts/sglang_cpu scripts/sglang_cpu
