@@ -20,7 +20,7 @@ WORKDIR /opt/areal
 FROM base AS dependencies
 ARG VARIANT=cpu
 COPY pyproject.toml ./
-COPY locks locks
+COPY scripts/locks scripts/locks
 RUN --mount=type=cache,target=/root/.cache \
     python -m venv .venv \
     && .venv/bin/pip install --quiet uv \
@@ -30,7 +30,7 @@ RUN --mount=type=cache,target=/root/.cache \
         *) echo "VARIANT is '$VARIANT', expected cpu, cuda, vllm or sglang" >&2; exit 2 ;; \
     esac \
     && .venv/bin/uv pip install --quiet --python .venv/bin/python --link-mode copy --torch-backend "$backend" \
-        --compile-bytecode --constraint locks/cpu.txt --requirements pyproject.toml \
+        --compile-bytecode --constraint scripts/locks/cpu.txt --requirements pyproject.toml \
         --extra lora --extra mcp --extra review --extra servers --extra tensorboard --extra train
 COPY scripts/environment.sh scripts/setup_vllm.sh scripts/setup_sglang.sh scripts/
 COPY scripts/sglang_cpu scripts/sglang_cpu

@@ -1,4 +1,4 @@
-"""Write locks/NAME.txt: every version of the environments in [tool.areal.locks] of pyproject.toml, resolved by uv.
+"""Write scripts/locks/NAME.txt: every version of an environment in [tool.areal.locks] of pyproject.toml, by uv.
 
     python scripts/lock.py                    # all; what is locked stays as it is where it still fits
     python scripts/lock.py vllm --upgrade     # one, with the newest versions that fit
@@ -59,7 +59,7 @@ def resolved(name: str, variant: dict[str, Any], *, upgrade: bool) -> str:
     options += [f"--group=pyproject.toml:{group}" for group in variant.get("groups", ())]
     if "constraints" in variant:
         options += ["--constraint", variant["constraints"]]
-    current = ROOT / "locks" / f"{name}.txt"
+    current = ROOT / "scripts/locks" / f"{name}.txt"
     # Settings of this machine, its indexes and folders of wheels, are left out.
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
     with tempfile.TemporaryDirectory() as folder:
@@ -116,7 +116,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"there is no lock {unknown[0]!r}; expected {', '.join(sorted(known))}")
     found = {}
     for name in options.names or sorted(known):
-        path = ROOT / "locks" / f"{name}.txt"
+        path = ROOT / "scripts/locks" / f"{name}.txt"
         before = path.read_text(encoding="utf-8") if path.exists() else ""
         after = resolved(name, known[name], upgrade=options.upgrade)
         found[name] = changes(before, after)
@@ -127,7 +127,7 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps({"dry_run": options.dry_run, "locks": found}, indent=2))
     else:
         for name, lines in found.items():
-            print(f"locks/{name}.txt: {len(lines) or 'no'} change{'s' * (len(lines) != 1)}")
+            print(f"scripts/locks/{name}.txt: {len(lines) or 'no'} change{'s' * (len(lines) != 1)}")
             print("".join(f"  {line}\n" for line in lines), end="")
     return 0
 

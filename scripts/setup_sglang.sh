@@ -24,7 +24,7 @@ if [ -z "$kind" ]; then
 fi
 case "$kind" in
 cpu) install=(--overrides "$CPU/overrides.txt" "$WANT" "$CPU_ALSO") ;;
-cuda) install=(--constraint locks/sglang.txt "$WANT") ;;
+cuda) install=(--constraint scripts/locks/sglang.txt "$WANT") ;;
 *) say "AREAL_SGLANG is '$kind', expected cpu or cuda"; exit 2 ;;
 esac
 # The folder is part of the stamp: the environment knows it, and where the stand-ins are.

@@ -1,4 +1,4 @@
-"""locks/*.txt against pyproject.toml: complete, consistent, and free of addresses; nothing here asks an index."""
+"""The locks of scripts/locks against pyproject.toml: complete, consistent, no addresses; nothing here asks an index."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def asked_for(variant: dict) -> list[Requirement]:
 
 
 def versions(name: str) -> dict[str, list[str]]:
-    locked = lock.pins((ROOT / f"locks/{name}.txt").read_text(encoding="utf-8"))
+    locked = lock.pins((ROOT / f"scripts/locks/{name}.txt").read_text(encoding="utf-8"))
     return {package: [lock.PIN.fullmatch(line)["version"] for line in lines] for package, lines in locked.items()}
 
 
 def test_every_lock_of_the_table_is_there_and_no_other() -> None:
-    assert sorted(path.stem for path in (ROOT / "locks").iterdir()) == sorted(LOCKS)
+    assert sorted(path.stem for path in (ROOT / "scripts/locks").iterdir()) == sorted(LOCKS)
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -85,7 +85,7 @@ def test_the_lock_of_training_is_that_of_the_set_up() -> None:
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_a_lock_names_no_place(name) -> None:
-    text = (ROOT / f"locks/{name}.txt").read_text(encoding="utf-8")
+    text = (ROOT / f"scripts/locks/{name}.txt").read_text(encoding="utf-8")
     assert not re.search(r"://|file:|^-|\+cpu|\+cu\d| @ ", text, re.MULTILINE)
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert [line.split("=")[0] for line in lines] == sorted(line.split("=")[0] for line in lines)
@@ -108,7 +108,7 @@ def test_a_server_is_locked_in_the_version_that_its_environment_gets(name) -> No
     script = (ROOT / f"scripts/setup_{name}.sh").read_text(encoding="utf-8")
     (wanted,) = re.findall(rf'"{name}==([\d.]+)"', script)
     assert versions(name)[name] == [wanted]
-    assert f"--constraint locks/{name}.txt" in script
+    assert f"--constraint scripts/locks/{name}.txt" in script
 
 
 def test_conflicts_are_declared_between_what_pins_differently() -> None:

@@ -85,7 +85,9 @@ def _check(repository: Repository, path: str) -> Report:
     if last is None:
         raise FindingError("does not say up to which commit it goes", where=path, fix=fix)
     if Git(repository.root).commit(last[1]) is None:
-        raise FindingError(f"goes up to {last[1][:9]}, which is no commit of this repository", where=path, fix=fix)
+        raise FindingError(
+            f"goes up to {last[1][:9]}, a commit that this repository does not have", where=path, fix=fix
+        )
     if text != page(repository.root, last[1]):
         raise FindingError(f"differs from the history up to {last[1][:9]}", where=path, fix=fix)
     return Report(
