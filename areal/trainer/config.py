@@ -123,6 +123,10 @@ class RunConfig(Config):
     num_threads: int = number(0, at_least=0)
     """Threads that one operation is divided over; 0 chooses: no more than CPUs are free, and one for a small model,
     which more would slow down (the log and the dry run say why). A continued run keeps the number it had."""
+    matrix_products: Literal["auto", "onednn", "torch"] = "auto"
+    """Library of the float32 products of linear layers on CPUs. auto measures both when a run of one process starts,
+    and takes oneDNN where it is clearly faster (processors of AMD); a continued run keeps the one it had. Results
+    differ in the last digits."""
     total_train_epochs: int = 1
     """Passes over the training rows; ignored when total_train_steps is set."""
     total_train_steps: int | None = number(None, at_least=0)

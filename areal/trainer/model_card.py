@@ -21,6 +21,7 @@ _SCORE: Final = re.compile(r"eval/(?P<set>[\w.-]+)/(?P<metric>(?:avg|pass|maj)@\
 _SECRET: Final = re.compile(r"(?i)token$|secret|password|api_key|credential")
 _LOCAL: Final = (
     "output_dir",
+    "matrix_products",
     "num_threads",
     "metrics",
     "checkpoint",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ArealError, ConfigError, EngineError, HubError, load
 from areal.trainer.config import PPOConfig
-from areal.trainer.configuration.threads import keep_threads, start_threads
+from areal.trainer.configuration.computing import keep_computing, start_computing
 from areal.trainer.hub_sources import pin_sources, recorded_pins, write_pins
 from areal.trainer.milestones import FINAL
 from areal.trainer.rank_group import RankGroup, serve
@@ -248,7 +248,7 @@ def run(config: PPOConfig | RowsConfig, *, restart: bool = False) -> dict[str, A
         view = stack.enter_context(view_of(config)) if os.environ.get("RANK", "0") == "0" else None
         if view is not None:
             view.begin("loading torch")
-        start_threads(config)
+        start_computing(config)
         return run_on_rank_zero(config, lambda group: lead(config, group, restart=restart, view=view))
 
 
@@ -265,7 +265,7 @@ def lead(
     with open_session(config, restart=restart, view=view) as session:
         write_pins(session.directory, sources.pins)
         if session.resumed is not None and group.num_ranks == 1:
-            keep_threads(config, session.resumed.meta)
+            keep_computing(config, session.resumed.meta)
         if isinstance(config, PPOConfig):
             from areal.trainer.ppo import PPOTrainer
 

@@ -27,8 +27,8 @@ from areal.infra.metrics.trackers.config import TrackersConfig
 from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.infra.supervisor.process import INCARNATION_VARIABLE
 from areal.trainer.code_fingerprint import fingerprint_code
+from areal.trainer.configuration.computing import computing
 from areal.trainer.configuration.source import dump_yaml, to_mapping
-from areal.trainer.configuration.threads import THREADS, current_threads
 from areal.trainer.milestones import EXPORTS, EarlyStop, RunExports
 from areal.trainer.recovery import FINISHED_FILE, WAYS_OUT, exported_step, refusal, rows_refusal
 from areal.utils.atomic import atomic_write
@@ -203,7 +203,7 @@ class RunSession:
 
         step: number of finished training steps. last: nothing comes after it, so a failure is an error at once.
         """
-        meta = {"config": to_mapping(self.config), "rows": self._rows, "code": self._code, THREADS: current_threads()}
+        meta = {"config": to_mapping(self.config), "rows": self._rows, "code": self._code, **computing()}
         meta |= {
             "early_stop": None if self._early_stop is None else self._early_stop.state_dict(),
             "dtype": concrete_dtype(self.config.actor),

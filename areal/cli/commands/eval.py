@@ -81,9 +81,9 @@ def run(arguments: argparse.Namespace) -> Report:
         if other is not None:
             facts["compare"] = {"output": str(other)} if isinstance(other, Path) else plan_evaluation(other)
         return Report(text=_plan_text(facts), data=facts)
-    from areal.trainer.configuration.threads import start_threads
+    from areal.trainer.configuration.computing import start_computing
 
-    start_threads(plan.config)
+    start_computing(plan.config)
     how = {"restart": arguments.restart, "retry_faults": arguments.retry_faults}
     if other is not None and not isinstance(other, Path):
         found = evaluate(other, **how)

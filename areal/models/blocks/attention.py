@@ -16,6 +16,7 @@ from torch.nn import functional
 from areal.api import ModelError
 from areal.models.blocks.alibi import alibi_slopes
 from areal.models.blocks.differential import DifferentialHeads
+from areal.models.blocks.linear import Linear
 from areal.models.blocks.padded_attention import (
     MAX_PADDING_RATIO,
     AttentionOptions,
@@ -102,18 +103,18 @@ class SelfAttention(nn.Module):
         self.window, self.chunk, self.softcap, self.clip, self.alibi = window, chunk, softcap, clip, alibi
         self.value_scale, hidden_size, attended_size = value_scale, args.hidden_size, self.num_heads * self.value_dim
         key_bias, value_bias = (qkv_bias if each is None else each for each in (key_bias, value_bias))
-        self.q_proj = nn.Linear(hidden_size, self.num_heads * self.head_dim, bias=qkv_bias)
+        self.q_proj = Linear(hidden_size, self.num_heads * self.head_dim, bias=qkv_bias)
         keys, values = num_kv_heads * self.head_dim, num_kv_heads * self.value_dim
-        self.k_proj = None if shares_keys else nn.Linear(hidden_size, keys, bias=key_bias)
-        self.v_proj = None if shares_keys or keys_as_values else nn.Linear(hidden_size, values, bias=value_bias)
-        self.o_proj = nn.Linear(attended_size, hidden_size, bias=output_bias)
+        self.k_proj = None if shares_keys else Linear(hidden_size, keys, bias=key_bias)
+        self.v_proj = None if shares_keys or keys_as_values else Linear(hidden_size, values, bias=value_bias)
+        self.o_proj = Linear(attended_size, hidden_size, bias=output_bias)
         self.q_norm = query_norm
         self.k_norm, self.v_norm = (None, None) if shares_keys else (key_norm, value_norm)
         self.sinks = nn.Parameter(torch.zeros(self.num_heads)) if sinks else None
         self.gate_proj: nn.Linear | None = None
         if gate != "none":
             gates = attended_size if gate == "elementwise" else self.num_heads
-            self.gate_proj = nn.Linear(hidden_size, gates, bias=False)
+            self.gate_proj = Linear(hidden_size, gates, bias=False)
         self.gate_bias = nn.Parameter(torch.zeros(self.num_heads)) if gate_bias else None
         self._gate, self._gate_function = gate, _GATES[gate_function]
         self.output_norm = output_norm

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from areal.api import ModelError
+from areal.models.blocks.linear import linear
 from areal.models.blocks.packed_backend import PackedBackend
 from areal.models.blocks.rotary import shortest_limit
 from areal.models.blocks.routing import call_routed, number_routers
@@ -45,7 +45,7 @@ class VocabularyHead(nn.Module):
         """[..., hidden_size] -> [..., vocab_size]; embedding: used when the head has no weight."""
         weight = embedding if self.weight is None else self.weight
         assert weight is not None, "a head without a matrix needs the embedding"
-        return functional.linear(hidden, weight, self.bias)
+        return linear(hidden, weight, self.bias)
 
 
 class DecoderModel(nn.Module):
@@ -167,7 +167,7 @@ class DecoderModel(nn.Module):
             hidden = self.head_transform(hidden)
         if self.lm_head is None:
             assert embedding is not None, "without a head there is an embedding"
-            logits = functional.linear(hidden, embedding)
+            logits = linear(hidden, embedding)
         else:
             logits = self.lm_head(hidden, embedding)
         if self.logit_multiplier != 1.0:

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from areal.api import DeltaRule, ModelError
+from areal.models.blocks.linear import Linear
 from areal.models.blocks.mlp import find_activation
 from areal.models.blocks.norms import GatedNorm
 from areal.models.blocks.short_convolution import DepthwiseConvolution, convolve_together, with_states
@@ -77,22 +78,22 @@ class GatedDelta(nn.Module):
         self.max_rate, self.by_channel, self.decay_floor = max_rate, by_channel, decay_floor
         hidden, keys, values = args.hidden_size, num_key_heads * key_dim, num_value_heads * value_dim
         decays = num_value_heads * (key_dim if by_channel else 1)
-        self.q_proj = nn.Linear(hidden, keys, bias=False)
-        self.k_proj = nn.Linear(hidden, keys, bias=False)
-        self.v_proj = nn.Linear(hidden, values, bias=False)
+        self.q_proj = Linear(hidden, keys, bias=False)
+        self.k_proj = Linear(hidden, keys, bias=False)
+        self.v_proj = Linear(hidden, values, bias=False)
         self.q_conv = DepthwiseConvolution(keys, kernel_size, bias=False)
         self.k_conv = DepthwiseConvolution(keys, kernel_size, bias=False)
         self.v_conv = DepthwiseConvolution(values, kernel_size, bias=False)
         self.conv_activation = find_activation(conv_activation)
-        self.decay_down = None if decay_rank is None else nn.Linear(hidden, decay_rank, bias=False)
-        self.decay_proj = nn.Linear(decay_rank or hidden, decays, bias=False)
+        self.decay_down = None if decay_rank is None else Linear(hidden, decay_rank, bias=False)
+        self.decay_proj = Linear(decay_rank or hidden, decays, bias=False)
         self.A_log = nn.Parameter(torch.empty(num_value_heads))
         self.dt_bias = nn.Parameter(torch.empty(decays))
-        self.rate_proj = nn.Linear(hidden, num_value_heads, bias=False)
-        self.gate_down = None if gate_rank is None else nn.Linear(hidden, gate_rank, bias=False)
-        self.gate_proj = nn.Linear(gate_rank or hidden, values, bias=False)
+        self.rate_proj = Linear(hidden, num_value_heads, bias=False)
+        self.gate_down = None if gate_rank is None else Linear(hidden, gate_rank, bias=False)
+        self.gate_proj = Linear(gate_rank or hidden, values, bias=False)
         self.norm = GatedNorm(value_dim, norm_eps, norm_first=True, activation=gate)
-        self.o_proj = nn.Linear(values, hidden, bias=False)
+        self.o_proj = Linear(values, hidden, bias=False)
 
     def forward(self, hidden: Tensor, rotation: Rotation | None, backend: StateBackend) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]. rotation: not used; states know the order of their inputs."""

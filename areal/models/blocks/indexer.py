@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from areal.api import ModelError
+from areal.models.blocks.linear import Linear
 from areal.models.blocks.norms import LayerNorm
 from areal.models.blocks.rotary import rotate
 from areal.models.blocks.selection import with_selection
@@ -65,10 +66,10 @@ class TokenIndexer(nn.Module):
             raise ModelError(f"an indexer that chooses {top_k} tokens leaves none to attend to, expected at least 1")
         self.num_heads, self.head_dim, self.top_k = num_heads, head_dim, top_k
         self.interleaved = interleaved
-        self.q_proj = nn.Linear(query_rank, num_heads * head_dim, bias=False)
-        self.k_proj = nn.Linear(hidden_size, head_dim, bias=False)
+        self.q_proj = Linear(query_rank, num_heads * head_dim, bias=False)
+        self.k_proj = Linear(hidden_size, head_dim, bias=False)
         self.k_norm = LayerNorm(head_dim, norm_eps)
-        self.weight_proj = nn.Linear(hidden_size, num_heads, bias=False)
+        self.weight_proj = Linear(hidden_size, num_heads, bias=False)
         self.requires_grad_(False)
 
     def forward(

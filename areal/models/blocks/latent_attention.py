@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from areal.api import ModelError
+from areal.models.blocks.linear import Linear
 from areal.models.blocks.rotary import rotate, scale_query
 
 if TYPE_CHECKING:
@@ -72,19 +73,19 @@ class LatentAttention(nn.Module):
         self.q_proj: nn.Linear | None = None
         self.q_a_proj: nn.Linear | None = None
         if query_rank is None:
-            self.q_proj = nn.Linear(args.hidden_size, query_size, bias=query_bias)
+            self.q_proj = Linear(args.hidden_size, query_size, bias=query_bias)
         else:
-            self.q_a_proj = nn.Linear(args.hidden_size, query_rank, bias=query_bias)
+            self.q_a_proj = Linear(args.hidden_size, query_rank, bias=query_bias)
             self.q_a_norm = query_norm
-            self.q_b_proj = nn.Linear(query_rank, query_size, bias=False)
-        self.kv_a_proj = nn.Linear(args.hidden_size, kv_rank + rope_dim, bias=kv_bias)
+            self.q_b_proj = Linear(query_rank, query_size, bias=False)
+        self.kv_a_proj = Linear(args.hidden_size, kv_rank + rope_dim, bias=kv_bias)
         self.kv_a_norm = kv_norm
-        self.kv_b_proj = nn.Linear(kv_rank, num_heads * (nope_dim + value_dim), bias=False)
-        self.o_proj = nn.Linear(num_heads * value_dim, args.hidden_size, bias=output_bias)
+        self.kv_b_proj = Linear(kv_rank, num_heads * (nope_dim + value_dim), bias=False)
+        self.o_proj = Linear(num_heads * value_dim, args.hidden_size, bias=output_bias)
         self.gate_proj: nn.Linear | None = None
         if gate != "none":
             gates = num_heads * value_dim if gate == "elementwise" else num_heads
-            self.gate_proj = nn.Linear(args.hidden_size, gates, bias=False)
+            self.gate_proj = Linear(args.hidden_size, gates, bias=False)
         self._headwise = gate == "headwise"
         if indexer is not None and (query_rank is None or shares_selection):
             problem = "another layer's choice beside it" if shares_selection else "queries that are not compressed"

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from areal.api import DecayedSum, ModelError
+from areal.models.blocks.linear import Linear
 from areal.models.blocks.mlp import find_activation
 from areal.models.blocks.norms import RMSNorm
 from areal.models.blocks.short_convolution import with_states
@@ -56,13 +57,13 @@ class LightningAttention(nn.Module):
         self.layer, self.num_heads, self.head_dim, self.chunk = layer, num_heads, head_dim, chunk
         self.num_layers, self.table_size, self.first_head = num_layers, table_size, 0
         hidden, inner = args.hidden_size, num_heads * head_dim
-        self.q_proj = nn.Linear(hidden, inner, bias=False)
-        self.k_proj = nn.Linear(hidden, inner, bias=False)
-        self.v_proj = nn.Linear(hidden, inner, bias=False)
-        self.gate_proj = nn.Linear(hidden, inner, bias=False)
+        self.q_proj = Linear(hidden, inner, bias=False)
+        self.k_proj = Linear(hidden, inner, bias=False)
+        self.v_proj = Linear(hidden, inner, bias=False)
+        self.gate_proj = Linear(hidden, inner, bias=False)
         self.activation = find_activation(activation)
         self.norm = RMSNorm(inner, norm_eps)
-        self.o_proj = nn.Linear(inner, hidden, bias=False)
+        self.o_proj = Linear(inner, hidden, bias=False)
         shapes = ((num_heads, 1, 1), (num_heads, table_size, 1), (num_heads, table_size, 1))
         for name, shape in zip(TABLES, (*shapes, (1, num_heads, table_size, table_size)), strict=True):
             self.register_buffer(name, torch.empty(shape))

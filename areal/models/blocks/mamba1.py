@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from areal.api import ModelError, SelectiveScan
+from areal.models.blocks.linear import Linear
 from areal.models.blocks.mlp import find_activation
 from areal.models.blocks.norms import RMSNorm
 from areal.models.blocks.short_convolution import DepthwiseConvolution, with_states
@@ -61,22 +62,22 @@ class Mamba1(nn.Module):
             raise ModelError("norm_weights of norms without an epsilon; expected norm_eps, or no weights")
         self.layer, self.chunk = layer, chunk
         hidden = args.hidden_size
-        self.z_proj = nn.Linear(hidden, inner_size, bias=bias)
-        self.x_proj = nn.Linear(hidden, inner_size, bias=bias)
+        self.z_proj = Linear(hidden, inner_size, bias=bias)
+        self.x_proj = Linear(hidden, inner_size, bias=bias)
         self.conv = DepthwiseConvolution(inner_size, kernel_size, bias=conv_bias)
         self.conv_activation = find_activation(conv_activation)
-        self.step_proj = nn.Linear(inner_size, step_rank, bias=False)
-        self.b_proj = nn.Linear(inner_size, state_size, bias=False)
-        self.c_proj = nn.Linear(inner_size, state_size, bias=False)
+        self.step_proj = Linear(inner_size, step_rank, bias=False)
+        self.b_proj = Linear(inner_size, state_size, bias=False)
+        self.c_proj = Linear(inner_size, state_size, bias=False)
         sizes = (step_rank, state_size, state_size)
         self.step_norm, self.b_norm, self.c_norm = (
             None if norm_eps is None else RMSNorm(size, norm_eps, weight=norm_weights) for size in sizes
         )
-        self.dt_proj = nn.Linear(step_rank, inner_size, bias=False)
+        self.dt_proj = Linear(step_rank, inner_size, bias=False)
         self.dt_bias = nn.Parameter(torch.empty(inner_size))
         self.A_log = nn.Parameter(torch.empty(inner_size, state_size))
         self.D = nn.Parameter(torch.empty(inner_size))
-        self.o_proj = nn.Linear(inner_size, hidden, bias=bias)
+        self.o_proj = Linear(inner_size, hidden, bias=bias)
 
     def forward(self, hidden: Tensor, rotation: Rotation | None, backend: StateBackend) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]. rotation: not used; states know the order of their inputs."""

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from areal.api import DecayedSum, ModelError
+from areal.models.blocks.linear import Linear
 from areal.models.blocks.mlp import find_activation
 from areal.models.blocks.norms import GatedNorm
 from areal.models.blocks.short_convolution import DepthwiseConvolution, convolve_together, with_states
@@ -80,11 +81,11 @@ class Mamba2(nn.Module):
         self.num_heads, self.num_groups = num_heads, num_groups
         self.step_limits = step_limits
         hidden, inner, vectors = args.hidden_size, num_heads * head_dim, num_groups * state_size
-        self.z_proj = nn.Linear(hidden, inner, bias=bias)
-        self.x_proj = nn.Linear(hidden, inner, bias=bias)
-        self.b_proj = nn.Linear(hidden, vectors, bias=bias)
-        self.c_proj = nn.Linear(hidden, vectors, bias=bias)
-        self.dt_proj = nn.Linear(hidden, num_heads, bias=bias)
+        self.z_proj = Linear(hidden, inner, bias=bias)
+        self.x_proj = Linear(hidden, inner, bias=bias)
+        self.b_proj = Linear(hidden, vectors, bias=bias)
+        self.c_proj = Linear(hidden, vectors, bias=bias)
+        self.dt_proj = Linear(hidden, num_heads, bias=bias)
         self.x_conv = DepthwiseConvolution(inner, kernel_size, bias=conv_bias)
         self.b_conv = DepthwiseConvolution(vectors, kernel_size, bias=conv_bias)
         self.c_conv = DepthwiseConvolution(vectors, kernel_size, bias=conv_bias)
@@ -94,7 +95,7 @@ class Mamba2(nn.Module):
         self.D = nn.Parameter(torch.empty(num_heads))
         groups = num_groups if norm_groups is None else norm_groups
         self.norm = None if norm_eps is None else GatedNorm(inner, norm_eps, norm_first=norm_first, groups=groups)
-        self.o_proj = nn.Linear(inner, hidden, bias=bias if output_bias is None else output_bias)
+        self.o_proj = Linear(inner, hidden, bias=bias if output_bias is None else output_bias)
 
     def forward(self, hidden: Tensor, rotation: Rotation | None, backend: StateBackend) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]. rotation: not used; states know the order of their inputs."""

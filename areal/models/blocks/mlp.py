@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from areal.api import ModelError
+from areal.models.blocks.linear import Linear
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,9 +46,9 @@ class GatedMLP(nn.Module):
         learned_activation: whether the activation may have parameters, "activation.*". ModelError for an unknown one,
         and unless there are two multipliers."""
         super().__init__()
-        self.gate_proj = nn.Linear(hidden_size, intermediate_size, bias=bias)
-        self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=bias)
-        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=bias if output_bias is None else output_bias)
+        self.gate_proj = Linear(hidden_size, intermediate_size, bias=bias)
+        self.up_proj = Linear(hidden_size, intermediate_size, bias=bias)
+        self.down_proj = Linear(intermediate_size, hidden_size, bias=bias if output_bias is None else output_bias)
         self.activation = find_activation(activation, learned=learned_activation)
         self.clamp = clamp
         self.up_offset = up_offset
@@ -83,8 +84,8 @@ class MLP(nn.Module):
         """bias: of up; output_bias: of down, None for the same. inner_norm: of what down reads. learned_activation:
         whether the activation may have parameters, "activation.*". ModelError for an unknown one."""
         super().__init__()
-        self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=bias)
-        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=bias if output_bias is None else output_bias)
+        self.up_proj = Linear(hidden_size, intermediate_size, bias=bias)
+        self.down_proj = Linear(intermediate_size, hidden_size, bias=bias if output_bias is None else output_bias)
         self.activation = find_activation(activation, learned=learned_activation)
         self.inner_norm = inner_norm
 
@@ -215,7 +216,7 @@ class HeadTransform(nn.Module):
     def __init__(self, hidden_size: int, *, activation: str, norm: nn.Module, bias: bool = False) -> None:
         """norm: over the hidden size; bias: of the matrix. ModelError for an unknown activation."""
         super().__init__()
-        self.dense = nn.Linear(hidden_size, hidden_size, bias=bias)
+        self.dense = Linear(hidden_size, hidden_size, bias=bias)
         self.activation = find_activation(activation)
         self.norm = norm
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from areal.api import ModelError
+from areal.models.blocks.linear import Linear, linear
 from areal.models.blocks.mlp import find_activation, gated_product
 
 if TYPE_CHECKING:
@@ -140,10 +140,10 @@ class Router(nn.Module):
 
     def _logits(self, hidden: Tensor) -> Tensor:
         if not self._in_float32 or hidden.dtype == torch.float64:
-            logits = functional.linear(hidden, self.weight, self.bias)
+            logits = linear(hidden, self.weight, self.bias)
             return logits if logits.dtype == torch.float64 else logits.float()
         bias = None if self.bias is None else self.bias.float()
-        return functional.linear(hidden.float(), self.weight.float(), bias)
+        return linear(hidden.float(), self.weight.float(), bias)
 
     def _score(self, logits: Tensor) -> Tensor:
         return logits.softmax(-1) if self.score == "softmax" else logits.sigmoid()
@@ -240,12 +240,12 @@ class Experts(nn.Module):
         down: Tensor,
         down_bias: Tensor | None,
     ) -> Tensor:
-        widened = functional.linear(rows, up, up_bias)
+        widened = linear(rows, up, up_bias)
         if gate is None:
-            return functional.linear(self.activation(widened), down, down_bias)
-        gated = functional.linear(rows, gate, gate_bias)
+            return linear(self.activation(widened), down, down_bias)
+        gated = linear(rows, gate, gate_bias)
         product = gated_product(gated, widened, self.activation, clamp=self.clamp, up_offset=self.up_offset)
-        return functional.linear(product, down, down_bias)
+        return linear(product, down, down_bias)
 
 
 class MixtureOfExperts(nn.Module):
@@ -270,7 +270,7 @@ class MixtureOfExperts(nn.Module):
         self.experts = experts
         self.shared_experts = shared_experts
         self.shared_scale = shared_scale
-        self.shared_gate = nn.Linear(router.weight.shape[1], 1, bias=False) if shared_gate else None
+        self.shared_gate = Linear(router.weight.shape[1], 1, bias=False) if shared_gate else None
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]."""

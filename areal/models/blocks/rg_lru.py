@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from areal.api import Diagonal, ModelError
+from areal.models.blocks.linear import Linear
 from areal.models.blocks.mlp import find_activation
 from areal.models.blocks.short_convolution import DepthwiseConvolution, with_states
 
@@ -76,14 +77,14 @@ class RGLRU(nn.Module):
             raise ModelError(f"{width} channels are not {num_blocks} blocks of one size; expected a divisor of them")
         self.layer, self.num_blocks, self.chunk = layer, num_blocks, chunk
         hidden = args.hidden_size
-        self.gate_proj = nn.Linear(hidden, width, bias=bias)
-        self.x_proj = nn.Linear(hidden, width, bias=bias)
+        self.gate_proj = Linear(hidden, width, bias=bias)
+        self.x_proj = Linear(hidden, width, bias=bias)
         self.activation = find_activation(activation)
         self.conv = DepthwiseConvolution(width, kernel_size, bias=conv_bias)
         self.input_gate = BlockDiagonal(num_blocks, width // num_blocks)
         self.decay_gate = BlockDiagonal(num_blocks, width // num_blocks)
         self.decay = nn.Parameter(torch.empty(width))
-        self.o_proj = nn.Linear(width, hidden, bias=output_bias)
+        self.o_proj = Linear(width, hidden, bias=output_bias)
 
     def forward(self, hidden: Tensor, rotation: Rotation | None, backend: StateBackend) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]. rotation: not used; states know the order of their inputs."""

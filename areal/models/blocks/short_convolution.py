@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from areal.api import ModelError
+from areal.models.blocks.linear import Linear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,9 +49,9 @@ class ShortConvolution(nn.Module):
             raise ModelError(f"a convolution of {kernel_size} tokens sees none, expected at least 1")
         size = args.hidden_size
         self.layer = layer
-        self.in_proj = nn.Linear(size, 3 * size, bias=bias)
+        self.in_proj = Linear(size, 3 * size, bias=bias)
         self.conv = DepthwiseConvolution(size, kernel_size, bias=bias)
-        self.out_proj = nn.Linear(size, size, bias=bias)
+        self.out_proj = Linear(size, size, bias=bias)
 
     def forward(self, hidden: Tensor, rotation: Rotation | None, backend: StateBackend) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]. rotation: not used; a convolution knows the order of its inputs."""

@@ -13,8 +13,8 @@ from areal.dataset.encoding import as_messages, encode_prompt
 from areal.infra.rollout.episode import derive_seed
 from areal.infra.rollout.loop_thread import LoopThread
 from areal.trainer.assembly import tokenizer_of
+from areal.trainer.configuration.computing import start_computing
 from areal.trainer.configuration.source import config_from_mapping, to_mapping
-from areal.trainer.configuration.threads import start_threads
 from areal.trainer.evaluation.standalone import FrozenPolicy
 from areal.trainer.inference import build_inference_engine
 from areal.workflow.assembly import completion_text
@@ -35,7 +35,7 @@ def generate_texts(config: PPOConfig, prompts: Sequence[Any], *, seed: int, samp
     values = to_mapping(config)
     values["gconfig"] |= dict(sampling)
     gconfig = config_from_mapping(values, source="generate(...)").gconfig  # type: ignore[union-attr]  # of kind rl
-    start_threads(config)
+    start_computing(config)
     tokenizer = tokenizer_of(config.model)
     chats = [as_messages(prompt, tokenizer) if isinstance(prompt, str) else prompt for prompt in prompts]
     ids = [encode_prompt(chat, tokenizer) for chat in chats]

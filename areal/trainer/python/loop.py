@@ -26,7 +26,7 @@ from areal.infra.rollout.episode import derive_seed
 from areal.infra.rollout.loop_thread import LoopThread
 from areal.trainer.assembly import tokenizer_of
 from areal.trainer.config import PPOConfig
-from areal.trainer.configuration.threads import start_threads
+from areal.trainer.configuration.computing import start_computing
 from areal.trainer.device_sharing import shared_device
 from areal.trainer.hub_sources import pin_sources
 from areal.trainer.inference import build_inference_engine, lend_devices, publish_weights
@@ -107,7 +107,7 @@ class PolicyLoop:
         """Build the parts; what is to be closed goes on the stack."""
         config = self.config
         seed_everything(config.seed)
-        start_threads(config)
+        start_computing(config)
         self.tokenizer = tokenizer_of(config.model)
         group = RankGroup()
         models = group.create(build_models, config, self.tokenizer, total_steps)

@@ -158,7 +158,7 @@ class TrainResult:
 
         Raises as `areal eval` does; UsageError when there is nothing to evaluate.
         """
-        from areal.trainer.configuration.threads import start_threads
+        from areal.trainer.configuration.computing import start_computing
         from areal.trainer.evaluation.standalone import evaluate
         from areal.trainer.evaluation.targets import EvalTarget, with_sets
 
@@ -174,7 +174,7 @@ class TrainResult:
         output = self.directory / "eval" / ("-".join(own) or model.name)
         with given(built.objects):
             target = with_sets(EvalTarget(name=str(model), config=config, sets=(), output=output), chosen)
-            start_threads(config)
+            start_computing(config)
             return evaluate(target, restart=restart)
 
     def push(self, repo: str, *, private: bool = False) -> Publication:
