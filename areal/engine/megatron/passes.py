@@ -16,6 +16,7 @@ from areal.engine.megatron.building import arrange, build_decoder, device_of_meg
 from areal.engine.megatron.checks import check_model
 from areal.engine.megatron.rectangle import blank_layout, lay_out_rows
 from areal.engine.megatron.weights import StageWeights
+from areal.engine.train.divided import to_device
 from areal.engine.train.head import VocabularyShares, score_tokens
 from areal.engine.train.passes import Scored, loss_of, score_dtype_of
 from areal.models.parallel.pipeline import copies_of
@@ -80,7 +81,8 @@ class MegatronPasses:
         work: list[tuple[UnpackedRows, Finish]] = [
             (rectangle, partial(finish, rows, rectangle.layout))
             for rows in micro
-            if rows and (rectangle := lay_out_rows(batch.select(rows), only_masked=scoring.only_masked)) is not None
+            if rows
+            and (rectangle := lay_out_rows(self._select(batch, rows), only_masked=scoring.only_masked)) is not None
         ]
         self._run(work, scoring, forward_only=True)
 
@@ -102,12 +104,12 @@ class MegatronPasses:
         for rows in micro:
             if not rows:
                 continue
-            part = batch.select(rows)
+            part = self._select(batch, rows)
             rectangle = lay_out_rows(part, only_masked=scoring.only_masked)
             if rectangle is not None:
                 work.append((rectangle, partial(finish, part, rectangle.layout)))
             elif is_last:
-                finish(part, blank_layout(part, only_masked=scoring.only_masked), Scored())
+                finish(part, blank_layout(part), Scored())
         self._run(work, scoring, forward_only=False)
         finalize_model_grads([self._decoder])
         self.weights.pull_gradients()
@@ -120,6 +122,9 @@ class MegatronPasses:
         """Hand what the ranks of the last stage have to all others."""
         if self._last:
             dist.broadcast(result, group=self._ranks.group("pp"), group_src=self._last)
+
+    def _select(self, batch: DividedBatch, rows: list[int]) -> PaddedBatch:
+        return to_device(batch.select(rows), self._ranks.device)
 
     def _run(self, work: list[tuple[UnpackedRows, Finish]], scoring: Scoring, *, forward_only: bool) -> None:
         """Ranks of a pipeline and of tp have the same work; those of data ranks may differ, since they do not meet."""

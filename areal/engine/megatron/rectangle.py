@@ -13,7 +13,7 @@ import torch
 
 from areal.api import DistilledBatch
 from areal.engine.train.packing import TokenLayout
-from areal.engine.train.passes import Layout, predicted_tokens
+from areal.engine.train.passes import Layout, Predicted, predicted_tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +55,7 @@ def lay_out_rows(part: PaddedBatch, *, only_masked: bool) -> UnpackedRows | None
         layout=Layout(
             tokens=_token_layout(tokens, columns, source_N),
             targets=part.tokens[predicted_SL],
-            predicted=predicted_SL,
+            predicted=Predicted(row_N, column_N, part.tokens.shape[1]),
             num_model_tokens=int(is_real.sum()),
             candidates=candidates,
         ),
@@ -66,13 +66,13 @@ def lay_out_rows(part: PaddedBatch, *, only_masked: bool) -> UnpackedRows | None
     )
 
 
-def blank_layout(part: PaddedBatch, *, only_masked: bool) -> Layout:
+def blank_layout(part: PaddedBatch) -> Layout:
     """Return the layout of a micro-batch without predicted tokens, whose loss is that of zeros."""
     nothing = torch.zeros(0, dtype=torch.int64, device=part.tokens.device)
     return Layout(
         tokens=_token_layout(part.tokens[:0, :0], nothing, nothing),
         targets=nothing,
-        predicted=predicted_tokens(part, only_masked=only_masked),
+        predicted=Predicted(nothing, nothing, part.tokens.shape[1]),
         num_model_tokens=0,
     )
 

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from areal.algorithm.images import images_to
 from areal.algorithm.packing import select
 from areal.api import EngineError
-from areal.engine.train.packing import divide_rows
+from areal.engine.train.packing import divide_rows, upload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,16 +94,18 @@ class DividedBatch:
         return select(self.part, [places[row] for row in rows])
 
     def received(self, ranks: Ranks) -> DividedBatch:
-        """Return the batch on the device of this rank, with the tensors of all rows that it computes.
+        """Return the batch with the tensors of all rows that this rank computes, in host memory: micro-batches are cut
+        and laid out there, and only they go to the device.
 
         Ranks with the same rows call it together, after `for_rank`; it does nothing a second time.
         """
-        part = None if self.part is None else to_device(self.part, ranks.device)
+        part = self.part
         if self.is_awaited and not ranks.is_alone and self.divided[ranks.place("data")]:
             for way in _SHARING:
                 if _has_source(ranks, way):
-                    part = _handed_on(part, ranks, way)
-        return replace(self, part=part, is_awaited=False)
+                    part = _handed_on(None if part is None else to_device(part, ranks.device), ranks, way)
+        host = torch.device("cpu")
+        return replace(self, part=None if part is None else to_device(part, host), is_awaited=False)
 
 
 def _has_source(ranks: Ranks, way: str) -> bool:
@@ -137,7 +139,7 @@ def _handed_on(part: PaddedBatch | None, ranks: Ranks, way: str) -> PaddedBatch:
 def to_device(batch: PaddedBatch, device: torch.device) -> PaddedBatch:
     """Move all tensors of a batch to `device`; returns the same object when they are there already."""
     moved: dict[str, Any] = {
-        item.name: value.to(device)
+        item.name: upload(value, device)
         for item in fields(batch)
         if isinstance(value := getattr(batch, item.name), torch.Tensor) and value.device != device
     }

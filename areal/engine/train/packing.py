@@ -100,7 +100,7 @@ class TokenLayout:
     positions: Tensor
     """int64 [T]: column of each token in its sequence."""
     cu_seqlens: Tensor
-    """int32: bounds of the pieces laid end to end, from 0 to T."""
+    """int32, in host memory, where they are read: bounds of the pieces laid end to end, from 0 to T."""
     max_seqlen: int
     """Length of the longest piece."""
     attention: AttentionBackend | None
@@ -113,6 +113,13 @@ class TokenLayout:
     """[T, M, K], as in the batch."""
 
 
+def upload(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor of the host on `device`, to which it is copied while the host goes on."""
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     """One sequence: tokens[:split] can be shared, tokens[split:end] are its own, tokens[end] is predicted last."""
@@ -122,20 +129,24 @@ class _Row:
     end: int
 
 
-def lay_out(batch: PaddedBatch, predicted_SL: Tensor, *, length_limit: int | None = None) -> TokenLayout | None:
+def lay_out(
+    batch: PaddedBatch, predicted_SL: Tensor, *, device: torch.device | None = None, length_limit: int | None = None
+) -> TokenLayout | None:
     """Lay out the tokens marked in predicted_SL (bool [S, L], never column 0); None without any.
+
+    batch and predicted_SL are in host memory, where everything is decided; device: of the result, None for the host.
 
     A beginning ends before the first token with loss_mask 1. Sequences share one when it is the same, token by token,
     image by image, and with its routes, if any; groups are not looked at. length_limit: see
     `CausalModel.length_limit`; nothing is shared beyond it. Images behind the last predicted token are left out; raises
     EngineError for one that it would cut.
     """
-    device = batch.tokens.device
-    marked = predicted_SL.cpu()
-    rows = _rows(marked, batch.loss_mask.cpu() > 0)
+    device = device or batch.tokens.device
+    marked = predicted_SL
+    rows = _rows(marked, batch.loss_mask > 0)
     if not rows:
         return None
-    members = _members(rows, batch.tokens.cpu(), image_keys(batch.images, len(marked)), batch.routes)
+    members = _members(rows, batch.tokens, image_keys(batch.images, len(marked)), batch.routes)
     pieces = _Pieces(len(marked))
     is_shareable = length_limit is None or max(row.end for row in rows) <= length_limit
     if pieces_are_shared := is_shareable and _pays(rows, members):
@@ -148,7 +159,7 @@ def lay_out(batch: PaddedBatch, predicted_SL: Tensor, *, length_limit: int | Non
     bounds[1:] = lengths.cumsum(0)
     piece_T = torch.repeat_interleave(lengths)
     column_T = torch.arange(int(bounds[-1])) - bounds[piece_T] + starts[piece_T]
-    coordinates = torch.stack((piece_rows[piece_T], column_T)).to(device)
+    row_T = piece_rows[piece_T]
     row_N, column_N = marked.nonzero(as_tuple=True)
     state_N = column_N - 1
     # Index into T of column 0, for the shared part of a sequence and for its own part.
@@ -158,14 +169,14 @@ def lay_out(batch: PaddedBatch, predicted_SL: Tensor, *, length_limit: int | Non
     if pieces_are_shared:
         attention = SharedPrefixBackend(pieces.root_lengths, pieces.branches, device)
     return TokenLayout(
-        tokens=batch.tokens[coordinates[0], coordinates[1]],
-        positions=coordinates[1],
-        cu_seqlens=bounds.to(device, torch.int32),
+        tokens=upload(batch.tokens[row_T, column_T], device),
+        positions=upload(column_T, device),
+        cu_seqlens=bounds.to(torch.int32),
         max_seqlen=int(lengths.max()),
         attention=attention,
-        source=(offset_N + state_N).to(device),
+        source=upload(offset_N + state_N, device),
         images=_packed_images(batch, rows, pieces),
-        routes=None if batch.routes is None else batch.routes[coordinates[0], coordinates[1]],
+        routes=None if batch.routes is None else upload(batch.routes[row_T, column_T], device),
     )
 
 
@@ -218,7 +229,7 @@ def _members(
     """Rows with equal beginnings together, in order of first appearance. Equal placeholders are no equal images, and
     equal tokens that other experts computed have other states."""
     values = tokens.tolist()
-    chosen = None if routes is None else routes.cpu().numpy()
+    chosen = None if routes is None else routes.numpy()
     found: dict[tuple[tuple[int, ...], tuple[tuple[int, str], ...], bytes], list[_Row]] = {}
     for row in rows:
         seen = tuple(key for key in images[row.index] if key[0] < row.split)

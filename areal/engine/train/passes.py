@@ -12,15 +12,16 @@ Shape letters: S sequences, L padded length, T tokens that go through the model,
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch.nn import functional
 
 from areal.api import DistilledBatch, EngineError
 from areal.engine.precision import score_dtype
+from areal.engine.train.divided import to_device
 from areal.engine.train.head import TokenScores, VocabularyShares, score_tokens
-from areal.engine.train.packing import TokenLayout, lay_out
+from areal.engine.train.packing import TokenLayout, lay_out, upload
 from areal.models.blocks.packed_backend import PackedBackend
 from areal.models.blocks.routing import RouteReplay
 from areal.models.parallel.apply import Sharding
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from areal.engine.train.ranks import Ranks
     from areal.models.parallel.plan import ParallelPlan
 
-    Keep = Callable[[list[int], Tensor, "Scored"], None]
+    Keep = Callable[[list[int], "Predicted", "Scored"], None]
     """Takes rows of the batch, which of their tokens are predicted, and the scores of those."""
 
 MODEL_TOKENS: Final = "model_tokens_count"
@@ -67,6 +68,27 @@ class Scoring:
         return self.with_entropy or self.smoothing > 0
 
 
+class Predicted(NamedTuple):
+    """Cells of a padded batch, row by row: indices, since a mask would have to be read from the device to be used."""
+
+    rows: Tensor
+    """int64 [N]."""
+    columns: Tensor
+    """int64 [N]."""
+    width: int
+    """L of the batch."""
+
+    def place(
+        self, values_N: Tensor | None, num_rows: int, *, dtype: torch.dtype, sizes: tuple[int, ...] = ()
+    ) -> Tensor:
+        """[num_rows, L, *sizes] with values_N [N, *sizes] in the cells and 0 elsewhere. None gives zeros that accept a
+        gradient and drop it."""
+        zeros_SL = torch.zeros((num_rows, self.width, *sizes), dtype=dtype, device=self.rows.device)
+        if values_N is None:
+            return zeros_SL.requires_grad_(torch.is_grad_enabled())
+        return zeros_SL.index_put((self.rows, self.columns), values_N.to(dtype))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """A micro-batch as all ranks that share its rows see it."""
@@ -74,8 +96,8 @@ class Layout:
     tokens: TokenLayout
     targets: Tensor
     """int64 [N]."""
-    predicted: Tensor | None
-    """bool [S, L]: which tokens those are; None for a blank micro-batch."""
+    predicted: Predicted | None
+    """Which tokens those are; None for a blank micro-batch."""
     num_model_tokens: int
     candidates: Tensor | None = None
     """int64 [N, K]: other tokens that are scored in the place of each target."""
@@ -141,9 +163,9 @@ class Scorer:
         self._multiple = self._cp * (self._tp if self._in_pieces else 1)
 
     def lay_out(self, part: PaddedBatch | None, *, only_masked: bool) -> Layout:
-        """Lay out a micro-batch; None gives a blank one: one token that predicts nothing."""
-        found, predicted, candidates = None, None, None
-        targets = torch.zeros(0, dtype=torch.int64, device=self._ranks.device)
+        """Lay out a micro-batch that is in host memory; None gives a blank one: one token that predicts nothing."""
+        found, predicted, candidates, device = None, None, None, self._ranks.device
+        targets = torch.zeros(0, dtype=torch.int64, device=device)
         if part is not None:
             limit, longest = self._model.length_limit, int(part.lengths.max())
             if part.images is not None and getattr(self._decoder, "vision", None) is None:
@@ -158,13 +180,15 @@ class Scorer:
                 )
             if part.routes is not None:
                 part = replace(part, routes=part.routes if self._replays else None)
-            predicted = predicted_tokens(part, only_masked=only_masked)
-            found = lay_out(part, predicted, length_limit=limit)
-            targets = part.tokens[predicted]
+            marked_SL = predicted_tokens(part, only_masked=only_masked)
+            found = lay_out(part, marked_SL, device=device, length_limit=limit)
+            rows, columns = (upload(index, device) for index in marked_SL.nonzero(as_tuple=True))
+            predicted = Predicted(rows, columns, part.tokens.shape[1])
+            targets = upload(part.tokens[marked_SL], device)
             if isinstance(part, DistilledBatch) and part.candidates is not None:
-                candidates = part.candidates[predicted]
+                candidates = upload(part.candidates[marked_SL], device)
         return Layout(
-            tokens=found or _blank(self._ranks.device),
+            tokens=found or _blank(device),
             targets=targets,
             predicted=predicted,
             num_model_tokens=found.tokens.shape[0] if found is not None else 0,
@@ -350,6 +374,7 @@ class SequentialPasses:
                 roots.append(scored.anchor)
                 gradients.append(torch.zeros_like(scored.anchor))
             if part is not None:
+                part = to_device(part, self._ranks.device)
                 output = loss_of(part, layout, scored, loss_fn, scoring, score_dtype_of(self.model))
                 roots.append(output.loss)
                 gradients.append(torch.ones_like(output.loss))
@@ -398,13 +423,16 @@ class Totals:
         """Totals of all ranks that have rows of their own, added in the order of the ranks."""
         own: dict[str, float] = {}
         if self._losses:
-            own = {name: _combine(name, torch.stack(values)) for name, values in self._metrics.items()}
-            own |= {MODEL_TOKENS: float(self._num_model_tokens), _LOSS: float(torch.stack(self._losses).sum())}
+            combined = [_combine(name, torch.stack(values)) for name, values in self._metrics.items()]
+            # Read at once: each read waits for everything that the device still has to do.
+            *found, loss = torch.stack([*combined, torch.stack(self._losses).sum().double()]).tolist()
+            own = dict(zip(self._metrics, found, strict=True))
+            own |= {MODEL_TOKENS: float(self._num_model_tokens), _LOSS: loss}
         values: dict[str, list[float]] = {}
         counts = [0, 0]
-        for found, *numbers in ranks.gather((own, len(self._losses), self._num_predicted), "data"):
+        for others, *numbers in ranks.gather((own, len(self._losses), self._num_predicted), "data"):
             counts = [sum(pair) for pair in zip(counts, numbers, strict=True)]
-            for name, value in found.items():
+            for name, value in others.items():
                 values.setdefault(name, []).append(value)
         metrics = {name: _over_ranks(name, found) for name, found in values.items()}
         return BatchTotals(
@@ -417,7 +445,7 @@ def loss_of(
 ) -> LossOutput:
     """Apply `loss_fn` to a micro-batch; see `TrainingEngine.train_batch`."""
     assert layout.predicted is not None, "a blank micro-batch has no loss"
-    values_N, entropy_N = scored.values, None
+    values_N, entropy_N, num_rows = scored.values, None, part.tokens.shape[0]
     if scored.scores is not None:
         values_N, entropy_N = scored.scores.logp, scored.scores.entropy
         if scoring.smoothing > 0 and scored.scores.mean_logp is not None:
@@ -425,9 +453,10 @@ def loss_of(
     if isinstance(part, DistilledBatch) and part.candidates is not None:
         listed_NK = None if scored.scores is None else scored.scores.candidate_logp
         sizes = part.candidates.shape[2:]
-        part = replace(part, candidate_logp=place(listed_NK, layout.predicted, dtype=dtype, sizes=sizes))
-    scores_SL = place(values_N, layout.predicted, dtype=dtype)
-    entropy_SL = place(entropy_N, layout.predicted, dtype=dtype) if scoring.with_entropy else None
+        listed_SLK = layout.predicted.place(listed_NK, num_rows, dtype=dtype, sizes=sizes)
+        part = replace(part, candidate_logp=listed_SLK)
+    scores_SL = layout.predicted.place(values_N, num_rows, dtype=dtype)
+    entropy_SL = layout.predicted.place(entropy_N, num_rows, dtype=dtype) if scoring.with_entropy else None
     return loss_fn(scores_SL, entropy_SL, part)
 
 
@@ -441,16 +470,6 @@ def predicted_tokens(batch: PaddedBatch, *, only_masked: bool) -> Tensor:
     columns = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
     predicted_SL = (columns > 0) & (columns < batch.lengths[:, None])
     return predicted_SL & (batch.loss_mask > 0) if only_masked else predicted_SL
-
-
-def place(values_N: Tensor | None, predicted_SL: Tensor, *, dtype: torch.dtype, sizes: tuple[int, ...] = ()) -> Tensor:
-    """[S, L, *sizes] with values_N [N, *sizes] at the marked tokens and 0 elsewhere. None gives zeros that accept a
-    gradient and drop it."""
-    zeros_SL = torch.zeros((*predicted_SL.shape, *sizes), dtype=dtype, device=predicted_SL.device)
-    if values_N is None:
-        return zeros_SL.requires_grad_(torch.is_grad_enabled())
-    marked = predicted_SL[(..., *(None for _ in sizes))] if sizes else predicted_SL
-    return zeros_SL.masked_scatter(marked, values_N.to(dtype))
 
 
 def split_decoder(decoder: nn.Module, plan: ParallelPlan) -> Sharding:
@@ -477,11 +496,11 @@ def partial_gradients(sharding: Sharding, *, is_critic: bool) -> frozenset[str]:
     return frozenset(partial)
 
 
-def _combine(name: str, values: Tensor) -> float:
-    """One value of a metric from those of micro-batches; see `LossOutput.metrics`."""
+def _combine(name: str, values: Tensor) -> Tensor:
+    """One value of a metric from those of micro-batches, in float64; see `LossOutput.metrics`."""
     if name.endswith("_max"):
-        return float(values.max())
-    return float(values.min() if name.endswith("_min") else values.sum())
+        return values.max().double()
+    return (values.min() if name.endswith("_min") else values.sum()).double()
 
 
 def _over_ranks(name: str, values: list[float]) -> float:
@@ -495,5 +514,5 @@ def _over_ranks(name: str, values: list[float]) -> float:
 def _blank(device: torch.device) -> TokenLayout:
     nothing = torch.zeros(0, dtype=torch.int64, device=device)
     token = torch.zeros(1, dtype=torch.int64, device=device)
-    bounds = torch.tensor([0, 1], dtype=torch.int32, device=device)
+    bounds = torch.tensor([0, 1], dtype=torch.int32)
     return TokenLayout(tokens=token, positions=token, cu_seqlens=bounds, max_seqlen=1, attention=None, source=nothing)

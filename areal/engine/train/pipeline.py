@@ -19,6 +19,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 
 from areal.api import ConfigError
+from areal.engine.train.divided import to_device
 from areal.engine.train.passes import Scorer, Totals, loss_of, partial_gradients, score_dtype_of, split_decoder
 from areal.engine.train.ranks import local_data
 from areal.models.blocks.routing import RouteReplay
@@ -112,7 +113,8 @@ class PipelinePasses:
                 # Zero, with a gradient of zeros, whatever the anchor is.
                 terms.append(scored.anchor.masked_fill(torch.ones_like(scored.anchor, dtype=torch.bool), 0).sum())
             if rows:
-                output = loss_of(batch.select(rows), prepared.layout, scored, loss_fn, scoring, dtype)
+                part = to_device(batch.select(rows), self._ranks.device)
+                output = loss_of(part, prepared.layout, scored, loss_fn, scoring, dtype)
                 totals.add(output, prepared.layout)
                 terms.append(output.loss)
             return torch.stack([term.to(dtype) for term in terms]).sum()

@@ -26,8 +26,8 @@ from areal.api import ConfigError, EngineError, TeacherScores
 from areal.engine.config import TrainEngineConfig
 from areal.engine.precision import with_concrete_dtype
 from areal.engine.train.divided import DividedBatch
-from areal.engine.train.packing import cuts_of, tokens_of
-from areal.engine.train.passes import Scoring, SequentialPasses, Totals, place, score_dtype_of
+from areal.engine.train.packing import cuts_of, tokens_of, upload
+from areal.engine.train.passes import Scoring, SequentialPasses, Totals, score_dtype_of
 from areal.engine.train.ranks import Ranks, local_data
 from areal.models.parallel.plan import ParallelPlan
 from areal.utils.logging import getLogger
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from areal.engine.config import ArchonConfig
     from areal.engine.train.candidates import Top
     from areal.engine.train.loading import ShardSource
-    from areal.engine.train.passes import BatchTotals, Keep, Scored
+    from areal.engine.train.passes import BatchTotals, Keep, Predicted, Scored
 
     MakePasses = Callable[[nn.Module, ParallelPlan, Ranks], "Passes"]
 
@@ -206,9 +206,10 @@ class ModelRunner:
         shape = (received.lengths.shape[0], received.width, *sizes)
         result_SL = torch.zeros(shape, dtype=dtype, device=self.ranks.device)
 
-        def keep(rows: list[int], predicted_SL: Tensor, scored: Scored) -> None:
-            values_SL = place(read(scored), predicted_SL, dtype=dtype, sizes=sizes)
-            result_SL[torch.tensor(rows, device=self.ranks.device), : values_SL.shape[1]] = values_SL
+        def keep(rows: list[int], predicted: Predicted, scored: Scored) -> None:
+            if (values_N := read(scored)) is not None:
+                row_N = upload(torch.tensor(rows), self.ranks.device)[predicted.rows]
+                result_SL[row_N, predicted.columns] = values_N.to(dtype)
 
         self._micro_batches.run(
             "forward",
