@@ -50,7 +50,7 @@ def test_megatron_computes_what_one_process_of_ours_computes(tmp_path, count, sp
     assert whats == {"float32", "float64", "smoothed", "bfloat16", "folder", "bridge", "resume", "refusals"}
     for found in results:
         if found["case"].startswith("bridge/"):
-            assert found["compared"] > 8  # no rank is without parameters
+            assert found["compared"] >= 8  # no rank is without parameters
     (refused,) = [found["messages"] for found in results if found["case"].startswith("refusals/")]
     assert "archon.parallel.cp is 2" in refused["settings"]
     assert "archon.pp_schedule is GPipe" in refused["settings"]
