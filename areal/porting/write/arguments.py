@@ -10,7 +10,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.porting.bind.expressions import SCORE_FACTOR, depends_on_layer, fields_of, walk
-from areal.porting.family import Constant, Entry, Field, Length, PerLayer, RotaryField, Sum, WhenEqual, WhenNull
+from areal.porting.family import (
+    AllLayers,
+    Constant,
+    Entry,
+    Field,
+    Length,
+    PerLayer,
+    RotaryField,
+    Sum,
+    WhenEqual,
+    WhenNull,
+)
 from areal.porting.records import ReportError
 from areal.porting.write.fields import CANONICAL, dependencies, reading
 from areal.porting.write.names import attribute_name, class_name, field_name, literal, one_line, tuple_literal
@@ -308,8 +319,11 @@ class Arguments:
         lines = [f"fields.require({literal(field_name(name))}, (args.num_layers,))" for name in counts]
         for use in self.plans.fixed:
             values = [literal(value) for value in proven_values(use)]
-            if use.default_rule is not None and use.type != "list":
-                values += [text for text in (self._local.expression(use.default_rule),) if text not in values]
+            if use.default_rule is not None and not isinstance(use.default_rule, AllLayers):
+                text = self._local.expression(use.default_rule)
+                # A list over layers is what it is where it is null, for any number of layers.
+                text = f"[{text} for layer in range(args.num_layers)]" if use.type == "list" else text
+                values += [text] if text not in values else []
             missing = use.required or literal(use.default) not in values
             extra = f", default={literal(use.default)}" if missing and use.default is not None else ""
             allowed = f"({values[0]},)" if len(values) == 1 else f"({', '.join(values)})"

@@ -15,7 +15,7 @@ from areal.porting.bind.expressions import from_json
 from areal.porting.family import Constant, FieldUse
 from areal.porting.records import ReportError
 from areal.porting.spec import PLACES
-from areal.porting.write.arguments import Arguments, is_among, section_variable
+from areal.porting.write.arguments import Arguments, is_among, proven_values, section_variable
 from areal.porting.write.code import ModelCode, imports_of
 from areal.porting.write.fields import CANONICAL, plan_fields
 from areal.porting.write.names import (
@@ -356,7 +356,7 @@ def _must_be_said(use: FieldUse) -> bool:
         return use.default is not None and not is_among(use.default, use.allowed)
     if use.status != "fixed" or not use.allowed or isinstance(use.default, list | dict):
         return False
-    return not is_among(use.default, use.allowed)
+    return not is_among(use.default, proven_values(use))
 
 
 def _items(config: Mapping[str, Any]) -> list[list[str]]:
