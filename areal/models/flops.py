@@ -16,6 +16,7 @@ from torch import nn
 
 from areal.api import ModelError
 from areal.models.blocks.attention import SelfAttention
+from areal.models.blocks.experts_beside import ExpertsBeside
 from areal.models.blocks.gated_delta import GatedDelta
 from areal.models.blocks.latent_attention import LatentAttention
 from areal.models.blocks.lightning import LightningAttention
@@ -58,7 +59,8 @@ def matrix_values(model: DecoderModel) -> int:
     parts = [*model.layers, *([] if model.layer_embeddings is None else [model.layer_embeddings])]
     body = [module for part in parts for module in part.modules()]
     values = sum(module.weight.numel() for module in body if isinstance(module, (nn.Linear, Router, BlockDiagonal)))
-    return values + sum(_chosen_values(module) for module in body if isinstance(module, MixtureOfExperts))
+    mixtures = (module for module in body if isinstance(module, (MixtureOfExperts, ExpertsBeside)))
+    return values + sum(map(_chosen_values, mixtures))
 
 
 def attention_products(model: DecoderModel, lengths: Sequence[int]) -> int:
@@ -123,7 +125,7 @@ def _state_values(mixer: nn.Module) -> int:
     return filters
 
 
-def _chosen_values(mixture: MixtureOfExperts) -> int:
+def _chosen_values(mixture: MixtureOfExperts | ExpertsBeside) -> int:
     experts: Experts = mixture.experts
     matrices = sum(parameter.numel() for parameter in experts.parameters() if parameter.dim() == 3)
     return matrices // experts.up_proj.shape[0] * mixture.router.top_k

@@ -21,6 +21,7 @@ from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.block import SandwichBlock
 from areal.models.blocks.decoder import VocabularyHead
 from areal.models.blocks.differential import DifferentialHeads
+from areal.models.blocks.experts_beside import ExpertsBeside
 from areal.models.blocks.gated_delta import GatedDelta
 from areal.models.blocks.lightning import LightningAttention
 from areal.models.blocks.mamba1 import Mamba1
@@ -335,7 +336,7 @@ def _constant(module: nn.Module, name: str) -> float | None:
         return float(type(module)().state_dict()[name])
     if isinstance(module, GatedNorm) or (isinstance(module, Mamba1 | Mamba2) and name == "D"):
         return 1.0
-    if isinstance(module, SandwichBlock) and name == "output_scale":
+    if (isinstance(module, SandwichBlock) and name == "output_scale") or isinstance(module, ExpertsBeside):
         return 1.0
     # Sinks start as one more key with a score of zero.
     if isinstance(module, SelfAttention) and name == "sinks":

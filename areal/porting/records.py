@@ -94,6 +94,11 @@ class ModuleCall:
     outputs: tuple[Tensor, ...] = ()
     """Every tensor that it returned, in order (a router: logits, weights, indices)."""
 
+    def place_of(self, given: Tensor) -> int:
+        """Return which of its outputs another module was given, counted from 1; 0 for none of them."""
+        places = (place for place, each in enumerate(self.outputs, 1) if each.dtype == given.dtype)
+        return next((place for place in places if self.outputs[place - 1].equal(given)), 0)
+
 
 @dataclass(frozen=True)
 class SoftmaxCall:
@@ -146,6 +151,8 @@ class LayerRoles:
     beside the module of the routed ones (granitemoeshared)."""
     beside: str | None = None
     """A second module that mixes tokens, beside attention with a softmax (Falcon-H1)."""
+    experts_beside: tuple[str, str] | None = None
+    """Router and experts beside the feed-forward layer, called by the block itself (Gemma 4)."""
     layer_input: tuple[str, str] | None = None
     """The two matrices that add what the layer gets of its tokens, behind the feed-forward layer (Gemma 4)."""
 

@@ -14,6 +14,7 @@ from torch import nn
 from areal.models.blocks import block as blocks
 from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.decoder import DecoderModel
+from areal.models.blocks.experts_beside import ExpertsBeside
 from areal.models.blocks.gated_delta import GatedDelta
 from areal.models.blocks.indexer import TokenIndexer
 from areal.models.blocks.latent_attention import LatentAttention
@@ -43,6 +44,8 @@ from areal.porting.spec import (
     Mamba1Spec,
     Mamba2Spec,
     MlpSpec,
+    MoeSpec,
+    NormSpec,
     RGLRUSpec,
 )
 
@@ -54,12 +57,11 @@ if TYPE_CHECKING:
     from areal.porting.spec import (
         ArchitectureSpec,
         AttentionSpec,
+        ExpertsBesideSpec,
         HeadTransformSpec,
         LayerEmbeddingsSpec,
         LayerInputSpec,
         LayerSpec,
-        MoeSpec,
-        NormSpec,
         PositionSpec,
         RotarySpec,
         Stateful,
@@ -308,6 +310,15 @@ def _indexer(spec: LatentAttentionSpec, hidden_size: int) -> TokenIndexer | None
     return TokenIndexer(hidden_size, spec.query_rank, rope_dim=spec.rope_dim, **vars(spec.indexer))
 
 
+def experts_beside(spec: ExpertsBesideSpec, hidden_size: int) -> ExpertsBeside:
+    """Return the experts beside a feed-forward layer."""
+    mixture: Any = feed_forward(MoeSpec(router=spec.router, experts=spec.experts), hidden_size)
+    norms = {name: norm(value, hidden_size) for name, value in vars(spec).items() if isinstance(value, NormSpec)}
+    return ExpertsBeside(
+        router=mixture.router, experts=mixture.experts, router_multiplier=spec.router_multiplier, **norms
+    )
+
+
 def feed_forward(spec: MlpSpec | MoeSpec, hidden_size: int) -> GatedMLP | MLP | MixtureOfExperts:
     """Return a feed-forward layer, or a mixture of experts."""
     if isinstance(spec, MlpSpec):
@@ -383,6 +394,7 @@ def block(spec: LayerSpec, hidden_size: int, layer: int) -> nn.Module:
         "a factor on what a block gives": spec.output_scale,
         "sums weighted by their number": spec.counted_sums,
         "embeddings of the tokens in each layer": spec.layer_input is not None,
+        "experts beside a feed-forward layer": spec.experts_beside is not None,
     }
     feature = next((name for name, there in of_sandwiches.items() if there), None)
     if feature is not None and spec.block != "sandwich":
@@ -401,6 +413,7 @@ def block(spec: LayerSpec, hidden_size: int, layer: int) -> nn.Module:
         **multipliers,
         **({"output_scale": True} if spec.output_scale else {}),
         **({"first_sum": 2 * layer + 2} if spec.counted_sums else {}),
+        **({} if spec.experts_beside is None else {"experts_beside": experts_beside(spec.experts_beside, hidden_size)}),
         **({} if spec.layer_input is None else {"layer_input": layer_input(spec.layer_input, hidden_size)}),
         **children,
         **beside_keywords(spec, hidden_size, layer),

@@ -470,6 +470,21 @@ class StreamFactorsSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExpertsBesideSpec:
+    """Experts beside the feed-forward layer of a "sandwich" block: see `areal.models.blocks.experts_beside`, which has
+    the formula. Canonical names below experts_beside: router.weight, router_norm.*, expert_scale [experts],
+    experts.* as of `MoeSpec`, mlp_norm.*, input_norm.*, output_norm.*"""
+
+    router: RouterSpec
+    experts: MlpSpec
+    router_norm: NormSpec
+    router_multiplier: float
+    mlp_norm: NormSpec
+    input_norm: NormSpec
+    output_norm: NormSpec
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayerInputSpec:
     """How a "sandwich" block adds what it gets of its tokens: see `areal.models.blocks.layer_embeddings.LayerInput`.
     Canonical names below layer_input: gate.weight, projection.weight, norm.*"""
@@ -502,6 +517,7 @@ class LayerSpec:
     counted_sums: bool = False
     """Whether the sums of a "sandwich" block are weighted by how many there were, those of layer n being number 2 n + 2
     and 2 n + 3: see `areal.models.blocks.block` (Beam)."""
+    experts_beside: ExpertsBesideSpec | None = None
     layer_input: LayerInputSpec | None = None
     """In all layers where the model has `layer_embeddings`, else in none."""
     rotary: int | None = None

@@ -129,12 +129,13 @@ class SandwichBlock(nn.Module):
     """x + norm(attention(norm(x))), then x + norm(mlp(norm(x))) (Gemma 2), times a number that is stored beside the
     weights and not trained, where there is an output_scale [1] (Gemma 4). Where sums are counted, sum k of the model
     is sqrt((k - 1) / k) of the stream and sqrt(1 / k) of the branch, so that no depth makes the stream longer
-    (Beam). A `layer_input` (`areal.models.blocks.layer_embeddings`) adds what the layer gets of its tokens, before the
-    output is scaled."""
+    (Beam). `experts_beside` the feed-forward layer (`areal.models.blocks.experts_beside`) read the same stream, and
+    give the sum. A `layer_input` (`areal.models.blocks.layer_embeddings`) adds what a layer gets of its tokens, before
+    the output is scaled."""
 
     output_scale: Tensor | None
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword per feature of the families
         self,
         *,
         input_layernorm: nn.Module,
@@ -144,6 +145,7 @@ class SandwichBlock(nn.Module):
         mlp: nn.Module,
         post_feedforward_layernorm: nn.Module,
         residual_multiplier: float = 1.0,
+        experts_beside: nn.Module | None = None,
         layer_input: nn.Module | None = None,
         output_scale: bool = False,
         first_sum: int | None = None,
@@ -157,6 +159,7 @@ class SandwichBlock(nn.Module):
         self.mlp = mlp
         self.post_feedforward_layernorm = post_feedforward_layernorm
         self.residual_multiplier = residual_multiplier
+        self.experts_beside = experts_beside
         self.layer_input = layer_input
         self.register_buffer("output_scale", torch.ones(1) if output_scale else None)
         self.first_sum = first_sum
@@ -169,6 +172,8 @@ class SandwichBlock(nn.Module):
         attended = self.self_attn(self.input_layernorm(hidden), rotation, attention)
         hidden = self._sum(hidden, self.post_attention_layernorm(attended), 0)
         fed = self.mlp(self.pre_feedforward_layernorm(hidden))
+        if self.experts_beside is not None:
+            fed = self.experts_beside(hidden, fed)
         hidden = self._sum(hidden, self.post_feedforward_layernorm(fed), 1)
         if self.layer_input is not None:
             hidden = self.layer_input(hidden, given)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal.api import ModelError
 from areal.models.blocks.attention import SelfAttention
+from areal.models.blocks.experts_beside import ExpertsBeside
 from areal.models.blocks.gated_delta import GatedDelta
 from areal.models.blocks.latent_attention import LatentAttention
 from areal.models.blocks.lightning import LightningAttention
@@ -53,6 +54,11 @@ def check_model(model: nn.Module, dims: ParallelDims, table: Mapping[str, Shard]
         problems.append(
             f"tp={dims.tp} cp={dims.cp} pp={dims.pp}: layers get embeddings of their own, which is not implemented for "
             f"split layers; expected 1 for all three"
+        )
+    if any(isinstance(module, ExpertsBeside) for module in model.modules()) and max(dims.tp, dims.cp, dims.ep) > 1:
+        problems.append(
+            f"tp={dims.tp} cp={dims.cp} ep={dims.ep}: there are experts beside feed-forward layers, which is not "
+            f"implemented for split layers; expected 1 for all three"
         )
     if dims.ep > 1 and not num_mixtures:
         problems.append(f"ep={dims.ep}: the model has no experts")

@@ -171,7 +171,8 @@ class Binder:
 
     def _vary_beside_new_parts(self) -> None:
         """Look at flags without effect again, beside each flag that adds a part which the base has not: what a norm
-        comes before means nothing where there is no norm (Falcon-H1)."""
+        comes before means nothing where there is no norm (Falcon-H1). So is the width of the model, and every number
+        that the part seems to be made of: experts that are off in the base (Gemma 4)."""
         base = self.observations[0]
         adding = [
             dict(each.changes)
@@ -191,6 +192,19 @@ class Binder:
             name = next(iter(flag))
             if name not in switch:
                 self._probe(name, {**switch, **flag}, flag[name])
+        for switch in adding:
+            found = next(each for each in self.observations if dict(each.changes) == switch)
+            parts = [slot for slot in found.values if slot not in base.values and isinstance(found.values[slot], tuple)]
+            if not any(f"{slot}.router.top_k" in parts for slot in ("layer.feed_forward", "layer.experts_beside")):
+                continue  # few numbers, which are looked at beside each other anyway
+            slots = ["hidden_size", *parts]
+            names = {name for slot in slots for name in fields_of(self.expressions.get(slot, Constant(None)))}
+            for name in sorted(names - switch.keys()):
+                value = look_up(base.config, name)
+                others = alternatives(value, self.reader.annotations.get(name, ""))
+                other = next((each for each in others if type(each) is type(value) is not bool), None)
+                if other is not None:
+                    self._probe(name, {**switch, name: other}, other)
 
     def _vary_without_layer_embeddings(self) -> None:
         """Look at a config whose layers get nothing of their tokens, alone and beside layers that share nothing: sizes

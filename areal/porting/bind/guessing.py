@@ -22,6 +22,8 @@ HINTS: Final = {
     "tied": ("tie_word_embeddings",),
     "key_bias": ("attention_bias", "qkv_bias", "use_bias", "bias"),
     "layer.feed_forward.bias": ("mlp_bias", "use_bias", "bias"),
+    "layer.experts_beside.experts.output_bias": (),
+    "layer.experts_beside.router.selection_bias": (),
     "layer.feed_forward.experts.output_bias": (),
     "layer.feed_forward.shared.output_bias": (),
     "layer.feed_forward.output_bias": ("mlp_bias", "use_bias", "bias"),
@@ -44,7 +46,8 @@ HINTS: Final = {
     "query_bias": ("attention_bias", "qkv_bias", "use_bias", "bias"),
     "value_bias": ("attention_bias", "qkv_bias", "use_bias", "bias"),
 }
-"""Slot, or its last part, to usual names of the field behind it. Only an order of what is tried."""
+"""Slot, or its last part, to usual names of the field behind it. Only an order of what is tried; a slot that has none
+is not guessed by its name either."""
 
 
 _IN_ROTARY_FIELD: Final = ("layer.rotary.query_growth", "layer.rotary.growth_length")
@@ -91,6 +94,8 @@ def _value(slot: str, sample: SlotSample, names: Sequence[str]) -> Expression:
         for name in HINTS.get(slot, HINTS.get(slot.rpartition(".")[2], ())):
             if name in names and same(look_up(sample.config, name), value):
                 return Field(name)
+    if HINTS.get(slot) == ():
+        return Constant(value)
     telling = value is not None and not isinstance(value, bool) and value not in (0, 1)
     equal = [(likeness(slot, name), name) for name in names if same(look_up(sample.config, name), value)]
     score, name = max(equal, default=(0.0, ""))

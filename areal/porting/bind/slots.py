@@ -15,6 +15,7 @@ from areal.porting.spec import (
     ArchitectureSpec,
     AttentionSpec,
     BesideSpec,
+    ExpertsBesideSpec,
     GatedDeltaSpec,
     HeadTransformSpec,
     IndexerSpec,
@@ -80,7 +81,15 @@ _NESTED: Final[dict[type, dict[str, _Nested]]] = {
         "head_transform": _Nested(HeadTransformSpec, True),
     },
     LayerEmbeddingsSpec: {"norm": _Nested(NormSpec, False)},
-    LayerSpec: {"layer_input": _Nested(LayerInputSpec, True)},
+    LayerSpec: {
+        "experts_beside": _Nested(ExpertsBesideSpec, True),
+        "layer_input": _Nested(LayerInputSpec, True),
+    },
+    ExpertsBesideSpec: {
+        "router": _Nested(RouterSpec, False),
+        "experts": _Nested(MlpSpec, False),
+        **dict.fromkeys(("router_norm", "mlp_norm", "input_norm", "output_norm"), _Nested(NormSpec, False)),
+    },
     LayerInputSpec: {"norm": _Nested(NormSpec, False)},
     HeadTransformSpec: {"norm": _Nested(NormSpec, False)},
     AttentionSpec: {

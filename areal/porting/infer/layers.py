@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from areal.porting.infer.attention import AttentionFinding, infer_attention
+from areal.porting.infer.experts_beside import infer_experts_beside
 from areal.porting.infer.layer_embeddings import infer_layer_input
 from areal.porting.infer.mixers import infer_mixer, infer_scaled_mixer
 from areal.porting.infer.mlp import infer_mlp
@@ -57,6 +58,10 @@ def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferre
         feed_forward_call = attention_call
     if attended is None:
         attention_call = feed_forward_call
+    mixed = None
+    if roles.experts_beside is not None:
+        mixed, summed = infer_experts_beside(around.model, roles, trace, around.config, feed_forward_call)
+        feed_forward_call = replace(feed_forward_call, output=summed)
     beside = None
     if roles.beside is not None and fed is not None:
         beside, attention_call = beside_of(around, roles, number, attention_call, feed_forward_call)
@@ -100,6 +105,7 @@ def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferre
         feed_forward=None if fed is None else fed.spec,
         residual_multiplier=wired.spec.residual_multiplier,
         output_scale=wired.spec.output_scale or (given is not None and "output_scale" in given.tensors),
+        experts_beside=None if mixed is None else mixed.spec,
         layer_input=None if given is None else given.spec,
         counted_sums=wired.spec.counted_sums,
         window=None if finding is None else finding.window,
@@ -108,7 +114,8 @@ def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferre
         factors=wired.spec.factors,
     )
     tensors, evidence = dict(wired.tensors), [*wired.evidence]
-    for place, part in (("self_attn.", attended), ("beside.", beside), ("mlp.", fed), ("", given)):
+    parts = (("self_attn.", attended), ("beside.", beside), ("mlp.", fed), ("experts_beside.", mixed), ("", given))
+    for place, part in parts:
         if part is not None:
             tensors |= {f"{place}{name}": value for name, value in part.tensors.items()}
             evidence += part.evidence

@@ -211,6 +211,17 @@ class _Block:
         self._walk(self.name)
         self.norms += self._edge_norms(self.attention) if self.attention else []
         beside, layer_input = self._beside(), self._layer_input()
+        experts_beside = None
+        shapes = {name: [each.ndim for each in self.model.get_submodule(name).parameters()] for name in self.carriers}
+        # Nothing but matrices of several experts: another module chooses between them.
+        stacked = [name for name, found in shapes.items() if len(found) > 1 and min(found) > MATRIX_DIMENSIONS]
+        if len(self.carriers) == 3 and len(stacked) == 1:
+            # What the experts get besides hidden states is what their router gives.
+            given = self.trace.calls[stacked[0]][0].inputs.values()
+            routers = [name for name in self.carriers if any(map(self.trace.calls[name][0].place_of, given))]
+            if len(routers) == 1:
+                experts_beside = routers[0], stacked[0]
+                self.carriers = [name for name in self.carriers if name not in experts_beside]
         feed_forward, shared = self._feed_forward()
         order = lambda name: self.trace.calls[name][0].order  # noqa: E731 - a key, used twice
         return LayerRoles(
@@ -220,6 +231,7 @@ class _Block:
             norms=tuple(sorted(dict.fromkeys(self.norms), key=order)),
             shared_feed_forward=shared,
             beside=beside,
+            experts_beside=experts_beside,
             layer_input=layer_input,
         )
 

@@ -25,6 +25,7 @@ MODULES: Final = {
     "areal.models.blocks.attention": ("SelfAttention",),
     "areal.models.blocks.block": tuple(dict.fromkeys(row.name for row in BLOCKS.values())),
     "areal.models.blocks.decoder": ("DecoderModel",),
+    "areal.models.blocks.experts_beside": ("ExpertsBeside",),
     "areal.models.blocks.gated_delta": ("GatedDelta",),
     "areal.models.blocks.indexer": ("TokenIndexer",),
     "areal.models.blocks.latent_attention": ("LatentAttention",),
@@ -77,7 +78,12 @@ class ModelCode(Calls):
         if self.is_possible("embedding_norm"):
             lines.append(f"embed_norm={self.optional_norm('embedding_norm', 'args.hidden_size')}")
         if self.is_possible("layer_embeddings"):
-            lines.append(f"layer_embeddings={self.choice('layer_embeddings', self._layer_embeddings())}")
+            path = "layer_embeddings."
+            names = ("vocab_size", "size", "multiplier", "projection_multiplier", "sum_multiplier")
+            given = ["args.hidden_size", "args.num_layers", *(f"{name}={self.text(path + name)}" for name in names)]
+            given.append(f"norm={self.norm(f'{path}norm', self.text(f'{path}size'))}")
+            text = f"LayerEmbeddings({', '.join(given)})"
+            lines.append(f"layer_embeddings={self.choice('layer_embeddings', text)}")
         if self.is_possible("head_transform"):
             lines.append(f"head_transform={self.choice('head_transform', self._head_transform())}")
         lines += self.keywords("", {"head_bias": False, "logit_multiplier": 1.0, "logit_softcap": None})
@@ -152,6 +158,14 @@ class ModelCode(Calls):
         arguments += self._stream_factors() if kind == "normed_stream" else []
         arguments += self.keywords("layer.", {"residual_multiplier": 1.0})
         arguments += self.keywords("layer.", {"output_scale": False}) if kind == "sandwich" else []
+        if kind == "sandwich" and self.is_possible("layer.experts_beside"):
+            path = "layer.experts_beside"
+            given = self._router_and_experts(f"{path}.")
+            names = ("router_norm", "mlp_norm", "input_norm", "output_norm")
+            given += [f"{name}={self.norm(f'{path}.{name}', 'args.hidden_size')}" for name in names]
+            given += self.keywords(f"{path}.", {"router_multiplier": 1.0})
+            text = f"ExpertsBeside({', '.join(given)})"
+            arguments.append(f"experts_beside={self.choice(path, text)}")
         if kind == "sandwich" and self.is_possible("layer.layer_input"):
             path = "layer.layer_input"
             given = ["args.hidden_size", self.text(f"{path}.size"), f"activation={self.text(f'{path}.activation')}"]
@@ -550,21 +564,29 @@ class ModelCode(Calls):
 
     def _mixture(self) -> str:
         path = "layer.feed_forward."
-        router = ["args.hidden_size", self.text(f"{path}router.num_experts"), self.text(f"{path}router.top_k")]
+        arguments = self._router_and_experts(path)
+        if self.is_possible(f"{path}shared"):
+            arguments.append(f"shared_experts={self.choice(f'{path}shared', self._mlp(f'{path}shared'))}")
+            arguments += self.keywords(path, {"shared_gate": False, "shared_scale": 1.0})
+        return f"MixtureOfExperts({', '.join(arguments)})"
+
+    def _router_and_experts(self, path: str) -> list[str]:
+        numbers = []
+        for slot in ("router.num_experts", "router.top_k", "experts.intermediate_size"):
+            # Where there are no experts, these may be null; a router of none refuses to be made.
+            optional = " or 0" if self.arguments.can_be_none(self.slots[path + slot]) else ""
+            numbers.append(f"{self.text(path + slot)}{optional}")
+        router = ["args.hidden_size", *numbers[:2]]
         defaults: dict[str, Any] = {"score": "softmax", "order": "score_first", "normalize": False, "scale": 1.0}
         defaults |= {"bias": False, "selection_bias": False, "groups": 1, "top_groups": 1}
         router += self.keywords(f"{path}router.", defaults | {"jitter": 0.0})
         if self.slots[f"{path}router.groups"] != Constant(1):
             router += self.keywords(f"{path}router.", {"group_score": "top2_sum"})
-        experts = ["args.hidden_size", self.text(f"{path}experts.intermediate_size"), router[1]]
+        experts = ["args.hidden_size", numbers[2], numbers[0]]
         experts += self.keywords(f"{path}experts.", {"activation": "silu", "gated": True, "bias": False})
         experts += self.keywords(f"{path}experts.", {"clamp": None, "up_offset": 0.0})
         experts += self.keywords(path, {"weigh_inputs": False})
-        arguments = [f"router=Router({', '.join(router)})", f"experts=Experts({', '.join(experts)})"]
-        if self.is_possible(f"{path}shared"):
-            arguments.append(f"shared_experts={self.choice(f'{path}shared', self._mlp(f'{path}shared'))}")
-            arguments += self.keywords(path, {"shared_gate": False, "shared_scale": 1.0})
-        return f"MixtureOfExperts({', '.join(arguments)})"
+        return [f"router=Router({', '.join(router)})", f"experts=Experts({', '.join(experts)})"]
 
     # --------------------------------------------------------------------------------------------------- positions
 
@@ -574,13 +596,6 @@ class ModelCode(Calls):
         more = {} if learned else {"interleaved": False, "endpoint": False}
         arguments += self.keywords("positions.", {"offset": 0, **more})
         return f"{'LearnedPositions' if learned else 'SinusoidalPositions'}({', '.join(arguments)})"
-
-    def _layer_embeddings(self) -> str:
-        path = "layer_embeddings."
-        names = ("vocab_size", "size", "multiplier", "projection_multiplier", "sum_multiplier")
-        given = ["args.hidden_size", "args.num_layers", *(f"{name}={self.text(path + name)}" for name in names)]
-        given.append(f"norm={self.norm(f'{path}norm', self.text(f'{path}size'))}")
-        return f"LayerEmbeddings({', '.join(given)})"
 
     def _head_transform(self) -> str:
         path = "head_transform."

@@ -58,6 +58,32 @@ def test_lists_over_layers_are_filled_by_rules(uses) -> None:
 
 
 @pytest.mark.exhaustive
+def test_layers_of_gemma4_that_share_keys_are_counted_from_the_end(report) -> None:
+    slots = report("gemma4_text")["slots"]
+    shared = {"kind": "from_end", "field": "num_kv_shared_layers", "depth": "num_hidden_layers"}
+    assert slots["layer.attention.shares_keys"]["condition"] == shared
+    wide = slots["layer.feed_forward.intermediate_size"]
+    assert wide["condition"] == shared
+    assert (wide["then"]["field"], wide["then"]["then"]["factor"]) == ("use_double_wide_mlp", 2.0)
+    # The class lets the last layer attend to everything, whatever the list says.
+    kinds, last = slots["layer.window"]["condition"]["conditions"]
+    assert kinds == {"kind": "listed", "field": "layer_types", "values": ["sliding_attention"]}
+    assert last["condition"] == {"kind": "from_end", "field": 1, "depth": "num_hidden_layers"}
+
+
+@pytest.mark.exhaustive
+def test_what_each_layer_of_gemma4_gets_may_be_nothing_and_experts_are_a_switch(report) -> None:
+    slots = report("gemma4_text")["slots"]
+    assert slots["layer_embeddings.size"] == {"kind": "field", "name": "hidden_size_per_layer_input"}
+    assert (slots["layer_embeddings"]["field"], slots["layer_embeddings"]["value"]) == (
+        "hidden_size_per_layer_input",
+        0,
+    )
+    assert slots["layer.experts_beside"] == {"kind": "field", "name": "enable_moe_block"}
+    assert slots["layer.experts_beside.router.top_k"] == {"kind": "field", "name": "top_k_experts"}
+
+
+@pytest.mark.exhaustive
 def test_scalars_of_granite_are_bound(report) -> None:
     slots = report("granite")["slots"]
     assert slots["embedding_multiplier"] == {"kind": "field", "name": "embedding_multiplier"}

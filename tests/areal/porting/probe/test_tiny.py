@@ -9,7 +9,7 @@ import pytest
 from areal.porting.probe.instance import build, logits, make_tokens
 from areal.porting.probe.subject import resolve
 from areal.porting.probe.tiny import complete, cut, tiny_config
-from areal.porting.records import SubjectError
+from areal.porting.records import ArchitectureRefusedError, SubjectError
 
 QUICK = ["deepseek_v2", "gpt2", "llama4_text"]
 THOROUGH = [
@@ -23,6 +23,7 @@ THOROUGH = [
     "falcon",
     "gemma2",
     "gemma3_text",
+    "gemma4_text",
     "glm4_moe",
     "gpt_neox",
     "gpt_oss",
@@ -84,6 +85,22 @@ def test_experts_are_few_and_grouped_and_the_first_layer_is_dense():
     assert (config["n_group"], config["topk_group"], config["first_k_dense_replace"]) == (4, 1, 1)
     sizes = [config[name] for name in ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")]
     assert len({*sizes, config["v_head_dim"], config["moe_intermediate_size"]}) == 6
+
+
+@pytest.mark.exhaustive
+def test_half_of_the_layers_share_what_earlier_ones_of_each_kind_have():
+    config = tiny_config(resolve("gemma4_text"))
+    assert config["num_kv_shared_layers"] == 2
+    assert config["layer_types"] == ["sliding_attention", "full_attention"] * 2
+    assert config["use_double_wide_mlp"]
+    assert config["hidden_size_per_layer_input"] not in (config["hidden_size"], config["intermediate_size"])
+
+
+def test_several_models_in_one_are_refused_before_anything_is_repaired():
+    with pytest.raises(ArchitectureRefusedError, match="several models in one") as refusal:
+        tiny_config(resolve("blt"))
+    assert refusal.value.where == "config.patcher_config"
+    assert "encoder_config, decoder_config, global_config" in refusal.value.detail
 
 
 def test_nested_configs_are_shrunk():

@@ -297,3 +297,17 @@ async def test_a_sampled_image_token_is_a_fault_not_an_answer(folder, tmp_path):
     with pytest.raises(FaultError, match="stands for something other than text"):
         await engine.agenerate(ModelRequest(input_ids=[7, 8, 9], gconfig=greedy))
     engine.close()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("model_type", ["gemma4", "gemma4_unified"])
+def test_towers_that_are_null_by_default_are_kept_where_they_are_there(model_type) -> None:
+    whole = find_wrapped(model_type)
+    assert whole.optional == {"vision_config", "audio_config"}
+
+    report = prove_wrapper(whole)
+
+    assert report["sections"] == ["audio_config", "vision_config"]
+    assert not report["fixed"]
+    assert {"model.embed_audio", "model.embed_vision"} <= set(report["layouts"][0]["kept"])
+    assert report["tiny_config"]["text_config"]["pad_token_id"] == 0
