@@ -124,10 +124,15 @@ class ServerClient:
         return aiohttp.ClientError
 
 
+def open_directly(request: urllib.request.Request | str, timeout: float) -> Any:
+    """Open a URL of a server, which is not behind the proxy by which this machine may reach other places."""
+    return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=timeout)
+
+
 def is_healthy(url: str, timeout: float, path: str = "/health") -> bool:
     """Return whether GET /health answers 200. For threads without an event loop."""
     try:
-        with urllib.request.urlopen(f"{url}{path}", timeout=timeout) as response:
+        with open_directly(f"{url}{path}", timeout) as response:
             return int(response.status) == 200
     except (urllib.error.URLError, OSError, ValueError):
         return False

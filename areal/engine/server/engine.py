@@ -211,8 +211,8 @@ class ServerEngine:
         run finish with what they began with.
 
         folder: that `peft` wrote, under a path that the servers see. Raises ConfigError for more than
-        servers.max_adapters and for what is no adapter, EngineError when servers refuse it; the name then keeps what it
-        had.
+        servers.max_adapters and for a folder without one, EngineError when servers refuse it; the name then keeps what
+        it had.
         """
         self._require_open()
         self._loop.run(self._members.load_adapter(name, folder))

@@ -8,6 +8,7 @@ import urllib.request
 from typing import Any
 
 from areal.api import EngineError
+from areal.engine.server.client import open_directly
 
 
 def identify(url: str, timeout: float, *, owner: str) -> tuple[str, bool]:
@@ -36,7 +37,7 @@ def _call(url: str, method: str, owner: str, timeout: float) -> dict[str, Any]:
         headers={"Content-Type": "application/json"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as response:
+        with open_directly(request, timeout) as response:
             content = json.loads(response.read())
     except urllib.error.HTTPError as error:
         if error.code == 404:

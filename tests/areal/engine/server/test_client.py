@@ -56,3 +56,20 @@ def test_a_connection_that_was_idle_is_not_used_again(monkeypatch: pytest.Monkey
     assert client_module._IDLE_SECONDS < IDLE_SECONDS_OF_UVICORN
     monkeypatch.setattr(client_module, "_IDLE_SECONDS", 0.2)
     assert asyncio.run(_connections_of_two_requests(0.5)) == 2
+
+
+def test_servers_are_asked_without_the_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+    async def ask() -> bool:
+        server = await asyncio.start_server(CountingServer().serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            return await asyncio.to_thread(client_module.is_healthy, url, 10.0)
+        finally:
+            server.close()
+
+    assert asyncio.run(ask())

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 
 import pytest
+from two_hosts import two_hosts
 
 from areal.api import ConfigError
 from areal.infra.directory.address import interface_of, interfaces, own_address
@@ -59,39 +58,18 @@ def test_interfaces_and_addresses_lead_to_each_other():
 
 
 @pytest.fixture
-def two_hosts():
-    """Two network namespaces joined by a cable: 10.77.0.1 on `cable0` and 10.77.0.2 on `cable1`."""
-    if os.geteuid() or shutil.which("ip") is None:
-        pytest.skip("network namespaces need root and the program `ip` (Debian: apt-get install iproute2)")
-    names = [f"areal-{os.getpid()}-{number}" for number in (1, 2)]
-    script = "; ".join(
-        [
-            f"ip netns add {names[0]} && ip netns add {names[1]}",
-            f"ip link add cable0 netns {names[0]} type veth peer name cable1 netns {names[1]}",
-            *(
-                f"ip -n {name} addr add 10.77.0.{number + 1}/24 dev cable{number} && "
-                f"ip -n {name} link set cable{number} up && ip -n {name} link set lo up"
-                for number, name in enumerate(names)
-            ),
-        ]
-    )
-    made = subprocess.run(["sh", "-ec", script], capture_output=True, text=True, check=False)
-    try:
-        if made.returncode:
-            pytest.skip(f"network namespaces are not allowed here: {made.stderr.strip()[:200]}")
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+def hosts():
+    with two_hosts() as made:
+        yield made
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("interface", ["", "cable0"])
-def test_two_hosts_meet_at_an_address_that_was_found(two_hosts, interface):
+def test_two_hosts_meet_at_an_address_that_was_found(hosts, interface):
     """Neither has a default route, and the name of each means 127.0.0.1 or nothing."""
 
     def start(host, *arguments):
-        command = ["ip", "netns", "exec", two_hosts[host], sys.executable, "-c", HOST, *arguments]
+        command = hosts.command(host, sys.executable, "-c", HOST, *arguments)
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     with start(0, "first", KEY, interface) as first:
