@@ -38,7 +38,7 @@ from areal.environment.wire import image_text
 from areal.utils import stats
 from areal.utils.seeding import episode_seeds
 from areal.workflow.assembly import TrajectoryBuilder, completion_text, decode, reward_columns, score
-from areal.workflow.feedback import after_answer
+from areal.workflow.feedback import after_answer, images_after_answer
 from areal.workflow.pixels import PixelPrompts
 from areal.workflow.tool_calls import ToolError, check_arguments, check_parameters, read_calls
 from areal.workflow.tools import ObservationEncoder, instructions
@@ -246,9 +246,7 @@ class EnvironmentWorkflow(RolloutWorkflow):
             ids, images = await self._placed(text, observation.images)
         except DataError as error:
             raise FaultError(FaultKind.DATA_INVALID, f"an observation: {error}") from error
-        shown = after_answer(ids, answer)
-        # What the answer ended with stands before the first image.
-        return shown, tuple(replace(ref, start=ref.start - len(ids) + len(shown)) for ref in images)
+        return images_after_answer(ids, images, answer)
 
     async def _generate(
         self,

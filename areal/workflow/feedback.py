@@ -7,6 +7,7 @@ and taking the difference. Nothing the model sampled takes part, so earlier toke
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError
@@ -14,6 +15,8 @@ from areal.dataset.encoding import encode_text, has_chat_template
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from areal.api import ImageRef
 
 _QUESTION: Final = "areal-probe-question"
 _ANSWER: Final = "areal-probe-answer"
@@ -86,6 +89,15 @@ def frame_of(tokenizer: Any, roles: Sequence[str], *, enable_thinking: bool) -> 
 def after_answer(suffix: Sequence[int], answer: Sequence[int]) -> list[int]:
     """`suffix` without its first token when the answer already ended with it (the sampled end-of-turn token)."""
     return list(suffix[1:] if answer and suffix and answer[-1] == suffix[0] else suffix)
+
+
+def images_after_answer(
+    suffix: Sequence[int], images: Sequence[ImageRef], answer: Sequence[int]
+) -> tuple[list[int], tuple[ImageRef, ...]]:
+    """`after_answer` for a suffix with images, whose columns move along."""
+    shown = after_answer(suffix, answer)
+    # What the answer ended with stands before the first image.
+    return shown, tuple(replace(ref, start=ref.start - len(suffix) + len(shown)) for ref in images)
 
 
 def _render(tokenizer: Any, messages: list[dict[str, str]], enable_thinking: bool) -> str:

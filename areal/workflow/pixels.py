@@ -22,6 +22,8 @@ from areal.models.vision import read_vision, vision_format
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from areal.workflow.assembly import PromptReader
+
 
 class PixelPrompts:
     """Token ids, images and text of prompts. Serves any number of episodes at once, on any event loop."""
@@ -91,3 +93,20 @@ class PixelPrompts:
             return await asyncio.shield(asyncio.wrap_future(self.files.submit(content)))
         except DataError as error:
             raise DataError(f"images[{index}]: {error}") from error
+
+
+async def read_prompt(
+    data: Mapping[str, Any], texts: PromptReader, pixels: PixelPrompts | None
+) -> tuple[Sequence[int], tuple[ImageRef, ...], str]:
+    """Return ids, images and text of a row that may have images, by what reads either kind.
+
+    pixels: None for a model of text. Raises FaultError(DATA_INVALID) as both of them do, and for images that the model
+    is not known to read.
+    """
+    if not data.get("images"):
+        ids, text = texts.read(data)
+        return ids, (), text
+    if pixels is None:
+        message = "the row has images, and the model is not known to read any; set workflow_options.processor"
+        raise FaultError(FaultKind.DATA_INVALID, message)
+    return await pixels.read(data)

@@ -13,17 +13,19 @@ breaks is not the model's doing: by default the episode ends as a fault and is l
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import threading
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, runtime_checkable
 
-from areal.api import ConfigError, FaultError, FaultKind, load
+from areal.api import ConfigError, DataError, FaultError, FaultKind, load
 from areal.dataset.encoding import encode_text, has_chat_template
+from areal.dataset.images import IMAGE_MARK
 from areal.utils.logging import getLogger
-from areal.workflow.feedback import feedback_frame, frame_of
+from areal.workflow.feedback import after_answer, feedback_frame, frame_of, images_after_answer
 from areal.workflow.tool_calls import (
     CALL_END,
     CALL_START,
@@ -37,6 +39,9 @@ from areal.workflow.tool_calls import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from areal.api import ImageRef
+    from areal.workflow.pixels import PixelPrompts
+
 __all__ = [
     "CALL_END",
     "FunctionTool",
@@ -44,6 +49,7 @@ __all__ = [
     "Tool",
     "ToolBox",
     "ToolError",
+    "ToolOutput",
     "ToolResult",
     "instructions",
 ]
@@ -73,7 +79,7 @@ class Tool(Protocol):
         """JSON schema of the arguments; see `areal.workflow.tool_calls.check_parameters`."""
         ...
 
-    async def call(self, arguments: Mapping[str, Any]) -> str:
+    async def call(self, arguments: Mapping[str, Any]) -> str | ToolOutput:
         """Return the result for the model. Arguments fit the schema. Must not block the event loop; may be cancelled at
         any await. Raises ToolError for what the model can correct, anything else when the tool itself is broken.
         """
@@ -90,7 +96,7 @@ class FunctionTool:
 
     def __init__(
         self,
-        function: Callable[..., str],
+        function: Callable[..., str | ToolOutput],
         *,
         description: str,
         parameters: Mapping[str, Any],
@@ -103,7 +109,7 @@ class FunctionTool:
         self._function = function
         self._threads = threading.BoundedSemaphore(max_threads)
 
-    async def call(self, arguments: Mapping[str, Any]) -> str:
+    async def call(self, arguments: Mapping[str, Any]) -> str | ToolOutput:
         """Call the function with the arguments as keywords."""
         while not self._threads.acquire(blocking=False):
             await asyncio.sleep(0.01)
@@ -123,11 +129,22 @@ class FunctionTool:
 
         threading.Thread(target=work, name=f"tool-{self.name}", daemon=True).start()
         output, error = await done
+        result: str | ToolOutput = output
         if isinstance(error, Exception):
             raise error
         if error is not None:  # SystemExit and the like end a thread, never the process
             raise RuntimeError(f"{type(error).__name__} in a tool's thread") from error
-        return output
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """A result with images, for models that read them."""
+
+    text: str
+    """Has one "<image>" for each image."""
+    images: Sequence[bytes | str]
+    """Files, as bytes or base64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +154,8 @@ class ToolResult:
     text: str
     failed: bool
     """Whether it is an error of the model's making."""
+    images: tuple[bytes | str, ...] = ()
+    """One for each "<image>" of the text."""
 
 
 class ToolBox:
@@ -212,9 +231,16 @@ class ToolBox:
             tool = self._find(call)
             check_arguments(tool.parameters, call.arguments)
             output = await self._run(tool, call)
+            shortened = self._shortened(output.text)
+            if output.images and shortened.count(IMAGE_MARK) != len(output.images):
+                problem = ValueError(
+                    f"{shortened.count(IMAGE_MARK)} {IMAGE_MARK} marks in the first {self._max_characters} characters "
+                    f"for {len(output.images)} images, expected one each"
+                )
+                self._crashed(tool, problem)
         except ToolError as error:
             return _result(self._shortened(f"error: {error}"), failed=True)
-        return _result(self._shortened(output), failed=False)
+        return _result(shortened, failed=False, images=tuple(output.images))
 
     def _find(self, call: ToolCall) -> Tool:
         if call.name in self._tools:
@@ -223,7 +249,7 @@ class ToolBox:
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise ToolError(f"unknown tool{hint}; known tools are {', '.join(sorted(self._tools))}")
 
-    async def _run(self, tool: Tool, call: ToolCall) -> str:
+    async def _run(self, tool: Tool, call: ToolCall) -> ToolOutput:
         try:
             async with asyncio.timeout(self._seconds) as limit:
                 output = await tool.call(call.arguments)
@@ -232,16 +258,18 @@ class ToolBox:
         except TimeoutError as error:
             if limit.expired():
                 raise ToolError(f"no result within {self._seconds:g} seconds") from error
-            return self._crashed(tool, error)
+            self._crashed(tool, error)
         except FaultError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is handled by the policy for crashes
-            return self._crashed(tool, error)
-        if not isinstance(output, str):
-            return self._crashed(tool, TypeError(f"returned {type(output).__name__}, expected str"))
+            self._crashed(tool, error)
+        if isinstance(output, str):
+            return ToolOutput(output, ())
+        if not isinstance(output, ToolOutput):
+            self._crashed(tool, TypeError(f"returned {type(output).__name__}, expected str or ToolOutput"))
         return output
 
-    def _crashed(self, tool: Tool, error: Exception) -> str:
+    def _crashed(self, tool: Tool, error: Exception) -> NoReturn:
         if self._on_crash == "fault":
             message = f"tool {tool.name!r} raised {type(error).__name__}: {error}"
             raise FaultError(FaultKind.WORKFLOW_RAISED, message) from error
@@ -308,6 +336,29 @@ class ObservationEncoder:
         """Raise FaultError(DATA_INVALID) when the tokenizer cannot represent the text."""
         return self._encoded(self._framed(self._cleaned(text)))
 
+    async def encode_result(
+        self, result: ToolResult, prompts: PixelPrompts | None, answer: Sequence[int]
+    ) -> tuple[list[int], tuple[ImageRef, ...]]:
+        """Token ids of a result that follows the tokens `answer`, and its images.
+
+        prompts: what reads images; None for a model of text. Raises FaultError(DATA_INVALID) as `encode`, and for
+        images that cannot be used.
+        """
+        if not result.images:
+            return after_answer(self.encode(result.text), answer), ()
+        try:
+            if prompts is None:
+                raise DataError(
+                    f"{len(result.images)} images, and the model is not known to read any",
+                    fix="set workflow_options.processor to the checkpoint of an image-text model",
+                )
+            text = self._framed(self._cleaned(result.text, IMAGE_MARK))
+            files = [base64.b64encode(file).decode() if isinstance(file, bytes) else file for file in result.images]
+            ids, images = await prompts.place(text.split(IMAGE_MARK), files)
+        except DataError as error:
+            raise FaultError(FaultKind.DATA_INVALID, f"the result of a tool: {error}") from error
+        return images_after_answer(ids, images, answer)
+
     def _cleaned(self, text: str, keep: str = "") -> str:
         text = text.encode(errors="replace").decode()  # half surrogate pairs, which JSON can spell, have no encoding
         # Again and again: taking one out may join the halves of another.
@@ -345,8 +396,8 @@ def _tool(named: str | Tool) -> Tool:
     return found
 
 
-def _result(output: str, *, failed: bool) -> ToolResult:
-    return ToolResult(f"{RESULT_START}\n{output}\n{RESULT_END}", failed)
+def _result(output: str, *, failed: bool, images: tuple[bytes | str, ...] = ()) -> ToolResult:
+    return ToolResult(f"{RESULT_START}\n{output}\n{RESULT_END}", failed, images)
 
 
 def _settle(done: asyncio.Future[Any], outcome: Any) -> None:

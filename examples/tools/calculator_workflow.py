@@ -13,15 +13,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from areal.api import ConfigError, FaultError, FaultKind, ModelRequest, RolloutWorkflow, StopReason
+from areal.dataset.pixels import ImageLimits
 from areal.utils import stats
 from areal.workflow.assembly import PromptReader, TrajectoryBuilder, completion_text, decode, reward_columns, score
-from areal.workflow.feedback import after_answer
+from areal.workflow.pixels import PixelPrompts, read_prompt
 from areal.workflow.tools import CALL_END, ObservationEncoder, ToolBox
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from areal.api import GenerationConfig, InferenceEngine, ModelResponse, Trajectory
+    from areal.api import GenerationConfig, ImageRef, InferenceEngine, ModelResponse, Trajectory
     from areal.workflow.assembly import AwaitableReward
     from areal.workflow.tools import Tool
 
@@ -31,7 +32,7 @@ TOOLS = ("areal.workflow.calculator:CALCULATOR",)
 class CalculatorWorkflow(RolloutWorkflow):
     """Runs the calls of the model until it answers, calls or tokens run out, or the context is full."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the keys of a configuration, each by keyword
         self,
         reward: AwaitableReward,
         gconfig: GenerationConfig,
@@ -42,6 +43,8 @@ class CalculatorWorkflow(RolloutWorkflow):
         seconds_per_call: float = 10.0,
         max_output_characters: int = 2000,
         on_crash: Literal["fault", "observe"] = "fault",
+        processor: str | Mapping[str, Any] | None = None,
+        max_pixels: int | None = None,
         enable_thinking: bool = False,
         strict_template: bool = True,
     ) -> None:
@@ -49,8 +52,10 @@ class CalculatorWorkflow(RolloutWorkflow):
 
         gconfig: `max_new_tokens` counts all that is sampled in an episode. tools: instances, or "module:object".
         max_calls: per episode; the turn after the last one is the answer, whatever it says. seconds_per_call,
-        max_output_characters, on_crash: see `areal.workflow.tools.ToolBox`. strict_template: refuse chat templates that
-        change earlier turns (see `areal.workflow.feedback`).
+        max_output_characters, on_crash: see `areal.workflow.tools.ToolBox`. processor: the checkpoint of a model that
+        reads images, or the content of its config.json; None refuses images of rows and of tools. max_pixels: of an
+        image as the model gets it. strict_template: refuse chat templates that change earlier turns (see
+        `areal.workflow.feedback`).
         """
         if max_calls < 0:
             raise ConfigError(f"max_calls is {max_calls}, expected at least 0")
@@ -62,6 +67,12 @@ class CalculatorWorkflow(RolloutWorkflow):
             tools, seconds_per_call=seconds_per_call, max_output_characters=max_output_characters, on_crash=on_crash
         )
         self._prompts = PromptReader(tokenizer, enable_thinking=enable_thinking)
+        self._pixels: PixelPrompts | None = None
+        if processor is not None:
+            limits = ImageLimits()
+            self._pixels = PixelPrompts(
+                tokenizer, processor=processor, limits=limits, enable_thinking=enable_thinking, max_pixels=max_pixels
+            )
         self._observations = ObservationEncoder(
             tokenizer, enable_thinking=enable_thinking, strict_template=strict_template
         )
@@ -74,18 +85,19 @@ class CalculatorWorkflow(RolloutWorkflow):
         failed, are recorded (`areal.utils.stats`).
         """
         columns = reward_columns(data)
-        prompt_ids, prompt = self._prompts.read(self._toolbox.introduce(data))
+        prompt_ids, images, prompt = await read_prompt(self._toolbox.introduce(data), self._prompts, self._pixels)
         builder = TrajectoryBuilder()
-        builder.add_prompt(prompt_ids)
+        builder.add_prompt(prompt_ids, images)
         observation: list[int] = []
+        images = ()
         completion, completion_ids, stop_reason = "", [], StopReason.STOP
         num_calls, num_failed = 0, 0
         for turn in range(self.max_calls + 1):
-            response = await self._generate(engine, builder, observation)
+            response = await self._generate(engine, builder, observation, images)
             if response is None:
                 stop_reason = StopReason.LENGTH
                 break
-            builder.add_observation(observation)
+            builder.add_observation(observation, images)
             builder.add_response(response, turn=turn)
             completion_ids, stop_reason = response.output_tokens, response.stop_reason
             completion = completion_text(response, self.gconfig, self.tokenizer)
@@ -95,7 +107,7 @@ class CalculatorWorkflow(RolloutWorkflow):
             if result is None:
                 break
             num_calls, num_failed = num_calls + 1, num_failed + result.failed
-            observation = after_answer(self._observations.encode(result.text), completion_ids)
+            observation, images = await self._observations.encode_result(result, self._pixels, completion_ids)
         value = await score(self.reward, prompt, completion, prompt_ids, completion_ids, columns)
         stats.record("num_calls", num_calls)
         stats.record("num_failed_calls", num_failed)
@@ -106,15 +118,22 @@ class CalculatorWorkflow(RolloutWorkflow):
         )
 
     async def _generate(
-        self, engine: InferenceEngine, builder: TrajectoryBuilder, observation: list[int]
+        self,
+        engine: InferenceEngine,
+        builder: TrajectoryBuilder,
+        observation: list[int],
+        images: tuple[ImageRef, ...],
     ) -> ModelResponse | None:
         """Return the next turn; None when no token is left for it, or a later turn does not fit the context."""
         left = self.gconfig.max_new_tokens - builder.num_sampled
         if left < 1:
             return None
         gconfig = replace(self.gconfig, max_new_tokens=left, min_new_tokens=min(self.gconfig.min_new_tokens, left))
+        begin = len(builder.tokens)
+        seen = (*builder.images, *(replace(ref, start=begin + ref.start) for ref in images))
+        request = ModelRequest(input_ids=[*builder.tokens, *observation], gconfig=gconfig, images=seen)
         try:
-            return await engine.agenerate(ModelRequest(input_ids=[*builder.tokens, *observation], gconfig=gconfig))
+            return await engine.agenerate(request)
         except FaultError as fault:
             # A later turn has a prompt and token ids that were accepted before: what no longer fits is the context.
             if not builder.num_sampled or fault.kind is not FaultKind.DATA_INVALID:

@@ -71,7 +71,7 @@ def test_long_names_and_other_packages_pass_the_gates_too(style, tmp_path):
     [
         ("plain_answer", ["turns", "feedback", "tool", "image", "FaultKind"]),
         ("second_try", ["tool", "image"]),
-        ("with_tools", ["turn_discount", "FEEDBACK", "image"]),
+        ("with_tools", ["turn_discount", "FEEDBACK", "image_tokenizer"]),
         ("with_images", ["turns", "feedback", "tools"]),
         ("with_pixels", ["turns", "feedback", "tools", "image_tokenizer"]),
     ],

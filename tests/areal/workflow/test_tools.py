@@ -141,7 +141,7 @@ def late():
         (broken, "tool 'broken' raised KeyError: 'no such table'"),
         (ending, "tool 'ending' raised RuntimeError: SystemExit in a tool's thread"),
         (stopping, "tool 'stopping' raised RuntimeError: coroutine raised StopIteration"),
-        (numeric, "tool 'numeric' raised TypeError: returned int, expected str"),
+        (numeric, "tool 'numeric' raised TypeError: returned int, expected str or ToolOutput"),
         (late, "tool 'late' raised TimeoutError: the database did not answer"),
     ],
 )
