@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+ALIKE = ({"removed", "renamed", "moved"}, {"param-removed", "param-renamed"})
+"""Kinds that differ by whether a replacement was found only."""
 PAIRS = Path(__file__).parents[1] / "tests" / "tooling" / "upgrade" / "pairs"
 
 
@@ -53,7 +55,7 @@ class Tally:
         self.marked += len(marks)
         self.found += len(hits)
         self.right_kind += sum(
-            any(each[:2] == (mark.file, mark.line) and each[2] in mark.kinds for each in reported) for mark in hits
+            any(each[:2] == (mark.file, mark.line) and _same(each[2], mark.kinds) for each in reported) for mark in hits
         )
         self.reported += len(reported)
         self.reported_right += len(reported) - len(wrong)
@@ -70,6 +72,10 @@ class Tally:
             f"precision {_share(self.breaking_right, self.breaking)} "
             f"(all {_share(self.reported_right, self.reported)}), kind {_share(self.right_kind, self.found)}"
         )
+
+
+def _same(kind: str, kinds: tuple[str, ...]) -> bool:
+    return kind in kinds or any(kind in group and group & set(kinds) for group in ALIKE)
 
 
 def _share(part: int, whole: int) -> str:

@@ -285,3 +285,7 @@ class Upstream(Protocol):
     def names(self) -> NameTable:
         """Where each top-level name is defined."""
         ...
+
+    def member_names(self) -> Mapping[str, Mapping[str, int]]:
+        """By name of an attribute: the dotted paths of classes that define it, each with a checksum of how."""
+        ...

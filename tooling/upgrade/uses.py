@@ -110,6 +110,13 @@ class Either:
 
 
 @dataclass(frozen=True, slots=True)
+class Duck:
+    """A value that nothing types, on which these attributes are used; whose class has them all may be meant."""
+
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Unknown:
     """Not ours, or beyond inference."""
 
@@ -127,6 +134,7 @@ AccessPath = (
     | Parametrised
     | ClientClass
     | Either
+    | Duck
     | Unknown
 )
 
@@ -372,6 +380,8 @@ class Use:
     """Qualified name of the function or class around, for checklists; "" at module level."""
     private: bool = False
     """Whether a private part (`_x`) of the package is named."""
+    evidence: str = ""
+    """How the type of what is used is known where the code does not say it: no ground for more than a warning."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ def audit_moves(
 
     Raises UpstreamError when one of the releases cannot be read.
     """
-    from tooling.upgrade.verdicts import ReleasePair, audit
+    from tooling.upgrade.verdicts import ReleasePair, audit, changed_members
 
     if not moves:
         return ()
@@ -74,7 +74,8 @@ def audit_moves(
         for move in moves
     ]
     opened = time.perf_counter()
-    index = context.usage(context.imports([move.distribution for move in moves]))
+    members = changed_members(pairs)
+    index = context.usage(context.imports([move.distribution for move in moves]), members)
     indexed = time.perf_counter()
     context.report(f"judging {sum(len(file.uses) for file in index.files)} uses")
     audits = audit(index, pairs, allowed=allowed, explain=_Explained(context, moves))

@@ -77,13 +77,14 @@ class UpgradeContext:
         found = [upstream.release.origin for upstream in self._opened.values()]
         return tuple(sorted(found, key=lambda origin: (origin.distribution, origin.version)))
 
-    def usage(self, imports: Sequence[str]) -> UsageIndex:
-        """Return what the repository's own code does with packages; files that the policy excludes are kept apart."""
+    def usage(self, imports: Sequence[str], members: frozenset[str] = frozenset()) -> UsageIndex:
+        """Return what the repository's own code does with packages; files that the policy excludes are kept apart.
+        members: attributes that are worth a use whoever they belong to."""
         from tooling.upgrade.manifests.baseline import is_excluded
         from tooling.upgrade.usage.index import index_repository
 
         self.report("reading the repository")
-        index = index_repository(self.root, imports, cache=self.cache / "usage")
+        index = index_repository(self.root, imports, cache=self.cache / "usage", members=members)
         return replace(
             index,
             files=tuple(file for file in index.files if not is_excluded(file.path, self.policy)),

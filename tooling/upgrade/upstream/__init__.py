@@ -10,7 +10,7 @@
 - members, fields: classes, their order, attributes and fields
 - decorators, signatures, keywords: how things are called
 - annotations, containers, expressions, inference, follow: values of expressions, of the release and of its clients
-- texts: questions to the text of a whole release
+- texts, member_names: questions to the text of a whole release
 - model, release: the parts see each other only through `model`; `release` puts them together
 """
 

@@ -13,6 +13,7 @@ from tooling.upgrade.upstream.fields import Fields
 from tooling.upgrade.upstream.follow import PathFollower
 from tooling.upgrade.upstream.inference import TypeInference
 from tooling.upgrade.upstream.keywords import Keywords
+from tooling.upgrade.upstream.member_names import member_names
 from tooling.upgrade.upstream.members import Members
 from tooling.upgrade.upstream.model import Where, imports_of
 from tooling.upgrade.upstream.modules import ModuleFollower
@@ -131,6 +132,11 @@ class UpstreamRelease:
         found: Mapping[str, Mapping[str, Sequence[str]]] = self.store.answer(
             ("imports",), lambda: imports_of(self.store)
         )
+        return found
+
+    def member_names(self) -> Mapping[str, Mapping[str, int]]:
+        """By name of an attribute: the dotted paths of classes that define it, each with a checksum of how."""
+        found: Mapping[str, Mapping[str, int]] = self.store.answer(("members",), lambda: member_names(self.store))
         return found
 
     def names(self) -> NameTable:

@@ -84,6 +84,8 @@ class Signatures:
                             replace(item, deprecated=item.deprecated or text) if item.name == old else item
                             for item in parameters
                         ]
+                elif "=" in source or ":" in source:
+                    parameters = _with_old_names(parameters, source)
                 exact = exact and self.decorators.keeps(where, source)
             return Signature(tuple(parameters), facts.returns, exact)
         if located is not None and symbol.kind is SymbolKind.VALUE:
@@ -215,6 +217,28 @@ class Signatures:
 
 def _shape(facts: FunctionTable) -> list[tuple[str, str, bool]]:
     return [(name, kind, default is None) for name, kind, default, _ in facts.parameters]
+
+
+def _with_old_names(parameters: list[Parameter], source: str) -> list[Parameter]:
+    """A decorator that gets pairs of an old name and a parameter takes the old name for it too:
+    `@rename_arguments(size="length")`, `@deprecated_names({"size": "length"})`."""
+    node = parse_expression(source)
+    pairs: dict[str, list[str]] = {}
+    for part in ast.walk(node) if isinstance(node, ast.Call) else ():
+        rows: list[tuple[object, ast.expr]] = []
+        if isinstance(part, ast.Dict):
+            rows = [(getattr(key, "value", None), value) for key, value in zip(part.keys, part.values, strict=True)]
+        elif isinstance(part, ast.Call):
+            rows = [(word.arg, word.value) for word in part.keywords]
+        for old, value in rows:
+            new = value.value if isinstance(value, ast.Constant) else None
+            if isinstance(old, str) and isinstance(new, str):
+                pairs.setdefault(new, []).append(old)
+    names = {item.name for item in parameters}
+    return [
+        replace(item, aliases=(*item.aliases, *(old for old in pairs.get(item.name, ()) if old not in names)))
+        for item in parameters
+    ]
 
 
 def _without_receiver(parameters: list[Parameter]) -> list[Parameter]:

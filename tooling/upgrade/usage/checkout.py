@@ -31,6 +31,8 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 _WORD = re.compile(r"\w+")
+_ATTRIBUTE = re.compile(rb"\.([A-Za-z_]\w{5,})", re.ASCII)
+"""Attributes of at least six letters: shorter names are everybody's."""
 
 
 class Checkout:
@@ -66,6 +68,20 @@ class Checkout:
         """Whether a file's text has what the pattern looks for."""
         return pattern.search(self.content(path)) is not None
 
+    def defines(self, path: str, name: str) -> bool:
+        """Whether a file's text has a function, field, attribute or option of that name."""
+        content = self.content(path)
+        text, option = name.encode(), b"--" + name.replace("_", "-").encode()
+        if text not in content and option not in content:
+            return False
+        own = rb"\bdef[ \t]+%b\b|^[ \t]+%b[ \t]*(?::|=[^=])|\bself\.%b[ \t]*(?::[^=\n]+)?=[^=]" % (text, text, text)
+        options = rb"[\"'](?:%b|--%b)[\"']" % (option, text)
+        return re.search(own + b"|" + options, content, re.MULTILINE) is not None
+
+    def uses_attribute(self, path: str, names: frozenset[str]) -> bool:
+        """Whether a file's text has `.name` for one of the names."""
+        return not names.isdisjoint(match.decode() for match in _ATTRIBUTE.findall(self.content(path)))
+
     def imports(self, path: str) -> Iterator[tuple[int, str, tuple[str, ...]]]:
         """(level, module, names) of import statements, by their text; no names for plain imports."""
         for found in _IMPORT.finditer(self.content(path)):
@@ -86,7 +102,8 @@ class Checkout:
     # ----------------------------------------------------------------------------------------------------- modules
 
     @cached_property
-    def _files(self) -> frozenset[str]:
+    def files(self) -> frozenset[str]:
+        """Python files."""
         return frozenset(self.paths)
 
     @cached_property
@@ -104,7 +121,7 @@ class Checkout:
                 found.add(folder)
             if path.endswith("/__init__.py"):
                 outer = str(PurePosixPath(folder).parent)
-                if f"{outer}/__init__.py" not in self._files and outer != ".":
+                if f"{outer}/__init__.py" not in self.files and outer != ".":
                     found.add(outer)
         if "src" in self._folders:
             found.add("src")
@@ -118,7 +135,7 @@ class Checkout:
             for _ in range(level - 1):
                 here = here.rpartition("/")[0]
             return self._below(here or ".", parts)
-        if here and f"{here}/__init__.py" not in self._files:  # a script: its own folder comes first
+        if here and f"{here}/__init__.py" not in self.files:  # a script: its own folder comes first
             found = self._below(here, parts, top=True)
             if found is not None:
                 return found
@@ -136,13 +153,13 @@ class Checkout:
         """The deepest module that the parts lead to."""
         best: tuple[str, tuple[str, ...]] | None = None
         prefix = "" if folder == "." else f"{folder}/"
-        if not top and f"{prefix}__init__.py" in self._files:
+        if not top and f"{prefix}__init__.py" in self.files:
             best = (f"{prefix}__init__.py", parts)
         for index, part in enumerate(parts):
-            if f"{prefix}{part}.py" in self._files and f"{prefix}{part}/__init__.py" not in self._files:
+            if f"{prefix}{part}.py" in self.files and f"{prefix}{part}/__init__.py" not in self.files:
                 return f"{prefix}{part}.py", parts[index + 1 :]
             prefix = f"{prefix}{part}/"
-            if f"{prefix}__init__.py" in self._files:
+            if f"{prefix}__init__.py" in self.files:
                 best = (f"{prefix}__init__.py", parts[index + 1 :])
             elif prefix.rstrip("/") not in self._folders:
                 break

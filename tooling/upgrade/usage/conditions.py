@@ -123,6 +123,10 @@ class _Evaluator:
 
     def attribute(self, node: ast.Attribute, scope: GuardScope) -> Value:
         """`base.name`."""
+        if isinstance(node.value, ast.Name):
+            kept = scope.find(f"{node.value.id}.{node.attr}")
+            if isinstance(kept, GuardDefinition):
+                return self._followed(kept)
         base = self.value(node.value, scope)
         if isinstance(base, GuardSymbol):
             dotted = f"{base.dotted}.{node.attr}"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-SCHEMA = 6
+SCHEMA = 11
 """Part of the cache's key; raised with each change of what facts are."""
 
 UNKNOWN = 0
@@ -57,6 +57,10 @@ class FunctionFacts:
     yields: tuple[int, ...] = ()
     is_generator: bool = False
     calls_super: bool = False
+    defaults: dict[str, int] = field(default_factory=dict)
+    """Values of defaults that may be a package's, by parameter."""
+    fixture: bool = False
+    """Whether pytest gives its result to functions that name it."""
 
 
 @dataclass(slots=True)

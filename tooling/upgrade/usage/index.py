@@ -7,9 +7,11 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.usage.checkout import Checkout, names_pattern
+from tooling.upgrade.usage.config_files import config_uses
 from tooling.upgrade.usage.facts import FactsCache
-from tooling.upgrade.usage.link.emit import Emitter
+from tooling.upgrade.usage.link.emit import Emitter, is_telling
 from tooling.upgrade.usage.link.reach import affected_files
 from tooling.upgrade.usage.link.resolve import Resolver
 from tooling.upgrade.usage.link.store import FactsStore
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tooling.upgrade.uses import FileUses, Use
+
+
+_ROUNDS = 3
+"""How many files away from where it was made a value is followed through calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,23 +51,29 @@ class UsageIndex:
 
 
 def index_repository(
-    root: Path, packages: Sequence[str], *, scope: Sequence[str] = (), cache: Path | None = None
+    root: Path,
+    packages: Sequence[str],
+    *,
+    scope: Sequence[str] = (),
+    cache: Path | None = None,
+    members: frozenset[str] = frozenset(),
 ) -> UsageIndex:
     """Everything a repository does with packages, found by reading its text.
 
     packages: import names, dotted ones for parts of a namespace ("megatron.core"). scope: folders or files to report
-    on; all Python files when empty. cache: a folder for facts of files; without one nothing is kept.
+    on; all Python files when empty. cache: a folder for facts of files; without one nothing is kept. members: names of
+    attributes that are worth a use even where nothing says whose they are.
     """
     enabled = gc.isenabled()
     gc.disable()  # hundreds of thousands of small tuples are kept anyhow: collections only cost
     try:
-        return _indexed(Checkout(root, scope), tuple(dict.fromkeys(packages)), FactsCache(cache))
+        return _indexed(Checkout(root, scope), tuple(dict.fromkeys(packages)), FactsCache(cache), members)
     finally:
         if enabled:
             gc.enable()
 
 
-def _indexed(checkout: Checkout, packages: tuple[str, ...], cache: FactsCache) -> UsageIndex:
+def _indexed(checkout: Checkout, packages: tuple[str, ...], cache: FactsCache, members: frozenset[str]) -> UsageIndex:
     started = time.process_time()
     in_scope = [path for path in checkout.paths if checkout.in_scope(path)]
     pattern = names_pattern(packages)
@@ -70,8 +82,20 @@ def _indexed(checkout: Checkout, packages: tuple[str, ...], cache: FactsCache) -
     store = FactsStore(checkout, cache)
     link = Resolver(store, packages)
     wanted = affected_files(link, store, mentioning)
-    emitter = Emitter(link, store)
+    if wanted and members:
+        telling = frozenset(name for name in members if is_telling(name))
+        wanted |= {path for path in checkout.paths if path not in wanted and checkout.uses_attribute(path, telling)}
+    for _ in range(_ROUNDS):
+        link.look_in(wanted)
+        fed = link.flows.fed_files() - wanted
+        if not fed:
+            break
+        wanted |= fed
+    emitter = Emitter(link, store, members)
     found = [emitter.file(path) for path in sorted(wanted) if checkout.in_scope(path)]
+    configured = [path for path in repository_files(checkout.root) if checkout.in_scope(path)] if packages else []
+    found += config_uses(checkout.root, configured, link.package_of)
+    found.sort(key=lambda file: file.path)
     done = time.process_time()
     seconds = {
         "list": listed - started,

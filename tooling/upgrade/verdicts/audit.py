@@ -15,6 +15,7 @@ from tooling.upgrade.verdicts.guards import dead
 from tooling.upgrade.verdicts.judge import imported_name, is_absence, judged
 from tooling.upgrade.verdicts.surroundings import Surroundings
 from tooling.upgrade.verdicts.targets import roots_of
+from tooling.upgrade.verdicts.untyped import is_untyped, judge_untyped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -153,6 +154,9 @@ def _audited(
 def _of_file(file: FileUses, pair: ReleasePair, context: JudgeContext, tally: _Tally) -> list[AuditFinding]:
     findings: list[AuditFinding] = []
     for use in file.uses:
+        if is_untyped(use):
+            findings.extend(judge_untyped(use, pair, context))
+            continue
         if not any(pair.owns(root) for root in roots_of(use.target)):
             continue
         case = JudgedUse(use, pair.old, pair.new, context)

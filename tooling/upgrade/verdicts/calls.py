@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
-from tooling.upgrade.symbols import Absent, Keyword
+from tooling.upgrade.symbols import Absent, Keyword, SymbolKind
 from tooling.upgrade.uses import Action, Argument, PassedArguments
 from tooling.upgrade.verdicts.binding import STAR, STARS, BoundCall, bind, named, takes
 from tooling.upgrade.verdicts.case import sure
-from tooling.upgrade.verdicts.comparison import UseProblem, evidence
+from tooling.upgrade.verdicts.comparison import UseProblem, evidence, mentions
 from tooling.upgrade.verdicts.presence import renamed_keyword, renamed_parameter
+from tooling.upgrade.verdicts.weight import effective_default, reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +38,10 @@ def changed(case: JudgedUse) -> Iterator[UseProblem]:
         if was is None or parameter.name not in new.omitted or was.name not in old.omitted:
             continue
         if was.folded is None or parameter.folded is None or was.folded == parameter.folded:
+            continue
+        before_call = effective_default(before[0], was.name, was.folded)
+        now = effective_default(after[0], parameter.name, parameter.folded)
+        if before_call == now or not reads(after[0], parameter.name, new, arguments):
             continue
         yield UseProblem(
             kind=FindingKind.DEFAULT_CHANGED,
@@ -86,7 +92,7 @@ def mismatches(case: JudgedUse) -> Iterator[UseProblem]:
             if each.symbol.dotted.split(".")[-2:] == after.symbol.dotted.split(".")[-2:]
         ]
         before = (same or alike or list(case.called_before.callables))[0]
-        for change in compare(case, before, after, arguments):
+        for change in compare(case, before, after, arguments) if before.met.unbound == after.met.unbound else ():
             changes.setdefault((change.kind, change.parameter), []).append((change, before, after))
     for found in changes.values():
         yield _problem(case, found, whole=len(found) == len(reached) and not case.called_after.open)
@@ -95,12 +101,39 @@ def mismatches(case: JudgedUse) -> Iterator[UseProblem]:
 def compare(case: JudgedUse, before: Callable_, after: Callable_, arguments: PassedArguments) -> list[CallChange]:
     """What fits the old signature and not the new one."""
     if not before.signature.exact or not after.signature.exact:
-        return []
+        return list(_fields_left_to_others(case, before, after, arguments))
     old = bind(before.signature, arguments, before.accepts)
     new = bind(after.signature, arguments, after.accepts)
     comparison = _Comparison(case, before, after, arguments, old, new)
     changes = [change for index in range(len(arguments.given)) if (change := comparison.argument(index)) is not None]
     return changes + comparison.missing(changes)
+
+
+def _fields_left_to_others(
+    case: JudgedUse, before: Callable_, after: Callable_, arguments: PassedArguments
+) -> Iterator[CallChange]:
+    """Keywords that a class no longer has a field for, whose base of another distribution may: a configuration that
+    derives from `transformers.TrainingArguments`. Its file no longer speaks of the name either."""
+    if before.symbol.kind is not SymbolKind.CLASS or after.symbol.kind is not SymbolKind.CLASS:
+        return
+    if case.new.bases(after.symbol)[1] or case.old.bases(before.symbol)[1]:
+        return  # a decorator made it inexact
+    for argument in arguments.given:
+        name = argument.name or ""
+        if not name or named(before.signature, name) is None or named(after.signature, name) is not None:
+            continue
+        if after.accepts(name) is Keyword.READ or mentions(case.new, after.symbol.file, rf"\b{re.escape(name)}\b"):
+            continue
+        other = renamed_parameter(before.signature, after.signature, name)
+        yield CallChange(
+            FindingKind.PARAM_RENAMED if other else FindingKind.PARAM_REMOVED,
+            name,
+            argument.place,
+            f"`{name}` is not a field any more; only a base of another distribution may take it",
+            AuditSeverity.WARNING,
+            raises="",
+            replacement=Replacement(other, "the only new field like it", certain=False) if other else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,14 +289,15 @@ class _Comparison:
 
 def _problem(case: JudgedUse, found: list[tuple[CallChange, Callable_, Callable_]], *, whole: bool) -> UseProblem:
     change, before, after = found[0]
+    symbol = case.symbol if len(case.called_before.callables) == 1 else before.symbol.dotted
     old, new = evidence(case.old, before.symbol), evidence(case.new, after.symbol)
     certain = change.replacement is not None and change.replacement.certain
     return UseProblem(
         kind=change.kind,
         severity=sure(change.severity, all_members=whole),
         place=change.place,
-        symbol=case.symbol,
-        message=f"{case.symbol}: {change.message}",
+        symbol=symbol,
+        message=f"{symbol}: {change.message}",
         raises=change.raises,
         parameter=change.parameter,
         confidence=case.confidence,

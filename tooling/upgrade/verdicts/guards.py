@@ -131,6 +131,9 @@ def dead(path: str, guard: DeadGuard, pair: ReleasePair, allowed: SpecifierSet) 
     if not compares or None in compares or not all(_is_about(each, pair) for each in compares if each is not None):
         return None
     points = [point for point in _points(compares, allowed, pair) if allowed.contains(point, prereleases=True)]
+    texts = [each.literal.rstrip(".") for each in compares if each is not None]
+    if points and any(is_later(text, max(points)) for text in texts):
+        return None  # it waits for a version that is still to come
     answers = {_value(guard.condition, str(point)) for point in points}
     if len(answers) != 1 or None in answers:
         return None
@@ -147,6 +150,14 @@ def dead(path: str, guard: DeadGuard, pair: ReleasePair, allowed: SpecifierSet) 
         symbol=pair.distribution,
         message=f"`{describe(guard.condition)}` is {answer} for every version that is allowed ({allowed or 'any'})",
     )
+
+
+def is_later(text: str, version: Version) -> bool:
+    """Whether a text is a version above another one."""
+    try:
+        return Version(text) > version
+    except InvalidVersion:
+        return False
 
 
 def _compares(condition: Condition) -> Iterator[CompareVersion | None]:

@@ -55,7 +55,7 @@ def judged(case: JudgedUse) -> list[AuditFinding]:
     found = list(problems(case)) if was_reached else list(_new_path(case, pairs))
     findings = []
     for problem in found:
-        ruling = rule(_unevaluated(problem, use), use, context)
+        ruling = rule(_certain(problem, use), use, context)
         if ruling.problem is not None:
             findings.append(_finding(ruling.problem, use, context, ruling.guard))
     return findings
@@ -115,10 +115,13 @@ def _new_path(case: JudgedUse, pairs: Sequence[ReleasePair]) -> Iterator[UseProb
     )
 
 
-def _unevaluated(problem: UseProblem, use: Use) -> UseProblem:
-    """What is never run breaks for type checkers only."""
-    if use.evaluated or problem.severity is not AuditSeverity.BREAKING:
+def _certain(problem: UseProblem, use: Use) -> UseProblem:
+    """What is never run breaks for type checkers only, and what the code does not say itself is a warning at most."""
+    if (use.evaluated and not use.evidence) or problem.severity is not AuditSeverity.BREAKING:
         return problem
+    if use.evidence:
+        message = f"{problem.message} ({use.evidence})"
+        return replace(problem, severity=AuditSeverity.WARNING, message=message, confidence=problem.confidence * 0.8)
     return replace(problem, severity=AuditSeverity.WARNING, message=f"{problem.message}; only type checkers read this")
 
 

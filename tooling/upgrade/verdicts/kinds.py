@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.symbols import Container, Instance, Open, SymbolKind, Values
-from tooling.upgrade.uses import Action, Called
+from tooling.upgrade.uses import Action, Called, Name
 from tooling.upgrade.verdicts.case import sure
 from tooling.upgrade.verdicts.comparison import UseProblem, definition, evidence
 
@@ -65,9 +65,23 @@ def _contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str,
         and (new.kind is SymbolKind.CLASS or (new.kind is SymbolKind.FUNCTION and not _is_property(new)))
     ):
         return f"{name} is a {new.kind} now, and was the value {old.value}", "", None
+    unbound = new.binding == "method" and any(met.unbound and met.symbol == new for met in case.after.found)
+    if action is Action.CALL and old.binding in ("staticmethod", "classmethod") and unbound:
+        return f"{name} is a method of instances now: called on the class it lacks one", "TypeError", None
+    if action in (Action.CALL, Action.READ) and _is_of_instances(case, old, new):
+        return f"{name} is set on instances only now: the class has none", "AttributeError", None
     if action is Action.CALL:
         return _uncallable(case, old, new)
     return None
+
+
+def _is_of_instances(case: JudgedUse, old: Symbol, new: Symbol) -> bool:
+    """Whether an attribute that is read from the class itself was a value of the class, and is assigned to `self`."""
+    if not isinstance(case.use.target, Name) or old.kind is not SymbolKind.VALUE or new.kind is not SymbolKind.VALUE:
+        return False
+    owner, name = new.owner, _own(new)
+    before = case.old.member_names().get(name, {}).get(old.owner, 0)
+    return bool(owner) and before != 0 and case.new.member_names().get(name, {}).get(owner) == 0
 
 
 def _uncallable(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str, Replacement | None] | None:

@@ -39,6 +39,8 @@ def drifts(case: JudgedUse) -> Iterator[UseProblem]:
     method, target = case.use.method, case.use.target
     if case.use.action is not Action.OVERRIDE or method is None or not isinstance(target, Attribute):
         return
+    if not case.before.found and case.before.absent and target.name not in _FREE:
+        yield from _met_by_chance(case, method, target.name)
     if not case.before.found or target.name in _FREE:
         return
     if not case.after.found and (case.after.absent or case.after.beside):
@@ -72,6 +74,32 @@ def new_abstract_methods(case: JudgedUse) -> Iterator[UseProblem]:
             old=evidence(case.old, before),
             new=evidence(case.new, symbol),
         )
+
+
+def _met_by_chance(case: JudgedUse, method: ClientMethod, name: str) -> Iterator[UseProblem]:
+    """A member of the repository's own whose name the new base class uses for something else."""
+    if len(case.after.found) != 1 or not case.after.closed:
+        return
+    new = case.after.found[0].symbol
+    is_property = method.binding == "property"
+    if new.kind is SymbolKind.VALUE and is_property and case.new.member_names().get(name, {}).get(new.owner) == 0:
+        message = f"the base class assigns `self.{name}` now, which this property does not take unless it has a setter"
+    elif new.kind is SymbolKind.FUNCTION and is_property and new.binding == "method":
+        message = f"the base class has a method {name} now and may call it: this property gives a value"
+    elif "property" in new.binding and method.binding == "method":
+        message = f"the base class has a property {name} now and may read it: this is a method"
+    else:
+        return
+    yield UseProblem(
+        kind=FindingKind.OVERRIDE_DRIFT,
+        severity=AuditSeverity.WARNING,
+        place=case.use.place,
+        symbol=case.symbol,
+        message=message,
+        confidence=case.confidence * 0.8,
+        old=Evidence(),
+        new=evidence(case.new, new),
+    )
 
 
 def _abstract(upstream: Upstream, symbol: Symbol) -> dict[str, Symbol]:

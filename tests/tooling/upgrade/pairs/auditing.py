@@ -10,7 +10,7 @@ from tooling.upgrade.replacements import Explainer
 from tooling.upgrade.sources.folder import memory_release
 from tooling.upgrade.upstream import open_upstream
 from tooling.upgrade.usage import index_repository
-from tooling.upgrade.verdicts import ReleasePair, audit
+from tooling.upgrade.verdicts import ReleasePair, audit, changed_members
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ def audited(pair: Any, folder: Path) -> set[tuple[str, int, str, str]]:
         open_upstream(memory_release(pair.old, "up", pair.old_version)),
         open_upstream(memory_release(pair.new, "up", pair.new_version)),
     )
-    index = index_repository(folder, imports)
+    index = index_repository(folder, imports, members=changed_members([comparison]))
     allowed = SpecifierSet(pair.allowed) if pair.allowed else None
     (result,) = audit(index, [comparison], allowed=allowed, explain=Explainer())
     assert result.unreadable == ()

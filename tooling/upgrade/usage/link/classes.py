@@ -80,7 +80,45 @@ class ValueRow:
     members: tuple[Alternatives, ...]
 
 
-Value = Ours | OwnClass | OwnInstance | OwnFunction | Super | LinkedModule | Held | ValueRow
+@dataclass(frozen=True, slots=True)
+class KeyEntry:
+    """A key of a mapping that may become a keyword: where it stands, and what it holds."""
+
+    path: str
+    name: str
+    span: tuple[int, int, int, int]
+    literal: str | None
+    value: int
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """A mapping with these keys, and perhaps more."""
+
+    entries: tuple[KeyEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Untyped:
+    """A value that nothing in the repository types: row `number` of a file's table; -1 until that is known."""
+
+    path: str = ""
+    number: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OfUntyped:
+    """An attribute of one."""
+
+    base: Untyped
+    name: str
+
+
+UNTYPED = Untyped()
+Value = (
+    Ours | OwnClass | OwnInstance | OwnFunction | Super | LinkedModule | Held | ValueRow | Keys | Untyped | OfUntyped
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +128,8 @@ class Alternative:
     value: Value | None
     """None if not known."""
     guards: tuple[tuple[str, int], ...] = ()
+    evidence: str = ""
+    """How its type is known where the code does not say it; "" where it does."""
 
 
 Alternatives = tuple[Alternative, ...]
@@ -152,6 +192,10 @@ class Classes:
         """What a function gives when it is called."""
         raise NotImplementedError
 
+    def outside(self, owner: OwnClass, name: str) -> Alternatives:
+        """An attribute of instances that the class itself does not tell."""
+        raise NotImplementedError
+
     def lineage(self, owner: OwnClass) -> RepositoryLineage:
         """Bases, followed to the end."""
         found = self._lineages.get(owner)
@@ -195,9 +239,10 @@ class Classes:
         for entry in lineage.own[1:] if isinstance(holder, Super) else lineage.own:
             found = self._declared(entry, name, instance=instance)
             if found is not None:
-                return found
+                unknown = instance and all(each.value is None for each in found)
+                return self.outside(entry, name) if unknown else found
         if not lineage.ours:
-            return UNKNOWN
+            return UNKNOWN if not instance or lineage.foreign else self.outside(owner, name)
         inherited = one(Ours(Attribute(self._base(holder, owner, lineage), name)))
         return joined([inherited, (Alternative(None),)]) if lineage.foreign else inherited
 

@@ -10,7 +10,16 @@ from tooling.upgrade.usage.conditions import is_decidable
 from tooling.upgrade.usage.facts import UNKNOWN, ContextRow, FileFacts
 from tooling.upgrade.usage.guards import all_of, any_of, is_decided
 from tooling.upgrade.usage.link.access_paths import package_root, touches_private
-from tooling.upgrade.usage.link.classes import Alternative, Alternatives, Ours, OwnClass, OwnFunction
+from tooling.upgrade.usage.link.classes import (
+    Alternative,
+    Alternatives,
+    Keys,
+    OfUntyped,
+    Ours,
+    OwnClass,
+    OwnFunction,
+    Untyped,
+)
 from tooling.upgrade.usage.link.context import Contexts
 from tooling.upgrade.uses import (
     AccessPath,
@@ -22,6 +31,7 @@ from tooling.upgrade.uses import (
     Condition,
     Constant,
     DeadGuard,
+    Duck,
     Either,
     FileUses,
     Name,
@@ -33,7 +43,7 @@ from tooling.upgrade.uses import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from tooling.upgrade.usage.link.resolve import Resolver
     from tooling.upgrade.usage.link.store import FactsStore
@@ -84,6 +94,11 @@ class GuardedFunctions:
         return any(pattern.search(checkout.content(other)) for other in checkout.paths if other != path)
 
 
+def is_telling(name: str) -> bool:
+    """Whether a name is of several words, and so few packages share it."""
+    return "_" in name.strip("_") and len(name) > 7
+
+
 _TEXT_LIMIT = 100
 _GUARD_LIKE = re.compile(
     r"version|hasattr|find_spec|signature|is_\w+_(?:available|greater)|_AVAILABLE|HAS_", re.IGNORECASE
@@ -94,9 +109,13 @@ _ACTIONS = {action.value: action for action in Action}
 class Emitter:
     """Uses of one file after the other."""
 
-    def __init__(self, link: Resolver, store: FactsStore) -> None:
+    def __init__(self, link: Resolver, store: FactsStore, members: frozenset[str] = frozenset()) -> None:
+        """members: attributes that are worth a use where nothing types their owner."""
         self._link = link
         self._store = store
+        self._members = members
+        self._attributes: dict[str, dict[int, frozenset[str]]] = {}
+        self._own: dict[str, list[str]] = {}
         self._contexts = Contexts(link, store)
         self._guarded = GuardedFunctions(store, self._contexts)
 
@@ -137,6 +156,8 @@ class Emitter:
                 return found
             if isinstance(entry.value, OwnClass) and self._link.lineage(entry.value).ours:
                 return found
+            if isinstance(entry.value, OfUntyped) and self._is_telling(path, entry.value):
+                return found
         return ()
 
     def _uses(self, path: str, row: Any, alternatives: Alternatives) -> Iterator[Use]:
@@ -153,17 +174,50 @@ class Emitter:
                     yield self._use(path, row, Attribute(base, details["name"]), entry.guards)
             return
         fields = self._own_fields(alternatives) if action == "call" else frozenset()
+        evidence = next((entry.evidence for entry in alternatives if entry.evidence), "")
+        own = [entry.value for entry in alternatives if isinstance(entry.value, OwnClass)]
+        if action == "call" and any(self._link.lineage(each).foreign for each in own):
+            evidence = evidence or "a base class that is not known here may take it"
         for targets, guards in self._targets(path, action, row[3], alternatives):
-            use = self._use(path, row, targets, guards)
+            use = replace(self._use(path, row, targets, guards), evidence=evidence)
             yield use if not fields else replace(use, arguments=_without_fields(use.arguments, fields))
+            if action == "call":
+                yield from self._handed_on(path, use, dict(row[4])["arguments"][4], fields)
+
+    def _handed_on(self, path: str, use: Use, spread: Iterable[int], fields: frozenset[str]) -> Iterator[Use]:
+        """One use for each keyword that comes out of a mapping from elsewhere: each may be passed, or not."""
+        seen = set()
+        for number in spread:
+            for alternative in self._link.value(path, number):
+                for entry in alternative.value.entries if isinstance(alternative.value, Keys) else ():
+                    if entry in seen or entry.name in fields:
+                        continue
+                    seen.add(entry)
+                    guards = ((entry.path, entry.context), *alternative.guards)
+                    more, tried = self._contexts.bindings(path, guards, use.attempts)
+                    argument = Argument(
+                        SourcePlace(entry.path, *entry.span),
+                        entry.name,
+                        -1,
+                        entry.literal,
+                        self._target(entry.path, entry.value),
+                        from_mapping=True,
+                    )
+                    yield replace(
+                        use,
+                        arguments=PassedArguments((argument,), has_star=True, has_double_star=True, partial=True),
+                        conditions=tuple(dict.fromkeys((*more, *use.conditions))),
+                        attempts=(*tried, *use.attempts),
+                    )
 
     def _targets(
         self, path: str, action: str, context: int, alternatives: Alternatives
     ) -> Iterator[tuple[AccessPath, tuple[tuple[str, int], ...]]]:
         """What a row is about: one use for all alternatives, or one for each where conditions tell them apart."""
         found: list[tuple[AccessPath, Alternative]] = []
+        untyped = all(isinstance(entry.value, OfUntyped) for entry in alternatives)
         for entry in alternatives:
-            access_path = self._access_path(action, entry)
+            access_path = None if isinstance(entry.value, OfUntyped) != untyped else self._access_path(action, entry)
             if access_path is not None:
                 found.append((access_path, entry))
         if not found:
@@ -173,7 +227,7 @@ class Emitter:
                 yield access_path, entry.guards
             return
         members = tuple(dict.fromkeys(access_path for access_path, _ in found))
-        if any(entry.value is None or not isinstance(entry.value, Ours | OwnClass) for entry in alternatives):
+        if any(not isinstance(entry.value, OfUntyped if untyped else Ours | OwnClass) for entry in alternatives):
             members = (*members, Unknown())
         guards = found[0][1].guards if len(alternatives) == 1 else ()
         yield members[0] if len(members) == 1 else Either(members), guards
@@ -197,9 +251,35 @@ class Emitter:
         value = entry.value
         if isinstance(value, Ours):
             return value.access_path
+        if isinstance(value, OfUntyped) and action in ("call", "read"):
+            return Attribute(Duck(self._used_on(value.base)), value.name)
         if isinstance(value, OwnClass) and action == "call" and self._inherits_constructor(value):
             return self._link.client_class(value)
         return None
+
+    def _is_telling(self, path: str, value: OfUntyped) -> bool:
+        """Whether an attribute is worth a use, and what is used on its owner tells what that may be. A name that the
+        repository gives to something of its own tells nothing; doubles in its tests count in tests only."""
+        if value.name not in self._members or not any(map(is_telling, self._used_on(value.base))):
+            return False
+        own = self._own.get(value.name)
+        if own is None:
+            checkout = self._store.checkout
+            own = self._own[value.name] = [each for each in checkout.paths if checkout.defines(each, value.name)]
+        return not own or (not _is_test(path) and all(map(_is_test, own)))
+
+    def _used_on(self, value: Untyped) -> frozenset[str]:
+        """Attributes that its file uses on a value; those that are asked for only may be missing."""
+        found = self._attributes.get(value.path)
+        if found is None:
+            facts = self._store.facts(value.path)
+            asked = {row[2] for row in facts.uses if row[0] == "probe"}
+            names: dict[int, set[str]] = {}
+            for number, row in enumerate(facts.nodes):
+                if row[0] == "attr" and number not in asked:
+                    names.setdefault(row[1], set()).add(row[2])
+            found = self._attributes[value.path] = {base: frozenset(each) for base, each in names.items()}
+        return found.get(value.number, frozenset())
 
     def _inherits_constructor(self, owner: OwnClass) -> bool:
         """Whether calling a class of the repository calls a package's constructor, with its parameters."""
@@ -208,7 +288,7 @@ class Emitter:
             facts = self._store.facts(own.path).classes[own.qualname]
             if {"__init__", "__new__", "__call__"} & facts.methods.keys():
                 return False
-        return bool(lineage.ours) and not lineage.foreign
+        return bool(lineage.ours)
 
     def _own_fields(self, alternatives: Alternatives) -> frozenset[str]:
         """Fields that classes of the repository add to a package's: a constructor made of fields takes them too."""
@@ -260,7 +340,7 @@ class Emitter:
         return conditions, attempts
 
     def _arguments(self, path: str, row: Any) -> PassedArguments:
-        given, has_star, has_double_star, partial = row
+        given, has_star, has_double_star, partial, _ = row
         arguments = tuple(
             Argument(SourcePlace(path, *span), name, position, literal, self._target(path, value), mapping)
             for span, name, position, literal, value, mapping in given
@@ -306,6 +386,10 @@ class Emitter:
             condition = self._contexts.condition(path, number + 1)
             if is_decidable(condition):
                 yield DeadGuard(SourcePlace(path, *span), condition)
+
+
+def _is_test(path: str) -> bool:
+    return "test" in path or path.endswith("conftest.py")
 
 
 def _without_fields(arguments: PassedArguments | None, fields: frozenset[str]) -> PassedArguments:

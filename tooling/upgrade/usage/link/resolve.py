@@ -8,25 +8,29 @@ from typing import TYPE_CHECKING, Any
 from tooling.upgrade.usage.facts import NONE, FileFacts
 from tooling.upgrade.usage.link.classes import (
     UNKNOWN,
+    UNTYPED,
     Alternative,
     Alternatives,
     Classes,
     Held,
     LinkedModule,
+    OfUntyped,
     Ours,
     OwnClass,
     OwnFunction,
     OwnInstance,
     Super,
+    Untyped,
     Value,
     ValueRow,
     joined,
     one,
 )
+from tooling.upgrade.usage.link.flows import Flows
 from tooling.upgrade.uses import Attribute, Awaited, Called, Entered, InstanceOf, ItemOf, Iterated, Name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tooling.upgrade.usage.link.store import FactsStore
 
@@ -52,6 +56,16 @@ class Resolver(Classes):
         self._known: dict[tuple[str, int], Alternatives] = {}
         self._busy: set[Any] = set()
         self._owners: dict[str, str] = {}
+        self.flows = Flows(self, store)
+
+    def outside(self, owner: OwnClass, name: str) -> Alternatives:
+        """An attribute of instances that the class itself does not tell."""
+        return self.flows.attribute(owner, name)
+
+    def look_in(self, files: Iterable[str]) -> None:
+        """Files that values may flow through; what was said without knowing them is forgotten."""
+        self.flows.look_in(files)
+        self._known.clear()
 
     def package_of(self, dotted: str) -> str:
         """The package asked for that a dotted path lies in; ""."""
@@ -73,6 +87,14 @@ class Resolver(Classes):
             self._busy.add(key)
             row = self._store.facts(path).nodes[number]
             found = _RULES[row[0]](self, path, row)
+            if any(isinstance(each.value, Untyped) for each in found):  # it goes by where it is read
+                named = Untyped(path, number)
+                found = tuple(
+                    replace(each, value=named)
+                    if each.value is UNTYPED or (isinstance(each.value, Untyped) and row[0] == "attr")
+                    else each
+                    for each in found
+                )
             self._busy.discard(key)
             self._known[key] = found
         return found
@@ -82,8 +104,15 @@ class Resolver(Classes):
         parts = []
         for entry in alternatives:
             results = UNKNOWN if entry.value is None else rule(entry.value)
-            if entry.guards:
-                results = tuple(replace(result, guards=_merged(entry.guards, result.guards)) for result in results)
+            if entry.guards or entry.evidence:
+                results = tuple(
+                    replace(
+                        result,
+                        guards=_merged(entry.guards, result.guards),
+                        evidence=result.evidence or entry.evidence,
+                    )
+                    for result in results
+                )
             parts.append(results)
         return joined(parts)
 
@@ -197,7 +226,7 @@ class Resolver(Classes):
                 return self.module_name(value.path, name)
             if isinstance(value, OwnClass | OwnInstance | Super):
                 return self.member(value, name)
-            return UNKNOWN
+            return one(OfUntyped(value, name)) if isinstance(value, Untyped) else UNKNOWN
 
         return self._each(base, rule)
 
@@ -335,6 +364,14 @@ _RULES: dict[str, Callable[[Resolver, str, Any], Alternatives]] = {
     "instance": Resolver.instance,
     "super": lambda link, path, row: one(Super(path, row[1])),
     "param": lambda link, path, row: UNKNOWN,
+    "arg": lambda link, path, row: link.flows.argument(path, row),
+    "kwargs": lambda link, path, row: link.flows.keywords(path, row),
+    "keys": lambda link, path, row: link.flows.keys(path, row),
+    "without": lambda link, path, row: link.flows.without(path, row),
+    "some": lambda link, path, row: one(UNTYPED),
+    "documented": lambda link, path, row: tuple(
+        replace(each, evidence=each.evidence or row[2]) for each in link.value(path, row[1])
+    ),
     "list": lambda link, path, row: one(Held("iter", link.value(path, row[1]))),
     "dict": lambda link, path, row: one(Held("dict", link.value(path, row[1]))),
     "tuple": lambda link, path, row: one(ValueRow(tuple(link.value(path, number) for number in row[1]))),

@@ -40,7 +40,7 @@ class FileScope:
         facts = self._store.facts(self._path)
         rows = facts.bindings.get(name)
         if not rows:
-            return self._starred(name, facts) if name.isidentifier() else None
+            return self._starred(name, facts) if name.isidentifier() else self._of_class(name, facts)
         if len(rows) > 1:
             flag = self._flag(facts, rows)
             if flag is not None:
@@ -52,6 +52,19 @@ class FileScope:
             return found
         node = None if span is None else parsed(self._store.text(self._path, span))
         return (None if node is None else GuardDefinition(node, self)) or found or NOTHING
+
+    def _of_class(self, name: str, facts: FileFacts) -> Value | GuardDefinition | None:
+        """`Versions.up`, where Versions is a class that another file defines."""
+        first, _, last = name.partition(".")
+        rows = facts.bindings.get(first, ())
+        row = facts.nodes[rows[0][0]] if len(rows) == 1 else ("unknown",)
+        if row[0] not in ("name", "relative") or "." in last:
+            return None
+        level, dotted = (row[1], row[2]) if row[0] == "relative" else (0, row[1])
+        found = self._store.checkout.find(self._path, dotted, level)
+        if found is None or len(found[1]) != 1 or found[0] == self._path:
+            return None
+        return FileScope(self._link, self._store, found[0]).find(f"{found[1][0]}.{last}")
 
     def _starred(self, name: str, facts: FileFacts) -> Value | GuardDefinition | None:
         for star in facts.stars:
@@ -194,6 +207,8 @@ def _says_nothing(store: FactsStore, path: str, text: str, rows: tuple[Any, ...]
         return False
     facts = store.facts(path)
     local = {row[0]: row for row in rows}
+    if any("." in name and row[2] for name, row in local.items()):
+        return False  # an answer that was kept on `self`
     for name in _ROOTS.findall(text):
         row = local.get(name)
         if row is None:

@@ -9,6 +9,7 @@ around them finally hold. Nothing is imported or run.
 from __future__ import annotations
 
 import ast
+import contextlib
 import gc
 import re
 import sys
@@ -43,7 +44,8 @@ class _Walk:
         self.definitions = DefinitionReader(state, annotations, expressions, arguments, self.statements)
         self.expression = expressions.expression
         self.call, self.used_call, self.awaited_call = calls.call, calls.used_call, calls.awaited_call
-        self.quiet_value = arguments.quiet_value
+        self.quiet_value, self.target_called = arguments.quiet_value, calls.target_called
+        self.keys_of, self.keys_in = arguments.keys_of, arguments.keys_in
         self.assign = self.statements.assign
         self.definition, self.skip_condition = self.definitions.definition, self.definitions.skip_condition
         state.visit = self
@@ -58,7 +60,7 @@ def scan(source: bytes) -> FileFacts:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in somebody else's strings
-            tree = ast.parse(source)
+            tree = _parsed(source)
         state = WalkState(source.removeprefix(b"\xef\xbb\xbf"))
         walk = _Walk(state)
         state.context()  # number 0: module level, unconditional
@@ -80,6 +82,14 @@ def scan(source: bytes) -> FileFacts:
         sys.setrecursionlimit(limit)
         if enabled:
             gc.enable()
+
+
+def _parsed(source: bytes) -> ast.Module:
+    """The tree, with comments that name types where there are any; a broken one is not a fault of the file."""
+    if b"# type:" in source:
+        with contextlib.suppress(SyntaxError, ValueError):
+            return ast.parse(source, type_comments=True)
+    return ast.parse(source)
 
 
 def _problem(error: Exception) -> str:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _TRANSPARENT = frozenset({"Annotated", "ClassVar", "Final", "Required", "NotRequired", "ReadOnly", "InitVar", "Unpack"})
 _TYPING = ("typing.", "typing_extensions.", "collections.abc.", "collections.", "contextlib.", "dataclasses.")
+_FILLERS = frozenset({"", "a", "an", "the", "class", "optional", "instance", "of", "None", "or", ":obj", ":class"})
+"""Words of docstrings before the name of a type."""
 _BUILTIN_CONTAINERS = frozenset({"list", "dict", "tuple", "set", "frozenset", "type"})
 
 
@@ -37,6 +39,22 @@ class AnnotationWalk:
         if row[0] == "param" and row[1] == "type":
             return int(row[2][0])
         return NONE if kind == NONE else self.walk.step("instance", kind)
+
+    def documented(self, text: str, why: str) -> int:
+        """The value of a type that a comment or docstring names; UNKNOWN if it names nothing that may be a package's.
+        No use is noted: nothing there is ever run."""
+        words = text.replace("`", " ").replace("~", " ").replace("[", " ").replace("]", " ")
+        dotted = next((word.strip(",:;()") for word in words.split() if word.strip(",:;()") not in _FILLERS), "")
+        parts = dotted.split(".")
+        if not all(part.isidentifier() for part in parts):
+            return UNKNOWN
+        node = ast.parse(dotted, mode="eval").body
+        kind = self.chain(node)
+        if kind == UNKNOWN and len(parts) > 1:
+            kind = self.walk.node("import", dotted)
+        if kind <= NONE or not self.walk.hot[kind] or self.walk.is_untyped(kind):
+            return UNKNOWN
+        return self.walk.step("documented", self.walk.step("instance", kind), why)
 
     def type_expression(self, node: ast.expr) -> int:
         """The type that an annotation names, its uses noted."""

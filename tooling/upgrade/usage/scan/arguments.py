@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tooling.upgrade.usage.facts import UNKNOWN, Span
+from tooling.upgrade.usage.facts import NONE, UNKNOWN, Span
 from tooling.upgrade.usage.scan.core import span_of
 from tooling.upgrade.usage.scan.frames import DictEntry, KnownDict
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tooling.upgrade.usage.scan.core import WalkState
     from tooling.upgrade.usage.scan.expressions import ExpressionReader
+    from tooling.upgrade.usage.scan.frames import Frame
 
 ArgumentRow = tuple[Span, str | None, int, str | None, int, bool]
 """Span, keyword, position, literal, value, from a mapping."""
@@ -31,10 +32,12 @@ class CallArguments:
         self.partial = False
         self.conditional: list[tuple[tuple[int, ...], ArgumentRow]] = []
         """Keywords of a dict that are set only under further conditions."""
+        self.spread: list[int] = []
+        """Values of `**x` whose content other functions or files may tell."""
 
     def row(self) -> tuple[Any, ...]:
         """For the facts."""
-        return (tuple(self.given), self.has_star, self.has_double_star, self.partial)
+        return (tuple(self.given), self.has_star, self.has_double_star, self.partial, tuple(self.spread))
 
 
 class ArgumentReader:
@@ -92,8 +95,11 @@ class ArgumentReader:
         known = self.known_dict(node, visit=True)
         if known is None:
             found.has_double_star = True
+            self._spread_value(found, self.quiet_value(node))
             return
         found.has_double_star |= known.more
+        for value in self.rests(known):
+            self._spread_value(found, value)
         here = len(self.walk.conditions)
         for entries in known.entries.values():
             for entry in entries:
@@ -105,7 +111,64 @@ class ArgumentReader:
                 else:
                     found.given.append(row)
 
+    def _spread_value(self, found: CallArguments, value: int) -> None:
+        if value > NONE and self.walk.hot[value]:
+            found.spread.append(value)
+
     # ---------------------------------------------------------------------------------------------- known dicts
+
+    def rests(self, known: KnownDict) -> tuple[int, ...]:
+        """What the keys that are not seen come from, without those that were taken out."""
+        hot = tuple(value for value in known.rests if value > NONE and self.walk.hot[value])
+        if not known.dropped:
+            return hot
+        return tuple(self.walk.node("without", value, tuple(sorted(known.dropped))) for value in hot)
+
+    def join(self, known: KnownDict, other: KnownDict) -> None:
+        """Take over what another mapping's keys come from."""
+        known.rests, known.dropped = (*self.rests(known), *self.rests(other)), frozenset()
+
+    def keys(self, known: KnownDict, held: int = UNKNOWN) -> int:
+        """A mapping as a value: (name, span, literal, value, context) of its keys, whether there may be more, what its
+        values are, and what the others come from."""
+        here = self.walk.conditions
+        rows = []
+        for entries in known.entries.values():
+            for entry in entries:
+                self.walk.conditions = entry.conditions
+                context = self.walk.context()
+                rows.append((entry.name, span_of(entry.key), entry.literal, entry.value, context))
+        self.walk.conditions = here
+        rests = self.rests(known)
+        if not rows and len(rests) < 2:
+            return rests[0] if rests else UNKNOWN
+        return self.walk.node("keys", tuple(rows), known.more, held, rests)
+
+    def keys_of(self, node: ast.Dict, held: int) -> int:
+        """Value of a dict display whose keys are written out; `held` where they are not."""
+        if not any(isinstance(key, ast.Constant) and isinstance(key.value, str) for key in node.keys):
+            return held
+        inside = int(self.walk.facts.nodes[held][1]) if self.walk.facts.nodes[held][0] == "dict" else UNKNOWN
+        return self.keys(self._from_display(node), inside)
+
+    def keys_in(self, name: str) -> int:
+        """Value of a local dict as far as it is known; UNKNOWN if it is not."""
+        known = self.walk.frame.dicts.get(name)
+        row = self.walk.facts.nodes[self.walk.lookup(name)]
+        return UNKNOWN if known is None else self.keys(known, row[3] if row[0] == "keys" else UNKNOWN)
+
+    def strings(self, node: ast.expr) -> list[ast.Constant]:
+        """The constants of a list of strings, written out or bound to a name; [] for anything else."""
+        if isinstance(node, ast.Name):
+            frame: Frame | None = self.walk.frame
+            while frame is not None:
+                if node.id in frame.strings or node.id in frame.bound:
+                    return frame.strings.get(node.id, [])
+                frame = frame.parent
+        if isinstance(node, ast.List | ast.Tuple | ast.Set):
+            found = [one for one in node.elts if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+            return found if len(found) == len(node.elts) else []
+        return []
 
     def known_dict(self, node: ast.expr, *, visit: bool = False) -> KnownDict | None:
         """The content of a mapping that is written out: a display, `dict(...)`, or a local made of these."""
@@ -123,30 +186,38 @@ class ArgumentReader:
         if visit:
             self.expressions.expression(node)
         if isinstance(node, ast.DictComp):
-            # `{key: value for key, value in known.items() if ...}`: each key may be there
-            source = node.generators[0].iter
-            if (
-                len(node.generators) != 1
-                or not isinstance(source, ast.Call)
-                or not isinstance(source.func, ast.Attribute)
-            ):
-                return None
-            known = self.known_dict(source.func.value) if source.func.attr == "items" else None
-            target = node.generators[0].target
-            if known is None or not (
-                isinstance(target, ast.Tuple)
-                and ast.dump(target.elts[0])
-                == (ast.dump(ast.Name(node.key.id, ast.Store())) if isinstance(node.key, ast.Name) else "")
-            ):
-                return None
-            tests = tuple(self.walk.test(test) + 1 for test in node.generators[0].ifs)
-            for entries in known.entries.values():
-                entries[:] = [replace(entry, conditions=(*entry.conditions, *tests)) for entry in entries]
-            return known
+            return self._from_comprehension(node)
         if isinstance(node, ast.Name):
             known = self._local_dict(node.id)
             return known.copy() if known is not None else None
         return None
+
+    def _from_comprehension(self, node: ast.DictComp) -> KnownDict | None:
+        """A filtered mapping, or one over names that are written out."""
+        # `{key: value for key, value in known.items() if ...}`: each key may be there
+        source = node.generators[0].iter
+        names = self.strings(source)
+        if names and len(node.generators) == 1 and ast.dump(node.key) == _loaded(node.generators[0].target):
+            tests = tuple(self.walk.test(test) + 1 for test in node.generators[0].ifs)
+            conditions = (*self.walk.conditions, *tests)
+            listed = {str(one.value): [DictEntry(one, str(one.value), UNKNOWN, None, conditions)] for one in names}
+            return KnownDict(listed)
+        if len(node.generators) != 1 or not isinstance(source, ast.Call) or not isinstance(source.func, ast.Attribute):
+            return None
+        known = self.known_dict(source.func.value) if source.func.attr == "items" else None
+        target, key = node.generators[0].target, ast.dump(node.key)
+        if known is None or not isinstance(target, ast.Tuple) or _loaded(target.elts[0]) != key:
+            return None
+        for test in node.generators[0].ifs:
+            # `if k in accepted`: what else has the key decides
+            asks = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In) and ast.dump(test.left) == key
+            container = test.comparators[0] if isinstance(test, ast.Compare) else test
+            if asks and not isinstance(container, ast.List | ast.Tuple | ast.Set):
+                return None
+        tests = tuple(self.walk.test(test) + 1 for test in node.generators[0].ifs)
+        for entries in known.entries.values():
+            entries[:] = [replace(entry, conditions=(*entry.conditions, *tests)) for entry in entries]
+        return known
 
     def _local_dict(self, name: str) -> KnownDict | None:
         frame = self.walk.frame
@@ -209,8 +280,9 @@ class ArgumentReader:
 
     def dict_begun(self, name: str) -> None:
         """A local of unknown content gets a key: from now on that much of it is known."""
-        if name in self.walk.frame.bound and name not in self.walk.frame.dicts and self.walk.lookup(name) == UNKNOWN:
-            self.walk.frame.dicts[name] = KnownDict(more=True)
+        value = self.walk.lookup(name)
+        if name in self.walk.frame.bound and name not in self.walk.frame.dicts:
+            self.walk.frame.dicts[name] = KnownDict(more=True, rests=(value,))
             self.walk.frame.dict_made[name] = self.walk.conditions
 
     def dict_conditions(self, name: str) -> tuple[int, ...]:
@@ -233,4 +305,10 @@ def merged(parts: Sequence[KnownDict | None]) -> KnownDict:
         else:
             result.entries.update(part.entries)
             result.more |= part.more
+            result.rests, result.dropped = (*result.rests, *part.rests), result.dropped | part.dropped
     return result
+
+
+def _loaded(target: ast.expr) -> str:
+    """Dump of a loop's target as it is when read."""
+    return ast.dump(ast.Name(target.id, ast.Load())) if isinstance(target, ast.Name) else ""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
 from tooling.upgrade.usage.scan.arguments import ArgumentReader, CallArguments
 from tooling.upgrade.usage.scan.core import span_of
+from tooling.upgrade.usage.scan.frames import KnownDict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,7 +80,20 @@ class CallReader:
         self.walk.emit("call", node, target, arguments=found.row(), awaited=awaited)
         for conditions, row in found.conditional:
             with self.walk.under(*conditions):
-                self.walk.emit("call", node, target, arguments=((row,), True, True, True), awaited=awaited)
+                self.walk.emit("call", node, target, arguments=((row,), True, True, True, ()), awaited=awaited)
+
+    def target_called(self, node: ast.Dict) -> None:
+        """`{"_target_": "a.B", "key": 1}` is a call of a.B, as Hydra makes it."""
+        known = {constant_name(key): (key, value) for key, value in zip(node.keys, node.values, strict=True) if key}
+        dotted = constant_name(known["_target_"][1]) if "_target_" in known else ""
+        if "." not in dotted or not all(part.isidentifier() for part in dotted.split(".")):
+            return
+        found = CallArguments()
+        found.has_star = found.has_double_star = found.partial = True
+        for name, (key, value) in known.items():
+            if name and not name.startswith("_"):
+                found.given.append((span_of(key), name, -1, self.arguments.literal(value), UNKNOWN, True))
+        self.emit_call(node, self.walk.node("import", dotted), found)
 
     def _dict_method(self, node: ast.Call) -> None:
         """`kwargs.update(a=1)` and relatives on a known dict."""
@@ -87,6 +101,11 @@ class CallReader:
         if not (isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name)):
             return
         known = self.walk.frame.dicts.get(function.value.id)
+        value = self.walk.lookup(function.value.id)
+        growing = known is None and value > NONE and function.attr in ("setdefault", "update")
+        if growing and self.walk.is_of_stranger(value):
+            self.arguments.dict_begun(function.value.id)
+            known = self.walk.frame.dicts.get(function.value.id)
         if known is None:
             return
         if function.attr == "update":
@@ -95,22 +114,23 @@ class CallReader:
                 name, [(one, one.arg, one.value) for one in node.keywords if one.arg is not None]
             )
             for argument in (*node.args, *(one.value for one in node.keywords if one.arg is None)):
-                self._dict_updated(name, self.arguments.known_dict(argument))
+                other = self.arguments.known_dict(argument)
+                rests = (self.arguments.quiet_value(argument),)
+                self._dict_updated(name, other or KnownDict(more=True, rests=rests))
         elif function.attr == "setdefault" and len(node.args) == 2 and constant_name(node.args[0]):
             self.arguments.dict_changed(function.value.id, [(node.args[0], constant_name(node.args[0]), node.args[1])])
         elif function.attr in ("pop", "clear", "popitem"):
             if function.attr == "pop" and node.args and constant_name(node.args[0]):
-                known.entries.pop(constant_name(node.args[0]), None)
+                known.drop(constant_name(node.args[0]))
             else:
                 known.entries.clear()
                 known.more = True
+                known.rests = ()
 
-    def _dict_updated(self, name: str, other: Any) -> None:
+    def _dict_updated(self, name: str, other: KnownDict) -> None:
         known = self.walk.frame.dicts[name]
-        if other is None:
-            known.more = True
-            return
         known.more |= other.more
+        self.arguments.join(known, other)
         for key, entries in other.entries.items():
             known.entries[key] = [*known.entries.get(key, []), *entries] if self.walk.conditions else entries
 
@@ -249,6 +269,14 @@ def _import(calls: CallReader, node: ast.Call) -> int:
     return calls.walk.node("import", name if len(node.args) > 3 else name.partition(".")[0])
 
 
+def _dict(calls: CallReader, node: ast.Call) -> int:
+    known = calls.arguments.known_dict(node)
+    calls.expressions.children(node, True)
+    for keyword in node.keywords:
+        calls.expressions.expression(keyword.value)
+    return calls.arguments.keys(known) if known is not None else UNKNOWN
+
+
 _BUILTIN_CALLS: dict[str, Callable[[CallReader, ast.Call], int]] = {
     "getattr": _getattr,
     "hasattr": _hasattr,
@@ -262,6 +290,7 @@ _BUILTIN_CALLS: dict[str, Callable[[CallReader, ast.Call], int]] = {
     "enumerate": _enumerate,
     "zip": _zip,
     "__import__": _import,
+    "dict": _dict,
     **dict.fromkeys(_COPIES, _copy),
 }
 """By name."""
@@ -324,6 +353,19 @@ def _same(calls: CallReader, node: ast.Call, target: int) -> int | None:
     return calls.expressions.expression(node.args[0]) if len(node.args) == 1 and not node.keywords else None
 
 
+def _replaced(calls: CallReader, node: ast.Call, target: int) -> int | None:
+    """`dataclasses.replace(x, field=1)` calls the class of x with further keywords."""
+    if len(node.args) != 1:
+        return None
+    value = calls.expressions.expression(node.args[0])
+    row = calls.walk.facts.nodes[value]
+    found = calls.arguments.arguments([], node.keywords)
+    found.has_star = found.has_double_star = found.partial = True
+    if row[0] in ("instance", "call"):
+        calls.emit_call(node, int(row[1]), found)
+    return value
+
+
 def _ray_get(calls: CallReader, node: ast.Call, target: int) -> int | None:
     if not node.args:
         return None
@@ -346,7 +388,7 @@ def _patch_object(calls: CallReader, node: ast.Call, target: int) -> int | None:
 
 def _monkeypatch(calls: CallReader, node: ast.Call, target: int) -> int | None:
     """pytest's `monkeypatch.setattr(x, "name", value)`; its form with a dotted string is a string like others."""
-    return _patch_object(calls, node, target) if target == UNKNOWN and len(node.args) >= 3 else None
+    return _patch_object(calls, node, target) if calls.walk.is_of_stranger(target) and len(node.args) >= 3 else None
 
 
 def _patch_dict(calls: CallReader, node: ast.Call, target: int) -> int | None:
@@ -383,14 +425,14 @@ def _options(calls: CallReader, node: ast.Call, target: int) -> int | None:
 
 
 def _submit(calls: CallReader, node: ast.Call, target: int) -> int | None:
-    if target != UNKNOWN or not node.args or isinstance(node.args[0], ast.Starred):
+    if not calls.walk.is_of_stranger(target) or not node.args or isinstance(node.args[0], ast.Starred):
         return None
     calls.bound_call(node, node.args[0], node.args[1:], node.keywords)
     return UNKNOWN
 
 
 def _in_executor(calls: CallReader, node: ast.Call, target: int) -> int | None:
-    if target != UNKNOWN or len(node.args) < 2 or isinstance(node.args[1], ast.Starred):
+    if not calls.walk.is_of_stranger(target) or len(node.args) < 2 or isinstance(node.args[1], ast.Starred):
         return None
     inner = calls.bound_call(node, node.args[1], node.args[2:], [])
     return calls.walk.step("remote", inner)
@@ -401,8 +443,8 @@ def _view(calls: CallReader, node: ast.Call, target: int) -> int | None:
     assert isinstance(node.func, ast.Attribute)
     base = calls.walk.facts.nodes[calls.arguments.quiet_value(node.func.value)]
     held = UNKNOWN
-    if base[0] == "dict":
-        held = int(base[1])
+    if base[0] in ("dict", "keys"):
+        held = int(base[1 if base[0] == "dict" else 3])
     elif base[0] == "instance":
         kind = calls.walk.facts.nodes[base[1]]
         if kind[0] == "param" and len(kind[2]) == 2 and kind[1] in _MAPPINGS:
@@ -460,6 +502,8 @@ _WRAPPERS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "typing.cast": _cast,
     "typing_extensions.cast": _cast,
     "copy.copy": _same,
+    "copy.replace": _replaced,
+    "dataclasses.replace": _replaced,
     "copy.deepcopy": _same,
     "pytest.importorskip": _import_or_skip,
     "ray.get": _ray_get,

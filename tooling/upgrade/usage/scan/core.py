@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 _BUILTINS = frozenset(dir(builtins))
 _STANDARD = frozenset(sys.stdlib_module_names)
 _PROBES = re.compile(r"(?:hasattr|getattr|dir|signature|fields|getfullargspec)$")
+_ANSWERS = re.compile(r"version|hasattr|find_spec|signature|fields\(|\bdir\(|_available", re.IGNORECASE)
+"""In what is kept on `self` to be asked for later."""
 _TEXT_LIMIT = 400
+_ALWAYS_HOT = frozenset({"relative", "global", "own", "star", "super", "arg", "kwargs", "some", "keys"})
+"""Kinds of values that other files may have to tell more of."""
+_UNTYPED = frozenset({"arg", "kwargs", "some", "keys"})
+"""Kinds of values whose elements and forms are of no interest."""
+_STEPS = frozenset({"attr", "await", "call", "enter", "item", "iter"})
+_OF_FORM = frozenset({"await", "enter", "iterate", "subscript", "unpack"})
 """Characters of a condition's source that are kept; longer ones are not about versions."""
 
 
@@ -51,6 +59,17 @@ class Visitor(Protocol):
     def definition(self, node: Any) -> None:
         """Note a function or class."""
 
+    def keys_of(self, node: ast.Dict, held: int) -> int:
+        """Value of a dict display whose keys are written out; `held` where they are not."""
+        ...
+
+    def target_called(self, node: ast.Dict) -> None:
+        """Note the call that `{"_target_": "a.B", "key": 1}` stands for."""
+
+    def keys_in(self, name: str) -> int:
+        """Value of a local dict as far as it is known; UNKNOWN if it is not."""
+        ...
+
     def skip_condition(self, node: ast.expr) -> tuple[int, ...]:
         """The condition that a decorator or mark puts on what it stands over."""
         ...
@@ -79,6 +98,8 @@ class WalkState:
         """Names whose type a condition gave, with what they held before."""
         self.assigned: set[str] = set()
         """Names and "self.x" that the walk has assigned so far."""
+        self.self_origins: dict[tuple[str, str], ast.expr | None] = {}
+        """By class and attribute of `self`: the one expression it is assigned; None if there are several."""
         self.tries = 0
         self.future_annotations = False
         self.frame = Frame("module", "", None)
@@ -100,7 +121,7 @@ class WalkState:
         kind = row[0]
         if kind in ("import", "name"):
             return row[1].partition(".")[0] not in _STANDARD
-        if kind in ("relative", "global", "own", "star", "super"):
+        if kind in _ALWAYS_HOT:
             return True
         if kind in ("either", "tuple"):
             return any(self.hot[member] for member in row[1])
@@ -165,6 +186,8 @@ class WalkState:
             return int(row[1][key])
         if row[0] in ("list", "dict"):
             return int(row[1])
+        if row[0] == "keys" and row[3] > NONE:
+            return int(row[3])
         return self.step("item", base, key)
 
     # -------------------------------------------------------------------------------------------------------- names
@@ -291,9 +314,19 @@ class WalkState:
                 text = "" if origin is None else self.text(origin)[:_TEXT_LIMIT]
                 inner = () if origin is None else tuple(self._names_in(origin, depth - 1))
                 rows.append((node.id, self.lookup(node.id), text, inner))
+            elif isinstance(node, ast.Attribute) and (origin := self._kept_on_self(node)) is not None and depth:
+                inner = tuple(self._names_in(origin, depth - 1))
+                rows.append((ast.unparse(node), UNKNOWN, self.text(origin)[:_TEXT_LIMIT], inner))
             elif isinstance(node, ast.Call) and self._is_probe(node):  # by source: `hasattr(self.llm, "x")`
                 rows.append((ast.unparse(node.args[0]), self.visit.quiet_value(node.args[0]), "", ()))
         return rows
+
+    def _kept_on_self(self, node: ast.Attribute) -> ast.expr | None:
+        """The expression that an attribute of `self` was assigned, if that was once in the class."""
+        if not isinstance(node.value, ast.Name) or node.value.id != self.frame.receiver:
+            return None
+        origin = self.self_origins.get((self.frame.owner, node.attr))
+        return origin if origin is not None and _ANSWERS.search(self.text(origin)) else None
 
     def _is_probe(self, node: ast.Call) -> bool:
         if not node.args or not isinstance(node.args[0], ast.Attribute | ast.Call):
@@ -315,8 +348,17 @@ class WalkState:
 
     def emit(self, action: str, node: Any, target: int, **details: Any) -> None:
         """Note a use, if it can be of anything."""
-        if target > NONE and self.hot[target]:
+        if target > NONE and self.hot[target] and not (action in _OF_FORM and self.is_untyped(target)):
             self.facts.uses.append((action, span_of(node), target, self.context(), tuple(details.items())))
+
+    def is_untyped(self, value: int) -> bool:
+        """Whether nothing here says what a value is: a parameter, a mapping, what a stranger gave."""
+        return value == UNKNOWN or self.facts.nodes[value][0] in _UNTYPED
+
+    def is_of_stranger(self, value: int) -> bool:
+        """Whether a value is untyped, or comes out of something that is."""
+        row = self.facts.nodes[value]
+        return self.is_untyped(value) or (row[0] in _STEPS and self.is_of_stranger(row[1]))
 
     def text(self, node: Any) -> str:
         """Source of a node."""

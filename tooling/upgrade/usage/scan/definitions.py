@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import re
 from typing import TYPE_CHECKING, Any
 
-from tooling.upgrade.usage.facts import ClassFacts, FunctionFacts
-from tooling.upgrade.usage.scan.frames import Frame, FunctionNode, bound_names
+from tooling.upgrade.usage.facts import NONE, UNKNOWN, ClassFacts, FunctionFacts
+from tooling.upgrade.usage.scan.frames import Frame, FunctionNode, KnownDict, bound_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +45,7 @@ _NEUTRAL = frozenset(
     }
 )
 """Decorators after which a function still takes and gives what it says."""
+_FIXTURES = frozenset({"pytest.fixture", "pytest_asyncio.fixture"})
 _MODELS = frozenset({"pydantic.BaseModel", "pydantic.RootModel", "pydantic_settings.BaseSettings"})
 _SKIPS = {"pytest.mark.skipif": -1, "unittest.skipIf": -1, "unittest.skipUnless": 1}
 
@@ -72,7 +75,7 @@ class DefinitionReader:
             binding, decorators, conditions = self._decorators(node)
             qualname = self._qualname(node.name, self.walk.facts.functions)
             owner = self.walk.frame.qualname if self.walk.frame.kind == "class" else ""
-            parameters, values = self._parameters(node.args, owner, binding)
+            parameters, values, defaults = self._parameters(node, owner, binding, qualname)
             self.walk.facts.functions[qualname] = FunctionFacts(
                 line=node.lineno,
                 end_line=node.end_lineno or node.lineno,
@@ -83,6 +86,11 @@ class DefinitionReader:
                 annotation=self.annotations.annotation(node.returns),
                 annotated=node.returns is not None,
                 parameters=parameters,
+                defaults=defaults,
+                fixture=any(
+                    self.walk.dotted(self.annotations.chain(getattr(decorator, "func", decorator))) in _FIXTURES
+                    for decorator in node.decorator_list
+                ),
             )
             if binding == "accessor":
                 self.walk.facts.functions[qualname].binding = "property"
@@ -94,6 +102,9 @@ class DefinitionReader:
             if owner and values and binding != "staticmethod":
                 frame.receiver = next(iter(values))
             frame.values.update(values)
+            double = node.args.kwarg
+            if double is not None and self.walk.facts.nodes[values[double.arg]][0] == "kwargs":
+                frame.dicts[double.arg] = KnownDict(more=True, rests=(values[double.arg],))
             # Walk the body when the names around it have all their values
             holder: Frame = self.walk.frame
             while (holder.kind == "class" or holder.inline) and holder.parent is not None:
@@ -158,15 +169,19 @@ class DefinitionReader:
         return binding, tuple(others), tuple(conditions)
 
     def _parameters(
-        self, arguments: ast.arguments, owner: str, binding: str
-    ) -> tuple[tuple[tuple[str, str, bool, str, int], ...], dict[str, int]]:
-        """Shape of a function without `self`, and what its parameters hold."""
+        self, node: FunctionNode, owner: str, binding: str, qualname: str
+    ) -> tuple[tuple[tuple[str, str, bool, str, int], ...], dict[str, int], dict[str, int]]:
+        """Shape of a function without `self`, what its parameters hold, and what their defaults are."""
         rows: list[tuple[str, str, bool, str, int]] = []
         values: dict[str, int] = {}
-        for entry, kind, default in _each(arguments):
+        defaults: dict[str, int] = {}
+        documented = _documented(node)
+        for entry, kind, default in _each(node.args):
             annotated = self.annotations.annotation(entry.annotation)
             if default is not None:
-                self.expressions.expression(default)
+                held = self.expressions.expression(default)
+                if held > NONE and self.walk.hot[held]:
+                    defaults[entry.arg] = held
             shown = self.walk.text(default)[:80] if default is not None else ""
             rows.append((entry.arg, kind, default is not None, shown, annotated))
             values[entry.arg] = (
@@ -176,12 +191,19 @@ class DefinitionReader:
                 if kind == "double-star"
                 else annotated
             )
+            last = getattr(entry.annotation, "attr", getattr(entry.annotation, "id", ""))
+            takes_anything = entry.annotation is None or last in ("Any", "object")
+            if annotated == UNKNOWN and kind != "star" and takes_anything:
+                text = documented.get(entry.arg, "")
+                known = self.annotations.documented(text, "its docstring says so") if text else UNKNOWN
+                untyped = ("kwargs", qualname) if kind == "double-star" else ("arg", qualname, entry.arg)
+                values[entry.arg] = known or self.walk.node(*untyped)
         if owner and binding != "staticmethod" and rows and rows[0][1] in ("positional", "positional-only"):
             own = self.walk.node("own", owner)
             is_class = binding == "classmethod" or rows[0][0] == "cls"
             values[rows[0][0]] = own if is_class else self.walk.node("instance", own)
             rows = rows[1:]
-        return tuple(rows), values
+        return tuple(rows), values, defaults
 
     def _qualname(self, name: str, taken: dict[str, Any]) -> str:
         """Unique in the file: of several definitions of one name the later ones get a number."""
@@ -254,6 +276,31 @@ class _DefinitionLine:
         self.col_offset = node.col_offset
         keyword = len("async def ") if isinstance(node, ast.AsyncFunctionDef) else len("def ")
         self.end_col_offset = node.col_offset + keyword + len(node.name.encode())
+
+
+_GOOGLE = re.compile(r"^[ \t]+\**(\w+)[ \t]*\(([^\n)]+)\)?[ \t]*:", re.MULTILINE)
+"""  engine (up.LLM, *optional*): what runs"""
+_NUMPY = re.compile(r"^[ \t]*(\w+) : ([^\n]+)$", re.MULTILINE)
+_SPHINX = re.compile(r":type[ \t]+(\w+):[ \t]*([^\n]+)")
+_SPHINX_SHORT = re.compile(r":param[ \t]+([\w.~`]+)[ \t]+(\w+):")
+
+
+def _documented(node: FunctionNode) -> dict[str, str]:
+    """Types of parameters by what the docstring or a comment says."""
+    found: dict[str, str] = {}
+    first = node.body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        text = first.value.value
+        for pattern in (_NUMPY, _GOOGLE, _SPHINX):
+            found.update(pattern.findall(text))
+        found.update((name, kind) for kind, name in _SPHINX_SHORT.findall(text))
+    if node.type_comment:
+        with contextlib.suppress(SyntaxError, ValueError):
+            given = ast.parse(node.type_comment, mode="func_type").argtypes
+            entries = [entry.arg for entry in (*node.args.posonlyargs, *node.args.args)]
+            names = entries[len(entries) - len(given) :] if len(given) <= len(entries) else []
+            found.update(zip(names, map(ast.unparse, given), strict=False))
+    return found
 
 
 def _methods(body: list[ast.stmt]) -> Iterator[FunctionNode]:

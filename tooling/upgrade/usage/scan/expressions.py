@@ -84,6 +84,8 @@ class ExpressionReader:
     def name(self, node: ast.Name, read: bool) -> int:
         """A bare name. Only imported ones are worth a use: locals cannot fail."""
         value = self.walk.lookup(node.id)
+        if read and node.id in self.walk.frame.dicts and self.walk.is_of_stranger(value):
+            return self.walk.visit.keys_in(node.id) or value
         kind = self.walk.facts.nodes[value][0] if value > NONE else ""
         if read and kind in _IMPORTED:
             self.walk.emit("read", node, value)
@@ -308,7 +310,9 @@ class ExpressionReader:
             if key is not None:
                 self.expression(key)
         values = [self.expression(value) for value in node.values]
-        return self.walk.step("dict", self.walk.either(values)) if None not in node.keys else UNKNOWN
+        self.walk.visit.target_called(node)
+        held = self.walk.step("dict", self.walk.either(values)) if None not in node.keys else UNKNOWN
+        return self.walk.visit.keys_of(node, held)
 
     def yielded(self, node: Any, read: bool) -> int:
         """`yield` and `yield from`."""

@@ -35,10 +35,20 @@ class KnownDict:
     entries: dict[str, list[DictEntry]] = field(default_factory=dict)
     more: bool = False
     """Whether it may have keys that are not seen."""
+    rests: tuple[int, ...] = ()
+    """Values that the keys that are not seen come from: `**kwargs`, a parameter, what a function returned."""
+    dropped: frozenset[str] = frozenset()
+    """Keys of the rests that were taken out."""
 
     def copy(self) -> KnownDict:
         """As it is now: later changes to one do not touch the other."""
-        return KnownDict({name: list(entries) for name, entries in self.entries.items()}, self.more)
+        entries = {name: list(entries) for name, entries in self.entries.items()}
+        return KnownDict(entries, self.more, self.rests, self.dropped)
+
+    def drop(self, name: str) -> None:
+        """Take a key out."""
+        self.entries.pop(name, None)
+        self.dropped |= {name}
 
 
 @dataclass(slots=True)
@@ -66,6 +76,8 @@ class Frame:
     """The expression a name was bound to; None if there were several."""
     history: dict[str, list[int]] = field(default_factory=dict)
     dicts: dict[str, KnownDict] = field(default_factory=dict)
+    strings: dict[str, list[ast.Constant]] = field(default_factory=dict)
+    """Names that are bound to a list of strings, or to each of its elements in turn."""
     dict_made: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Conditions that each of `dicts` was made under."""
     reads_annotations: bool = False

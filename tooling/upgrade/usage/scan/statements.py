@@ -4,9 +4,11 @@ branches meet again."""
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
+from tooling.upgrade.usage.scan.core import span_of
 from tooling.upgrade.usage.scan.expressions import constant_key
 from tooling.upgrade.usage.scan.frames import KnownDict
 
@@ -25,6 +27,10 @@ Exits = bool
 """Whether a statement never goes on to the next one."""
 
 _EXITS = frozenset({"sys.exit", "os._exit", "os.abort", "pytest.skip", "pytest.fail", "pytest.exit"})
+_OF_VERSIONS = re.compile(r"version|VERSION|hasattr|find_spec|signature")
+"""In what a class attribute is assigned that conditions may ask for."""
+_STRANGERS = (ast.Call, ast.Await, ast.Attribute, ast.Subscript)
+"""Expressions that may give something of a package although nobody here says so."""
 _NEVER = frozenset({"exit", "quit"})
 
 
@@ -84,6 +90,8 @@ class StatementReader:
     def assign_statement(self, node: ast.Assign) -> None:
         """`a = b = value`."""
         value = self.expressions.expression(node.value)
+        if node.type_comment:
+            value = self.annotations.documented(node.type_comment, "a comment says so") or value
         count = None
         for target in node.targets:
             if isinstance(target, ast.Tuple | ast.List) and not any(isinstance(e, ast.Starred) for e in target.elts):
@@ -112,17 +120,7 @@ class StatementReader:
     def assign(self, target: ast.expr, value: int, origin: ast.expr | None = None) -> None:
         """Bind a target."""
         if isinstance(target, ast.Name):
-            self.walk.assigned.add(target.id)
-            known = self.arguments.known_dict(origin) if origin is not None else None
-            self.walk.bind(target.id, value, origin)
-            if known is not None and self.walk.frame.kind != "class":
-                self.walk.frame.dicts[target.id] = known
-                self.walk.frame.dict_made[target.id] = self.walk.conditions
-            if origin is not None and target.id == "__all__" and self.walk.frame.kind == "module":
-                self._exports(origin, add=False)
-            if origin is not None and target.id == "pytestmark":
-                for mark in origin.elts if isinstance(origin, ast.List | ast.Tuple) else [origin]:
-                    self.walk.frame.marks = (*self.walk.frame.marks, *self.walk.visit.skip_condition(mark))
+            self._assign_name(target.id, value, origin)
         elif isinstance(target, ast.Attribute):
             base = self.expressions.base(target.value)
             if isinstance(target.value, ast.Name):
@@ -130,6 +128,9 @@ class StatementReader:
                 self.walk.assigned.add(key)
                 self.walk.frame.values[key] = value
                 if target.value.id == self.walk.frame.receiver and self.walk.frame.owner:
+                    key_of_self = (self.walk.frame.owner, target.attr)
+                    once = key_of_self not in self.walk.self_origins
+                    self.walk.self_origins[key_of_self] = origin if once else None
                     facts = self.walk.facts.classes[self.walk.frame.owner]
                     facts.attributes.setdefault(target.attr, []).append(value)
             self.walk.emit("assign", target, self.walk.attribute(base, target.attr), value=value)
@@ -145,14 +146,38 @@ class StatementReader:
         elif isinstance(target, ast.Starred):
             self.assign(target.value, UNKNOWN)
 
+    def _assign_name(self, name: str, value: int, origin: ast.expr | None) -> None:
+        self.walk.assigned.add(name)
+        known = self.arguments.known_dict(origin) if origin is not None else None
+        if self.walk.frame.kind == "class" and origin is not None and _OF_VERSIONS.search(self.walk.text(origin)):
+            span = span_of(origin)
+            self.walk.facts.bindings[f"{self.walk.frame.qualname}.{name}"] = [(UNKNOWN, 0, span)]
+        if value == UNKNOWN and isinstance(origin, _STRANGERS) and self.walk.frame.kind == "function":
+            value = self.walk.node("some", self.walk.frame.qualname, name)
+        self.walk.bind(name, value, origin)
+        self.walk.frame.strings.pop(name, None)
+        if origin is not None and (names := self.arguments.strings(origin)):
+            self.walk.frame.strings[name] = names
+        if known is not None and self.walk.frame.kind != "class":
+            self.walk.frame.dicts[name] = known
+            self.walk.frame.dict_made[name] = self.walk.conditions
+        if origin is not None and name == "__all__" and self.walk.frame.kind == "module":
+            self._exports(origin, add=False)
+        if origin is not None and name == "pytestmark":
+            for mark in origin.elts if isinstance(origin, ast.List | ast.Tuple) else [origin]:
+                self.walk.frame.marks = (*self.walk.frame.marks, *self.walk.visit.skip_condition(mark))
+
     def _assign_item(self, target: ast.Subscript, origin: ast.expr | None) -> None:
         name = target.value.id if isinstance(target.value, ast.Name) else ""
         key = constant_key(target.slice)
-        if name and isinstance(key, str):
+        each = self.walk.frame.strings.get(target.slice.id, []) if isinstance(target.slice, ast.Name) else []
+        if name and (isinstance(key, str) or each):
             self.arguments.dict_begun(name)
         if name in self.walk.frame.dicts:
             if isinstance(key, str) and origin is not None:
                 self.arguments.dict_changed(name, [(target.slice, key, origin)])
+            elif each and origin is not None:
+                self.arguments.dict_changed(name, [(one, str(one.value), origin) for one in each])
             else:
                 self.walk.frame.dicts[name].more = True
         self.expressions.value_used(target.value)
@@ -196,7 +221,7 @@ class StatementReader:
                 name = target.value.id if isinstance(target.value, ast.Name) else ""
                 known = self.walk.frame.dicts.get(name)
                 if known is not None:
-                    known.entries.pop(str(constant_key(target.slice)), None)
+                    known.drop(str(constant_key(target.slice)))
                 self.expressions.value_used(target.value)
 
     # ------------------------------------------------------------------------------------------------ control flow
@@ -206,7 +231,11 @@ class StatementReader:
         elements = self.expressions.loop_elements(node.iter, isinstance(node, ast.AsyncFor))
         before = self.walk.frame.copy_values()
         self.assign(node.target, elements)
+        if isinstance(node.target, ast.Name) and (names := self.arguments.strings(node.iter)):
+            self.walk.frame.strings[node.target.id] = names
         self.block(node.body)
+        if isinstance(node.target, ast.Name):
+            self.walk.frame.strings.pop(node.target.id, None)
         self._merge_back(before[0])
         self.block(node.orelse)
 
@@ -522,9 +551,11 @@ def _joined_dicts(states: Sequence[dict[str, KnownDict]]) -> dict[str, KnownDict
             if name not in state:
                 continue
             known.more |= state[name].more
+            known.rests = tuple(dict.fromkeys((*known.rests, *state[name].rests)))
             for key, entries in state[name].entries.items():
                 have = known.entries.setdefault(key, [])
                 have.extend(entry for entry in entries if entry not in have)
+        known.dropped = frozenset.intersection(*(state[name].dropped for state in states if name in state))
         joined[name] = known
     return joined
 

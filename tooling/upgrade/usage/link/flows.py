@@ -1,0 +1,263 @@
+"""Where values come from that no line types: callers, fixtures, assignments from outside, keywords that are handed on.
+
+    def use(engine):            # main.py: use(LLM())
+        engine.stop()           # a call of LLM.stop, reached from main.py
+
+Calls are found by the last name they spell and then resolved, so that only calls of that name are looked at.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tooling.upgrade.usage.facts import NONE, FileFacts, FunctionFacts
+from tooling.upgrade.usage.link.classes import (
+    UNKNOWN,
+    UNTYPED,
+    Alternatives,
+    Held,
+    KeyEntry,
+    Keys,
+    OwnClass,
+    OwnFunction,
+    OwnInstance,
+    has_ours,
+    joined,
+    one,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tooling.upgrade.usage.link.classes import Classes
+    from tooling.upgrade.usage.link.store import FactsStore
+
+Passing = tuple[str, tuple[Any, ...], int]
+"""File, row of arguments, context of a call."""
+_MOST_CALLS = 60
+"""Calls of one function that are looked at."""
+
+
+class Flows:
+    """Values that flow between the functions and classes of a repository."""
+
+    def __init__(self, link: Classes, store: FactsStore) -> None:
+        self._link = link
+        self._store = store
+        self._files: tuple[str, ...] = ()
+        self._calls: dict[str, list[tuple[str, Any]]] = {}
+        self._assigned: dict[str, list[tuple[str, int, int, int]]] = {}
+        self._subclasses: dict[OwnClass, list[OwnClass]] | None = None
+        self._callers: dict[OwnFunction | OwnClass, list[Passing]] = {}
+
+    @property
+    def active(self) -> bool:
+        """Whether the files are known yet."""
+        return bool(self._files)
+
+    def look_in(self, files: Iterable[str]) -> None:
+        """Files whose calls and assignments count."""
+        self._files = tuple(sorted(files))
+        calls: dict[str, list[tuple[str, Any]]] = defaultdict(list)
+        assigned: dict[str, list[tuple[str, int, int, int]]] = defaultdict(list)
+        for path in self._files:
+            facts = self._store.facts(path)
+            for row in facts.uses:
+                if row[0] == "call":
+                    calls[_last_name(facts, row[2])].append((path, row))
+                elif row[0] == "assign" and facts.nodes[row[2]][0] == "attr":
+                    value = dict(row[4]).get("value", 0)
+                    if value > NONE:
+                        _, base, name = facts.nodes[row[2]]
+                        assigned[name].append((path, base, value, row[3]))
+        self._calls, self._assigned, self._subclasses = dict(calls), dict(assigned), None
+        self._callers.clear()
+
+    def fed_files(self) -> set[str]:
+        """Files of the functions and classes that something of a package is passed to."""
+        found = set()
+        for rows in self._calls.values():
+            for path, row in rows:
+                for _, _, _, _, value, _ in dict(row[4])["arguments"][0]:
+                    if value > NONE and has_ours(self._link.value(path, value)):
+                        targets = [each.value for each in self._link.value(path, row[2])]
+                        found |= {each.path for each in targets if isinstance(each, OwnFunction | OwnClass)}
+                        break
+        for path in self._files:
+            for qualname, facts in self._store.facts(path).classes.items():
+                if facts.attributes:
+                    found |= {each.path for each in self._link.lineage(OwnClass(path, qualname)).own}
+        return found - set(self._files)
+
+    # --------------------------------------------------------------------------------------------------- parameters
+
+    def argument(self, path: str, row: Any) -> Alternatives:
+        """A parameter without annotation: what callers pass, what a fixture gives, what its default is."""
+        _, qualname, name = row
+        facts = self._store.facts(path).functions.get(qualname)
+        if facts is None or not self.active:
+            return UNKNOWN
+        parts = [self._link.value(path, facts.defaults[name])] if name in facts.defaults else []
+        for file, arguments, context in self.callers(OwnFunction(path, qualname)):
+            parts += self._passed(facts, file, arguments, context, name)
+        if facts.fixture or qualname.rpartition(".")[2].startswith("test"):
+            parts += self._fixture(path, name)
+        return self._known(parts)
+
+    def _known(self, parts: list[Alternatives]) -> Alternatives:
+        found = joined(parts) if parts else UNKNOWN
+        return found if any(each.value is not None for each in found) else one(UNTYPED)
+
+    def _passed(
+        self, facts: FunctionFacts, path: str, arguments: tuple[Any, ...], context: int, name: str
+    ) -> Iterator[Alternatives]:
+        positions = [each[0] for each in facts.parameters if each[1] in ("positional", "positional-only")]
+        for _, keyword, position, literal, value, _ in arguments[0]:
+            lands = keyword if keyword is not None else positions[position] if 0 <= position < len(positions) else ""
+            if lands == name and value != NONE and literal is None:
+                found = self._link.value(path, value)
+                yield tuple(replace(each, guards=((path, context), *each.guards)[:4]) for each in found)
+        for value in arguments[4]:
+            for each in self._link.value(path, value):
+                if isinstance(each.value, Keys):
+                    yield from (self._link.value(e.path, e.value) for e in each.value.entries if e.name == name)
+
+    def _fixture(self, path: str, name: str) -> Iterator[Alternatives]:
+        """What pytest passes for a parameter: the fixture of that name in the file, or in a conftest.py above."""
+        folder = path
+        places = [path]
+        while folder:
+            folder = folder.rpartition("/")[0]
+            places.append(f"{folder}/conftest.py" if folder else "conftest.py")
+        for place in places:
+            if place != path and place not in self._store.checkout.files:
+                continue
+            facts = self._store.facts(place).functions.get(name)
+            if facts is not None and facts.fixture:
+                given = self._link.result(OwnFunction(place, name))
+                inside = [each.value.inside if isinstance(each.value, Held) else (each,) for each in given]
+                why = f"the fixture {name} gives it"
+                yield tuple(replace(each, evidence=each.evidence or why) for part in inside for each in part)
+                return
+
+    def callers(self, function: OwnFunction | OwnClass) -> list[Passing]:
+        """Calls of a function, or of a class that has no constructor of its own."""
+        found = self._callers.get(function)
+        if found is None:
+            self._callers[function] = []  # while it is looked up, for functions that call themselves
+            found = self._callers[function] = list(self._looked_up(function))
+        return found
+
+    def _looked_up(self, function: OwnFunction | OwnClass) -> Iterator[Passing]:
+        last = function.qualname.rpartition(".")[2].partition("#")[0]
+        names = {last}
+        if last == "__init__":
+            owner = OwnClass(function.path, function.qualname.rpartition(".")[0])
+            names |= {each.qualname.rpartition(".")[2] for each in (owner, *self.subclasses(owner))}
+        elif isinstance(function, OwnClass):
+            names |= {each.qualname.rpartition(".")[2] for each in self.subclasses(function)}
+        for name in sorted(names):
+            for path, row in self._calls.get(name, ())[:_MOST_CALLS]:
+                if any(self._constructs(each.value) == function for each in self._link.value(path, row[2])):
+                    yield path, dict(row[4])["arguments"], row[3]
+
+    def _constructs(self, value: object) -> OwnFunction | OwnClass | None:
+        """The function that a call of a value runs; the class itself where its constructor is made from fields."""
+        if isinstance(value, OwnFunction):
+            return value
+        if not isinstance(value, OwnClass):
+            return None
+        for own in self._link.lineage(value).own:
+            method = self._store.facts(own.path).classes[own.qualname].methods.get("__init__")
+            if method is not None:
+                return OwnFunction(own.path, method)
+        return value
+
+    # --------------------------------------------------------------------------------------------------- attributes
+
+    def attribute(self, owner: OwnClass, name: str) -> Alternatives:
+        """An attribute that the class itself does not tell: assigned from outside or by a subclass, or a field that
+        calls of the class fill."""
+        if not self.active:
+            return UNKNOWN
+        parts = []
+        for path, base, value, context in self._assigned.get(name, ())[:_MOST_CALLS]:
+            held = [each.value for each in self._link.value(path, base)]
+            kinds = [OwnClass(each.path, each.qualname) for each in held if isinstance(each, OwnInstance | OwnClass)]
+            if any(owner in self._link.lineage(kind).own for kind in kinds):
+                found = self._link.value(path, value)
+                parts.append(tuple(replace(each, guards=((path, context), *each.guards)[:4]) for each in found))
+        for each in self.subclasses(owner):
+            numbers = self._store.facts(each.path).classes[each.qualname].attributes.get(name, ())
+            parts += [self._link.value(each.path, number) for number in numbers if number > NONE]
+        facts = self._store.facts(owner.path).classes[owner.qualname]
+        if name in facts.annotations and "__init__" not in facts.methods:
+            fields = list(facts.annotations)
+            for path, arguments, _ in self.callers(owner):
+                for _, keyword, position, literal, value, _ in arguments[0]:
+                    lands = keyword if keyword is not None else fields[position] if position < len(fields) else ""
+                    if lands == name and value != NONE and literal is None:
+                        parts.append(self._link.value(path, value))
+        return self._known(parts)
+
+    def subclasses(self, owner: OwnClass) -> list[OwnClass]:
+        """Classes of the repository that derive from one."""
+        if self._subclasses is None:
+            self._subclasses = {}
+            for path in self._files:
+                for qualname in self._store.facts(path).classes:
+                    derived = OwnClass(path, qualname)
+                    for base in self._link.lineage(derived).own[1:]:
+                        self._subclasses.setdefault(base, []).append(derived)
+        return self._subclasses.get(owner, [])
+
+    # ----------------------------------------------------------------------------------------------------- keywords
+
+    def keywords(self, path: str, row: Any) -> Alternatives:
+        """`**kwargs` of a function: the keywords of its callers that no parameter is named after."""
+        facts = self._store.facts(path).functions.get(row[1])
+        if facts is None or not self.active:
+            return UNKNOWN
+        named = {each[0] for each in facts.parameters}
+        entries: list[KeyEntry] = []
+        for file, arguments, context in self.callers(OwnFunction(path, row[1])):
+            for span, name, _, literal, value, _ in arguments[0]:
+                if name is not None and name not in named:
+                    entries.append(KeyEntry(file, name, span, literal, value, context))
+            for number in arguments[4]:
+                for each in self._link.value(file, number):
+                    if isinstance(each.value, Keys):
+                        entries += [entry for entry in each.value.entries if entry.name not in named]
+        return one(Keys(tuple(dict.fromkeys(entries)))) if entries else UNKNOWN
+
+    def keys(self, path: str, row: Any) -> Alternatives:
+        """A mapping that is written out, with what it was made from."""
+        _, rows, _, _, rests = row
+        entries = [KeyEntry(path, *each) for each in rows]
+        own = {each.name for each in entries}
+        for each in (found for rest in rests for found in self._link.value(path, rest)):
+            if isinstance(each.value, Keys):
+                entries += [entry for entry in each.value.entries if entry.name not in own]
+        return one(Keys(tuple(entries)))
+
+    def without(self, path: str, row: Any) -> Alternatives:
+        """A mapping that keys were taken out of."""
+        found = []
+        for each in self._link.value(path, row[1]):
+            if isinstance(each.value, Keys):
+                left = tuple(entry for entry in each.value.entries if entry.name not in row[2])
+                found.append(replace(each, value=Keys(left)))
+        return tuple(found) or UNKNOWN
+
+
+def _last_name(facts: FileFacts, number: int) -> str:
+    """The name that a called expression ends in; "" if it has none."""
+    row = facts.nodes[number]
+    kind = row[0]
+    if kind in ("guarded", "partial"):
+        return _last_name(facts, row[1])
+    if kind in ("own", "name", "import", "global", "star"):
+        return str(row[1]).rpartition(".")[2].partition("#")[0]
+    return str(row[2]).rpartition(".")[2] if kind in ("attr", "relative") else ""

@@ -1,0 +1,108 @@
+"""Judge uses of values that nothing types, by the attributes used on them. Never more than a warning.
+
+    def prompt(tokenizer, chat):                         # which class has apply_chat_template? in transformers
+        return tokenizer.apply_chat_template(chat)       # PreTrainedTokenizerBase and ProcessorMixin do
+
+A class is a candidate if the old release has in it whatever is used on the value, and a call fits it. Something is
+said only if it holds for all candidates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.findings import AuditFinding, AuditSeverity
+from tooling.upgrade.symbols import Absent, Found, SymbolKind
+from tooling.upgrade.uses import Action, Attribute, Duck, InstanceOf, Name
+from tooling.upgrade.verdicts.binding import bind
+from tooling.upgrade.verdicts.case import JudgedUse
+from tooling.upgrade.verdicts.judge import judged
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tooling.upgrade.symbols import Upstream
+    from tooling.upgrade.uses import Use
+    from tooling.upgrade.verdicts.comparison import JudgeContext, ReleasePair
+
+_MOST_DEFINERS = 40
+"""Classes that define a name; what more have is everybody's."""
+_MOST_CANDIDATES = 8
+"""Different definitions that a use may mean."""
+_SURE = 0.5
+
+
+def is_untyped(use: Use) -> bool:
+    """Whether only the attributes that are used say what the value is."""
+    return isinstance(use.target, Attribute) and isinstance(use.target.base, Duck)
+
+
+def changed_members(pairs: Sequence[ReleasePair]) -> frozenset[str]:
+    """Attributes of classes that an old release has and the new one has not, or writes in another way."""
+    found: set[str] = set()
+    for pair in pairs:
+        new = pair.new.member_names()
+        for name, definers in pair.old.member_names().items():
+            if len(definers) > _MOST_DEFINERS or (name.startswith("__") and name.endswith("__")):
+                continue
+            now = {(owner.rpartition(".")[2], shape) for owner, shape in new.get(name, {}).items()}
+            if any((owner.rpartition(".")[2], shape) not in now for owner, shape in definers.items()):
+                found.add(name)
+    return frozenset(found)
+
+
+def judge_untyped(use: Use, pair: ReleasePair, context: JudgeContext) -> list[AuditFinding]:
+    """What becomes of a use whichever class is meant."""
+    assert isinstance(use.target, Attribute)
+    assert isinstance(use.target.base, Duck)
+    cases = [
+        JudgedUse(replace(use, target=Attribute(InstanceOf(Name(owner)), use.target.name)), pair.old, pair.new, context)
+        for owner in candidates(pair.old, use.target.base.names, use.target.name)
+    ]
+    arguments = use.arguments
+    if use.action is Action.CALL and arguments is not None:  # the old version took the call
+        bound = [[bind(e.signature, arguments, e.accepts) for e in case.called_before.callables] for case in cases]
+        fits = [any(each.fits(len(arguments.given)) for each in found) for found in bound]
+        cases = [case for case, fit in zip(cases, fits, strict=True) if fit]
+    if not cases or len(cases) > _MOST_CANDIDATES:
+        return []
+    found = [{(each.kind, each.parameter): each for each in judged(case)} for case in cases]
+    owners = sorted({case.before.found[0].symbol.owner for case in cases if case.before.found})
+    shown = " or ".join(owners[:2]) + (" or others" if len(owners) > 2 else "")
+    return [
+        replace(
+            each,
+            severity=AuditSeverity.WARNING,
+            confidence=min(each.confidence, _SURE),
+            message=f"{each.message} (nothing types the value: by what is used on it, it is of {shown})",
+        )
+        for key, each in found[0].items()
+        if each.severity is not AuditSeverity.INFO and all(key in other for other in found)
+    ]
+
+
+def candidates(old: Upstream, names: frozenset[str], judged_name: str) -> tuple[str, ...]:
+    """Dotted paths of classes that have all the names, one for each definition of the judged one."""
+    definers = old.member_names()
+    asked = sorted(names | {judged_name}, key=lambda name: (len(definers.get(name, ())), name))
+    if not definers.get(asked[0]):
+        return ()  # the package knows nothing of the name: it is another value
+    starts = {name for name in (asked[0], judged_name) if len(definers.get(name, ())) <= _MOST_DEFINERS}
+    found: dict[str, str] = {}
+    for owner in sorted({owner for name in starts for owner in definers[name]}):
+        definition = _definition(old, owner, asked, judged_name)
+        if definition:
+            found.setdefault(definition, owner)
+    return tuple(found.values())
+
+
+def _definition(old: Upstream, owner: str, names: Sequence[str], judged_name: str) -> str:
+    """Where a class has the judged name from; "" if it lacks one of the names."""
+    found = old.resolve(owner)
+    if not isinstance(found, Found) or found.symbol.kind is not SymbolKind.CLASS:
+        return ""
+    if any(isinstance(old.member(found.symbol, name), Absent) for name in names):
+        return ""
+    met = old.member(found.symbol, judged_name)
+    return met.symbol.dotted if isinstance(met, Found) else ""

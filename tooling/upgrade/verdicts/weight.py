@@ -1,0 +1,172 @@
+"""Weigh a changed default by what the body does with the parameter.
+
+    def fetch(path, retries=5, timeout=None):       # retries was 3
+        if timeout is None:
+            return path                             # fetch("p"): `retries` is never read
+        return again(path, retries)
+
+    def fetch(path, retries=None):                  # retries was 3
+        if retries is None:
+            retries = 3                             # the same as before
+
+Tests are decided where they ask for parameters whose value the call shows; nothing is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.symbols import Found, SymbolKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tooling.upgrade.symbols import Symbol, Upstream
+    from tooling.upgrade.uses import PassedArguments
+    from tooling.upgrade.verdicts.binding import BoundCall, Callable_
+
+_UNKNOWN = object()
+_FREE = frozenset({"locals", "vars", "eval", "exec"})
+"""Calls that may read any parameter."""
+
+
+def effective_default(side: Callable_, parameter: str, default: str) -> str:
+    """What a parameter is when it is left out: its default, or what the body puts in place of None."""
+    function = _body(side.upstream, side.symbol)
+    if default != "None" or function is None:
+        return default
+    for statement in function.body:
+        value = _in_place_of_none(statement, parameter)
+        if value is not None:
+            return _folded(value)
+    return default
+
+
+def reads(side: Callable_, parameter: str, bound: BoundCall, arguments: PassedArguments) -> bool:
+    """Whether a call may come to a place that reads the parameter; True where the body is not known."""
+    function = _body(side.upstream, side.symbol)
+    # A docstring, `...`, `pass`, `raise`: others define what it does
+    stubs = (ast.Pass, ast.Raise)
+    if function is None or all(
+        isinstance(each, stubs) or isinstance(getattr(each, "value", None), ast.Constant) for each in function.body
+    ):
+        return True
+    known: dict[str, object] = {}
+    for each in side.signature.parameters:
+        if each.name in bound.omitted and each.default is not None:
+            known[each.name] = _literal(each.folded or each.default)
+    for index, slot in bound.slots.items():
+        literal = arguments.given[index].literal
+        known[slot] = _UNKNOWN if literal is None else _literal(literal)
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
+            known.pop(node.id, None)
+    known.pop(parameter, None)
+    return any(name == parameter or name in _FREE for name in _read_names(function.body, known)[0])
+
+
+def _body(upstream: Upstream, symbol: Symbol) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """The function that a call runs; None where nobody wrote one, or it cannot be read."""
+    if symbol.kind is SymbolKind.CLASS:
+        found = upstream.member(symbol, "__init__")
+        if not isinstance(found, Found):
+            return None
+        symbol = found.symbol
+    if symbol.kind is not SymbolKind.FUNCTION or not symbol.file or symbol.end_line < symbol.line:
+        return None
+    lines = upstream.release.read(symbol.file).decode("utf-8", "replace").splitlines()
+    text = textwrap.dedent("\n".join(lines[symbol.line - 1 : symbol.end_line]))
+    try:
+        node = ast.parse(text).body[0]
+    except (SyntaxError, ValueError, IndexError, RecursionError):
+        return None
+    return node if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
+
+
+def _in_place_of_none(statement: ast.stmt, name: str) -> ast.expr | None:
+    """X in `if p is None: p = X`, `p = X if p is None else p`, `p = p or X`."""
+    if isinstance(statement, ast.If) and len(statement.body) == 1 and _is_none(statement.test, name):
+        statement = statement.body[0]
+        return statement.value if isinstance(statement, ast.Assign) and _assigns(statement, name) else None
+    if not isinstance(statement, ast.Assign) or not _assigns(statement, name):
+        return None
+    value = statement.value
+    if isinstance(value, ast.IfExp):
+        return value.body if _is_none(value.test, name) else value.orelse
+    if isinstance(value, ast.BoolOp) and isinstance(value.op, ast.Or) and getattr(value.values[0], "id", "") == name:
+        return value.values[1]
+    return None
+
+
+def _is_none(test: ast.expr, name: str) -> bool:
+    return (
+        isinstance(test, ast.Compare)
+        and isinstance(test.ops[0], ast.Is)
+        and getattr(test.left, "id", "") == name
+        and getattr(test.comparators[0], "value", 0) is None
+    )
+
+
+def _assigns(statement: ast.Assign, name: str) -> bool:
+    return getattr(statement.targets[0], "id", "") == name
+
+
+def _read_names(body: Sequence[ast.stmt], known: Mapping[str, object]) -> tuple[set[str], bool]:
+    """Names that statements may read, and whether they never go on to what follows."""
+    names: set[str] = set()
+    for statement in body:
+        if isinstance(statement, ast.If):
+            names |= set(_names_of(statement.test))
+            answer = _truth(statement.test, known)
+            ends = []
+            for branch, taken in ((statement.body, answer is not False), (statement.orelse, answer is not True)):
+                inner, left = _read_names(branch, known) if taken else (set(), True)
+                names |= inner
+                ends.append(left)
+            if all(ends):
+                return names, True
+            continue
+        names |= set(_names_of(statement))
+        if isinstance(statement, ast.Return | ast.Raise):
+            return names, True
+    return names, False
+
+
+def _names_of(node: ast.AST) -> Iterator[str]:
+    return (each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load))
+
+
+def _truth(test: ast.expr, known: Mapping[str, object]) -> bool | None:
+    """The value of a test over parameters that are known; None if it asks for anything else."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        answer = _truth(test.operand, known)
+        return None if answer is None else not answer
+    if isinstance(test, ast.BoolOp):
+        answers = [_truth(value, known) for value in test.values]
+        decisive = isinstance(test.op, ast.Or)
+        return decisive if decisive in answers else None if None in answers else not decisive
+    if isinstance(test, ast.Name):
+        value = known.get(test.id, _UNKNOWN)
+        return None if value is _UNKNOWN else bool(value)
+    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.left, ast.Name):
+        value, other = known.get(test.left.id, _UNKNOWN), _literal(ast.unparse(test.comparators[0]))
+        if value is _UNKNOWN or other is _UNKNOWN:
+            return None
+        if isinstance(test.ops[0], ast.Is | ast.Eq):
+            return value == other
+        return value != other if isinstance(test.ops[0], ast.IsNot | ast.NotEq) else None
+    return None
+
+
+def _literal(text: str) -> object:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return _UNKNOWN
+
+
+def _folded(node: ast.expr) -> str:
+    value = _literal(ast.unparse(node))
+    return ast.unparse(node) if value is _UNKNOWN else repr(value)
