@@ -119,6 +119,9 @@ def run(arguments: argparse.Namespace) -> Report:
                 raise UsageError(
                     f"{option} has no effect with {arguments.action}; it belongs to {action}", where=option
                 )
+    # `my_module:MyEnvironment` finds my_module.py in the current folder; last, so that it shadows nothing.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     use_project(Path.cwd())
     return serve(arguments) if arguments.action == "serve" else check(arguments)
 

@@ -44,6 +44,13 @@ def test_a_right_environment_passes_every_check(areal):
     }  # fmt: skip
 
 
+def test_a_module_of_the_current_folder_is_found(areal, tmp_path, monkeypatch):
+    (tmp_path / "mine_alone.py").write_text("from worlds import Counter\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert areal("env", "check", "mine_alone:Counter", "--answer", "2")[0] == 0
+
+
 def test_what_breaks_the_contract_is_named_with_exit_code_10(areal):
     code, out, _ = areal("env", "check", "worlds:Misbehaving", "--options", '{"what": "random"}')
 
