@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tooling.cli.git import Git
-from tooling.commit.changes import commits, role_of, shares
+from tooling.commit.changes import role_of, shares
 from tooling.commit.message import parse
-from tooling.commit.settings import TYPES, folded
+from tooling.commit.settings import folded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from tooling.commit.changes import Commit, CommittedFile
 
@@ -110,27 +108,6 @@ def _names(path: str) -> Counts:
         found[name] = found.get(name, 0.0) + (0.5 if role in {"docs", "test"} else 1.0 / depth)
     whole = sum(found.values())
     return {name: weight / whole for name, weight in found.items()}
-
-
-MAX_COMMITS: Final = 2000
-
-
-def habits_of(root: Path, revisions: str = "HEAD") -> Habits:
-    """Learn what people chose in the latest commits; nothing in a repository without any."""
-    habits = Habits()
-    if Git(root).commit(revisions) is None:
-        return habits
-    for commit in reversed(commits(root, revisions, limit=MAX_COMMITS, files=True)):
-        learn_commit(habits, commit)
-    return habits
-
-
-def learn_commit(habits: Habits, commit: Commit) -> None:
-    """Count one commit; merges, and messages that are not conventional, say nothing about scopes."""
-    message = parse(commit.message, merge=len(commit.parents) > 1)
-    if message.kind == "conventional" and message.type.lower() in TYPES and commit.files:
-        scopes = message.scopes
-        habits.learn(scopes[0] if scopes else "", commit.files)
 
 
 def conventional(found: Iterable[Commit]) -> list[Commit]:

@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.commit.changes import role_of, shares
 from tooling.commit.settings import scope_of_path, scope_of_symbol
+from tooling.commit.type_history import ENOUGH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from tooling.commit.changes import ChangedSymbol, CommittedFile, Role, Staged
     from tooling.commit.habits import Habits
     from tooling.commit.settings import CommitSettings
+    from tooling.commit.type_history import TypeHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,26 @@ class _Facts:
 
 
 def guess_type(
-    files: Sequence[CommittedFile], symbols: Sequence[ChangedSymbol] = (), types: Sequence[str] = ()
+    files: Sequence[CommittedFile],
+    symbols: Sequence[ChangedSymbol] = (),
+    types: Sequence[str] = (),
+    history: TypeHistory | None = None,
 ) -> Guess:
-    """Return the most likely type. types: those the project has; empty: all."""
+    """Return the most likely type. types: those the project has; empty: all. history: what was chosen for similar
+    changes before; without enough of it, rules decide."""
+    ruled = _ruled_type(files, symbols, types)
+    likely = history.likely(files, guess_type(files).value) if history is not None else {}
+    ranked = [(kind, value) for kind, value in likely.items() if not types or kind in types]
+    if history is None or not ranked:
+        return ruled
+    best, share = ranked[0]
+    said = f"{history.commits} earlier commits: changes like this one were `{best}` in {share:.0%}"
+    others = tuple((kind, round(value, 2)) for kind, value in ranked[1:4] if value >= 0.02)
+    return Guess(best, round(share, 2), (said, *(ruled.evidence if ruled.value == best else ())), others)
+
+
+def _ruled_type(files: Sequence[CommittedFile], symbols: Sequence[ChangedSymbol], types: Sequence[str]) -> Guess:
+    """Return what the kinds of files and the amounts of lines say."""
     facts = _facts(files, symbols)
     found = [each for each in _guesses(facts) if not types or each.value in types]
     if not found:
@@ -145,17 +164,21 @@ WIDE = 0.34
 """A commit whose first scope has no larger share than this belongs to none: it is about the whole."""
 
 
+UNSURE = 0.3
+"""A scope that is less likely is right about as often as leaving it out."""
+
+
 def guess_scope(
     files: Sequence[CommittedFile],
     symbols: Sequence[ChangedSymbol],
     settings: CommitSettings,
-    habits: Callable[[], Habits],
+    habits: Habits,
 ) -> Guess:
-    """Return the most likely scope. habits: asked only where the table has no answer (reading history takes time)."""
+    """Return the most likely scope. habits: asked only where the table has no answer."""
     if not files:
         return Guess("", 0.0, ("nothing is changed",))
     found = _by_table(files, symbols, settings) if settings.scopes else None
-    return found or _by_habit(files, habits())
+    return found or _by_habit(files, habits)
 
 
 def _by_table(
@@ -218,6 +241,9 @@ def _by_habit(files: Sequence[CommittedFile], habits: Habits) -> Guess:
     for path, _ in paths[:3]:
         likely = habits.of_path(path)
         evidence.append(f"{path}: {said} in {likely.get(best, 0.0):.0%} of what is known about it")
+    if best and share < UNSURE and habits.commits >= ENOUGH:
+        evidence.append(f"not sure enough for `{best}` ({share:.0%}): left out")
+        return Guess("", round(1 - share, 2), tuple(evidence), _others(ranked, ""))
     return Guess(best, round(min(share, 0.95), 2), tuple(evidence), _others(ranked, best))
 
 
@@ -261,19 +287,31 @@ def removed_api(staged: Staged) -> list[ChangedSymbol]:
 
 
 def _subject(kind: str, staged: Staged) -> str:
+    """Describe the change by its symbols, else by files that come, go or move; "" where neither says anything."""
     code = [each for each in staged.symbols if role_of(each.path) == "code"] or list(staged.symbols)
+    renamed = sorted((each for each in code if each.what == "renamed"), key=lambda each: (not each.public, -each.lines))
+    if renamed and kind not in {"feat", "fix"}:
+        return f"rename {renamed[0].before} to {renamed[0].name.rpartition('.')[2]}"
     ranked = sorted(code, key=lambda each: (each.what != "added" or kind != "feat", not each.public, -each.lines))
+    # A class and its methods are one thing.
+    owners = {each.name for each in ranked}
+    ranked = [each for each in ranked if each.name.rpartition(".")[0] not in owners] or ranked
     named = [each for each in ranked if each.what == ("added" if kind == "feat" else each.what)][:2]
     if named:
         verb = _VERBS.get(kind, "change")
-        if all(each.what == "removed" for each in named):
-            verb = "remove"
+        states = {each.what for each in named}
+        if states == {"removed"} or (states == {"added"} and kind != "fix"):
+            verb = "remove" if states == {"removed"} else "add"
         return f"{verb} {' and '.join(each.name for each in named)}"
     statuses = {each.status for each in staged.files}
-    verb = _WHAT.get(statuses.pop(), "update") if len(statuses) == 1 else "update"
     longest = sorted(staged.files, key=lambda each: (-each.churn, each.path))
-    names = [each.path.rsplit("/", 1)[-1] for each in longest]
-    return f"{verb} {' and '.join(list(dict.fromkeys(names))[:2])}"
+    names = list(dict.fromkeys(each.path.rsplit("/", 1)[-1] for each in longest))[:2]
+    if statuses == {"R"} and len(staged.files) == 1:
+        old, new = longest[0].before, longest[0].path
+        same = old.rsplit("/", 1)[-1] == names[0]
+        return f"move {names[0]} to {new.rpartition('/')[0] or 'the root'}" if same else f"rename {old} to {new}"
+    verb = _WHAT.get(statuses.pop(), "") if len(statuses) == 1 else ""
+    return f"{verb} {' and '.join(names)}" if verb else ""
 
 
 def _key_changes(staged: Staged, settings: CommitSettings) -> list[str]:
@@ -285,7 +323,7 @@ def _key_changes(staged: Staged, settings: CommitSettings) -> list[str]:
     for each in sorted(files, key=lambda each: (-each.churn, each.path))[:5]:
         symbols = [symbol for symbol in staged.symbols if symbol.path == each.path]
         parts = []
-        for done in ("added", "changed", "removed"):
+        for done in ("added", "changed", "renamed", "removed"):
             names = [symbol.name for symbol in symbols if symbol.what == done and symbol.public]
             if names:
                 parts.append(f"{done} {', '.join(names[:3])}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import MergeConflictError, UsageError
 from tooling.commit.changes import Sides, read_staged
-from tooling.commit.habits import habits_of
+from tooling.commit.history import read_history
 from tooling.commit.message import parse
 from tooling.commit.rules import problems
 from tooling.commit.settings import read_commit_settings
@@ -344,8 +344,9 @@ def author_of(commits: Sequence[BranchCommit]) -> BranchCommit:
 
 def _joined_header(root: Path, settings: CommitSettings, parsed: Sequence[Message], before: str, after: str) -> str:
     staged = read_staged(root, Sides(before, after))
-    kind = guess_type(staged.files, staged.symbols, settings.types).value
-    scope = guess_scope(staged.files, staged.symbols, settings, lambda: habits_of(root, before)).value
+    history = read_history(root, before)
+    kind = guess_type(staged.files, staged.symbols, settings.types, history.types).value
+    scope = guess_scope(staged.files, staged.symbols, settings, history.scopes).value
     # Speaks for all: the first of the suggested type if there is one, else of the weightiest type
     right = [each for each in parsed if each.kind == "conventional" and not _errors(each.header, settings)]
     rank = {name: number for number, name in enumerate((kind, *_RANK))}

@@ -7,6 +7,7 @@ from tooling.commit.message import parse
 from tooling.commit.rules import problems
 from tooling.commit.settings import CommitSettings
 from tooling.commit.suggestion import guess_type
+from tooling.commit.type_history import TypeHistory
 
 TABLE = """
 [tool.areal.commit]
@@ -46,6 +47,53 @@ def test_the_type_follows_from_what_kinds_of_files_change_and_how(files, kind):
     assert guess.value == kind
     assert guess.evidence
     assert 0 < guess.confidence < 1
+
+
+def test_types_are_learnt_from_history(repo):
+    for number in range(24):
+        repo.write("src/a.py", f"x = {number}\n")
+        repo.commit(f"chore: keep {number}", "src/a.py")
+    stage(repo, "src/a.py", "x = 99\n")
+    kind = repo.json("suggest")["type"]
+    assert kind["value"] == "chore"
+    assert kind["confidence"] > 0.6
+    assert kind["evidence"][0].startswith("24 earlier commits: ")
+
+
+def test_likelihoods_of_types_add_up_and_follow_what_was_chosen_lately():
+    history = TypeHistory()
+    for number in range(40):
+        history.learn("fix" if number < 20 else "perf", [file("src/a.py")], "fix")
+    likely = history.likely([file("src/a.py")], "fix")
+    assert next(iter(likely)) == "perf"
+    assert sum(likely.values()) == pytest.approx(1.0)
+    assert TypeHistory().likely([file("src/a.py")], "fix") == {}
+
+
+def test_a_scope_that_is_a_guess_is_left_out_and_named(repo):
+    for number in range(24):
+        repo.write(f"src/{number % 8}/a.py", f"x = {number}\n")
+        repo.commit(f"fix(part{number % 8}): keep {number}", f"src/{number % 8}/a.py")
+    stage(repo, "src/new/a.py", "x = 1\n")
+    scope = repo.json("suggest")["scope"]
+    assert scope["value"] == ""
+    assert "not sure enough" in scope["evidence"][-1]
+    assert scope["alternatives"]
+
+
+def test_a_renamed_function_is_described_as_renamed(repo):
+    repo.write("src/api/a.py", "def build():\n    return 1\n")
+    repo.commit("feat: start", "src/api/a.py")
+    stage(repo, "src/api/a.py", "def make():\n    return 1\n")
+    report = repo.json("suggest", "--type", "refactor", "--scope", "")
+    assert report["header"].endswith("rename build to make")
+
+
+def test_a_file_without_symbols_leaves_the_description_open(repo):
+    repo.write("conf.yaml", "a: 1\n")
+    repo.commit("feat: start", "conf.yaml")
+    stage(repo, "conf.yaml", "a: 2\n")
+    assert "<what it does>" in repo.json("suggest")["header"]
 
 
 def test_a_type_that_the_project_does_not_have_is_never_suggested():

@@ -12,7 +12,7 @@ from tooling.cli.errors import UsageError
 from tooling.cli.git import find_repository
 from tooling.cli.report import Report
 from tooling.commit.changes import read_staged
-from tooling.commit.habits import habits_of
+from tooling.commit.history import CommitHistory, read_history
 from tooling.commit.settings import read_commit_settings
 from tooling.commit.suggestion import Guess, guess_scope, guess_type, skeleton
 
@@ -37,9 +37,10 @@ def run(arguments: argparse.Namespace) -> Report:
         raise UsageError("nothing is staged", fix="`git add` what belongs to the commit first")
     if arguments.type is not None and arguments.type not in settings.types:
         raise UsageError("unknown type", where=f"--type {arguments.type}", fix=f"one of {', '.join(settings.types)}")
-    kind = _given(arguments.type, "--type") or guess_type(staged.files, staged.symbols, settings.types)
-    scope = _given(arguments.scope, "--scope")
-    scope = scope or guess_scope(staged.files, staged.symbols, settings, lambda: habits_of(root))
+    kind, scope = _given(arguments.type, "--type"), _given(arguments.scope, "--scope")
+    history = read_history(root) if kind is None or scope is None else CommitHistory()
+    kind = kind or guess_type(staged.files, staged.symbols, settings.types, history.types)
+    scope = scope or guess_scope(staged.files, staged.symbols, settings, history.scopes)
     message = skeleton(kind.value, scope.value, staged, settings)
     return Report(
         command="areal-commit suggest",
