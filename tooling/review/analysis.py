@@ -1,10 +1,8 @@
 """Analyses a change: how risky it is and why, who uses what it touches, and which passes of experts it needs.
 
-The risk was fitted to 303 code changes of one public repository: some line of 82 of them was replaced by a fix within
-60 days (blame of the lines that fixes removed). Fitted on the older half, it ranks the newer half with AUC 0.77; the
-newer half's quarters by this score needed fixes in 5, 8, 24 and 47 % of cases. Churn of the files added nothing to
-that: it is a reason, without a weight. What a domain weighs cannot be fitted to so few cases: a signal in a heavy
-domain is MEDIUM at least, and nothing outside heavy domains is CRITICAL.
+The level is the size of the change, corrected by what it touches: of everything that was tried to foretell fixes, added
+lines of source ranked as well as any model (area under the curve 0.77 on 287 changes). So there is no number, only
+bounds. A signal in a heavy domain is MEDIUM at least, and nothing outside heavy domains is CRITICAL.
 
 Text of the change (paths, names, commit messages) is quoted as data in prompts: nobody is asked to follow it.
 """
@@ -13,7 +11,6 @@ from __future__ import annotations
 
 import ast
 import json
-import math
 from collections import Counter
 from dataclasses import dataclass
 from enum import IntEnum
@@ -50,13 +47,12 @@ class Risk:
     """The level with what led to it."""
 
     level: Level
-    score: float
-    """What the level comes from: orders changes. Not shown, because size alone ranks them nearly as well."""
     reasons: tuple[str, ...]
 
 
-BIAS, PER_LOG_LINE, PER_LOG_FILE = -3.37, 0.49, 0.13
-THRESHOLDS = ((0.50, Level.CRITICAL), (0.30, Level.HIGH), (0.15, Level.MEDIUM))
+THRESHOLDS = ((800, Level.CRITICAL), (140, Level.HIGH), (20, Level.MEDIUM))
+"""Added lines of source: more than half of the changes above the first bound were fixed within 60 days, one of 20 below
+the last."""
 
 
 def assess(comparison: Comparison, domains: Sequence[Touched], findings: Sequence[ReviewFinding]) -> Risk:
@@ -74,12 +70,10 @@ def assess(comparison: Comparison, domains: Sequence[Touched], findings: Sequenc
         log = ("log", f"-n{HISTORY}", "--no-renames", "--name-only", "-z", "--format=", start, "--")
         names = Counter(name.strip("\n") for name in comparison.base.git.listed(*log))
         churn = sum(names[path] for path in paths)
-    log_odds = BIAS + PER_LOG_LINE * math.log1p(lines) + PER_LOG_FILE * math.log1p(len(paths))
-    score = 1 / (1 + math.exp(-log_odds)) if paths else 0.0
     if churn > len(paths) * 5:
         reasons.append(f"these files changed {churn} times in the last {HISTORY} commits")
     heaviest = max((each.domain.weight for each in weighty), default=0)
-    level = next((level for bound, level in THRESHOLDS if score >= bound), Level.LOW)
+    level = next((level for bound, level in THRESHOLDS if lines >= bound), Level.LOW)
     heavy = [each.domain.title for each in weighty if each.domain.weight >= 2 and each.signals]
     if heavy and level < Level.MEDIUM and lines:
         level = Level.MEDIUM
@@ -91,7 +85,7 @@ def assess(comparison: Comparison, domains: Sequence[Touched], findings: Sequenc
     if worst is not None and worst.rule.severity >= Severity.HIGH:
         level = max(level, Level(worst.rule.severity))
         reasons.append(f"finding {worst.rule.id} at {worst.place.path}:{worst.place.line}")
-    return Risk(level, round(score, 2), tuple(reasons))
+    return Risk(level, tuple(reasons))
 
 
 MOST_NAMES, MOST_FILES, MOST_PLACES = 200, 80, 8
