@@ -23,6 +23,7 @@ from tooling.review.records import MIN_REASON, Place, ReviewFinding, Rule, is_te
 from tooling.review.rules import references, typed
 from tooling.review.rules.catalogue import RULES
 from tooling.review.rules.linted import CODES
+from tooling.review.secrets import scan
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -123,6 +124,12 @@ def find(
     for rule in RULES.values():
         places = rule.in_change(comparison) if rule.in_change and rule.id not in policy.disable else ()
         found += [_finding(rule, place, comparison.head) for place in places if policy.reads(place.path)]
+    if "secret" not in policy.disable:
+        said = {(each.place.path, each.place.line) for each in found if each.rule.id == "secret"}
+        reported_secrets, note = scan(comparison)
+        new = [each for each in reported_secrets if policy.reads(each.path) and (each.path, each.line) not in said]
+        found += [_finding(RULES["secret"], place, comparison.head) for place in new]
+        notes = (*notes, note) if note else notes
     found.sort(key=lambda each: (-each.rule.severity, each.place.path, each.place.line, each.rule.id))
     judged, count = list[ReviewFinding](), Counter[str]()
     for each in found:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tooling.review.rules import regressions
 from tooling.review.rules.catalogue import RULES
 
 FUNCTIONS = "def {0}_one(x):\n    return x\n\n\ndef {0}_two(x):\n    return x\n"
@@ -39,6 +42,23 @@ def test_a_credential_is_found_in_any_kind_of_file(world):
     (finding,) = world.review().open
     assert (finding.rule.id, finding.place.path, finding.place.line) == ("secret", "run.sh", 1)
     assert token not in finding.place.message
+
+
+def test_credentials_of_many_services_are_found_where_they_are_new(world):
+    pytest.importorskip("detect_secrets")
+    slack, stripe = "xoxb-" + "34532454-e039d02840a0b9379c", "sk_live_" + "ReTllpYQYfIZu2Jnf2lAPFjD"
+    world.commit({"a.py": f'SLACK = "{slack}"\n'})
+    world.commit({"a.py": f'VALUE = 1\nSLACK = ("{slack}")\n', "b.yaml": f"key: {stripe}\n"})
+    found = [each for each in world.review().open if each.rule.id == "secret"]
+    assert [(each.place.path, each.place.line) for each in found] == [("b.yaml", 1)]
+    assert stripe not in found[0].place.message
+
+
+def test_a_literal_under_the_name_of_a_credential(world):
+    key = "9f8a7Qz2kLmN4pRsT6vWxYb1cD3eFgHj"
+    text = f'client = make(api_key="{key}")\npad_token = "{key.lower()}"\nsecret_name = "projects.areal.secrets.main"\n'
+    world.commit({"a.py": text, "tests/test_a.py": text})
+    assert [each for each in world.found() if each[0] == "secret"] == [("secret", "a.py", 1)]
 
 
 def test_python_that_cannot_be_parsed(world):
@@ -203,4 +223,5 @@ def test_every_rule_of_a_change_is_tested_here():
     }
     tested |= {"translation-behind", "mirror-drift", "document-names-gone", "removed-export"}
     tested |= {"unknown-yaml-key"}  # in test_yaml_keys
+    tested |= {rule.id for rule in regressions.RULES}  # in test_rules_of_versions
     assert {name for name, rule in RULES.items() if rule.in_change is not None} == tested

@@ -19,6 +19,8 @@ CONTEXT = {
     "areal/configs.py": "from dataclasses import dataclass\n\n\n@dataclass\nclass Args:\n    size: int = 1\n",
 }
 
+READY = "import asyncio\nasync def ready():\n    return True\n\n\nasync def f(xs):\n"
+LOGGER = "import logging\nlogger = logging.getLogger('a')\n"
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "group-not-forwarded": (
         [f"{DIST}def total(x, group):\n    dist.all_reduce(x)\n"],
@@ -45,6 +47,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             f"{DIST}def f(x, group):\n    if local_rank == 0:\n        dist.all_reduce(x, group=group)\n",
             f"{DIST}def f(x, a, b):\n    if dist.get_rank(a) == 0:\n        dist.all_reduce(x, group=b)\n",
             f"{DIST}def f(x):\n    if rank == 0:\n        dist.barrier()\n    else:\n        dist.barrier()\n",
+            f"{DIST}class E:\n    def f(self, x):\n        if dist.get_rank() == 0:\n"
+            "            dist.broadcast(x, src=0, group=self.dp_group)\n",
         ],
     ),
     "return-before-collective": (
@@ -54,11 +58,154 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "    dist.all_reduce(x, group=group)\n",
             f"{DIST}def f(xs, rank):\n    for x in xs:\n        if rank > 0:\n            continue\n"
             "        dist.all_reduce(x)\n",
+            f"{DIST}def f(grads, norm):\n    if not grads:\n        return 0.0\n    dist.all_reduce(norm)\n",
+            f"{DIST}def f(batch, norm, g):\n    if len(batch) == 0:\n        return\n"
+            f"    dist.all_reduce(norm, group=g)\n",
         ],
         [
+            f"{DIST}def f(groups, norm):\n    if not groups:\n        return 0.0\n    dist.all_reduce(norm)\n",
+            f"{DIST}def f(grads, norm):\n    if not grads:\n        raise ValueError\n    dist.all_reduce(norm)\n",
             f"{DIST}def f(x, group):\n    if tp_rank != 0:\n        return\n    dist.all_reduce(x, group=dp_group)\n",
             f"{DIST}def f(rank):\n    dist.barrier()\n    if rank != 0:\n        return\n    print(rank)\n",
             f"{DIST}def f(rank, x):\n    if rank is None:\n        return\n    dist.all_reduce(x)\n",
+        ],
+    ),
+    "guard-contradicts": (
+        [
+            "def f(path):\n    if path is not None:\n"
+            "        raise ValueError('path is required')\n    return path.name\n",
+            "def f(x):\n    if x is None:\n        return x.shape[0]\n    return 0\n",
+            "class A:\n    def f(self):\n        if self.optimizer is not None:\n"
+            "            raise RuntimeError('the optimizer is not initialized')\n",
+        ],
+        [
+            "def f(path):\n    if path is None:\n        raise ValueError('path is required')\n    return path.name\n",
+            "def f(x, y):\n    if x is None:\n        x = y\n        return x.shape[0]\n    return 0\n",
+            "def f(missing_keys):\n    if missing_keys:\n        raise KeyError('missing_keys are missing')\n",
+            "def f(lora, model):\n    if lora is not None:\n"
+            "        raise ValueError('model is required when lora is set')\n",
+        ],
+    ),
+    "argument-order": (
+        [
+            "def kl(logp, reference):\n    return logp - reference\n\n\ndef f(logp, reference):\n"
+            "    return kl(reference, logp)\n",
+            "class A:\n    def put(self, key, value): ...\n\n    def f(self, key, value):\n"
+            "        self.put(value, key)\n",
+            "def send(source, target, group):\n    return 1\n\n\ndef f(batch, group, source):\n"
+            "    return send(batch.target, batch.source, group)\n",
+        ],
+        [
+            "def kl(logp, reference):\n    return logp - reference\n\n\ndef f(logp, reference):\n"
+            "    return kl(logp, reference)\n",
+            "def kl(logp, reference):\n    return logp - reference\n\n\ndef f(reference, other):\n"
+            "    return kl(reference, other)\n",
+            "def kl(logp, reference):\n    return logp - reference\n\n\ndef f(logp, reference):\n"
+            "    return kl(reference=reference, logp=logp)\n",
+        ],
+    ),
+    "error-not-raised": (
+        [
+            "from web import HTTPException\ndef f(user):\n    if user is None:\n        HTTPException(404)\n",
+            "def f(x):\n    if x < 0:\n        MyError(f'{x} is negative')\n",
+            "import areal.errors as errors\ndef f(x):\n    errors.ConfigError(x)\n",
+        ],
+        [
+            "from web import HTTPException\ndef f(user):\n    if user is None:\n        raise HTTPException(404)\n",
+            "def f(x, errors):\n    errors.append(MyError(x))\n",
+            "def f(log):\n    log.error('x')\n",
+        ],
+    ),
+    "misspelt-attribute": (
+        [
+            "from lib import Base\nclass A(Base):\n    def __init__(self):\n        self.step_count = 0\n\n"
+            "    def f(self):\n        return self.stepcount\n",
+            "from lib import Base\nclass A(Base):\n    def __init__(self):\n        self.generation = 0\n\n"
+            "    def f(self):\n        return self.genaration\n",
+            "from lib import Base\nclass A(Base):\n    def __init__(self):\n        self.max_tokens = 0\n\n"
+            "    def f(self):\n        return self.maxtokens\n",
+        ],
+        [
+            "from lib import Base\nclass A(Base):\n    def __init__(self):\n        self.layers_1 = 0\n\n"
+            "    def f(self):\n        return self.layers_2\n",
+            "from lib import Base\nclass A(Base):\n    def __init__(self):\n        self.batch_sizes = 0\n\n"
+            "    def f(self):\n        return self.batch_size\n",
+            "from lib import Base\nclass A(Base):\n    def __init__(self):\n        self.loss_total = 0\n\n"
+            "    def f(self):\n        return getattr(self, 'losstotal', self.losstotal)\n",
+        ],
+    ),
+    "coroutine-as-value": (
+        [
+            f"{READY}    if ready():\n        return xs\n",
+            f"{READY}    found = ready()\n    return xs if found == 1 else found.rows\n",
+            "class A:\n    async def rows(self):\n        return []\n\n    async def f(self):\n"
+            "        return [x for x in self.rows()]\n",
+        ],
+        [
+            f"{READY}    if await ready():\n        return xs\n",
+            f"{READY}    waiting = ready()\n    return await waiting\n",
+            f"{READY}    return await asyncio.gather(ready(), *[ready() for _ in xs])\n",
+        ],
+    ),
+    "group-unnamed": (
+        [
+            f"{DIST}def f(a, g):\n    dist.all_reduce(a, group=g.dp)\n    dist.all_reduce(a, group=g.tp)\n"
+            "    dist.all_reduce(a, group=g.cp)\n\n\ndef h(a):\n    dist.all_reduce(a)\n",
+            f"{DIST}def f(a, g):\n    dist.all_reduce(a, 1, g)\n    dist.broadcast(a, 0, g)\n"
+            "    dist.all_gather(a, a, g)\n\n\ndef h(a):\n    dist.broadcast(a, 0)\n",
+            f"{DIST}class E:\n    def f(self, a):\n        for g in self.groups:\n"
+            "            dist.all_reduce(a, group=g)\n"
+            "        dist.all_reduce(a, group=self.x)\n        dist.all_reduce(a, group=self.y)\n\n"
+            "    def h(self, a):\n        dist.all_gather_object([], a)\n",
+        ],
+        [
+            f"{DIST}def f(a, g):\n    dist.all_reduce(a, group=g)\n    dist.all_reduce(a)\n",
+            f"{DIST}def f(a, g):\n    dist.all_reduce(a, group=g.dp)\n    dist.all_reduce(a, group=g.tp)\n"
+            "    dist.all_reduce(a, group=g.cp)\n\n\ndef mean(a):\n    dist.all_reduce(a)\n"
+            "    return a / dist.get_world_size()\n",
+            f"{DIST}def f(a):\n    dist.all_reduce(a)\n    dist.all_reduce(a)\n    dist.all_reduce(a)\n",
+        ],
+    ),
+    "literal-placeholders": (
+        [
+            "def f(method):\n    raise ValueError('unknown method {method}')\n",
+            f"{LOGGER}def f(step, loss):\n    logger.info('step {{step}}: {{loss:.3f}}')\n",
+            "def f(rows):\n    count = len(rows)\n    print('{count} rows')\n",
+        ],
+        [
+            "def f(method):\n    raise ValueError(f'unknown method {method}')\n",
+            f"{LOGGER}def f(step):\n    logger.info('step {{step}}', step=step)\n",
+            "def f(question):\n    return 'Answer: {question}'\n",
+            "def f(method):\n    raise ValueError('write {{method}} or {name}')\n",
+        ],
+    ),
+    "print-in-library": (
+        [
+            f"{LOGGER}def f(x):\n    logger.info('a')\n    logger.info('b')\n    print(x)\n",
+            f"{LOGGER}class A:\n    def f(self):\n        print('b')\n        logger.info('c')\n"
+            "        logger.info('d')\n",
+            "from areal import log\n_logger = log.get('x')\ndef f():\n    _logger.info('d')\n    _logger.info('e')\n"
+            "    print('f')\n",
+        ],
+        [
+            f"{LOGGER}def f(x):\n    logger.info('a')\n    logger.info('b')\n    print(x, file=stream)\n",
+            f"{LOGGER}def f(x):\n    logger.info('a')\n    print(x)\n",
+            f"{LOGGER}def f(x):\n    logger.info('a')\n    logger.info('b')\n    print(x)\n"
+            "if __name__ == '__main__':\n    f(1)\n",
+            "def f(x):\n    print(x)\n",
+        ],
+    ),
+    "file-left-open": (
+        [
+            "import json\ndef f(path):\n    rows = open(path)\n    return json.load(rows)\n",
+            "def f(path):\n    out = open(path, 'w')\n    out.write('x')\n",
+            "def f(path):\n    rows = open(path)\n    for row in rows:\n        print(row)\n",
+        ],
+        [
+            "def f(path):\n    rows = open(path)\n    try:\n        return rows.read()\n"
+            "    finally:\n        rows.close()\n",
+            "def f(path):\n    rows = open(path)\n    return rows\n",
+            "import subprocess\ndef f(path):\n    out = open(path)\n    return subprocess.Popen(['ls'], stdout=out)\n",
         ],
     ),
     "rank-local-assert": (

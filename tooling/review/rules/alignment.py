@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 _TOKENS = re.compile(r"(^|_)(input_ids|labels|tokens|input_tokens)$")
 _BATCH = re.compile(r"^(input_ids|labels|tokens|loss_mask|attention_mask)$")
 _PACKED = re.compile(r"cu_seqlens|packed|pack_|flatten\(|view\(-1\)|reshape\(-1\)|squeeze\(|\.dim\(\)|ndim")
-_SCORES = re.compile(r"cross_entropy|gather_logprobs|nll_loss|logprobs?_of|log_probs?$")
+_SCORES = re.compile(
+    r"cross_entropy|gather_logprobs|nll_loss|logprobs?_of|log_?probs?(_from_logits)?$|selective_log_softmax|^loss_f|criterion"
+)
 _LOSS_MASK = re.compile(r"(^|_)(loss|response|completion|action)_mask$")
 
 
@@ -85,7 +87,10 @@ def shifted_alike(module: Module, _side: Side) -> Iterator[Place]:
         values: dict[str, ast.expr] = {}
         for node in nodes:
             if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                values[node.targets[0].id] = node.value
+                # Of `x = logits[..., :-1, :]` and `x = x.view(-1)` the first says where it is cut.
+                name = node.targets[0].id
+                if not any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node.value)):
+                    values[name] = node.value
         for node in nodes:
             if not isinstance(node, ast.Call) or not _SCORES.search(last_name(node.func)):
                 continue

@@ -55,6 +55,41 @@ def never_awaited(module: Module, side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, f"`{ast.unparse(call.func)}(...)` is never awaited: it does not run")
 
 
+def coroutine_as_value(module: Module, side: Side) -> Iterator[Place]:
+    """Find a coroutine of ours that is used as if it were its result: `if self.ready(): ...`, `load().rows`."""
+    for node in module.nodes(ast.Call):
+        parent = module.parents.get(node)
+        if isinstance(parent, ast.Await | ast.Expr) or not isinstance(module.function_of(node), ast.AsyncFunctionDef):
+            continue
+        name = ""
+        if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
+            name = parent.targets[0].id
+        if (name or _needs_result(parent, node)) and _is_coroutine(module, side, node):
+            function = module.function_of(node)
+            uses = [
+                each
+                for each in (own_nodes(function) if name and function is not None else ())
+                if isinstance(each, ast.Name) and each.id == name and each.lineno > node.lineno
+            ]
+            stored_again = any(isinstance(each.ctx, ast.Store) for each in uses)
+            if not name or (uses and not stored_again and all(_needs_result(module.parents.get(u), u) for u in uses)):
+                said = f"`{ast.unparse(node.func)}(...)` is used as if it were awaited"
+                yield Place(module.path, node.lineno, said)
+
+
+def _needs_result(parent: ast.AST | None, node: ast.expr) -> bool:
+    """Whether a coroutine in this place cannot be meant."""
+    if isinstance(parent, ast.Attribute):
+        return parent.attr not in {"close", "send", "throw", "__name__"}
+    if isinstance(parent, ast.If | ast.While | ast.IfExp | ast.Assert):
+        return parent.test is node
+    if isinstance(parent, ast.For | ast.comprehension):
+        return parent.iter is node
+    if isinstance(parent, ast.Subscript):
+        return parent.value is node
+    return isinstance(parent, ast.Compare | ast.BinOp | ast.UnaryOp | ast.FormattedValue | ast.BoolOp)
+
+
 def _is_coroutine(module: Module, side: Side, call: ast.Call) -> bool:
     func = call.func
     if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "self":
@@ -160,6 +195,15 @@ RULES = (
         fix="`await` it, or keep a task of it.",
         example="async def save(): ...\nasync def main():\n    save()",
         in_file=never_awaited,
+    ),
+    Rule(
+        id="coroutine-as-value",
+        severity=Severity.HIGH,
+        title="Coroutine that is used as its result",
+        why="A coroutine is always true, has no items and no attributes of the result; nothing of it runs.",
+        fix="`await` it.",
+        example="async def ready(self): ...\nasync def f(self):\n    if self.ready():\n        ...",
+        in_file=coroutine_as_value,
     ),
     Rule(
         id="dropped-task",

@@ -81,6 +81,8 @@ def _is_changed(function: Function, name: str) -> bool:
             target = node.func.value
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
             target = node.value
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+            target = node.value  # `self.rows = rows`: whoever changes it later changes it for all
         changed |= isinstance(target, ast.Name) and target.id == name
     return changed
 

@@ -41,6 +41,14 @@ _RANK = re.compile(r"_*(?P<of>.*?)_?rank")
 _PART_OF_A_NODE = frozenset({"local", "node", "in_node"})
 _GROUP = re.compile(r"_*(?P<of>.*?)_?(?:process_group|group|pg)")
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_OF_A_MESH = re.compile(
+    r"(^|_)(dp|tp|cp|pp|sp|ep|fsdp|hsdp|data_parallel|tensor_parallel|model_parallel|shard|mesh)(_|$)"
+)
+"""Names of groups that each rank is in: rank 0 of the job is never alone in one."""
+_MEETS_ALL = re.compile(r"^(all_gather|all_reduce|all_to_all|barrier|monitored_barrier|reduce_scatter)")
+_OWN_DATA = re.compile(
+    r"(^|_)(grads?|gradients|batch|batches|mbs|micro_?batches|samples|rows|tensors|tokens|losses|messages|data|items)($|_)"
+)
 _GROUP_PARAMETERS = ("group", "process_group", "pg")
 _MAKERS = frozenset({"init_process_group", "new_group", "init_device_mesh", "new_subgroups"})
 
@@ -141,6 +149,8 @@ def _is_of_group(whose: str, call: ast.Call, name: str) -> bool:
     if group is None:
         return False
     said = ast.unparse(group)
+    if whose == "" and _MEETS_ALL.match(name) and _OF_A_MESH.search(said.replace(".", "_").replace('"', "_")):
+        return True
     if whose.startswith("="):
         return said == whose[1:]
     if said == "None" or said.endswith(".WORLD"):
@@ -188,7 +198,12 @@ def _bodies(function: Function) -> Iterator[list[ast.stmt]]:
 
 def _left_before(module: Module, body: list[ast.stmt]) -> Iterator[Place]:
     leaving: ast.If | None = None
+    empty: ast.If | None = None
     for statement in body:
+        if empty is not None:
+            left = f"ranks that leave at `if {ast.unparse(empty.test)}`"
+            for name, call in _collectives_in(module, [statement]).items():
+                yield Place(module.path, call.lineno, f"`{name}` is not reached by {left}")
         whose = asked_rank(leaving.test) if leaving is not None else None
         calls = _collectives_in(module, [statement]).items() if whose is not None else ()
         for name, call in calls:
@@ -196,9 +211,29 @@ def _left_before(module: Module, body: list[ast.stmt]) -> Iterator[Place]:
                 message = f"`{name}` is not reached by ranks that leave at `if {ast.unparse(leaving.test)}`"
                 yield Place(module.path, call.lineno, message)
         ends = isinstance(statement, ast.If) and not statement.orelse and isinstance(statement.body[-1], _LEAVES)
+        alone = isinstance(statement, ast.If) and ends and _nothing_of_its_own(statement)
+        if isinstance(statement, ast.If) and alone and not _collectives_in(module, statement.body):
+            empty = empty or statement
         # A collective in the branch could be the partner of a later one.
         if isinstance(statement, ast.If) and ends and asked_rank(statement.test) is not None:
             leaving = leaving if _collectives_in(module, statement.body) else leaving or statement
+
+
+def _nothing_of_its_own(branch: ast.If) -> bool:
+    """`if not grads: return`: other ranks may have some."""
+    test = branch.test
+    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
+        zero = isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value == 0
+        call = test.left if zero else None
+        if not isinstance(call, ast.Call):
+            return False
+        counted = call.args[0] if last_name(call.func) == "len" and call.args else None
+        if counted is None and isinstance(call.func, ast.Attribute) and call.func.attr == "numel":
+            counted = call.func.value
+    else:
+        counted = test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else None
+    named = isinstance(counted, ast.Name) and bool(_OWN_DATA.search(counted.id))
+    return named and isinstance(branch.body[-1], ast.Return | ast.Continue)
 
 
 def rank_assertion(module: Module, _side: Side) -> Iterator[Place]:

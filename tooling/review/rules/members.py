@@ -121,11 +121,18 @@ def unknown_self(module: Module, side: Side) -> Iterator[Place]:
         reads = [node for node in walked if isinstance(node, ast.Attribute) and _is_self_read(node)]
         names = _members(side, module, owner) if reads else None
         missing = [node for node in reads if names is not None and node.attr not in names]
+        # Who takes many things from nowhere is mixed into a class of another package.
+        if len({node.attr for node in missing}) >= MOST_UNKNOWN or owner.name.endswith(("Extension", "Mixin")):
+            continue
         if missing and not _is_extended(side, owner.name):
             for node in missing:
                 if not _asked_for(module, node):
                     message = f"`{owner.name}` sets no `self.{node.attr}`, and no base of it does"
                     yield Place(module.path, node.lineno, message)
+
+
+MOST_UNKNOWN = 3
+"""Unknown attributes from which a class is taken for a mixin."""
 
 
 def _takes_self(method: Function) -> bool:

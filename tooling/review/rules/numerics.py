@@ -85,6 +85,10 @@ def unmasked_numerator(module: Module, _side: Side) -> Iterator[Place]:
         if not isinstance(node.op, ast.Div) or not isinstance(function, Function):
             continue
         denominator = node.right
+        if isinstance(denominator, ast.Name):
+            assigned = [each for each in own_nodes(function) if isinstance(each, ast.Assign)]
+            named = [each.value for each in assigned if ast.unparse(each.targets[0]) == denominator.id]
+            denominator = named[0] if len(named) == 1 else denominator
         while isinstance(denominator, ast.Call) and last_name(denominator.func) in {"clamp", "clamp_min"}:
             denominator = denominator.func.value if isinstance(denominator.func, ast.Attribute) else denominator
             if isinstance(denominator, ast.Call) and last_name(denominator.func) in {"sum", "count_nonzero"}:
@@ -97,12 +101,7 @@ def unmasked_numerator(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def _summed_name(node: ast.expr) -> str:
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "sum"
-        and not node.args
-    ):
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "sum":
         return node.func.value.id if isinstance(node.func.value, ast.Name) else ""
     return ""
 

@@ -63,6 +63,27 @@ def barrier_of_all(module: Module, _side: Side) -> Iterator[Place]:
                 yield Place(module.path, node.lineno, message, f"{module.path}:{named[0].lineno}")
 
 
+def group_unnamed(module: Module, _side: Side) -> Iterator[Place]:
+    """Find a collective on all ranks in a file of which nearly all others name their group."""
+    calls = [node for node in module.nodes(ast.Call) if collective(module, node) not in {"", "barrier"}]
+    named = [node for node in calls if group_given(node, collective(module, node))]
+    if len(named) < MOST_NAMED or len(named) < 0.75 * len(calls):
+        return
+    for node in calls:
+        function = module.function_of(node)
+        name = collective(module, node)
+        # A function that asks for the rank or size of all ranks means all of them.
+        plain = ("get_rank()", "get_world_size()")
+        means_all = function is not None and any(each in ast.unparse(function) for each in plain)
+        if node not in named and not means_all:
+            said = f"`{name}` meets all ranks of the job; {len(named)} other collectives here name their group"
+            yield Place(module.path, node.lineno, said, f"{module.path}:{named[0].lineno}")
+
+
+MOST_NAMED = 3
+"""Collectives with a group from which a file is taken to name all its groups."""
+
+
 def sampler_without_epoch(module: Module, side: Side) -> Iterator[Place]:
     """Find a DistributedSampler whose epoch nobody sets."""
     for node in module.nodes(ast.Call):
@@ -96,6 +117,16 @@ RULES = (
         fix="Pass the same group: `dist.barrier(group=self.cpu_group)`.",
         example="class Engine:\n    def save(self):\n        dist.barrier(group=self.group)\n        dist.barrier()",
         in_file=barrier_of_all,
+    ),
+    Rule(
+        id="group-unnamed",
+        severity=Severity.MEDIUM,
+        title="Collective without the group that all others name",
+        why="It meets every rank of the job: with more than one group it hangs, or mixes their values.",
+        fix="Name the group, also where it is that of all ranks: `group=dist.group.WORLD`.",
+        example="dist.all_reduce(a, group=g)  # and two more like it\ndist.all_reduce(d)",
+        in_tests=False,
+        in_file=group_unnamed,
     ),
     Rule(
         id="sampler-without-epoch",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from tooling.review.records import Place, Rule, Severity
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _PARAMETERS = frozenset({"prompt", "completions", "prompt_ids", "completion_ids"})
 _NO_NUMBERS = (ast.List, ast.Dict, ast.Tuple, ast.JoinedStr, ast.Set)
+_NAMED = re.compile(r"(^|_)(reward|rewards|score|scores|grade)(_|$)")
 _PARSING = frozenset(
     ["strip", "split", "findall", "search", "match", "group", "parse", "loads", "lower", "replace", "index"]
 )
@@ -31,13 +33,17 @@ def rewards_of(module: Module) -> Iterator[Function]:
 
 def swallows(module: Module, _side: Side) -> Iterator[Place]:
     """Find an exception of any kind that becomes a score."""
-    for function in rewards_of(module):
+    named = [each for each in module.functions() if _NAMED.search(each.name)]
+    for function in dict.fromkeys((*rewards_of(module), *named)):
         for node in own_nodes(function):
             if not isinstance(node, ast.ExceptHandler):
                 continue
             broad = node.type is None or last_name(node.type) in {"Exception", "BaseException"}
             last = node.body[-1]
-            if broad and isinstance(last, ast.Return) and isinstance(last.value, ast.Constant | ast.UnaryOp):
+            number = last.value if isinstance(last, ast.Return) else None
+            number = number.operand if isinstance(number, ast.UnaryOp) else number
+            scored = isinstance(number, ast.Constant) and type(number.value) in {int, float}
+            if broad and scored and not any(isinstance(each, ast.Raise) for each in ast.walk(node)):
                 yield Place(module.path, node.lineno, f"any failure of `{function.name}` becomes a score")
 
 

@@ -24,6 +24,12 @@ _SECRET = re.compile(
     r"\b(?:sk-(?:proj-|ant-)?[A-Za-z0-9_-]{32,}|hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|AKIA[0-9A-Z]{16}|"
     r"xox[bap]-[A-Za-z0-9-]{20,}|glpat-[A-Za-z0-9_-]{20,})\b|-----BEGIN (?:RSA |EC |OPENSSH )?PRIVATE KEY-----"
 )
+_NAMED_SECRET = re.compile(
+    r"(?P<name>\b\w*(?:api_?key|secret|passw(?:or)?d|(?:auth|access|bearer|hub|hf)_?token)\w*|\btoken)[\"']?\s*[=:]\s*"
+    r"[\"']?(?P<value>[A-Za-z0-9_+/=.-]{20,})[\"']?\s*(?:[,)}#]|$)",
+    re.IGNORECASE,
+)
+_MADE_UP = re.compile(r"example|dummy|placeholder|your|xxx|test|1234|abcd|\.[a-z_]+\.|^[a-z_]+\.", re.IGNORECASE)
 _SHIPPED = (".py", ".yaml", ".yml", ".toml", ".sh")
 _ENDPOINT = re.compile(
     r"(?:https?|tcp|ws|nfs|etcd)://(?:\d{1,3}\.){3}\d{1,3}\b[^\s\"')]*|"
@@ -157,13 +163,27 @@ def _asks_for_key(function: Function) -> bool:
 
 
 def secret(comparison: Comparison) -> Iterator[Place]:
-    """Something in the form of a credential, in any kind of file."""
+    """Something in the form of a credential in any kind of file, and a literal under the name of one in code."""
     for file in comparison.files:
         text = comparison.head.text(file.path) if file.added else None
+        before = (comparison.base.text(file.old_path) or "") if file.status != "A" else ""
         for number, line in enumerate(text.split("\n") if text else (), 1):
             found = _SECRET.search(line) if number in file.added else None
+            if found and found[0] in before:
+                continue
             if found and len(set(found[0])) > 10 and "example" not in line.lower():
                 yield Place(file.path, number, f"looks like a credential: `{found[0][:6]}...`")
+                continue
+            named = _NAMED_SECRET.search(line) if number in file.added and file.path.endswith(_SHIPPED) else None
+            if named and not is_test(file.path) and _is_random(named["value"]):
+                yield Place(file.path, number, f"`{named['name']}` is given by a literal, `{named['value'][:3]}...`")
+
+
+def _is_random(value: str) -> bool:
+    """Whether nobody would write it by hand: letters of both cases, digits, and few of them twice."""
+    kinds = (str.isupper, str.islower, str.isdigit)
+    mixed = all(sum(map(kind, value)) >= 2 for kind in kinds)
+    return mixed and len(set(value)) >= 12 and not _MADE_UP.search(value)
 
 
 RULES = (

@@ -1,0 +1,241 @@
+"""Code that contradicts itself: a guard and what stands behind it, arguments and the names of parameters, a name and
+its only likeness."""
+
+from __future__ import annotations
+
+import ast
+import re
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Final
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, last_name, own_nodes, parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_SAYS_MISSING: Final = re.compile(
+    r"\b(?:not (?:set|found|initiali[sz]ed|given|provided|specified|available|loaded|defined)|"
+    r"missing|required|uninitiali[sz]ed)|\bmust (?:be (?:given|provided|set|specified|initiali[sz]ed)|provide|specify)|"
+    r"^no\b|\bempty\b"
+)
+_NAMED_MISSING: Final = re.compile(
+    r"miss|unknown|invalid|error|empty|without|unset|absent|not_|no_|extra|unexpected|fail|stale"
+)
+_CONDITIONAL: Final = re.compile(r"\b(when|if|with|without|unless|for|but|because|since|both|cannot|can't|only)\b")
+"""Words of a message that speaks of something else: "y is required when x is set"."""
+_CLOSE: Final = 0.87
+"""Likeness of two names of which one is taken for the other misspelt."""
+
+
+def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
+    """Find what is used where it can only be None, and an error about what is missing where it is there."""
+    for node in module.nodes(ast.If):
+        name, is_none = _compared_with_none(node.test)
+        if name and is_none:
+            used = _first_use(node.body, name)
+            if used is not None:
+                yield Place(module.path, used.lineno, f"`{ast.unparse(used)}` where `{name}` is None")
+        if name and not is_none and not node.orelse and isinstance(node.body[-1], _LEAVES):
+            used = _first_use(_following(module, node), name)
+            if used is not None:
+                yield Place(module.path, node.lineno, f"goes on with `{ast.unparse(used)}` only where `{name}` is None")
+        there = name if name and not is_none else _plain_name(node.test)
+        if there and isinstance(node.body[0], ast.Raise) and _complains_about(node.body[0], there):
+            yield Place(module.path, node.lineno, f"says that `{there}` is missing where it is there")
+
+
+def _compared_with_none(test: ast.expr) -> tuple[str, bool]:
+    """Return "x" and whether it is None under the test: `x is None`, `x is not None`."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not _plain_name(test.left):
+        return "", False
+    right = test.comparators[0]
+    none = isinstance(right, ast.Constant) and right.value is None and isinstance(test.ops[0], ast.Is | ast.IsNot)
+    return (_plain_name(test.left), isinstance(test.ops[0], ast.Is)) if none else ("", False)
+
+
+def _plain_name(node: ast.expr) -> str:
+    """Return "x" and "self.x"; "" for everything else."""
+    named = isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name))
+    return ast.unparse(node) if named else ""
+
+
+def _following(module: Module, node: ast.stmt) -> list[ast.stmt]:
+    parent = module.parents.get(node)
+    for field in ("body", "orelse", "finalbody"):
+        block = getattr(parent, field, None)
+        if isinstance(block, list) and node in block:
+            return block[block.index(node) + 1 :]
+    return []
+
+
+def _first_use(body: Sequence[ast.stmt], name: str) -> ast.expr | None:
+    """Return the first `name.x`, `name[x]` or `name(x)` of straight-line code, if nothing may have set the name."""
+    for statement in body:
+        if not isinstance(
+            statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Raise | ast.If
+        ):
+            return None
+        nodes = (
+            [statement, *own_nodes(statement)] if not isinstance(statement, ast.If) else list(ast.walk(statement.test))
+        )
+        nodes = [each for each in nodes if isinstance(each, ast.AST)]
+        short = any(
+            isinstance(each, ast.BoolOp | ast.IfExp | ast.Lambda | ast.comprehension | ast.NamedExpr) for each in nodes
+        )
+        if short:
+            return None
+        for node in nodes:
+            reads = isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Load)
+            value = node.value if reads else node.func if isinstance(node, ast.Call) else None  # type: ignore[attr-defined]  # the condition says what it is
+            if value is not None and ast.unparse(value) == name:
+                return node  # type: ignore[return-value]  # an attribute, subscript or call
+        stored = (each for each in nodes if isinstance(getattr(each, "ctx", None), ast.Store))
+        if any(ast.unparse(each) == name for each in stored):
+            return None
+        # A method may set an attribute of its object.
+        if "." in name and any(isinstance(each, ast.Call) for each in nodes):
+            return None
+        if isinstance(statement, ast.Return | ast.Raise | ast.If):
+            return None
+    return None
+
+
+def _complains_about(raised: ast.Raise, name: str) -> bool:
+    """Whether the message says that what is named is missing. A name like `missing_keys` is there when it is right."""
+    words = last_word(name)
+    if not isinstance(raised.exc, ast.Call) or not raised.exc.args or _NAMED_MISSING.search(words):
+        return False
+    said = raised.exc.args[0]
+    parts = said.values if isinstance(said, ast.JoinedStr) else [said]
+    text = " ".join(str(each.value) for each in parts if isinstance(each, ast.Constant)).lower()
+    about = words.strip("_").replace("_", " ") in text.replace("_", " ")
+    return about and bool(_SAYS_MISSING.search(text)) and not _CONDITIONAL.search(text)
+
+
+def last_word(name: str) -> str:
+    """Return "x" of "self.x"."""
+    return name.rpartition(".")[2]
+
+
+def argument_order(module: Module, side: Side) -> Iterator[Place]:
+    """Find two arguments whose names are those of each other's parameters."""
+    for node in module.nodes(ast.Call):
+        words = [last_name(each) if isinstance(each, ast.Name | ast.Attribute) else "" for each in node.args]
+        if len(set(filter(None, words))) < 2:
+            continue
+        target = _target(module, side, node)
+        names = target if target is not None else []
+        for i, word in enumerate(words):
+            j = names.index(word) if len(word) > 1 and word in names else i
+            if i < j < len(words) and i < len(names) and words[j] == names[i]:
+                said = f"`{ast.unparse(node.func)}` takes `{names[i]}` before `{names[j]}`"
+                yield Place(module.path, node.lineno, said)
+
+
+def _target(module: Module, side: Side, call: ast.Call) -> list[str] | None:
+    """Return the parameters of a function of ours that is called by name, or of a method of the same class."""
+    func = call.func
+    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "self":
+        owner = next((each for each in module.around(call) if isinstance(each, ast.ClassDef)), None)
+        found = [
+            each for each in (owner.body if owner else ()) if isinstance(each, Function) and each.name == func.attr
+        ]
+        static = any(last_name(each) == "staticmethod" for method in found for each in method.decorator_list)
+        return parameters(found[0])[0 if static else 1 :] if len(found) == 1 else None
+    if not isinstance(func, ast.Name) or len(module.bindings.get(func.id, ())) != 1:
+        return None
+    target = side.definition(module.imported.get(func.id, f"{module.package}.{func.id}"))
+    return parameters(target[1]) if target is not None and isinstance(target[1], Function) else None
+
+
+_ERRORS: Final = re.compile(r"^[A-Z]\w*(Error|Exception)$")
+
+
+def error_not_raised(module: Module, _side: Side) -> Iterator[Place]:
+    """Find an exception of any library that a statement makes and drops; ruff knows those of Python alone."""
+    for node in module.nodes(ast.Expr):
+        call = node.value
+        if isinstance(call, ast.Call) and _ERRORS.match(last_name(call.func)) and (call.args or call.keywords):
+            withs = (each.items[0] for each in module.around(node) if isinstance(each, ast.With))
+            if not any("raises" in ast.unparse(each) for each in withs):
+                yield Place(module.path, node.lineno, f"`{ast.unparse(call.func)}` is made, and not raised")
+
+
+def misspelt_attribute(module: Module, side: Side) -> Iterator[Place]:
+    """Find `self.stepcount` where the class sets `self.step_count`, and nothing in the repository has such a name."""
+    for owner in module.nodes(ast.ClassDef):
+        found = [each for each in ast.walk(owner) if isinstance(each, ast.Attribute) and _of_self(each)]
+        stored = {each.attr for each in found if isinstance(each.ctx, ast.Store)}
+        known = stored | {each.name for each in owner.body if isinstance(each, Function)}
+        for node in found:
+            if not isinstance(node.ctx, ast.Load) or node.attr in known or len(node.attr) < 5:
+                continue
+            like = next((each for each in sorted(stored) if _misspelt(node.attr, each)), "")
+            reads = [each for each in module.nodes(ast.Attribute) if each.attr == node.attr and _of_self(each)]
+            # Text of the name anywhere else says that somebody knows it.
+            known_here = not like or module.text.count(node.attr) != len(reads)
+            if known_here or any(isinstance(each.ctx, ast.Store) for each in reads):
+                continue
+            if side.grep([node.attr], "*.py") in ([module.path], []):
+                said = f"nothing sets `self.{node.attr}`; `{owner.name}` sets `self.{like}`"
+                yield Place(module.path, node.lineno, said)
+
+
+def _of_self(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def _misspelt(name: str, other: str) -> bool:
+    if name.replace("_", "") == other.replace("_", ""):
+        return True
+    # `layer1` and `layer2`, `batch` and `batches` are names of two things.
+    if re.sub(r"\d+", "", name) == re.sub(r"\d+", "", other) or name.rstrip("s") == other.rstrip("s"):
+        return False
+    same = abs(len(name) - len(other)) <= 1 and name[0] == other[0] and sorted(name) != sorted(other)
+    turned = sorted(name) == sorted(other)
+    return (turned or same) and SequenceMatcher(None, name, other, autojunk=False).ratio() >= _CLOSE and len(name) > 7
+
+
+RULES: Final = (
+    Rule(
+        id="guard-contradicts",
+        severity=Severity.HIGH,
+        title="Guard that lets in what it should keep out",
+        why="The code behind it fails in the one case that reaches it, or refuses the case that is right.",
+        fix="Turn the condition round.",
+        example='if path is not None:\n    raise ValueError("path is required")\nopen(path.name)',
+        in_file=guard_contradicts,
+    ),
+    Rule(
+        id="argument-order",
+        severity=Severity.HIGH,
+        title="Arguments in each other's places",
+        why="The names of both say that they were meant the other way round; where types agree nothing else will.",
+        fix="Swap them, or pass them by keyword.",
+        example="def kl(logp, reference): ...\nkl(reference, logp)",
+        in_file=argument_order,
+    ),
+    Rule(
+        id="error-not-raised",
+        severity=Severity.HIGH,
+        title="Exception that is made and not raised",
+        why="The check passes whatever it finds: the function goes on with what it wanted to refuse.",
+        fix="`raise` it.",
+        example='if user is None:\n    HTTPException(status_code=404, detail="no user")',
+        in_file=error_not_raised,
+    ),
+    Rule(
+        id="misspelt-attribute",
+        severity=Severity.HIGH,
+        title="Attribute that is one letter away from what the class sets",
+        why="It raises AttributeError as soon as the line runs.",
+        fix="Use the name that is set.",
+        example="self.step_count = 0\n...\nself.stepcount += 1",
+        in_file=misspelt_attribute,
+    ),
+)

@@ -1,0 +1,152 @@
+"""Messages and files: placeholders that stay as they are, print beside a logger, files that nobody closes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING, Final
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, last_name, own_nodes, parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_PLACEHOLDER: Final = re.compile(r"(?<!\{)\{([A-Za-z_]\w*)(?:[.\[][^{}]*)?(?:![rsa])?(?::[^{}]*)?\}(?!\})")
+_LOGGERS: Final = re.compile(r"^_?log(ger|ging)?$", re.IGNORECASE)
+_LEVELS: Final = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
+_PROGRAM: Final = re.compile(
+    r"(^|/)(scripts?|examples?|benchmarks?|tools?|demo|bin|recipes?)/|(^|/)(cli|__main__|setup)\.py$"
+)
+
+
+def literal_placeholders(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `"step {step}"` in a message where `step` is a name of the function: an `f` was forgotten."""
+    for node in module.nodes(ast.Constant):
+        if not isinstance(node.value, str) or "{" not in node.value:
+            continue
+        names = set(_PLACEHOLDER.findall(node.value))
+        function = module.function_of(node)
+        if not names or not isinstance(function, Function) or not _is_message(module, node):
+            continue
+        own = {
+            each.id for each in own_nodes(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+        }
+        if names <= own | set(parameters(function)):
+            said = f"`{{{min(names)}}}` is shown as it stands: the string has no `f`"
+            yield Place(module.path, node.lineno, said)
+
+
+def _is_message(module: Module, node: ast.Constant) -> bool:
+    """Whether a string, or the concatenation that it is part of, is raised, logged or printed."""
+    child: ast.AST = node
+    parent = module.parents.get(node)
+    while isinstance(parent, ast.BinOp | ast.JoinedStr):
+        child, parent = parent, module.parents.get(parent)
+    if isinstance(child, ast.JoinedStr) or not isinstance(parent, ast.Call) or child not in parent.args:
+        return False
+    if isinstance(module.parents.get(parent), ast.Raise) or last_name(parent.func) == "print":
+        return len(parent.args) == 1
+    # `logger.info("{a}", a)`: a logger of another kind formats it.
+    owner = parent.func.value if isinstance(parent.func, ast.Attribute) else parent.func
+    logs = last_name(parent.func) in _LEVELS and bool(_LOGGERS.match(last_name(owner)))
+    return logs and len(parent.args) == 1 and not parent.keywords
+
+
+def print_in_library(module: Module, _side: Side) -> Iterator[Place]:
+    """Find the first `print` in a module that logs nearly everything else, and has nothing of a program."""
+    loggers = [name for name in module.bindings if _LOGGERS.match(name)]
+    calls = list(module.nodes(ast.Call))
+    printed = [each for each in calls if isinstance(each.func, ast.Name) and each.func.id == "print"]
+    printed = [each for each in printed if not any(given.arg == "file" for given in each.keywords)]
+    called = [each.func for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr in _LEVELS]
+    logged = sum(bool(_LOGGERS.match(last_name(each.value))) for each in called)
+    if (
+        not loggers
+        or not printed
+        or logged < LOGGED_PER_PRINT * len(printed)
+        or "__main__" in module.text
+        or _PROGRAM.search(module.path)
+    ):
+        return
+    first = min(printed, key=lambda each: each.lineno)
+    yield Place(module.path, first.lineno, f"`print` in a module that logs through `{min(loggers)}`")
+
+
+LOGGED_PER_PRINT: Final = 2
+"""Calls of a logger for each `print`, from which logging is what the module does."""
+
+
+def file_left_open(module: Module, _side: Side) -> Iterator[Place]:
+    """Find a file that a function opens under a name, and neither closes nor hands on."""
+    for function in module.functions():
+        nodes = own_nodes(function)
+        for node in nodes:
+            opened = isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+            if not opened or not isinstance(node.value.func, ast.Name) or node.value.func.id != "open":  # type: ignore[attr-defined]  # the condition says what it is
+                continue
+            target = node.targets[0]  # type: ignore[attr-defined]  # `opened` says what it is
+            if (
+                isinstance(target, ast.Name)
+                and "open" not in module.bindings
+                and not _is_kept(module, function, target.id)
+            ):
+                yield Place(module.path, node.lineno, f"nothing closes `{target.id}`")  # type: ignore[attr-defined]  # the condition says what it is
+
+
+_READERS: Final = frozenset(
+    {"load", "dump", "read", "reader", "writer", "print", "list", "enumerate", "safe_load", "safe_dump"}
+)
+
+
+def _is_kept(module: Module, function: Function, name: str) -> bool:
+    """Whether a name is closed, returned, stored, captured or handed to somebody who may close it."""
+    for node in ast.walk(function):
+        if not isinstance(node, ast.Name) or node.id != name or not isinstance(node.ctx, ast.Load):
+            continue
+        parent = module.parents.get(node)
+        if isinstance(parent, ast.Attribute) and parent.attr in {"close", "__exit__", "detach"}:
+            return True
+        if module.function_of(node) is not function:
+            return True
+        if isinstance(parent, ast.Call) and node in parent.args and last_name(parent.func) in _READERS:
+            continue
+        if not isinstance(parent, ast.Attribute | ast.For | ast.comprehension | ast.If | ast.FormattedValue):
+            return True
+    return False
+
+
+RULES: Final = (
+    Rule(
+        id="literal-placeholders",
+        severity=Severity.MEDIUM,
+        title="Message whose placeholders stay as they are",
+        why="Where the error is read, it shows the names instead of the values.",
+        fix="Make it an f-string.",
+        example='raise ValueError("unknown method {method}")',
+        in_file=literal_placeholders,
+    ),
+    Rule(
+        id="print-in-library",
+        severity=Severity.LOW,
+        title="print beside a logger",
+        why="It has no level, time or rank, cannot be switched off, and comes once per process.",
+        fix="Use the logger of the module.",
+        example='logger = logging.getLogger(__name__)\n\n\ndef f():\n    print("here")',
+        in_tests=False,
+        in_file=print_in_library,
+    ),
+    Rule(
+        id="file-left-open",
+        severity=Severity.LOW,
+        title="File that nobody closes",
+        why="What was written may not be there when the next process reads it, and descriptors run out.",
+        fix="`with open(path) as f:`.",
+        example="def f(path):\n    rows = open(path)\n    return json.load(rows)",
+        in_tests=False,
+        in_file=file_left_open,
+    ),
+)

@@ -1,0 +1,483 @@
+"""Compares the versions of a statement: what protected it and was taken away, while the statement stayed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING, Final
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, keyword, last_name, own_nodes
+from tooling.review.repository.pairs import PairedNodes, dumped, pair_modules
+from tooling.review.rules.distributed import collective, group_given
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.comparison import ChangedFile, Comparison
+    from tooling.review.repository.module import Module
+
+_SAFEGUARDS: Final = {
+    "check": "a command that fails is not noticed",
+    "strict": "a mismatch is not noticed",
+    "timeout": "it may wait for ever",
+    "weights_only": "before torch 2.6 the file can run code",
+}
+"""Keyword -> what happens without it."""
+_GRADIENTS: Final = frozenset({"torch.no_grad", "torch.inference_mode"})
+_MASK: Final = re.compile(r"mask")
+_LOCK: Final = re.compile(r"lock|mutex|semaphore", re.IGNORECASE)
+_LOG: Final = re.compile(r"^_?log(ger|ging)?$", re.IGNORECASE)
+_FLOORS: Final = frozenset({"clamp", "clamp_min", "clip", "max", "maximum"})
+
+Match = tuple["ChangedFile", "Module", "Module", PairedNodes]
+
+
+def _matches(comparison: Comparison) -> Iterator[Match]:
+    """Yield changed Python files that both sides have, with the nodes that differ."""
+    for file in comparison.files:
+        if file.status not in {"M", "R"} or not file.path.endswith(".py"):
+            continue
+        before, after = comparison.base.module(file.old_path), comparison.head.module(file.path)
+        if before is not None and after is not None:
+            found: PairedNodes | None = getattr(after.tree, "paired", None)
+            if found is None or getattr(after.tree, "paired_with", None) is not before.tree:
+                found = pair_modules(before, after)
+                # A dozen rules ask: the tree keeps what the first of them found.
+                after.tree.paired, after.tree.paired_with = found, before.tree  # type: ignore[attr-defined]  # the conditions above say what it is
+            yield file, before, after, found
+
+
+def safeguard_dropped(comparison: Comparison) -> Iterator[Place]:
+    """Find a call that was limited or checked by an argument, and is no longer."""
+    for file, _, after, found in _matches(comparison):
+        for old, new in found.pairs:
+            if not isinstance(old, ast.Call) or not isinstance(new, ast.Call) or dumped(old.func) != dumped(new.func):
+                continue
+            for name, effect in _SAFEGUARDS.items():
+                given = keyword(old, name)
+                open_ended = isinstance(given, ast.Constant) and given.value in {None, False}
+                kept = keyword(new, name, f"{name}s") is not None or any(each.arg is None for each in new.keywords)
+                if given is not None and not open_ended and not kept and len(new.args) <= len(old.args):
+                    said = f"`{ast.unparse(new.func)}` lost `{name}={ast.unparse(given)}`: {effect}"
+                    yield Place(file.path, new.lineno, said)
+        for old, new in found.pairs:
+            limited = isinstance(old, ast.Call) and last_name(old.func) == "wait_for" and old.args
+            if limited and dumped(old.args[0]) == dumped(new) and not _wrapped(after, new, "timeout"):  # type: ignore[attr-defined]  # the conditions above say what it is
+                yield Place(file.path, new.lineno, "`wait_for` is gone: it may wait for ever")  # type: ignore[attr-defined]  # the conditions above say what it is
+
+
+def _wrapped(module: Module, node: ast.AST, word: str) -> bool:
+    """Whether a `with` around a node speaks of something: `async with asyncio.timeout(5)`."""
+    withs = (each for each in module.around(node) if isinstance(each, ast.With | ast.AsyncWith))
+    return any(word in ast.unparse(item) for each in withs for item in each.items)
+
+
+def group_dropped(comparison: Comparison) -> Iterator[Place]:
+    """Find a collective of a group that became one of all ranks."""
+    for file, before, after, found in _matches(comparison):
+        for old, new in found.pairs:
+            name = collective(before, old)
+            if not name or collective(after, new) != name or not isinstance(old, ast.Call):
+                continue
+            given = keyword(old, "group", "process_group")
+            if given is None or not isinstance(new, ast.Call) or ast.unparse(given) == "None":
+                continue
+            if not group_given(new, name):
+                said = f"`{name}` was for `{ast.unparse(given)}`, and is for all ranks now"
+                yield Place(file.path, new.lineno, said)
+
+
+def await_dropped(comparison: Comparison) -> Iterator[Place]:
+    """Find a call that was awaited, and is only made now."""
+    made_plain = _made_plain(comparison)
+    for file, _, after, found in _matches(comparison):
+        for old, new in found.pairs:
+            if not isinstance(old, ast.Await) or not isinstance(old.value, ast.Call) or not isinstance(new, ast.Call):
+                continue
+            function = after.function_of(new)
+            if not isinstance(function, ast.AsyncFunctionDef) or dumped(old.value.func) != dumped(new.func):
+                continue
+            name = last_name(new.func)
+            plain = any(each.name == name for each in after.nodes(ast.FunctionDef))
+            if name not in made_plain and not plain:
+                yield Place(file.path, new.lineno, f"`{ast.unparse(new.func)}(...)` was awaited, and is not any more")
+        for old, new in found.pairs:
+            threaded = isinstance(old, ast.Await) and isinstance(old.value, ast.Call)
+            if not threaded or not isinstance(new, ast.Call) or last_name(old.value.func) != "to_thread":  # type: ignore[attr-defined]  # the conditions above say what it is
+                continue
+            if old.value.args and dumped(old.value.args[0]) == dumped(new.func):  # type: ignore[attr-defined]  # the conditions above say what it is
+                said = f"`{ast.unparse(new.func)}` ran in a thread, and blocks the event loop now"
+                yield Place(file.path, new.lineno, said)
+
+
+def _made_plain(comparison: Comparison) -> set[str]:
+    """Return names of coroutines that the change turned into plain functions."""
+    names: set[str] = set()
+    for file in comparison.files:
+        before = comparison.base.module(file.old_path) if file.path.endswith(".py") else None
+        if before is not None and file.status != "A":
+            after = comparison.head.module(file.path) if file.status != "D" else None
+            kept = {each.name for each in after.nodes(ast.AsyncFunctionDef)} if after is not None else set()
+            names |= {each.name for each in before.nodes(ast.AsyncFunctionDef)} - kept
+    return names
+
+
+def floor_dropped(comparison: Comparison) -> Iterator[Place]:
+    """Find a denominator that could not be zero, and can be now."""
+    for file, _, _, found in _matches(comparison):
+        for old, new in found.pairs:
+            if not _is_division(old) or not _is_division(new) or not isinstance(new, ast.BinOp):
+                continue
+            was, inner = old.right, list[ast.expr]()  # type: ignore[attr-defined]  # both are divisions
+            if isinstance(was, ast.BinOp) and isinstance(was.op, ast.Add):
+                # `n + 1e-8`, `n + self.eps`
+                inner = [was.left] if isinstance(was.right, ast.Constant) or "eps" in ast.unparse(was.right) else []
+            elif isinstance(was, ast.Call) and last_name(was.func) in _FLOORS:
+                # `max(n, 1)`, `n.clamp(min=1)`
+                inner = [*was.args, *([was.func.value] if isinstance(was.func, ast.Attribute) else [])]
+            if dumped(new.right) in map(dumped, inner):
+                said = f"`{ast.unparse(was)}` became `{ast.unparse(new.right)}`, which may be zero"
+                yield Place(file.path, new.lineno, said)
+
+
+def _is_division(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.FloorDiv)
+
+
+def mask_dropped(comparison: Comparison) -> Iterator[Place]:
+    """Find a value that was masked, and is used whole now."""
+    for file, _, after, found in _matches(comparison):
+        for old, new in found.pairs:
+            parts: list[ast.expr] = []
+            if isinstance(old, ast.BinOp) and isinstance(old.op, ast.Mult):
+                parts = [old.left, old.right]
+            elif isinstance(old, ast.Call) and last_name(old.func) in {"where", "masked_fill", "masked_select"}:
+                parts = [*old.args, *([old.func.value] if isinstance(old.func, ast.Attribute) else [])]
+            elif isinstance(old, ast.Subscript) and not isinstance(old.slice, ast.Constant):
+                parts = [old.value, old.slice]
+            masks = [each for each in parts if _MASK.search(ast.unparse(each))]
+            kept = [each for each in parts if each not in masks]
+            if masks and isinstance(new, ast.expr) and dumped(new) in {dumped(each) for each in kept}:
+                # `x = x * mask` in the line above masks it as well.
+                function = after.function_of(new)
+                nodes = own_nodes(function) if isinstance(function, Function) else []
+                name = ast.unparse(new)
+                assigned = (each for each in nodes if isinstance(each, ast.Assign) and _MASK.search(ast.unparse(each)))
+                if not any(ast.unparse(each.targets[0]) == name for each in assigned):
+                    yield Place(file.path, new.lineno, f"`{ast.unparse(old)}` became `{name}`")
+
+
+def gradient_guard_dropped(comparison: Comparison) -> Iterator[Place]:
+    """Find a function or block that ran without gradients, and does not now."""
+    for file, before, after, found in _matches(comparison):
+        for old, new in found.pairs:
+            if not isinstance(old, Function) or not isinstance(new, Function):
+                continue
+            was = [each for each in old.decorator_list if _is_guard(before, each)]
+            now = [each for each in new.decorator_list if _is_guard(after, each)]
+            inside = any(_is_guard(after, each) for each in own_nodes(new) if isinstance(each, ast.expr))
+            if was and not now and not inside:
+                said = f"`{new.name}` lost `@{ast.unparse(was[0])}`: it keeps a graph for every call"
+                yield Place(file.path, new.lineno, said)
+        for wrapper, kept in _lost_withs(found):
+            named = [each.context_expr for each in wrapper.items if _is_guard(before, each.context_expr)]
+            if named and not any(_GRADIENTS & set(_withs(after, each)) for each in (kept,)):
+                yield Place(file.path, kept.lineno, f"the block lost `with {ast.unparse(named[0])}`")
+
+
+def _is_guard(module: Module, node: ast.expr) -> bool:
+    called = node.func if isinstance(node, ast.Call) else node
+    return isinstance(called, ast.Name | ast.Attribute) and module.dotted(called) in _GRADIENTS
+
+
+def _withs(module: Module, node: ast.AST) -> Iterator[str]:
+    for each in module.around(node):
+        for item in each.items if isinstance(each, ast.With | ast.AsyncWith) else ():
+            called = item.context_expr.func if isinstance(item.context_expr, ast.Call) else item.context_expr
+            yield module.dotted(called)
+
+
+def _lost_withs(found: PairedNodes) -> Iterator[tuple[ast.With | ast.AsyncWith, ast.stmt]]:
+    """Yield `with` statements that are gone while their body stayed, with the first statement of that body."""
+    for wrapper, kept in found.unwrapped:
+        if isinstance(wrapper, ast.With | ast.AsyncWith):
+            yield wrapper, kept
+    for old, new in found.pairs:
+        if isinstance(old, ast.With | ast.AsyncWith) and isinstance(new, ast.stmt) and type(old) is not type(new):
+            yield old, new
+
+
+def lock_dropped(comparison: Comparison) -> Iterator[Place]:
+    """Find work that was done under a lock, and is done without now."""
+    for file, _, after, found in _matches(comparison):
+        for wrapper, kept in _lost_withs(found):
+            locks = [ast.unparse(each.context_expr) for each in wrapper.items]
+            named = next((each for each in locks if _LOCK.search(each)), "")
+            words = named.rpartition(".")[2].partition("(")[0]
+            if named and words in after.text and not _wrapped(after, kept, words):
+                yield Place(file.path, kept.lineno, f"was done under `{named}`, which the file still uses")
+
+
+def handler_silenced(comparison: Comparison) -> Iterator[Place]:
+    """Find a handler that raised or logged, and does neither now."""
+    for file, _, _, found in _matches(comparison):
+        for old, new in found.pairs:
+            if not isinstance(old, ast.ExceptHandler) or not isinstance(new, ast.ExceptHandler):
+                continue
+            was, now = _says(old), _says(new)
+            quiet = all(isinstance(each, ast.Pass | ast.Continue | ast.Return) for each in new.body)
+            if was and not now and quiet:
+                caught = ast.unparse(new.type) if new.type is not None else "everything"
+                yield Place(file.path, new.lineno, f"`{caught}` was {was} here, and disappears now")
+
+
+def _says(handler: ast.ExceptHandler) -> str:
+    nodes = [node for statement in handler.body for node in [statement, *own_nodes(statement)]]
+    if any(isinstance(each, ast.Raise) for each in nodes):
+        return "raised"
+    calls = (each for each in nodes if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute))
+    return "logged" if any(_LOG.match(last_name(each.func.value)) for each in calls) else ""  # type: ignore[attr-defined]  # the conditions above say what it is
+
+
+def result_dropped(comparison: Comparison) -> Iterator[Place]:
+    """Find `x = x.f(...)` that became `x.f(...)`."""
+    for file, _, after, found in _matches(comparison):
+        for old, new in found.pairs:
+            if (
+                not isinstance(old, ast.Assign)
+                or not isinstance(new, ast.Expr)
+                or dumped(old.value) != dumped(new.value)
+            ):
+                continue
+            name = ast.unparse(old.targets[0])
+            function = after.function_of(new)
+            body = own_nodes(function) if function is not None else list(ast.walk(after.tree))
+            reads = (each for each in body if isinstance(each, ast.Name | ast.Attribute) and ast.unparse(each) == name)
+            later = any(each.lineno > new.lineno and isinstance(each.ctx, ast.Load) for each in reads)
+            if later and isinstance(new.value, ast.Call):
+                yield Place(file.path, new.lineno, f"the result was kept as `{name}`, which is read below")
+
+
+def placeholders_dead(comparison: Comparison) -> Iterator[Place]:
+    """Find a formatted string that lost its `f`."""
+    for file, _, after, found in _matches(comparison):
+        for old, new in found.pairs:
+            if isinstance(old, ast.JoinedStr) and isinstance(new, ast.Constant) and isinstance(new.value, str):
+                names = [f"{{{ast.unparse(each.value)}" for each in old.values if isinstance(each, ast.FormattedValue)]
+                parent = after.parents.get(new)
+                formatted = isinstance(parent, ast.Attribute) and parent.attr in {"format", "format_map"}
+                if any(each in new.value for each in names) and not formatted:
+                    yield Place(file.path, new.lineno, f"{ast.unparse(new)[:60]} lost its `f`: it shows the braces")
+
+
+def guard_inverted(comparison: Comparison) -> Iterator[Place]:
+    """Find a condition that was turned round while both branches stayed."""
+    for file, _, _, found in _matches(comparison):
+        for old, new in found.pairs:
+            if not isinstance(old, ast.If) or not isinstance(new, ast.If):
+                continue
+            same = [
+                list(map(dumped, getattr(old, name))) == list(map(dumped, getattr(new, name))) for name in _BRANCHES
+            ]
+            if all(same) and _negated(old.test, new.test):
+                said = f"`{ast.unparse(old.test)}` became `{ast.unparse(new.test)}`, and the branch stayed the same"
+                yield Place(file.path, new.lineno, said)
+
+
+_BRANCHES: Final = ("body", "orelse")
+_OPPOSITE: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
+    ast.Eq: ast.NotEq,
+    ast.Gt: ast.LtE,
+    ast.GtE: ast.Lt,
+    ast.In: ast.NotIn,
+    ast.Is: ast.IsNot,
+}
+
+
+def _negated(one: ast.expr, other: ast.expr) -> bool:
+    for first, second in ((one, other), (other, one)):
+        if isinstance(first, ast.UnaryOp) and isinstance(first.op, ast.Not) and dumped(first.operand) == dumped(second):
+            return True
+        if not isinstance(first, ast.Compare) or not isinstance(second, ast.Compare) or len(first.ops) != 1:
+            continue
+        sides = [dumped(first.left), *map(dumped, first.comparators)] == [
+            dumped(second.left),
+            *map(dumped, second.comparators),
+        ]
+        if sides and len(second.ops) == 1 and isinstance(second.ops[0], _OPPOSITE.get(type(first.ops[0]), ast.Pass)):
+            return True
+    return False
+
+
+def arguments_swapped(comparison: Comparison) -> Iterator[Place]:
+    """Find arguments that changed places while the call stayed."""
+    resigned = {
+        new.name
+        for _, _, _, found in _matches(comparison)
+        for old, new in found.pairs
+        if isinstance(old, Function) and isinstance(new, Function) and dumped(old.args) != dumped(new.args)
+    }
+    for file, _, _, found in _matches(comparison):
+        for old, new in found.pairs:
+            if not isinstance(old, ast.Call) or not isinstance(new, ast.Call) or dumped(old.func) != dumped(new.func):
+                continue
+            was, now = list(map(dumped, old.args)), list(map(dumped, new.args))
+            if was != now and sorted(was) == sorted(now) and last_name(new.func) not in resigned:
+                yield Place(file.path, new.lineno, f"arguments of `{ast.unparse(new.func)}` changed places")
+
+
+def shift_turned(comparison: Comparison) -> Iterator[Place]:
+    """Find `x[:, :-1]` that became `x[:, 1:]`, and a roll that goes the other way."""
+    for file, _, after, found in _matches(comparison):
+        turned = [
+            (old, new)
+            for old, new in found.pairs
+            if {_cut(old), _cut(new)} == {":-1", "1:"} or (_is_step(after, new) and {_sign(old), _sign(new)} == {-1, 1})
+        ]
+        # When all shifts of a function turn, the convention changed.
+        functions = [after.function_of(new) for _, new in turned]
+        for (old, new), function in zip(turned, functions, strict=True):
+            if functions.count(function) == 1:
+                said = f"`{ast.unparse(old)}` became `{ast.unparse(new)}`: values meet their neighbours' tokens"
+                yield Place(file.path, getattr(new, "lineno", 1), said)
+
+
+def _cut(node: ast.AST) -> str:
+    return ast.unparse(node) if isinstance(node, ast.Slice) else ""
+
+
+def _sign(node: ast.AST) -> int:
+    words = ast.unparse(node) if isinstance(node, ast.UnaryOp | ast.Constant) else ""
+    return {"-1": -1, "1": 1}.get(words, 0)
+
+
+def _is_step(module: Module, node: ast.AST) -> bool:
+    """Whether a number is how far a roll goes."""
+    parent = module.parents.get(node)
+    name = parent.arg if isinstance(parent, ast.keyword) else ""
+    call = module.parents.get(parent) if isinstance(parent, ast.keyword) else parent
+    return isinstance(call, ast.Call) and last_name(call.func) == "roll" and name in {"", "shifts"}
+
+
+RULES: Final = (
+    Rule(
+        id="safeguard-dropped",
+        severity=Severity.MEDIUM,
+        title="Limit or check of a call was taken away",
+        why="Somebody put it there for a case that has not gone away: a hang, a mismatch, an untrusted file.",
+        fix="Put the argument back, or say in the commit why the case cannot happen any more.",
+        example="thread.join(timeout=5)  ->  thread.join()",
+        in_tests=False,
+        in_change=safeguard_dropped,
+    ),
+    Rule(
+        id="group-dropped",
+        severity=Severity.HIGH,
+        title="Collective lost its process group",
+        why="It waits for ranks that do not come here, or mixes in their values.",
+        fix="Pass the group again.",
+        example="dist.all_reduce(x, group=self.dp_group)  ->  dist.all_reduce(x)",
+        in_change=group_dropped,
+    ),
+    Rule(
+        id="await-dropped",
+        severity=Severity.HIGH,
+        title="Call that is not awaited any more",
+        why="Its result is a coroutine now, and nothing of it runs; what ran in a thread blocks the event loop.",
+        fix="`await` it, or hand the coroutine to a task.",
+        example="rows = await load(path)  ->  rows = load(path)",
+        in_change=await_dropped,
+    ),
+    Rule(
+        id="floor-dropped",
+        severity=Severity.HIGH,
+        title="Denominator that may be zero now",
+        why="An empty batch, mask or interval divides by zero: an exception, or NaN in every gradient.",
+        fix="Keep the floor: `max(n, 1)`, `.clamp(min=1)`.",
+        example="total / max(len(rows), 1)  ->  total / len(rows)",
+        in_change=floor_dropped,
+    ),
+    Rule(
+        id="mask-dropped",
+        severity=Severity.HIGH,
+        title="Value that is not masked any more",
+        why="Padding and prompt tokens enter what was computed from answer tokens alone.",
+        fix="Multiply by the mask, or select with it, as before.",
+        example="(loss * mask).sum() / mask.sum()  ->  loss.sum() / mask.sum()",
+        in_change=mask_dropped,
+    ),
+    Rule(
+        id="gradient-guard-dropped",
+        severity=Severity.HIGH,
+        title="Code that ran without gradients builds a graph now",
+        why="Memory grows with every call, and in-place updates of parameters raise.",
+        fix="Keep `torch.no_grad()`, or detach what is computed.",
+        example="@torch.no_grad()\ndef update(self): ...  ->  def update(self): ...",
+        in_change=gradient_guard_dropped,
+    ),
+    Rule(
+        id="lock-dropped",
+        severity=Severity.HIGH,
+        title="Work that was done under a lock",
+        why="Other threads still take the lock for the same state: an update is lost, or a half-made state is seen.",
+        fix="Take the lock here too.",
+        example="with self.lock:\n    self.count += 1  ->  self.count += 1",
+        in_change=lock_dropped,
+    ),
+    Rule(
+        id="handler-silenced",
+        severity=Severity.MEDIUM,
+        title="Error that was raised or logged disappears now",
+        why="The failure looks like success, and nobody can find its cause.",
+        fix="Raise it, or log it with what was tried.",
+        example="except OSError:\n    raise  ->  except OSError:\n    pass",
+        in_tests=False,
+        in_change=handler_silenced,
+    ),
+    Rule(
+        id="result-dropped",
+        severity=Severity.HIGH,
+        title="Result that was kept is dropped",
+        why="The code below still reads the name, with the value that it had before.",
+        fix="Assign the result.",
+        example="x = x.to(device)\nf(x)  ->  x.to(device)\nf(x)",
+        in_change=result_dropped,
+    ),
+    Rule(
+        id="placeholders-dead",
+        severity=Severity.MEDIUM,
+        title="String that lost its f",
+        why="It shows the braces and the names instead of their values.",
+        fix="Put the `f` back.",
+        example='f"step {step}"  ->  "step {step}"',
+        in_change=placeholders_dead,
+    ),
+    Rule(
+        id="guard-inverted",
+        severity=Severity.MEDIUM,
+        title="Condition turned round, with the same branches",
+        why="What was refused is let in, and the reverse: right only where the condition was wrong before.",
+        fix="Turn it back, or add the test that failed before.",
+        example="if path is None:\n    return  ->  if path is not None:\n    return",
+        in_change=guard_inverted,
+    ),
+    Rule(
+        id="arguments-swapped",
+        severity=Severity.MEDIUM,
+        title="Arguments changed places, the function did not change",
+        why="Both orders run when the types agree: only the values are wrong.",
+        fix="Pass them by keyword.",
+        example="copy(source, target)  ->  copy(target, source)",
+        in_change=arguments_swapped,
+    ),
+    Rule(
+        id="shift-turned",
+        severity=Severity.HIGH,
+        title="Shift by one that goes the other way",
+        why="Scores, labels and masks were aligned with each other; one of them has moved by two.",
+        fix="Shift all of them alike, once, in one place.",
+        example="labels = ids[:, 1:]  ->  labels = ids[:, :-1]",
+        in_change=shift_turned,
+    ),
+)
