@@ -1,5 +1,4 @@
-"""Key/value cache and the attention that reads it. It knows slots and lengths; it knows nothing of requests or
-sampling.
+"""The attention of one forward over the cache. It knows slots and lengths; it knows nothing of requests or sampling.
 
 One forward of the engine mixes two kinds of sequences, laid end to end: `decode_rows` sequences of one new token each,
 whose past is in the cache (they occupy the slots 0 .. decode_rows - 1, so no gather is needed), and fresh sequences
@@ -10,8 +9,8 @@ Shape letters: N decode rows, S fresh sequences, T tokens, H query heads, K key/
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -21,82 +20,20 @@ from areal.models.blocks.padded_attention import AttentionOptions
 from areal.models.blocks.selection import Selections, choose
 from areal.models.blocks.shared_keys import KeptKeys
 
-_MIN_LENGTH = 64
-_MIN_SLOTS = 8
+if TYPE_CHECKING:
+    from areal.engine.embedded.cache import KVCache
+    from areal.engine.embedded.prompts import GroupedRows
+
 # Fresh sequences are padded to a common length per chunk: a chunk holds at most this many padded tokens, and no
 # sequence longer than _MAX_STRETCH times its shortest (plus a few tokens), which bounds both memory and wasted work.
 _CHUNK_TOKENS = 8192
 _MAX_STRETCH = 1.5
 
+_HIDDEN = -1e30
+"""Of a score: e to this power is 0, and differences of it are numbers."""
+
 _MaskName = tuple[str, int, int | None, int | None, int, torch.dtype]
 """Kind, length, window, chunk, id of the slopes, dtype of the queries."""
-
-
-class KVCache:
-    """Per layer, keys [slots, capacity, K, D] and values [slots, capacity, K, value_dim], and where a layer has an
-    indexer, the keys of that; grows, never shrinks.
-
-    Memory that holds no token is zero or a finite leftover: masked attention multiplies it by 0, and 0 * NaN would be
-    NaN.
-    """
-
-    def __init__(self, *, max_slots: int, max_length: int) -> None:
-        self.max_slots = max_slots
-        self.max_length = max_length
-        self.slots = 0
-        self.capacity = 0
-        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
-        self._index_keys: dict[int, Tensor] = {}
-
-    def reserve(self, slots: int, length: int) -> None:
-        """Make room for `slots` sequences of `length` tokens, doubling what is there."""
-        if slots <= self.slots and length <= self.capacity:
-            return
-        if slots > self.slots:
-            self.slots = min(self.max_slots, max(slots, 2 * self.slots, _MIN_SLOTS))
-        if length > self.capacity:
-            self.capacity = min(self.max_length, max(length, 2 * self.capacity, _MIN_LENGTH))
-        for index, (key, value) in self._layers.items():
-            self._layers[index] = (self._grown(key), self._grown(value))
-        for index, key in self._index_keys.items():
-            self._index_keys[index] = self._grown(key)
-
-    def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer. key, value: new entries; a new layer takes their head counts and dtype."""
-        if index not in self._layers:
-            self._layers[index] = (self._grown(key[None, :0]), self._grown(value[None, :0]))
-        return self._layers[index]
-
-    def index_keys(self, index: int, key: Tensor) -> Tensor:
-        """Keys of the indexer of one layer, [slots, capacity, D]. key: new entries [T, D]."""
-        if index not in self._index_keys:
-            self._index_keys[index] = self._grown(key[None, :0])
-        return self._index_keys[index]
-
-    def _tensors(self) -> list[Tensor]:
-        return [*itertools.chain.from_iterable(self._layers.values()), *self._index_keys.values()]
-
-    def _grown(self, tensor: Tensor) -> Tensor:
-        larger = tensor.new_zeros((self.slots, self.capacity, *tensor.shape[2:]))
-        larger[: tensor.shape[0], : tensor.shape[1]] = tensor
-        return larger
-
-    def copy_rows(self, sources: Tensor, targets: Tensor, length: int) -> None:
-        """Copy the first `length` entries of slots `sources` to slots `targets` (both int64, disjoint)."""
-        for tensor in self._tensors():
-            used = tensor[:, :length]
-            used.index_copy_(0, targets, used.index_select(0, sources))
-
-    def clear_rows(self, slots: Tensor) -> None:
-        """Zero the given slots (int64), after a computation that may have left non-finite entries."""
-        for tensor in self._tensors():
-            tensor.index_fill_(0, slots, 0)
-
-    def clear(self) -> None:
-        """Drop all memory."""
-        self._layers.clear()
-        self._index_keys.clear()
-        self.slots = self.capacity = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +63,10 @@ class _Chosen:
 class StepAttention:
     """An `areal.api.AttentionBackend` and an `areal.api.SelectionBackend` for one forward of the engine.
 
-    lengths: int64 [N], tokens cached before this step, per decode row. longest: the maximum of lengths, plus 1.
-    fresh_lengths: tokens of each fresh sequence; fresh_slots: the slot each one goes to.
+    lengths: int64 [N], tokens cached before this step, per decode row. longest: the maximum of what a row has itself,
+    plus 1; uniform: whether all rows have as much. fresh_lengths: tokens of each fresh sequence; fresh_slots: the slot
+    each one goes to. shared: prompts that decode rows share; prompts, and fresh_groups, where fresh sequences leave
+    theirs (None for those that keep it themselves): all but the last token.
     """
 
     def __init__(
@@ -139,9 +78,14 @@ class StepAttention:
         uniform: bool,
         fresh_lengths: list[int],
         fresh_slots: list[int],
+        shared: GroupedRows | None = None,
+        prompts: KVCache | None = None,
+        fresh_groups: list[int | None] | None = None,
     ) -> None:
         self._cache = cache
-        self._lengths = lengths
+        self._shared = shared
+        self._positions = lengths
+        self._lengths = lengths = lengths if shared is None else lengths - shared.before
         self._longest = longest
         self._uniform = uniform
         self._num_decode = lengths.shape[0]
@@ -150,15 +94,20 @@ class StepAttention:
         rows = torch.arange(self._num_decode, device=device)
         self._decode_index = torch.add(lengths, rows, alpha=cache.capacity)
         # With the slopes of each, so that their id is not given to other ones.
-        self._masks: dict[_MaskName, tuple[Tensor, Tensor | None]] = {}
+        self._masks: dict[_MaskName, tuple[Tensor | None, Tensor | None]] = {}
         self._selections = Selections[_Chosen]()
         self._kept = KeptKeys()
         self._chunks: list[FreshChunk] = []
+        self._prompts: _PromptTokens | None = None
         if fresh_lengths:
+            own = fresh_lengths
+            if prompts is not None and fresh_groups is not None and fresh_groups.count(None) < len(fresh_groups):
+                self._prompts = _PromptTokens.of(prompts, self._num_decode, fresh_lengths, fresh_groups)
+                own = [1 if group is not None else count for count, group in zip(own, fresh_groups, strict=True)]
             self._fresh_index = torch.cat(
                 [
                     torch.arange(slot * cache.capacity, slot * cache.capacity + length, device=device)
-                    for slot, length in zip(fresh_slots, fresh_lengths, strict=True)
+                    for slot, length in zip(fresh_slots, own, strict=True)
                 ]
             )
             self._chunks = cut_chunks(fresh_lengths, device)
@@ -187,11 +136,16 @@ class StepAttention:
         if not is_written:
             self._write(keys, key)
             self._write(values, value)
+            if self._prompts is not None:
+                self._prompts.write(layer, key, value)
         chosen = self._selections.of(layer) if selected else _Chosen(None, [None] * len(self._chunks))
         outputs = []
         split = self._num_decode
         if split or not self._chunks:
-            outputs.append(self._decode(query[:split], keys, values, options, chosen.decode))
+            if self._shared is None:
+                outputs.append(self._decode(query[:split], keys, values, options, chosen.decode))
+            else:
+                outputs.append(self._decode_shared(self._shared, layer, query[:split], keys, values, options))
         for part, seen in zip(self._chunks, chosen.fresh, strict=True):
             span = slice(split + part.start, split + part.end)
             outputs.append(self._prefill(part, query[span], key[span], value[span], options, seen))
@@ -219,6 +173,8 @@ class StepAttention:
         index = self._decode_index
         if self._chunks:
             index = torch.cat((index, self._fresh_index)) if self._num_decode else self._fresh_index
+        if self._prompts is not None:
+            new = new.index_select(0, self._prompts.own_tokens)
         kept.flatten(0, 1).index_copy_(0, index, new)
 
     def _decode(
@@ -236,6 +192,39 @@ class StepAttention:
             out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=options.scale)
         else:
             out = _attend(grouped.unsqueeze(3), key, value, mask, options).squeeze(3)
+        return out.reshape(rows, heads, -1)
+
+    def _decode_shared(
+        self,
+        shared: GroupedRows,
+        layer: int,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        options: AttentionOptions,
+    ) -> Tensor:
+        """Attend to prompts by group and to own tokens by row, and join the two by the sums of their weights."""
+        rows, heads, head_dim = query.shape
+        kv_heads = keys.shape[2]
+        grouped = query.reshape(rows, kv_heads, heads // kv_heads, head_dim)
+        key, value = (each[:rows, : self._longest].transpose(1, 2) for each in (keys, values))
+        mask = self._decode_mask(options, grouped)
+        own, own_sum = attend_part(grouped, key, value, None if mask is None else mask.squeeze(3), options)
+        # Rows and key heads are one index, so that queries of a group come to lie side by side in one gather.
+        there, back = shared.heads(kv_heads)
+        queries = grouped.flatten(0, 1).index_select(0, there).view(shared.groups, kv_heads, -1, head_dim)
+        prompt_keys, prompt_values = shared.cache.layer(layer, keys[0, :0], values[0, :0])
+        key, value = (each[: shared.groups, : shared.longest].transpose(1, 2) for each in (prompt_keys, prompt_values))
+        mask = self._prompt_mask(shared, options, grouped)
+        found, found_sum = attend_part(queries, key, value, mask, options._replace(sinks=None))
+        size = grouped.shape[2]
+        found = found.reshape(-1, size, found.shape[-1]).index_select(0, back).unflatten(0, (-1, kv_heads))
+        found_sum = found_sum.reshape(-1, size).index_select(0, back).unflatten(0, (-1, kv_heads))
+        if shared.rows is None:
+            out = _joined(own, own_sum, found, found_sum)
+        else:
+            some, some_sum = own.index_select(0, shared.rows), own_sum.index_select(0, shared.rows)
+            out = own.index_copy(0, shared.rows, _joined(some, some_sum, found, found_sum))
         return out.reshape(rows, heads, -1)
 
     def _prefill(
@@ -271,7 +260,8 @@ class StepAttention:
 
         grouped: the queries, [N, K, G, D].
         """
-        window, chunk = _binding(options.window, self._longest), _binding(options.chunk, self._longest)
+        longest = self._longest + (0 if self._shared is None else self._shared.longest)
+        window, chunk = _binding(options.window, self._longest), _binding(options.chunk, longest)
         if self._uniform and window is None and chunk is None and options.alibi is None:
             return None
         name = ("decode", 0, window, chunk, id(options.alibi), grouped.dtype)
@@ -282,8 +272,40 @@ class StepAttention:
             if window is not None:
                 hidden |= distance <= -window
             if chunk is not None:
-                hidden |= entries < (self._lengths - self._lengths % chunk)[:, None]
+                # The chunk's first token, counted from the row's own first one.
+                hidden |= distance < -(self._positions % chunk)[:, None]
             self._masks[name] = _additive(hidden[:, None], distance[:, None], options.alibi, grouped), options.alibi
+        return self._masks[name][0]
+
+    def _prompt_mask(self, shared: GroupedRows, options: AttentionOptions, grouped: Tensor) -> Tensor | None:
+        """Additive [groups, K or 1, members * G or 1, longest]; None when every row sees all of a prompt as long as the
+        others. Where a row sees nothing of its prompt it is finite, so that a weight of 0 remains of it.
+
+        grouped: the queries, [N, K, G, D].
+        """
+        longest = self._longest + shared.longest
+        window, chunk = _binding(options.window, longest), _binding(options.chunk, longest)
+        is_plain = window is None and chunk is None and options.alibi is None
+        name = ("prompt", 0, window, chunk, id(options.alibi), grouped.dtype)
+        if name not in self._masks:
+            entries = torch.arange(shared.longest, device=grouped.device)
+            hidden = (entries >= shared.lengths[:, None])[:, None]
+            distance = hidden
+            if not is_plain:
+                position = self._positions[shared.row_of_place].view(shared.groups, -1, 1)
+                distance = entries - position
+                hidden = hidden.expand_as(distance).clone()
+                if window is not None:
+                    hidden |= distance <= -window
+                if chunk is not None:
+                    hidden |= distance < -(position % chunk)
+            mask = None
+            if not is_plain or bool(hidden.any()):
+                mask = _additive(hidden, distance, options.alibi, grouped).transpose(2, 3)
+                if not is_plain:
+                    mask = mask.expand(-1, -1, -1, grouped.shape[2], -1)
+                mask = mask.flatten(2, 3).clamp_min(_HIDDEN)
+            self._masks[name] = mask, options.alibi
         return self._masks[name][0]
 
     def _prefill_mask(
@@ -359,6 +381,65 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, opti
     else:
         weights = torch.softmax(scores, dim=-1)
     return torch.matmul(weights.to(value.dtype), value.unsqueeze(2))
+
+
+def attend_part(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: AttentionOptions
+) -> tuple[Tensor, Tensor]:
+    """Attend to some of the keys: what comes out, and the logarithm of the sum of the weights, by which parts join.
+
+    query: [B, K, Q, D]; key: [B, K, L, D]; value: [B, K, L, V]; mask: additive, broadcast over [B, K, Q, L]. Returns
+    [B, K, Q, V] and, at least in float32, [B, K, Q]. Sinks are one for each query.
+    """
+    if _is_fused(options, query) and key.shape[-1] == value.shape[-1] and query.is_cpu:
+        found: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, attn_mask=mask, scale=options.scale
+        )
+        return found
+    scores = torch.matmul(query, key.transpose(2, 3)).float() * options.scale
+    if options.softcap is not None:
+        scores = torch.tanh(scores / options.softcap) * options.softcap
+    if mask is not None:
+        scores = scores + mask
+    total = scores.logsumexp(-1)
+    if options.sinks is not None:
+        total = torch.logaddexp(total, options.sinks.float().view(1, *query.shape[1:3]))
+    return torch.matmul((scores - total[..., None]).exp().to(value.dtype), value), total
+
+
+def _joined(own: Tensor, own_sum: Tensor, other: Tensor, other_sum: Tensor) -> Tensor:
+    """Softmax over two parts, from that of each and the logarithms of their sums."""
+    return torch.lerp(own, other, torch.sigmoid(other_sum - own_sum)[..., None].to(own.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class _PromptTokens:
+    """Which of the new tokens go where: a shared prompt to `cache`, the others to the rows' own slots."""
+
+    cache: KVCache
+    own_tokens: Tensor
+    """int64, places among the new tokens, those of decode rows included."""
+    prompt_tokens: Tensor
+    index: Tensor
+    """int64, for each of prompt_tokens its entry of the cache, laid end to end."""
+
+    @classmethod
+    def of(cls, cache: KVCache, decode: int, lengths: list[int], groups: list[int | None]) -> _PromptTokens:
+        """decode: tokens before the fresh ones. lengths, groups: see `StepAttention`."""
+        own, shared, index, start = [torch.arange(decode)], [], [], decode
+        for length, group in zip(lengths, groups, strict=True):
+            kept = 0 if group is None else length - 1
+            own.append(torch.arange(start + kept, start + length))
+            if group is not None:
+                shared.append(torch.arange(start, start + kept))
+                index.append(torch.arange(kept) + group * cache.capacity)
+            start += length
+        return cls(cache, torch.cat(own), torch.cat(shared), torch.cat(index))
+
+    def write(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """Put the prompts' part of new keys and values [T, ...] into the cache."""
+        for kept, new in zip(self.cache.layer(layer, key, value), (key, value), strict=True):
+            kept.flatten(0, 1).index_copy_(0, self.index, new.index_select(0, self.prompt_tokens))
 
 
 def _pad(chunk: FreshChunk, tensor: Tensor) -> Tensor:

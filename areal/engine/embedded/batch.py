@@ -1,8 +1,9 @@
 """The continuous batch: admits waiting sequences, runs one forward over old and new rows together, samples, retires.
 
 Not thread-safe and not asynchronous: `areal.engine.embedded.engine` calls it under its gate. One `step` gives every
-active row one token. New prompts ride in the same forward as the decoding rows; equal prompts are computed once and
-their keys, values and states copied. Active rows always fill the slots 0 .. n - 1, so decoding never gathers.
+active row one token. New prompts ride in the same forward as the decoding rows; equal prompts are computed once, and
+kept once (`areal.engine.embedded.prompts`) or copied where that cannot be. Active rows always fill the slots 0 .. n -
+1, so decoding never gathers keys.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import torch
 
 from areal.api import FaultError, FaultKind, StopReason
 from areal.engine.checks import sampled_placeholder
-from areal.engine.embedded.attention import KVCache
+from areal.engine.embedded.cache import KVCache
+from areal.engine.embedded.prompts import NO_GROUP, SharedPrompts
 from areal.engine.embedded.sequence import RowTable, SamplingRows, Sequence, broken_logits, sample
 from areal.engine.embedded.states import StateStore, StepBackend
 from areal.models.blocks.routing import RouteRecorder, count_experts
@@ -44,10 +46,12 @@ class _Wave:
 
     decode: int
     leaders: list[Sequence]
+    groups: list[int | None]
+    """For each leader, the slot of the shared prompt that it leaves its own in."""
     leader_of: list[int]
     """For each follower, the index of its leader."""
     attached_from: list[int]
-    """Slots whose cached prompt the newest decoding rows (one per entry) share."""
+    """Slots from which the newest decoding rows (one per entry) copy their prompt."""
     continued: list[tuple[bytes, int]]
     """Key of each kept prompt that is continued, and a slot that has its keys and values."""
 
@@ -89,6 +93,11 @@ class DecodeBatch:
         self._rows = RowTable(max_rows)
         self._cache = KVCache(max_slots=max_rows, max_length=max_length)
         self._states = StateStore(max_slots=max_rows)
+        self._prompts = SharedPrompts(max_slots=max_rows, max_length=max_length)
+        # Indexers choose among all keys of a row, and on an accelerator nothing tells the sums by which parts join.
+        self._shares = device.type == "cpu" and not any(
+            getattr(module, "indexer", None) is not None for module in model.modules()
+        )
         self._kept: dict[bytes, _KeptPrompt] = {}
         self._starts = torch.arange(max_rows + 1, dtype=torch.int32, device=device)
         self._sampling: SamplingRows | None = None
@@ -124,6 +133,7 @@ class DecodeBatch:
         self.waiting.extendleft(reversed(active))
         self.active = []
         self._kept.clear()
+        self._prompts.clear()
         self._sampling = None
 
     def remove(self, wanted: Callable[[Sequence], bool], version: int) -> list[Sequence]:
@@ -153,6 +163,7 @@ class DecodeBatch:
 
     def _admit(self) -> _Wave:
         """Move waiting sequences into free slots, first come first served, as slots and the token budget allow."""
+        joined: list[tuple[Sequence, int]] = []
         attached: list[Sequence] = []
         attached_from: list[int] = []
         continued: list[tuple[Sequence, int]] = []
@@ -167,8 +178,12 @@ class DecodeBatch:
                 if sequence.key in self._kept and sequence.key in resident:
                     continued.append((sequence, resident[sequence.key]))
                 elif self._states.is_empty and len(sequence.context) > 1 and sequence.key in resident:
-                    attached.append(sequence)
-                    attached_from.append(resident[sequence.key])
+                    source = resident[sequence.key]
+                    if self._rows.table["group"][source] >= 0:
+                        joined.append((sequence, source))
+                    else:
+                        attached.append(sequence)
+                        attached_from.append(source)
                 elif sequence.key in groups:
                     groups[sequence.key].append(sequence)
                 elif not groups or len(sequence.context) <= budget:
@@ -178,10 +193,12 @@ class DecodeBatch:
                     break
                 room -= 1
             self.waiting.popleft()
+        # All but the last prompt token is shared or copied; the last one is decoded, which gives the logits.
+        for sequence, source in joined:
+            self._enter(sequence, length=len(sequence.context) - 1, group=int(self._rows.table["group"][source]))
         for sequence in attached:
-            # All but the last prompt token is copied; the last one is decoded, which gives the logits.
             self._enter(sequence, length=len(sequence.context) - 1)
-            self.counters["shared_tokens"] += len(sequence.context) - 1
+        self.counters["shared_tokens"] += sum(len(each.context) - 1 for each in (*attached, *(s for s, _ in joined)))
         return self._place(groups, attached_from, continued)
 
     def _place(
@@ -192,8 +209,14 @@ class DecodeBatch:
         ordered = sorted(groups.values(), key=lambda members: len(members[0].context))
         leaders = [members[0] for members in ordered]
         followers = [(index, member) for index, members in enumerate(ordered) for member in members[1:]]
-        for sequence in (*leaders, *(member for _, member in followers), *(member for member, _ in continued)):
-            self._enter(sequence, length=len(sequence.context))
+        opened = [self._open(members[0]) if len(members) > 1 else None for members in ordered]
+        for leader, group in zip(leaders, opened, strict=True):
+            self._enter(leader, length=len(leader.context), group=group)
+        for index, member in followers:
+            self._enter(member, length=len(member.context), group=opened[index])
+        for member, source in continued:
+            slot = int(self._rows.table["group"][source])
+            self._enter(member, length=len(member.context), group=None if slot == NO_GROUP else slot)
         for leader in leaders:
             name = "recomputed_tokens" if leader.tokens else "prefill_tokens"
             self.counters[name] += len(leader.context)
@@ -202,13 +225,22 @@ class DecodeBatch:
         return _Wave(
             decode=decode,
             leaders=leaders,
+            groups=opened,
             leader_of=[index for index, _ in followers],
             attached_from=attached_from,
             continued=[(member.key, slot) for member, slot in continued],
         )
 
-    def _enter(self, sequence: Sequence, *, length: int) -> None:
-        self._rows.place(len(self.active), sequence, length=length)
+    def _open(self, leader: Sequence) -> int | None:
+        """Slot for a prompt that several sequences enter with; None where they keep it themselves."""
+        return self._prompts.open(len(leader.context) - 1) if self._shares and len(leader.context) > 1 else None
+
+    def _enter(self, sequence: Sequence, *, length: int, group: int | None = None) -> None:
+        if group is None:
+            self._rows.place(len(self.active), sequence, length=length)
+        else:
+            before = len(sequence.context) - 1
+            self._rows.place(len(self.active), sequence, length=length, group=group, before=before)
         self.active.append(sequence)
         self._sampling = None
         self._checks_text = self._checks_text or bool(sequence.request.gconfig.stop)
@@ -234,9 +266,11 @@ class DecodeBatch:
         """Next-token logits [active rows, vocab]."""
         table = self._rows.table
         decode, fresh = wave.decode, [len(leader.context) for leader in wave.leaders]
-        lengths = table["length"][:decode].copy()
-        longest = int(lengths.max()) + 1 if decode else 1
-        self._cache.reserve(len(self.active), max(longest, max(fresh, default=1)))
+        lengths, own = table["length"][:decode].copy(), self._own_lengths(decode)
+        longest = int(own.max()) + 1 if decode else 1
+        # Of a group, a row keeps the last prompt token.
+        kept = max((1 if group is not None else n for n, group in zip(fresh, wave.groups, strict=True)), default=1)
+        self._cache.reserve(len(self.active), max(longest, kept))
         self._states.reserve(len(self.active))
         if wave.attached_from:
             targets = torch.arange(decode - len(wave.attached_from), decode, device=self._device)
@@ -247,9 +281,12 @@ class DecodeBatch:
             self._states,
             lengths=positions,
             longest=longest,
-            uniform=bool(decode and int(lengths.min()) + 1 == longest),
+            uniform=bool(decode and int(own.min()) + 1 == longest),
             fresh_lengths=fresh,
             fresh_slots=list(range(decode, decode + len(fresh))),
+            shared=self._prompts.grouped(table["group"][:decode], table["before"][:decode]),
+            prompts=self._prompts.cache,
+            fresh_groups=wave.groups,
         )
         tokens = self._upload(table["token"][:decode].copy())
         starts = self._starts[: decode + 1]
@@ -271,7 +308,7 @@ class DecodeBatch:
         if wave.leader_of:
             first = decode + len(fresh)
             sources = self._upload(np.array(wave.leader_of) + decode)
-            self._copy(sources, torch.arange(first, first + len(wave.leader_of), device=self._device), max(fresh))
+            self._copy(sources, torch.arange(first, first + len(wave.leader_of), device=self._device), kept)
             logits = torch.cat((logits, logits.index_select(0, sources)))
         return self._continue(wave, logits) if wave.continued else logits
 
@@ -308,12 +345,18 @@ class DecodeBatch:
         first = len(self.active) - len(wave.continued)
         parts = [logits]
         for slot, (key, source) in enumerate(wave.continued, first):
-            kept, length = self._kept[key], int(self._rows.table["length"][slot])
+            row = self._rows.table[slot]
+            kept, length = self._kept[key], int(row["length"] - row["before"])
             target = torch.tensor([slot], device=self._device)
             self._cache.copy_rows(torch.tensor([source], device=self._device), target, length)
             self._states.write(target, kept.states)
             parts.append(kept.logits)
         return torch.cat(parts)
+
+    def _own_lengths(self, rows: int) -> NDArray[np.int64]:
+        """Entries that each of the first rows has in its own slot."""
+        own: NDArray[np.int64] = self._rows.table["length"][:rows] - self._rows.table["before"][:rows]
+        return own
 
     def _copy(self, sources: Tensor, targets: Tensor, longest: int) -> None:
         """Copy what slots hold: the first `longest` keys and values, and the states after the last token."""
@@ -323,6 +366,7 @@ class DecodeBatch:
     def _forget(self) -> None:
         """Drop everything that forwards have left."""
         self._cache.clear()
+        self._prompts.clear()
         self._states.clear()
         self._kept.clear()
 
@@ -384,12 +428,13 @@ class DecodeBatch:
         targets = slots[slots < remaining]
         sources = np.flatnonzero(alive[remaining:]) + remaining
         if len(targets):
-            longest = int(self._rows.table["length"][sources].max())
+            longest = int(self._own_lengths(total)[sources].max())
             self._copy(self._upload(sources), self._upload(targets), longest)
             self._rows.move(sources, targets)
             for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
                 self.active[target] = self.active[source]
         del self.active[remaining:]
+        self._prompts.close_unused(self._rows.table["group"][:remaining])
         self._sampling = None
         self._checks_text = any(sequence.request.gconfig.stop for sequence in self.active)
 

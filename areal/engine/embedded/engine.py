@@ -301,7 +301,7 @@ class EmbeddedEngine:
     def stats(self) -> Mapping[str, float]:
         """Counters since start, and the present number of active and waiting requests.
 
-        generated_tokens: sampled. prefill_tokens: prompt tokens computed; shared_tokens: prompt tokens copied from an
+        generated_tokens: sampled. prefill_tokens: prompt tokens computed; shared_tokens: prompt tokens taken from an
         equal prompt instead; recomputed_tokens: computed again after a weight update. decode_steps: forwards.
         """
         now = {"active": len(self._batch.active), "waiting": len(self._batch.waiting), "version": self._version}

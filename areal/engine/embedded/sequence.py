@@ -105,7 +105,9 @@ def broken_logits(sequence: Sequence) -> FaultError:
 # Fields of 8 bytes each, so that one assignment moves a row.
 _ROW = np.dtype(
     [
-        ("length", np.int64),  # entries in the key/value cache
+        ("length", np.int64),  # entries in the key/value cache, those of the group's prompt included
+        ("group", np.int64),  # slot of the prompt that it shares; -1 for none
+        ("before", np.int64),  # of `length`, entries of that prompt
         ("token", np.int64),  # newest token, not cached yet
         ("count", np.int64),  # outputs held here, not settled yet
         ("limit", np.int64),  # outputs still allowed, those held here included
@@ -131,13 +133,16 @@ class RowTable:
         self._stops = np.full((max_rows, 1), _NO_STOP, dtype=np.int64)
         self._index = np.arange(max_rows)
 
-    def place(self, slot: int, sequence: Sequence, *, length: int) -> None:
-        """Fill a row for a sequence whose first `length` tokens will be cached when its next token is sampled."""
+    def place(self, slot: int, sequence: Sequence, *, length: int, group: int = -1, before: int = 0) -> None:
+        """Fill a row for a sequence whose first `length` tokens will be cached when its next token is sampled, the
+        first `before` of them in the shared prompt `group`."""
         config, done = sequence.request.gconfig, len(sequence.tokens)
         limit = sequence.limits.budget(sequence.request) - done
         assert sequence.request.seed is not None, "the engine gives every request a seed"
         self.table[slot] = (
             length,
+            group,
+            before,
             sequence.context[-1],
             0,
             limit,

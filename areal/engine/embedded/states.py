@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from areal.api import Recurrence
-    from areal.engine.embedded.attention import KVCache
+    from areal.engine.embedded.cache import KVCache
+    from areal.engine.embedded.prompts import GroupedRows
 
 _MIN_SLOTS = 8
 
@@ -174,6 +175,9 @@ class StepBackend:
         uniform: bool,
         fresh_lengths: list[int],
         fresh_slots: list[int],
+        shared: GroupedRows | None = None,
+        prompts: KVCache | None = None,
+        fresh_groups: list[int | None] | None = None,
     ) -> None:
         """See `StepAttention`."""
         self._attention = StepAttention(
@@ -183,6 +187,9 @@ class StepBackend:
             uniform=uniform,
             fresh_lengths=fresh_lengths,
             fresh_slots=fresh_slots,
+            shared=shared,
+            prompts=prompts,
+            fresh_groups=fresh_groups,
         )
         self._make_states = lambda: StepStates(
             store,

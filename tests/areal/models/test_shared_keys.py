@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from areal.api import ModelError
-from areal.engine.embedded.attention import KVCache, StepAttention
+from areal.engine.embedded.attention import StepAttention
+from areal.engine.embedded.cache import KVCache
 from areal.models.blocks.packed_backend import PackedBackend, SharedPrefixBackend
 from areal.models.blocks.shared_keys import KeptKeys, shares_keys
 from areal.models.blocks.shared_prefix import Branch

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from areal.engine.embedded.attention import KVCache, StepAttention
+from areal.engine.embedded.attention import StepAttention
+from areal.engine.embedded.cache import KVCache
 
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8
 

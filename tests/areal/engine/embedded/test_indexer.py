@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from areal.api import WeightUpdateMeta
-from areal.engine.embedded.attention import KVCache
+from areal.engine.embedded.cache import KVCache
 from areal.engine.embedded.states import StateStore, StepBackend
 from areal.models.blocks.block import PreNormBlock
 from areal.models.blocks.decoder import DecoderModel

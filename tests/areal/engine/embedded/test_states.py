@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from areal.api import OF_HEADS, DecayedSum, DeltaRule, SelectiveScan, WeightUpdateMeta
-from areal.engine.embedded.attention import KVCache
+from areal.engine.embedded.cache import KVCache
 from areal.engine.embedded.states import StateStore, StepBackend
 from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.block import PreNormBlock
