@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -23,15 +25,51 @@ def main() -> None:
     shutil.rmtree(job["output_dir"], ignore_errors=True)
     resolved = load_config(None, [f"{key}={json.dumps(value)}" for key, value in settings(job).items()])
     started = time.perf_counter()
-    run(resolved.config)
+    metrics = Path(job["output_dir"]) / "metrics.jsonl"
+    with StepClock(metrics) as clock:
+        run(resolved.config)
     seconds = time.perf_counter() - started
-    lines = map(json.loads, (Path(job["output_dir"]) / "metrics.jsonl").read_text().splitlines())
+    lines = map(json.loads, metrics.read_text().splitlines())
     steps = [
-        {"seconds": row["time/step"], "tokens": row["tokens/sampled"], "reward": row["reward/mean"]}
-        for row in lines
-        if "time/step" in row
+        {"seconds": row["time/step"], "cpu_seconds": cpu, "tokens": row["tokens/sampled"], "reward": row["reward/mean"]}
+        for row, cpu in zip((line for line in lines if "time/step" in line), clock.per_step(), strict=True)
     ]
     json.dump({"steps": steps, "seconds": seconds}, sys.stdout)
+
+
+class StepClock:
+    """Notes this process's CPU seconds whenever the run has written a step's metrics, within 20 ms."""
+
+    def __init__(self, metrics: Path) -> None:
+        self._metrics = metrics
+        self._size = 0
+        self._ends = [time.process_time()]
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> StepClock:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def per_step(self) -> list[float]:
+        """Between the ends of steps; the first one includes the start."""
+        return [end - start for start, end in itertools.pairwise(self._ends)]
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.02):
+            self._note()
+        self._note()
+
+    def _note(self) -> None:
+        size = self._metrics.stat().st_size if self._metrics.exists() else 0
+        if size == self._size:
+            return
+        self._size, written = size, self._metrics.read_bytes().count(b'"time/step"')
+        self._ends += [time.process_time()] * (written + 1 - len(self._ends))
 
 
 def settings(job: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
     bash scripts/setup_trl.sh; bash scripts/setup_vllm.sh
     .venv/bin/python benchmarks/grpo_vs_trl.py [--sides areal areal-async areal-vllm areal-vllm-async] [--json]
+    .venv/bin/python benchmarks/grpo_vs_trl.py --workload throughput --size 0.9M 25M --prompt-tokens 96 512 --rounds 5
 
 areal             the embedded engine, generation and training in turn
 areal-async       the same, at most one weight version behind: half of the cores generate, half train
@@ -11,7 +12,10 @@ trl               GRPOTrainer with its own generation; always there, for the rat
 
 Same checkpoint and tokenizer, same prompts in the same order, same group size, token limits, learning rate, clip range,
 fp32 (bfloat16 on a GPU), number of threads; beta = 0 on all sides. Step figures are medians after the first 3 steps, so
-that starts of servers do not count; in brackets the range over rounds. Two workloads:
+that starts of servers do not count; in brackets the range over rounds. CPU seconds are those of the side's own process,
+without servers. Beside every factor stands how many times fewer tokens than TRL a side puts through the model to train
+(TRL repeats prompts and pads answers), and below the table how fast this machine multiplies matrices, by the library
+that TRL uses (torch's) and by oneDNN, which our linear layers use where it is faster. Two workloads:
 
 throughput  a randomly initialised model that rarely stops: 64 new tokens per sample, so generation dominates
 reward      the warm-started model of `areal demo`: seconds until the mean reward of the last 5 steps passes a level
@@ -62,7 +66,11 @@ class Side:
 
 
 BASELINE = "trl"
-SMALL = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "max_position_embeddings": 512}
+SMALL = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "max_position_embeddings": 1024}
+MEDIUM = SMALL | {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8}
+MEDIUM |= {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64}
+BIG = MEDIUM | {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12}
+BIG |= {"num_attention_heads": 12, "num_key_value_heads": 4}
 SIDES = {
     "areal": Side(),
     "areal-async": Side(staleness=1),
@@ -71,7 +79,7 @@ SIDES = {
     BASELINE: Side(python=TRL_PYTHON, script=ROOT / "benchmarks/trl_runner.py"),
 }
 SKIPPED_STEPS = 3
-SIZES = {"0.9M": SMALL, **LARGE}
+SIZES = {"0.9M": SMALL, "25M": MEDIUM, "100M": BIG, **LARGE}
 """Random models of the throughput workload; those of gpu_step.py have more tokens than the tokenizer knows."""
 
 
@@ -84,10 +92,34 @@ def main() -> int:
     require("grpo_vs_trl", TRL_PYTHON, *([VLLM_PYTHON] if uses_vllm else []))
     for workload in _workloads(options.workload):
         report = Report(f"grpo_vs_trl {workload}", options)
-        with tempfile.TemporaryDirectory() as folder:
-            result = _compare(workload, Path(folder), options)
-        report.finish(result, _table(result))
+        results = []
+        for size, prompt in _cases(workload, options):
+            with tempfile.TemporaryDirectory() as folder:
+                results.append(_compare(workload, Path(folder), options, size, prompt))
+        rates = _rates()
+        report.finish({"rates": rates, "cases": results}, f"{_table(results)}\n\n{_rates_text(rates)}")
     return 0
+
+
+def _cases(workload: str, options: argparse.Namespace) -> list[tuple[str, int]]:
+    """Size and prompt tokens of each comparison; the reward workload has its own."""
+    if workload == "reward":
+        return [("0.4M", 4)]
+    return [(size, prompt) for size in options.size for prompt in options.prompt_tokens]
+
+
+def _rates() -> dict[str, float]:
+    from areal.models.blocks.linear import measure_products
+
+    found = measure_products()
+    return {"torch": found.torch, "onednn": found.onednn}
+
+
+def _rates_text(rates: Mapping[str, float]) -> str:
+    return (
+        f"Matrix products on one thread: {rates['torch']:.0f} GFLOP/s by torch's library, {rates['onednn']:.0f} by "
+        f"oneDNN."
+    )
 
 
 def _parse() -> argparse.Namespace:
@@ -96,7 +128,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=12, help="steps of the throughput workload (12)")
     parser.add_argument("--prompts", type=int, default=8, help="prompts of its steps, with 8 samples each (8)")
     parser.add_argument("--new-tokens", type=int, default=64, help="its longest answer (64)")
-    parser.add_argument("--size", choices=sorted(SIZES), default="0.9M", help="its model, by parameters (0.9M)")
+    parser.add_argument("--prompt-tokens", type=int, nargs="+", default=[96], help="lengths of its prompts (96)")
+    parser.add_argument(
+        "--size", choices=sorted(SIZES), nargs="+", default=["0.9M"], help="its models, by parameters (0.9M)"
+    )
     parser.add_argument("--reward-steps", type=int, default=120, help="steps of the reward workload (120)")
     parser.add_argument("--level", type=float, default=0.65, help="mean reward to reach (0.65)")
     parser.add_argument("--threads", type=int, default=2, help="intra-op threads of all sides (2)")
@@ -118,42 +153,56 @@ def _workloads(choice: str) -> tuple[str, ...]:
     return ("throughput", "reward") if choice == "both" else (choice,)
 
 
-def _compare(workload: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    job = _prepare(workload, folder, options)
+def _compare(workload: str, folder: Path, options: argparse.Namespace, size: str, prompt: int) -> dict[str, Any]:
+    job = _prepare(workload, folder, options, size, prompt)
     sides = [*options.sides, BASELINE]
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
     for index in range(options.rounds):
         for side in sides:
-            progress(f"{workload}: round {index + 1} of {options.rounds}, {side}")
+            progress(f"{workload}, {size}, prompts of {prompt}: round {index + 1} of {options.rounds}, {side}")
             runs[side].append(_run(side, job | {"seed": 1 + index}, folder))
     figures = {side: _figures(results, options.level) for side, results in runs.items()}
+    for side, found in figures.items():
+        found["trained_tokens"] = _trained_tokens(side, job, found["tokens_per_step"])
     base = figures[BASELINE]
     ratios = {
         side: {
             "tokens_per_second": found["tokens_per_second"]["median"] / base["tokens_per_second"]["median"],
             "seconds_per_step": base["seconds_per_step"]["median"] / found["seconds_per_step"]["median"],
+            "cpu_seconds_per_step": base["cpu_seconds_per_step"]["median"] / found["cpu_seconds_per_step"]["median"],
+            "trained_tokens": base["trained_tokens"] / found["trained_tokens"],
             "seconds_to_level": _ratio(base["seconds_to_level"], found["seconds_to_level"]),
         }
         for side, found in figures.items()
     }
-    return {"workload": workload, "job": job, "figures": figures, "times_faster_than_trl": ratios}
+    case = {"workload": workload, "size": size, "prompt_tokens": prompt}
+    return case | {"job": job, "figures": figures, "times_faster_than_trl": ratios}
+
+
+def _trained_tokens(side: str, job: Mapping[str, Any], sampled: float) -> float:
+    """Tokens that a step puts through the model to train, of prompts of equal length: TRL repeats the prompt for each
+    sample, and pads answers to the longest, which is the limit in all but some steps."""
+    samples = job["prompts_per_step"] * job["group_size"]
+    if side == BASELINE:
+        return samples * (job["prompt_tokens"] + job["max_new_tokens"])
+    return job["prompts_per_step"] * job["prompt_tokens"] + sampled
 
 
 def _ratio(ours: float | None, theirs: float | None) -> float | None:
     return ours / theirs if ours and theirs else None
 
 
-def _prepare(workload: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+def _prepare(workload: str, folder: Path, options: argparse.Namespace, size: str, prompt: int) -> dict[str, Any]:
     """Checkpoint and prompts on disk, shared by all sides."""
     prompts = folder / f"{workload}-prompts.jsonl"
     if workload == "throughput":
-        model = random_model(folder / "model", SIZES[options.size])
-        rows = gsm8k_rows(options.prompts * options.steps)
+        model = random_model(folder / "model", SIZES[size])
+        rows = gsm8k_rows(options.prompts * options.steps, length=prompt)
         specific = {
             "steps": options.steps,
             "prompts_per_step": options.prompts,
             "max_new_tokens": options.new_tokens,
-            "max_seq_len": 128 + options.new_tokens,
+            "max_seq_len": 32 + prompt + options.new_tokens,
             "lr": 1e-5,
         }
     else:
@@ -168,6 +217,7 @@ def _prepare(workload: str, folder: Path, options: argparse.Namespace) -> dict[s
     prompts.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return specific | {
         "model": model,
+        "prompt_tokens": prompt,
         "prompts": str(prompts),
         "group_size": 8,
         "loss_type": "dapo",
@@ -195,11 +245,13 @@ def _warm_model(folder: Path) -> str:
     return str(run(warm_start_config(folder, seed=1))["checkpoint"])
 
 
-def gsm8k_rows(count: int) -> list[dict[str, str]]:
-    """Return the first 96 characters of packaged GSM8K questions: real text of realistic, equal length."""
+def gsm8k_rows(count: int, *, length: int = 96) -> list[dict[str, str]]:
+    """Return the first `length` characters of packaged GSM8K questions, repeated where they are shorter: real text of
+    realistic, equal length."""
     from areal.dataset.gsm8k import read_gsm8k
 
-    questions = [str(row["question"])[:96] for row in read_gsm8k("", "train").rows]
+    questions = [str(row["question"]) for row in read_gsm8k("", "train").rows]
+    questions = [(f"{text} " * (length // len(text) + 1))[:length] for text in questions]
     return [{"prompt": questions[index % len(questions)], "answer": "72"} for index in range(count)]
 
 
@@ -235,6 +287,7 @@ def _figures(results: list[dict[str, Any]], level: float) -> dict[str, Any]:
 
     return {
         "seconds_per_step": over_rounds([[step["seconds"] for step in steps] for steps in rounds]),
+        "cpu_seconds_per_step": over_rounds([[step["cpu_seconds"] for step in steps] for steps in rounds]),
         "tokens_per_second": over_rounds([[step["tokens"] / step["seconds"] for step in steps] for steps in rounds]),
         "tokens_per_step": statistics.median(step["tokens"] for steps in rounds for step in steps),
         "final_reward": statistics.mean(step["reward"] for result in results for step in result["steps"][-5:]),
@@ -254,20 +307,26 @@ def _seconds_to_level(steps: list[dict[str, float]], level: float) -> float | No
     return None
 
 
-def _table(result: dict[str, Any]) -> str:
-    def row(side: str, figures: dict[str, Any]) -> list[str]:
+def _table(results: list[dict[str, Any]]) -> str:
+    def row(result: dict[str, Any], side: str, figures: dict[str, Any]) -> list[str]:
         reached, ratios = figures["seconds_to_level"], result["times_faster_than_trl"][side]
         return [
+            result["size"],
+            str(result["prompt_tokens"]),
             side,
             shown(figures["seconds_per_step"], ".3f"),
+            shown(figures["cpu_seconds_per_step"], ".3f"),
             shown(figures["tokens_per_second"], ".0f"),
             f"{ratios['seconds_per_step']:.2f}x",
+            f"{ratios['cpu_seconds_per_step']:.2f}x",
+            f"{ratios['trained_tokens']:.2f}x",
             f"{figures['final_reward']:.3f}",
             "" if reached is None else f"{reached:.1f}",
         ]
 
-    header = ["side", "s/step", "tokens/s", "against trl", "last rewards", "s to the level"]
-    return markdown(header, [row(side, figures) for side, figures in result["figures"].items()])
+    header = ["size", "prompt", "side", "s/step", "CPU s/step", "tokens/s", "against trl", "in CPU s", "fewer tokens"]
+    header += ["last rewards", "s to the level"]
+    return markdown(header, [row(each, *item) for each in results for item in each["figures"].items()])
 
 
 if __name__ == "__main__":

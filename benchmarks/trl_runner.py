@@ -76,10 +76,11 @@ def main() -> None:
 
     class Recorder(TrainerCallback):
         def on_step_begin(self, *_: object, **__: object) -> None:
-            self.started = time.perf_counter()
+            self.started, self.cpu_started = time.perf_counter(), time.process_time()
 
         def on_step_end(self, *_: object, **__: object) -> None:
-            steps.append({"seconds": time.perf_counter() - self.started, **tokens_and_rewards})
+            cpu = {"cpu_seconds": time.process_time() - self.cpu_started}
+            steps.append({"seconds": time.perf_counter() - self.started, **cpu, **tokens_and_rewards})
 
     config = GRPOConfig(**settings(job))
     rows = [json.loads(line) for line in Path(job["prompts"]).read_text().splitlines()]
