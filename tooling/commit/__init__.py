@@ -8,7 +8,8 @@
     type_history.py  which types people chose for which kinds of change
     history.py       both, read from the latest commits
     suggestion.py    type, scope and skeleton of a message, with the evidence
-    commands/        the command line; learn.py, changelog.py and hook.py with what they do
+    changelog.py     history as a list of changes, of a range or with a section per tag
+    commands/        the command line; learn.py and hook.py with what they do
 
 Checking a message starts no process and loads nothing heavy: it runs at each commit.
 """
