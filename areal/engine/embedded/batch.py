@@ -50,6 +50,8 @@ class _Wave:
     """For each leader, the slot of the shared prompt that it leaves its own in."""
     leader_of: list[int]
     """For each follower, the index of its leader."""
+    joined_from: list[int]
+    """Slots of rows whose shared prompt decoding rows have joined (one per entry), in front of the attached ones."""
     attached_from: list[int]
     """Slots from which the newest decoding rows (one per entry) copy their prompt."""
     continued: list[tuple[bytes, int]]
@@ -199,10 +201,14 @@ class DecodeBatch:
         for sequence in attached:
             self._enter(sequence, length=len(sequence.context) - 1)
         self.counters["shared_tokens"] += sum(len(each.context) - 1 for each in (*attached, *(s for s, _ in joined)))
-        return self._place(groups, attached_from, continued)
+        return self._place(groups, [source for _, source in joined], attached_from, continued)
 
     def _place(
-        self, groups: dict[bytes, list[Sequence]], attached_from: list[int], continued: list[tuple[Sequence, int]]
+        self,
+        groups: dict[bytes, list[Sequence]],
+        joined_from: list[int],
+        attached_from: list[int],
+        continued: list[tuple[Sequence, int]],
     ) -> _Wave:
         decode = len(self.active)
         # Similar lengths side by side: fresh sequences are padded per chunk.
@@ -227,6 +233,7 @@ class DecodeBatch:
             leaders=leaders,
             groups=opened,
             leader_of=[index for index, _ in followers],
+            joined_from=joined_from,
             attached_from=attached_from,
             continued=[(member.key, slot) for member, slot in continued],
         )
@@ -315,8 +322,8 @@ class DecodeBatch:
     def _record_routes(self, wave: _Wave, routes: Tensor) -> None:
         """Give every active sequence the routes of its new tokens, and of those that it shares; routes: of the tokens
         of the forward, [T, M, K]."""
-        first_attached = wave.decode - len(wave.attached_from)
-        for slot, source in enumerate(wave.attached_from, first_attached):
+        sources = [*wave.joined_from, *wave.attached_from]
+        for slot, source in enumerate(sources, wave.decode - len(sources)):
             sequence = self.active[slot]
             sequence.add_routes(torch.cat(self.active[source].routes)[: len(sequence.context) - 1])
         for slot, sequence in enumerate(self.active[: wave.decode]):
