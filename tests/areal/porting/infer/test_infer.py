@@ -34,6 +34,7 @@ PROVEN = (
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),  # delta rules
     *("bamba", "granitemoehybrid", "falcon_h1"),  # Mamba-2, alone and beside attention
     "gemma4_text",  # embeddings of the layers, shared keys, heads of several sizes
+    "minimax_m3_vl_text",  # clamps and experts, with all layers attending to everything
     "minimax",  # lightning attention, and norms in the residual stream
     "recurrent_gemma",  # gated linear recurrent units
     "diffllama",  # heads that are taken from each other

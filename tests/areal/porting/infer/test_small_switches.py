@@ -37,10 +37,11 @@ def test_gemma4_unified_norms_values_and_scales_what_layers_give():
 def test_gemma4_unified_has_heads_of_another_size_and_keys_as_values_in_its_full_layers():
     spec, layers = layers_of("gemma4_unified_text")
     attention = [layer.attention for layer in layers]
-    assert [each.head_dim for each in attention] == [24, 24, 24, 40]
-    assert [each.num_kv_heads for each in attention] == [2, 2, 2, 1]
-    assert [each.keys_as_values for each in attention] == [False, False, False, True]
-    assert [spec.rotaries[layer.rotary].type for layer in layers] == ["default"] * 3 + ["proportional"]
+    assert [each.head_dim for each in attention] == [24, 40] * 2
+    assert [each.num_kv_heads for each in attention] == [2, 1] * 2
+    assert [each.keys_as_values for each in attention] == [False, True] * 2
+    assert [each.shares_keys for each in attention] == [False, False, True, True]
+    assert [spec.rotaries[layer.rotary].type for layer in layers] == ["default", "proportional"] * 2
 
 
 @pytest.mark.exhaustive
