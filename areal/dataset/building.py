@@ -22,7 +22,7 @@ from areal.dataset.encoding import (
     sft_row,
     to_dataset,
 )
-from areal.dataset.images import sft_image_row, text_ids
+from areal.dataset.images import require_images, sft_image_row, text_ids, with_image_marks
 from areal.dataset.schema import complain
 from areal.utils.logging import getLogger
 
@@ -47,6 +47,20 @@ def user_prompt(text: str, instruction: str, tokenizer: Any) -> Any:
     """
     prompt = f"{text}\n{instruction}" if instruction else text
     return as_messages(prompt if has_chat_template(tokenizer) else f"{prompt}\n", tokenizer)
+
+
+def image_prompts(
+    raw: RawRows, text: str, images: str, *, instruction: str, tokenizer: Any
+) -> list[tuple[Any, list[str]]]:
+    """Return the prompt of every row, as `user_prompt`, with one mark for each of its images, and base64 of these.
+
+    text, images: columns. Raises DataError with row numbers as `require_images`.
+    """
+    found = require_images(raw, images)
+    return [
+        (user_prompt(with_image_marks(row[text], len(files)), instruction, tokenizer), files)
+        for row, files in zip(raw.rows, found, strict=True)
+    ]
 
 
 def rl_dataset(raw: RawRows, rows: Sequence[dict[str, Any]], tokenizer: Any, max_length: int | None) -> Dataset:

@@ -20,8 +20,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.dataset.building import rl_dataset, sft_image_dataset, user_prompt
-from areal.dataset.images import require_images, with_image_marks
+from areal.dataset.building import image_prompts, rl_dataset, sft_image_dataset
 from areal.dataset.reading import RawRows, read_rows
 from areal.dataset.schema import require_texts
 
@@ -41,14 +40,10 @@ def get_clevr_count_70k_rl_dataset(
     `max_length` tokens are dropped.
     """
     raw = read_clevr_count_70k(path, split)
-    images = require_images(raw, "images")
+    prompts = image_prompts(raw, "problem", "images", instruction=instruction, tokenizer=tokenizer)
     rows = [
-        {
-            "messages": user_prompt(with_image_marks(row["problem"], len(encoded)), instruction, tokenizer),
-            "images": encoded,
-            "answer": row["answer"],
-        }
-        for row, encoded in zip(raw.rows, images, strict=True)
+        {"messages": prompt, "images": images, "answer": row["answer"]}
+        for row, (prompt, images) in zip(raw.rows, prompts, strict=True)
     ]
     return rl_dataset(raw, rows, tokenizer, max_length)
 
@@ -62,13 +57,10 @@ def get_clevr_count_70k_sft_dataset(
     instruction: as for RL.
     """
     raw = read_clevr_count_70k(path, split)
+    prompts = image_prompts(raw, "problem", "images", instruction=instruction, tokenizer=tokenizer)
     triples = [
-        (
-            user_prompt(with_image_marks(row["problem"], len(encoded)), instruction, tokenizer),
-            f"[{row['answer'].strip('[] ')}]",
-            encoded,
-        )
-        for row, encoded in zip(raw.rows, require_images(raw, "images"), strict=True)
+        (prompt, f"[{row['answer'].strip('[] ')}]", images)
+        for row, (prompt, images) in zip(raw.rows, prompts, strict=True)
     ]
     return sft_image_dataset(raw, triples, tokenizer, max_length)
 

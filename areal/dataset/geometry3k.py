@@ -21,8 +21,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.dataset.building import rl_dataset, sft_image_dataset, user_prompt
-from areal.dataset.images import require_images, with_image_marks
+from areal.dataset.building import image_prompts, rl_dataset, sft_image_dataset
 from areal.dataset.reading import RawRows, read_rows
 from areal.dataset.schema import require_texts
 
@@ -43,15 +42,10 @@ def get_geometry3k_rl_dataset(
     `max_length` tokens are dropped.
     """
     raw = read_geometry3k(path, split)
-    images = require_images(raw, "images")
+    prompts = image_prompts(raw, "problem", "images", instruction=instruction, tokenizer=tokenizer)
     rows = [
-        {
-            "messages": user_prompt(with_image_marks(row["problem"], len(encoded)), instruction, tokenizer),
-            "images": encoded,
-            "answer": row["answer"],
-            "id": row.get("id"),
-        }
-        for row, encoded in zip(raw.rows, images, strict=True)
+        {"messages": prompt, "images": images, "answer": row["answer"], "id": row.get("id")}
+        for row, (prompt, images) in zip(raw.rows, prompts, strict=True)
     ]
     return rl_dataset(raw, rows, tokenizer, max_length)
 
@@ -64,13 +58,9 @@ def get_geometry3k_sft_dataset(
     instruction: as for RL but for its default, since no steps are learned.
     """
     raw = read_geometry3k(path, split)
+    prompts = image_prompts(raw, "problem", "images", instruction=instruction, tokenizer=tokenizer)
     triples = [
-        (
-            user_prompt(with_image_marks(row["problem"], len(encoded)), instruction, tokenizer),
-            f"\\boxed{{{row['answer']}}}",
-            encoded,
-        )
-        for row, encoded in zip(raw.rows, require_images(raw, "images"), strict=True)
+        (prompt, f"\\boxed{{{row['answer']}}}", images) for row, (prompt, images) in zip(raw.rows, prompts, strict=True)
     ]
     return sft_image_dataset(raw, triples, tokenizer, max_length)
 

@@ -22,8 +22,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.dataset.building import rl_dataset, sft_image_dataset, user_prompt
-from areal.dataset.images import require_images, with_image_marks
+from areal.dataset.building import image_prompts, rl_dataset, sft_image_dataset
 from areal.dataset.reading import RawRows, read_rows
 from areal.dataset.schema import complain, require_texts
 
@@ -44,15 +43,10 @@ def get_virl39k_rl_dataset(
     `max_length` tokens are dropped.
     """
     raw = read_virl39k(path, split)
-    images = require_images(raw, "image")
+    prompts = image_prompts(raw, "question", "image", instruction=instruction, tokenizer=tokenizer)
     rows = [
-        {
-            "messages": user_prompt(with_image_marks(row["question"], len(encoded)), instruction, tokenizer),
-            "images": encoded,
-            "answer": final_answer(row["answer"]),
-            "source": row.get("source"),
-        }
-        for row, encoded in zip(raw.rows, images, strict=True)
+        {"messages": prompt, "images": images, "answer": final_answer(row["answer"]), "source": row.get("source")}
+        for row, (prompt, images) in zip(raw.rows, prompts, strict=True)
     ]
     return rl_dataset(raw, rows, tokenizer, max_length)
 
@@ -65,14 +59,8 @@ def get_virl39k_sft_dataset(
     instruction: as for RL.
     """
     raw = read_virl39k(path, split)
-    triples = [
-        (
-            user_prompt(with_image_marks(row["question"], len(encoded)), instruction, tokenizer),
-            row["answer"],
-            encoded,
-        )
-        for row, encoded in zip(raw.rows, require_images(raw, "image"), strict=True)
-    ]
+    prompts = image_prompts(raw, "question", "image", instruction=instruction, tokenizer=tokenizer)
+    triples = [(prompt, row["answer"], images) for row, (prompt, images) in zip(raw.rows, prompts, strict=True)]
     return sft_image_dataset(raw, triples, tokenizer, max_length)
 
 
