@@ -104,6 +104,17 @@ def settings(job: dict[str, Any]) -> dict[str, Any]:
         "checkpoint.resume": False,
         "checkpoint.every_seconds": 0,
         **_engine_settings(job, samples, threads),
+        **(_image_settings(job) if job["images"] else {}),
+    }
+
+
+def _image_settings(job: dict[str, Any]) -> dict[str, Any]:
+    # TRL trains all there is.
+    return {
+        "model.implementation": "transformers",
+        "workflow": "vision_rlvr",
+        "workflow_options.processor": job["model"],
+        "actor.vision.train": "all",
     }
 
 

@@ -15,10 +15,11 @@ fp32 (bfloat16 on a GPU), number of threads; beta = 0 on all sides. Step figures
 that starts of servers do not count; in brackets the range over rounds. CPU seconds are those of the side's own process,
 without servers. Beside every factor stands how many times fewer tokens than TRL a side puts through the model to train
 (TRL repeats prompts and pads answers), and below the table how fast this machine multiplies matrices, by the library
-that TRL uses (torch's) and by oneDNN, which our linear layers use where it is faster. Two workloads:
+that TRL uses (torch's) and by oneDNN, which our linear layers use where it is faster. Three workloads:
 
 throughput  a randomly initialised model that rarely stops: 64 new tokens per sample, so generation dominates
 reward      the warm-started model of `areal demo`: seconds until the mean reward of the last 5 steps passes a level
+images      a random LLaVA, tower trained too, a picture in every prompt, answers of one length; only by its name
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from common import (
     stop,
 )
 from gpu_step import SIZES as LARGE
+from image_work import image_model, image_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,9 +104,11 @@ def main() -> int:
 
 
 def _cases(workload: str, options: argparse.Namespace) -> list[tuple[str, int]]:
-    """Size and prompt tokens of each comparison; the reward workload has its own."""
+    """Size and prompt tokens of each comparison; workloads with a model of their own have one."""
     if workload == "reward":
         return [("0.4M", 4)]
+    if workload == "images":
+        return [("images", 160)]  # at most 96 bytes of text and 64 tokens of a picture
     return [(size, prompt) for size in options.size for prompt in options.prompt_tokens]
 
 
@@ -136,7 +140,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--level", type=float, default=0.65, help="mean reward to reach (0.65)")
     parser.add_argument("--threads", type=int, default=2, help="intra-op threads of all sides (2)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: bfloat16 on all sides (cpu)")
-    parser.add_argument("--workload", choices=("both", "reward", "throughput"), default="both")
+    parser.add_argument("--workload", choices=("both", "images", "reward", "throughput"), default="both")
     parser.add_argument(
         "--sides",
         nargs="+",
@@ -195,9 +199,12 @@ def _ratio(ours: float | None, theirs: float | None) -> float | None:
 def _prepare(workload: str, folder: Path, options: argparse.Namespace, size: str, prompt: int) -> dict[str, Any]:
     """Checkpoint and prompts on disk, shared by all sides."""
     prompts = folder / f"{workload}-prompts.jsonl"
-    if workload == "throughput":
-        model = random_model(folder / "model", SIZES[size])
-        rows = gsm8k_rows(options.prompts * options.steps, length=prompt)
+    if workload in {"images", "throughput"}:
+        count = options.prompts * options.steps
+        if workload == "images":
+            model, rows = image_model(folder / "model"), image_rows(count)
+        else:
+            model, rows = random_model(folder / "model", SIZES[size]), gsm8k_rows(count, length=prompt)
         specific = {
             "steps": options.steps,
             "prompts_per_step": options.prompts,
@@ -218,6 +225,7 @@ def _prepare(workload: str, folder: Path, options: argparse.Namespace, size: str
     return specific | {
         "model": model,
         "prompt_tokens": prompt,
+        "images": workload == "images",
         "prompts": str(prompts),
         "group_size": 8,
         "loss_type": "dapo",

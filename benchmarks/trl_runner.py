@@ -6,6 +6,8 @@ Not part of areal: it imports nothing of ours, and is given a job file with mode
 from __future__ import annotations
 
 import argparse
+import base64
+import io
 import json
 import os
 import sys
@@ -58,17 +60,18 @@ def main() -> None:
 
     import torch
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback, set_seed
+    from transformers import TrainerCallback, set_seed
     from trl import GRPOConfig, GRPOTrainer
 
     torch.set_num_threads(job["threads"])
     set_seed(job["seed"])
-    tokenizer = AutoTokenizer.from_pretrained(job["model"], padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32)
+    model, processing = _loaded(job)
     steps: list[dict[str, float]] = []
     tokens_and_rewards: dict[str, float] = {"tokens": 0.0, "reward": 0.0}
 
-    def reward(completions: list[str], completion_ids: list[list[int]], answer: list[str], **_: object) -> list[float]:
+    def reward(completions: list[Any], completion_ids: list[list[int]], answer: list[str], **_: object) -> list[float]:
+        if job["images"]:
+            completions = [completion[0]["content"] for completion in completions]
         scores = [float(text == gold) for text, gold in zip(completions, answer, strict=True)]
         tokens_and_rewards["tokens"] = float(sum(map(len, completion_ids)))
         tokens_and_rewards["reward"] = sum(scores) / len(scores)
@@ -83,18 +86,42 @@ def main() -> None:
             steps.append({"seconds": time.perf_counter() - self.started, **cpu, **tokens_and_rewards})
 
     config = GRPOConfig(**settings(job))
-    rows = [json.loads(line) for line in Path(job["prompts"]).read_text().splitlines()]
+    rows = [_row(json.loads(line), job) for line in Path(job["prompts"]).read_text().splitlines()]
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=reward,
         args=config,
         train_dataset=Dataset.from_list(rows),
-        processing_class=tokenizer,
+        processing_class=processing,
         callbacks=[Recorder()],
     )
     started = time.perf_counter()
     trainer.train()
-    json.dump({"steps": steps, "seconds": time.perf_counter() - started}, sys.stdout)
+    seconds = time.perf_counter() - started
+    json.dump({"steps": steps, "seconds": seconds}, sys.stdout)
+
+
+def _loaded(job: dict[str, Any]) -> tuple[Any, Any]:
+    """Model, and what turns rows into its inputs."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
+
+    kind = AutoModelForImageTextToText if job["images"] else AutoModelForCausalLM
+    model = kind.from_pretrained(job["model"], dtype=torch.float32)
+    if job["images"]:
+        return model, AutoProcessor.from_pretrained(job["model"], padding_side="left")
+    return model, AutoTokenizer.from_pretrained(job["model"], padding_side="left")
+
+
+def _row(row: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of `areal` as TRL wants it."""
+    if not job["images"]:
+        return row
+    from PIL import Image
+
+    images = [Image.open(io.BytesIO(base64.b64decode(image))).convert("RGB") for image in row["images"]]
+    turns = [{**turn, "content": turn["content"].replace("<image>", "")} for turn in row["messages"]]
+    return {"prompt": turns, "images": images, "answer": row["answer"]}
 
 
 if __name__ == "__main__":

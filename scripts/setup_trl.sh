@@ -10,6 +10,6 @@ readonly WANT="trl==1.16.0"
 
 begin_environment $VENV "$WANT" "$WANT"
 .venv/bin/uv venv -q --allow-existing --python .venv/bin/python "$VENV"
-.venv/bin/uv pip install -q --compile-bytecode --python "$VENV/bin/python" -c constraints.txt "$WANT" torch
+.venv/bin/uv pip install -q --compile-bytecode --python "$VENV/bin/python" -c constraints.txt "$WANT" torch pillow
 finish_environment $VENV "$WANT" 'import trl' "TRL does not import"
 say "done"
