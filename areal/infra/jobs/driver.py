@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from areal.api import ArealError
 from areal.infra.jobs.backend import JobOutcome
-from areal.infra.jobs.order import LOST, STOPPED
+from areal.infra.jobs.order import LOST, STOPPED, pause_since
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -86,10 +86,12 @@ def _watch(
 
     ends: dict[str, int] = {}
     deadline, asked, first_bad = float("inf"), False, ""
+    changed = time.monotonic()
     while len(ends) < len(runners):
         for runner in runners:
             if runner.name not in ends and (code := runner.poll()) is not None:
                 ends[runner.name] = code
+                changed = time.monotonic()
                 if code and not first_bad and folder.state().get("state") != "ending":
                     first_bad = runner.name
                     deadline = min(deadline, time.monotonic() + plan.grace_seconds + _CLEAN_UP_SECONDS)
@@ -102,7 +104,7 @@ def _watch(
             _send(runners, ends, signal.SIGKILL)
             deadline = float("inf")
         follow()
-        time.sleep(_POLL_SECONDS)
+        time.sleep(pause_since(changed))
     if first_bad:
         said = folder.status(first_bad)
         code = ends[first_bad] if ends[first_bad] > 0 else LOST

@@ -29,7 +29,7 @@ from areal.infra.directory.address import interface_of, own_address
 from areal.infra.jobs.compile import TRAINER
 from areal.infra.jobs.conductor import Conductor
 from areal.infra.jobs.files import JobFolder, Redactor
-from areal.infra.jobs.order import JOB, LOST, MISMATCH, ORDER, RUNNER, SERVICE, Order, RunnerReport
+from areal.infra.jobs.order import JOB, LOST, MISMATCH, ORDER, RUNNER, SERVICE, Order, RunnerReport, pause_since
 from areal.infra.jobs.plan import CONFIG_FILE
 from areal.infra.jobs.surroundings import choose_port, node_environment, use_environment
 from areal.infra.jobs.work import FAILURE_GRACE_SECONDS, NodeContext, RankWork, ServiceWork
@@ -173,17 +173,17 @@ class NodeRunner:
         )  # fmt: skip
         seconds = self._plan.network["lease_seconds"]
         conductor = self._conductor(context.address) if self._is_first else None
-        sent = work.report
+        sent, seen = work.report, self._order
         mine = directory.announce(RUNNER, self.name, sent.as_value(), seconds)
         told = directory.announce(ORDER, JOB, self._order.as_value(), seconds) if conductor is not None else None
-        answered = time.monotonic()
+        answered = changed = time.monotonic()
         patience = FAILURE_GRACE_SECONDS
         try:
             while True:
                 try:
                     if (now := replace(work.report, stopping=stop.requested)) != sent:
                         mine.update(now.as_value())
-                        sent = now
+                        sent, changed = now, time.monotonic()
                     if conductor is not None and told is not None:
                         self._conduct(conductor, directory, told)
                     elif (value := directory.entries(ORDER).get(JOB)) is not None:
@@ -191,6 +191,8 @@ class NodeRunner:
                     elif self._order.phase != "gather" or time.monotonic() - answered > seconds:
                         return LOST, "the first runner was lost"
                     answered = time.monotonic()
+                    if self._order != seen:
+                        seen, changed = self._order, answered
                 except EngineError as error:
                     if time.monotonic() - answered > seconds:
                         return LOST, f"the first runner was lost: {error}"
@@ -200,7 +202,7 @@ class NodeRunner:
                 if self._order.phase == "over":
                     patience = self._plan.grace_seconds
                     return self._order.exit_code, self._order.reason
-                time.sleep(_POLL_SECONDS)
+                time.sleep(pause_since(changed))
         finally:
             work.stop(patience)
             mine.withdraw()
@@ -231,8 +233,9 @@ class NodeRunner:
         with contextlib.suppress(ArealError):
             told.update(conductor.order.as_value())
             deadline = time.monotonic() + self._plan.grace_seconds + _GOODBYE_SECONDS
+            begun = time.monotonic()
             while directory.entries(RUNNER) and time.monotonic() < deadline:
-                time.sleep(_POLL_SECONDS)
+                time.sleep(pause_since(begun))
 
     def _set_up(self, redact: Redactor) -> str | None:
         """Run the programs of job.setup, once per host and allocation; returns what failed."""

@@ -7,6 +7,7 @@ kind "service", name "server-0"     a process that is ready, and its address
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,18 @@ LOST: Final = 69
 MISMATCH: Final = 78
 """Exit code of runners that cannot belong together: another version, another plan, a folder they do not share."""
 STOPPED: Final = 143
+
+
+_LIVELY_SECONDS: Final = 2.0
+_SHORT_PAUSE_SECONDS: Final = 0.02
+_PAUSE_SECONDS: Final = 0.1
+
+
+def pause_since(change: float) -> float:
+    """Return for how long to look away. change: when something happened last, by time.monotonic(): soon after it more
+    is to be expected than in the middle of a run.
+    """
+    return _SHORT_PAUSE_SECONDS if time.monotonic() - change < _LIVELY_SECONDS else _PAUSE_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
