@@ -1,13 +1,17 @@
 """What the gateway adds to an engine: a scripted engine of fixed delay, asked directly and over HTTP.
 
-    .venv/bin/python benchmarks/gateway.py                    # a table
+    .venv/bin/python benchmarks/gateway.py                    # two tables
     .venv/bin/python benchmarks/gateway.py --quick --json
+    .venv/bin/python benchmarks/gateway.py --tokens           # the second table alone
 
 Each client holds a conversation of several turns, the first of which has the given context; the engine waits 5 ms and
 answers with 32 tokens. "added" is the median time of a turn over HTTP less that of a direct call with the same tokens,
 at the last turn; "cpu" is that of the whole process per request, which other programs on the machine change least;
 "lag" is how long the event loop stood still, at the 99th percentile. Clients, server and engine share one thread:
 clients elsewhere would cost less. Rates are those of the machine as it was; compare rows with each other.
+
+The second table is what a further token of an answer costs in CPU time, in each dialect, streamed and not: the slope
+between answers of 128 and of 4,096 tokens, from the engine's lists to the bytes that the client has read.
 """
 
 from __future__ import annotations
@@ -45,9 +49,18 @@ CASES = [
     (16, 1000, 10, False),
     (64, 1000, 10, False),
     (64, 1000, 10, True),
+    (200, 1000, 5, True),
     (256, 1000, 3, False),
 ]
 QUICK = CASES[:3]
+DIALECTS: dict[str, dict[str, Any]] = {
+    "chat/completions": {"messages": [{"role": "user", "content": "go"}]},
+    "responses": {"input": "go"},
+    "messages": {"messages": [{"role": "user", "content": "go"}], "max_tokens": 100_000},
+}
+FEW, MANY = 128, 4096
+"""Tokens of short and of long answers."""
+ROUNDS = 40
 
 
 class FixedEngine:
@@ -56,13 +69,15 @@ class FixedEngine:
     version = 0
     context_length = 10_000_000
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, *, output_tokens: int = OUTPUT_TOKENS, seconds: float = DELAY_SECONDS) -> None:
         ids = tokenizer.encode(ANSWER, add_special_tokens=False)
-        self.tokens = [*ids[: OUTPUT_TOKENS - 1], tokenizer.eos_token_id]
+        ids *= output_tokens // len(ids) + 1
+        self.tokens = [*ids[: output_tokens - 1], tokenizer.eos_token_id]
+        self.seconds = seconds
 
     async def agenerate(self, request: ModelRequest) -> ModelResponse:
         """Wait, and answer."""
-        await asyncio.sleep(DELAY_SECONDS)
+        await asyncio.sleep(self.seconds)
         return ModelResponse(
             input_tokens=list(request.input_ids),
             output_tokens=list(self.tokens),
@@ -144,22 +159,65 @@ async def case(
     }
 
 
-def main() -> None:
-    """Measure all rows and print them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="only the first rows")
-    parser.add_argument("--json", action="store_true", help="one JSON list instead of a table")
-    arguments = parser.parse_args()
-    tokenizer = ambiguous_tokenizer(TEMPLATE)
-    renderer = Renderer(tokenizer, enable_thinking=False, template_date="2026-01-01")
-    rows = [asyncio.run(case(tokenizer, renderer, *one)) for one in (QUICK if arguments.quick else CASES)]
-    if arguments.json:
-        sys.stdout.write(json.dumps(rows) + "\n")
-        return
+async def cpu_per_answer(tokenizer: Any, renderer: Renderer, dialect: str, tokens: int, *, stream: bool) -> float:
+    """Return the least CPU seconds of one request whose answer has so many tokens; each in a session of its own."""
+    engine: Any = FixedEngine(tokenizer, output_tokens=tokens, seconds=0.0)
+    gateway = Gateway(renderer, GatewayConfig())
+    found = []
+    async with gateway.running(), aiohttp.ClientSession() as http:
+        for _ in range(ROUNDS):
+            session = gateway.open(engine, GenerationConfig(max_new_tokens=2 * MANY))
+            url, headers = f"{session.urls.openai}/{dialect}", {"Authorization": f"Bearer {session.key}"}
+            body = {"model": "m", "stream": stream, **DIALECTS[dialect]}
+            used = time.process_time()
+            async with http.post(url, json=body, headers=headers) as response:
+                await response.read()
+            found.append(time.process_time() - used)
+            assert len(session.answers[0].output) == tokens, "the answer is there as a whole"
+            await gateway.close(session)
+    return min(found)
+
+
+def token_rows(tokenizer: Any, renderer: Renderer) -> list[dict[str, Any]]:
+    """Measure the second table."""
+    rows = []
+    for dialect in DIALECTS:
+        for stream in (False, True):
+            few, many = (
+                asyncio.run(cpu_per_answer(tokenizer, renderer, dialect, tokens, stream=stream))
+                for tokens in (FEW, MANY)
+            )
+            cost = 1e6 * (many - few) / (MANY - FEW)
+            rows.append({"dialect": dialect, "stream": stream, "cpu_us_per_token": round(cost, 2)})
+    return rows
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    """Write rows with equal names as a table of Markdown."""
     names = list(rows[0])
     sys.stdout.write("| " + " | ".join(names) + " |\n|" + " --- |" * len(names) + "\n")
     for row in rows:
         sys.stdout.write("| " + " | ".join(str(row[name]) for name in names) + " |\n")
+
+
+def main() -> None:
+    """Measure all rows and print them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="only the first rows")
+    parser.add_argument("--tokens", action="store_true", help="only what a token costs")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    arguments = parser.parse_args()
+    tokenizer = ambiguous_tokenizer(TEMPLATE)
+    renderer = Renderer(tokenizer, enable_thinking=False, template_date="2026-01-01")
+    cases = [] if arguments.tokens else QUICK if arguments.quick else CASES
+    rows = [asyncio.run(case(tokenizer, renderer, *one)) for one in cases]
+    per_token = token_rows(tokenizer, renderer)
+    if arguments.json:
+        sys.stdout.write(json.dumps({"conversations": rows, "tokens": per_token}) + "\n")
+        return
+    for table in filter(None, (rows, per_token)):
+        print_table(table)
+        sys.stdout.write("\n")
 
 
 if __name__ == "__main__":

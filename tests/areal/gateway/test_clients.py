@@ -31,9 +31,11 @@ SMALL = (
     "anthropic_messages",
     "langchain_agent",
     "langchain_anthropic_agent",
+    "litellm_tools",
     "openai_agents",
     "openai_chat",
     "openai_responses",
+    "pydantic_agent",
 )
 
 pytestmark = [
