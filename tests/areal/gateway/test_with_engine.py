@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import random
 
 import pytest
 import templates
@@ -79,6 +80,22 @@ async def converse(served, session, number, turns):
         messages = [*messages, body["choices"][-1]["message"], user(f"more {turn}")]
 
 
+async def wander(served, session, number, turns):
+    """Ask at random: go on, go back to an earlier place, ask again, for two answers, streamed or not."""
+    chance = random.Random(number)
+    places = [[user(f"question {number}")]]
+    for turn in range(turns):
+        messages = chance.choice([places[-1], places[-1], chance.choice(places)])
+        body = {"model": "m", "messages": messages, "n": chance.choice([1, 1, 2]), "stream": chance.random() < 0.4}
+        status, answer = await served.post("/v1/chat/completions", body, key=session.key)
+        assert status == 200, answer
+        if body["stream"]:
+            assert answer.endswith("data: [DONE]\n\n"), "nothing is cut by an update"
+        else:
+            said = chance.choice(answer["choices"])["message"]
+            places.append([*messages, said, user(f"more {turn}")])
+
+
 async def train(engine, models, done):
     while not done.is_set():
         await asyncio.sleep(0.004)  # several times in the shortest conversation
@@ -89,7 +106,12 @@ async def train(engine, models, done):
         engine.resume()
 
 
-def test_sessions_that_live_through_weight_updates_are_exact(model):
+@pytest.mark.parametrize(
+    ("talk_of", "num_sessions", "turns"),
+    [(converse, 6, 3), pytest.param(wander, 64, 8, marks=[pytest.mark.exhaustive, pytest.mark.timeout(600)])],
+    ids=["in a line", "at random"],
+)
+def test_sessions_that_live_through_weight_updates_are_exact(model, talk_of, num_sessions, turns):
     async def talk():
         engine, models, done = embedded(model), {0: model}, asyncio.Event()
         async with serving(None, engine=engine, gconfig=GenerationConfig(max_new_tokens=24)) as served:
@@ -98,13 +120,15 @@ def test_sessions_that_live_through_weight_updates_are_exact(model):
                     EpisodeEngine(engine, seed_parts=("t", n), oldest_version=0, progress=EpisodeProgress()),
                     GenerationConfig(max_new_tokens=24),
                 )
-                for n in range(6)
+                for n in range(num_sessions)
             ]
             trainer = asyncio.create_task(train(engine, models, done))
-            await asyncio.gather(*(converse(served, session, n, 3) for n, session in enumerate(sessions)))
+            await asyncio.gather(*(talk_of(served, session, n, turns) for n, session in enumerate(sessions)))
             done.set()
             await trainer
             leaves = [leaf for session in sessions for leaf in session.trajectories(1.0)]
+            trained = sum(session.trained_tokens for session in sessions)
+            assert sum(sum(leaf.loss_mask) for leaf in leaves) == trained
             assert len(leaves) >= len(sessions)
             assert len({version for leaf in leaves for version in leaf.versions if version >= 0}) >= 3
             for leaf in leaves:
@@ -115,7 +139,7 @@ def test_sessions_that_live_through_weight_updates_are_exact(model):
                         assert abs(leaf.logprobs[index] - own) < 1e-5 * max(1.0, abs(own))  # float32 rounds by size
             engine.close()
 
-    run(talk())
+    asyncio.run(asyncio.wait_for(talk(), 500))
 
 
 def test_a_parallel_agent_repeats_exactly(model):
