@@ -10,85 +10,28 @@ little-endian length and JSON in UTF-8:
 "reset" creates an environment first where there is none; with "reuse" it has to say that it resets fully. What the
 environment prints goes to standard error.
 
-Two processes, in a session of their own: the first is a guard that runs no code of users and can therefore always act.
-When its standard input is closed, it kills all that runs below it, also what moved to a session of its own.
+Two processes, in a session of their own: the first guards the other (`areal.utils.guard.fork_guarded`) and runs no code
+of users.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import resource
-import select
-import signal
+import runpy
 import struct
 import sys
-import threading
-import time
+from pathlib import Path
 from typing import Any, BinaryIO
 
 HEADER = struct.Struct("<I")
-_PR_SET_CHILD_SUBREAPER = 36
-_HUNT_SECONDS = 2.0
-_HANGUP = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 def main() -> None:
-    """Fork the process that serves, and guard it: kill everything below when nobody listens any more."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    worker = os.fork()
-    if worker == 0:
-        _serve()
-        os._exit(0)
-    # Its own end of the answers must not keep the pipe open when the worker has ended.
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 1)
-
-    def wait_for_hangup() -> None:
-        poll = select.poll()
-        poll.register(0, 0)
-        while not any(event & _HANGUP for _, event in poll.poll()):
-            pass
-        _kill_descendants()
-        os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=wait_for_hangup, daemon=True).start()
-    pid, ending = os.waitpid(-1, 0)
-    while pid != worker:  # an adopted process has ended
-        pid, ending = os.waitpid(-1, 0)
-    _kill_descendants()
-    status = os.waitstatus_to_exitcode(ending)
-    os._exit(status if status >= 0 else 128 - status)
-
-
-def _kill_descendants() -> None:
-    """Kill until none is left: those of a killed one become ours. Bounded, since a fork bomb may be faster."""
-    deadline = time.monotonic() + _HUNT_SECONDS
-    while (found := _descendants()) and time.monotonic() < deadline:
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def _descendants() -> list[int]:
-    """Return living processes below this one; none where there is no /proc."""
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        with contextlib.suppress(OSError, ValueError):
-            with open(f"/proc/{int(name)}/stat", encoding="utf-8", errors="replace") as file:
-                # "pid (name) state parent ...": the name may hold blanks and parentheses.
-                state, parent = file.read().rpartition(")")[2].split()[:2]
-            if state != "Z":
-                parents[int(name)] = int(parent)
-    found, own = [], {os.getpid()}
-    while level := [pid for pid, parent in parents.items() if parent in own]:
-        found += level
-        own = set(level)
-    return found
+    """Split this process into a guard and one that serves; both end when nobody listens any more."""
+    guard = runpy.run_path(str(Path(__file__).parents[1] / "utils" / "guard.py"))
+    guard["fork_guarded"](_serve, 0)
 
 
 def _serve() -> None:

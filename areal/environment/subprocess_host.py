@@ -27,6 +27,7 @@ from areal.api import ConfigError
 from areal.environment import wire
 from areal.environment._child import HEADER
 from areal.environment.registry import ENVIRONMENTS
+from areal.utils.guard import exit_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -152,9 +153,8 @@ class EnvironmentProcess:
             answer = json.loads(await self._receive(size))
         except ConnectionError as error:
             await self._ended()
-            code = self._process.poll()
-            ended = f"its process ended with {'no exit code yet' if code is None else f'exit code {code}'}"
-            raise EnvironmentProcessError(f"{ended}; its last words: {self._last_words()}") from error
+            ended = exit_text(self._process.poll())
+            raise EnvironmentProcessError(f"its process ended ({ended}); it said: {self._last_words()}") from error
         if "ok" in answer:
             return answer["ok"]
         if answer["usage"]:

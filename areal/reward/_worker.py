@@ -11,118 +11,44 @@ pickle:
 
 "recorded" is what the reward gave to `areal.utils.stats.record`: name to numbers.
 
-Two processes, in a session of their own: the first is a guard that runs no user code and can therefore always act.
-When the parent is gone, or asks by SIGTERM, it kills the group, that is the worker and everything the reward started,
-even if the reward hangs in C. On Linux it also adopts what moved to a session of its own, and kills that too.
+Two processes, in a session of their own: the first guards the other (`areal.utils.guard.fork_guarded`) and runs no user
+code. When the parent is gone, or asks by SIGTERM, the worker and everything the reward started end, even if the reward
+hangs in C.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import numbers
 import os
 import pickle
 import resource
-import select
-import signal
+import runpy
 import socket
 import struct
 import sys
-import threading
 import time
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 HEADER = struct.Struct("<I")
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_HUNT_SECONDS = 2.0
 _LARGEST = 3.4028234e38  # of float32, in which rewards are trained on
 _POSITIONAL = 4
 """Parameters of every reward that are no options: prompt, completions, prompt_ids and completion_ids."""
 
 
 def main() -> None:
-    """Fork the process that serves calls, and guard it: take the whole group down when the parent is gone.
-
-    Ends the way the worker ended.
-    """
+    """Split this process into a guard and one that serves calls; both end with the parent."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
     os.dup2(2, 1)  # what a reward prints must not mix with the output of the program that called us
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    worker = os.fork()
-    if worker == 0:
-        _serve(channel)
-        os._exit(0)
-    # Two signs of the parent's end: its end of the socket closes, which some fork of the parent may delay, and the
-    # kernel's signal, which only Linux has.
-    signal.signal(signal.SIGTERM, _kill_group)
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != int(sys.argv[2]):
-        _kill_group()
-
-    def wait_for_hangup() -> None:
-        poll = select.poll()
-        poll.register(channel.fileno(), 0)
-        while not any(event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in poll.poll()):
-            pass
-        _kill_group()
-
-    threading.Thread(target=wait_for_hangup, daemon=True).start()
-    pid, ending = os.waitpid(-1, 0)
-    while pid != worker:  # an adopted process has ended
-        pid, ending = os.waitpid(-1, 0)
-    status = os.waitstatus_to_exitcode(ending)
-    _kill_descendants()
-    if status >= 0:
-        os._exit(status)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core dump, the worker's own, is enough
-    if -status not in {signal.SIGKILL, signal.SIGSTOP}:
-        signal.signal(-status, signal.SIG_DFL)
-    os.kill(os.getpid(), -status)
-
-
-def _kill_group(*_: object) -> None:
-    _kill_descendants()
-    os.killpg(0, signal.SIGKILL)
-
-
-def _kill_descendants() -> None:
-    """Kill until none is left: those of a killed one become ours. Bounded, since a fork bomb may be faster."""
-    deadline = time.monotonic() + _HUNT_SECONDS
-    while (found := _descendants()) and time.monotonic() < deadline:
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def _descendants() -> list[int]:
-    """Return living processes below this one; none where there is no /proc."""
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        with contextlib.suppress(OSError, ValueError):
-            with open(f"/proc/{int(name)}/stat", encoding="utf-8", errors="replace") as file:
-                # "pid (name) state parent ...": the name may hold blanks and parentheses.
-                state, parent = file.read().rpartition(")")[2].split()[:2]
-            if state != "Z":
-                parents[int(name)] = int(parent)
-    found, own = [], {os.getpid()}
-    while level := [pid for pid, parent in parents.items() if parent in own]:
-        found += level
-        own = set(level)
-    return found
-
-
-def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    guard = runpy.run_path(str(Path(__file__).parents[1] / "utils" / "guard.py"))
+    guard["fork_guarded"](functools.partial(_serve, channel), channel.fileno(), parent=int(sys.argv[2]))
 
 
 def _serve(channel: socket.socket) -> None:

@@ -38,6 +38,7 @@ from areal.api import ArealError, ConfigError, FaultError, FaultKind, RegistryEr
 from areal.reward._worker import HEADER
 from areal.utils import stats, tracing
 from areal.utils.given import is_given
+from areal.utils.guard import exit_text
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -429,13 +430,13 @@ class WorkerPool:
         status = _kill(worker)
         if not worker.ready and not worker.start_failed:
             died = ConfigError(
-                f"reward {self._name!r}: the worker process died while importing it ({_exit_text(status)})"
+                f"reward {self._name!r}: the worker process died while importing it ({exit_text(status)})"
             )
             self._start_failed(cause or died)
         if worker.calls:
             call = worker.calls.popleft()
             call.seconds = max(0.0, self._timeout_seconds - (worker.deadline - ended))
-            text = f"reward {self._name!r}: its process died after {call.seconds:.1f} s ({_exit_text(status)})"
+            text = f"reward {self._name!r}: its process died after {call.seconds:.1f} s ({exit_text(status)})"
             self._settled.append((call, cause or FaultError(FaultKind.REWARD_DIED, text)))
             self._queue.extendleft(reversed(worker.calls))
 
@@ -511,9 +512,3 @@ def _kill(worker: _Worker) -> int | None:
 def _again(error: ArealError) -> ArealError:
     # One exception object raised at several places would collect all their tracebacks.
     return type(error)(*error.args)
-
-
-def _exit_text(status: int | None) -> str:
-    if status is None:
-        return "still ending"
-    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"

@@ -9,6 +9,10 @@ moved to another session included (on Linux the guard adopts them). The guard ex
 signal number if it was killed.
 
 It does not restart anything: that is `areal.infra.supervisor`.
+
+A program that is itself written here need not be a command of its own: `fork_guarded` splits its process into a guard
+and a worker. Scripts that start as fast as a bare interpreter, and maybe in one without this package, load it by its
+path: `runpy.run_path(".../areal/utils/guard.py")["fork_guarded"](serve, channel)`.
 """
 
 from __future__ import annotations
@@ -22,14 +26,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 _POLL_SECONDS = 0.5
 _REST_SECONDS = 2.0
+_HUNT_SECONDS = 2.0
 
 
 def guarded(command: Sequence[str], *, lifeline: int, grace_seconds: float) -> list[str]:
@@ -97,17 +102,96 @@ def _kill_rest() -> None:
             time.sleep(0.05)
 
 
+def exit_text(status: int | None) -> str:
+    """Return how a process ended, in words, from its return code; None while it has not."""
+    if status is None:
+        return "still ending"
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
+def fork_guarded(serve: Callable[[], None], channel: int, *, parent: int | None = None) -> NoReturn:
+    """Run `serve` in a new process, and guard it here: this process runs none of its code and can therefore always act.
+
+    Called by the leader of a session of its own. When the other end of `channel` closes, it kills its group and all
+    that runs below it, also what moved to another session (on Linux, where it adopts them). parent: process id of who
+    started it; given that, SIGTERM and the end of that process do the same. When `serve` ends, what it left behind is
+    killed, and this process ends the way it did.
+    """
+    _prctl(_SET_CHILD_SUBREAPER, 1)
+    worker = os.fork()
+    if worker == 0:
+        serve()
+        os._exit(0)
+    if parent is not None:
+        # Beside the channel, whose end some fork of the parent may hold open; only Linux sends this signal.
+        signal.signal(signal.SIGTERM, _kill_group)
+        _prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
+        if os.getppid() != parent:
+            _kill_group()
+    import threading
+
+    threading.Thread(target=_kill_at_hangup, args=(channel,), daemon=True).start()
+    pid, ending = os.waitpid(-1, 0)
+    while pid != worker:  # an adopted process has ended
+        pid, ending = os.waitpid(-1, 0)
+    status = os.waitstatus_to_exitcode(ending)
+    _kill_descendants()
+    if status >= 0:
+        os._exit(status)
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core dump, the worker's own, is enough
+    if -status not in {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(-status, signal.SIG_DFL)
+    os.kill(os.getpid(), -status)
+    os._exit(128 - status)  # a signal that is blocked here
+
+
+def _kill_at_hangup(channel: int) -> None:
+    poll = select.poll()
+    poll.register(channel, 0)
+    while not any(event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in poll.poll()):
+        pass
+    _kill_group()
+
+
+def _kill_group(*_: object) -> None:
+    _kill_descendants()
+    os.killpg(0, signal.SIGKILL)
+
+
+def _kill_descendants() -> None:
+    """Kill until none is left: those of a killed one become ours. Bounded, since a fork bomb may be faster."""
+    deadline = time.monotonic() + _HUNT_SECONDS
+    while (found := _descendants()) and time.monotonic() < deadline:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _descendants() -> list[int]:
+    """Return living processes below this one; none where there is no /proc."""
+    parents = {pid: parent for pid, (parent, state) in _processes().items() if state != "Z"}
+    found, own = [], {os.getpid()}
+    while level := [pid for pid, parent in parents.items() if parent in own]:
+        found += level
+        own = set(level)
+    return found
+
+
 def _children() -> list[int]:
     """Return the ids of this process's children; empty without /proc."""
-    found = []
+    return [pid for pid, (parent, _) in _processes().items() if parent == os.getpid()]
+
+
+def _processes() -> dict[int, tuple[int, str]]:
+    """Return parent and state of every process; empty without /proc."""
+    found = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # "pid (name) state parent ...": the name may hold blanks and parentheses.
-            fields = entry.read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == os.getpid():
-            found.append(int(entry.parent.name))
+        # "pid (name) state parent ...": the name may hold blanks and parentheses.
+        with contextlib.suppress(OSError, ValueError):  # it has ended
+            state, parent = entry.read_text(errors="replace").rpartition(")")[2].split()[:2]
+            found[int(entry.parent.name)] = (int(parent), state)
     return found
 
 

@@ -128,7 +128,7 @@ def test_a_process_that_dies_says_how_and_what_it_last_wrote():
     fault = fault_of("worlds:Misbehaving", {"what": "die"}, kind="subprocess")
 
     assert fault.kind is FaultKind.ENVIRONMENT_FAILED
-    assert "exit code 137" in fault.message
+    assert "signal SIGKILL" in fault.message
     assert "going down" in fault.message
 
 
