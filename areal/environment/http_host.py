@@ -45,7 +45,7 @@ class EnvironmentServerError(RuntimeError):
     """A server that is gone, or that answers what no environment server answers."""
 
 
-class _BusyError(Exception):
+class _NoCapacityError(Exception):
     """All environments of the server are in use."""
 
 
@@ -144,7 +144,7 @@ class _RemoteEpisode:
             try:
                 given = await self.call("POST", "/episodes", {"id": self._name})
                 break
-            except _BusyError:
+            except _NoCapacityError:
                 if monotonic() > deadline:
                     message = (
                         f"all environments of {self._config.url} were in use for {self._config.capacity_seconds:g} s"
@@ -186,7 +186,7 @@ class _RemoteEpisode:
     async def call(self, method: str, path: str, body: Any = None) -> Any:
         """Make a request, again when its answer is lost, and return the JSON of its answer; None for an empty one.
 
-        Raises EnvironmentServerError, FaultError with what the server says went wrong, _BusyError, ConfigError.
+        Raises EnvironmentServerError, FaultError with what the server says went wrong, _NoCapacityError, ConfigError.
         """
         import aiohttp
 
@@ -244,7 +244,7 @@ class _RemoteEpisode:
         kind = error_.get("kind") if isinstance(error_, dict) else None
         message = f"{error_.get('message')!s:.600}" if isinstance(error_, dict) else f"{text[:200]!r}"
         if kind == "capacity":
-            raise _BusyError
+            raise _NoCapacityError
         if kind in _PASSED_ON:
             raise FaultError(FaultKind(kind), f"on {self._config.url}: {message}")
         if kind in {"unauthorized", "usage"}:
@@ -255,7 +255,7 @@ class _RemoteEpisode:
         """Tell the server that the episode is still wanted, while the policy thinks."""
         while True:
             await asyncio.sleep(seconds)
-            with contextlib.suppress(EnvironmentServerError, FaultError, _BusyError, ConfigError):
+            with contextlib.suppress(EnvironmentServerError, FaultError, _NoCapacityError, ConfigError):
                 await self.call("POST", f"/episodes/{self._name}/lease")
 
 

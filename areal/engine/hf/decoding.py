@@ -39,7 +39,7 @@ _PADDING_TOLERANCE: Final = 1e-5
 
 
 @dataclass(slots=True, eq=False)
-class _Wave:
+class _DecodedRows:
     """Rows that are decoded together."""
 
     sequences: list[Sequence]
@@ -88,7 +88,7 @@ class RectangleBatch:
         self._max_rows = max_rows
         self._device = device
         self._guard = guard
-        self._waves: list[_Wave] = []
+        self._waves: list[_DecodedRows] = []
         self._pads = _probe(model, device)
 
     @property
@@ -177,7 +177,7 @@ class RectangleBatch:
             waves.setdefault(0 if self._pads else len(members[0].context), []).append(members)
         return list(waves.values())
 
-    def _prefill(self, groups: list[list[Sequence]]) -> _Wave:
+    def _prefill(self, groups: list[list[Sequence]]) -> _DecodedRows:
         """Compute one row per prompt, and copy it to all samples of it."""
         leaders = [members[0] for members in groups]
         lengths = [len(leader.context) for leader in leaders]
@@ -198,7 +198,7 @@ class RectangleBatch:
         table = RowTable(len(sequences))
         for slot, sequence in enumerate(sequences):
             table.place(slot, sequence, length=len(sequence.context))
-        return _Wave(
+        return _DecodedRows(
             sequences=sequences,
             rows=table,
             cache=cache,
@@ -236,7 +236,7 @@ class RectangleBatch:
         options["position_ids"] = torch.tensor(padded, device=self._device).transpose(0, 1)
         return options, torch.tensor(shifts, device=self._device)
 
-    def _advance(self, wave: _Wave, version: int) -> list[tuple[Sequence, StopReason | FaultError]]:
+    def _advance(self, wave: _DecodedRows, version: int) -> list[tuple[Sequence, StopReason | FaultError]]:
         """Sample the next token of every row of a wave; returns and drops the rows that ended."""
         count = len(wave.sequences)
         logits = self._next_logits(wave) if wave.logits is None else wave.logits
@@ -274,7 +274,7 @@ class RectangleBatch:
         self._drop(wave, slots)
         return outcomes
 
-    def _next_logits(self, wave: _Wave) -> Tensor:
+    def _next_logits(self, wave: _DecodedRows) -> Tensor:
         """Decode the newest token of every row."""
         count = len(wave.sequences)
         cells = torch.from_numpy(wave.rows.table["token"][:count].copy()).to(self._device)[:, None]
@@ -289,7 +289,7 @@ class RectangleBatch:
         logits: Tensor = self._model.project(states[:, -1])
         return logits
 
-    def _drop(self, wave: _Wave, slots: list[int]) -> None:
+    def _drop(self, wave: _DecodedRows, slots: list[int]) -> None:
         """Take rows out of a wave."""
         gone = set(slots)
         if len(gone) == len(wave.sequences):

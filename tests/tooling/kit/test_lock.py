@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from tooling.cli.errors import BusyError, WriteError
+from tooling.cli.errors import LockedError, WriteError
 from tooling.cli.git import Repository
 from tooling.kit.change.lock import repository_lock
 from tooling.kit.change.plan import Plan
@@ -51,7 +51,7 @@ def holder(repository):
 
 def test_whoever_waits_in_vain_learns_who_holds_the_lock(repository, holder):
     started = time.monotonic()
-    with pytest.raises(BusyError) as caught, repository_lock(repository, wait_seconds=0.2):
+    with pytest.raises(LockedError) as caught, repository_lock(repository, wait_seconds=0.2):
         pytest.fail("two holders")
     assert 0.2 <= time.monotonic() - started < 5
     assert caught.value.exit_code == 75
@@ -78,7 +78,7 @@ def test_waiting_ends_as_soon_as_the_holder_does(repository, holder):
 
 def test_a_process_does_not_wait_for_itself_forever(repository):
     again = repository_lock(repository, wait_seconds=0)
-    with repository_lock(repository, wait_seconds=0), pytest.raises(BusyError, match=f"pid {os.getpid()} "), again:
+    with repository_lock(repository, wait_seconds=0), pytest.raises(LockedError, match=f"pid {os.getpid()} "), again:
         pytest.fail("entered twice")
     with repository_lock(repository, wait_seconds=0):
         pass
@@ -108,7 +108,7 @@ def test_a_forked_child_that_lives_on_does_not_keep_it(repository):
 def test_an_unreadable_description_is_no_reason_to_fail(repository):
     with repository_lock(repository, wait_seconds=0):
         (repository.state / "lock").write_text("{torn")
-        with pytest.raises(BusyError, match="another process"), repository_lock(repository, wait_seconds=0):
+        with pytest.raises(LockedError, match="another process"), repository_lock(repository, wait_seconds=0):
             pytest.fail("two holders")
 
 
@@ -133,7 +133,7 @@ def append_line(repository, line, wait_seconds, *, barrier):
             plan.write(f"{line.decode().strip()}.py", line, reason="its file")
             apply_plan(repository, plan)
         code = 0
-    except BusyError as error:
+    except LockedError as error:
         code = error.exit_code
     finally:
         os._exit(code)

@@ -16,7 +16,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from tooling.cli.errors import BusyError, WriteError
+from tooling.cli.errors import LockedError, WriteError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,14 +31,14 @@ _HOLDER_BYTES = 4096
 
 @contextmanager
 def repository_lock(repository: Repository, *, wait_seconds: float) -> Iterator[None]:
-    """Hold the lock of a work tree. Raises BusyError, naming the holder, when it stays taken for `wait_seconds` (also
+    """Hold the lock of a work tree. Raises LockedError, naming the holder, when it stays taken for `wait_seconds` (also
     when this very process holds it), WriteError when the lock file cannot be made."""
     handle = _open(repository)
     try:
         deadline = time.monotonic() + wait_seconds
         while not _try_lock(handle):
             if time.monotonic() >= deadline:
-                raise BusyError(
+                raise LockedError(
                     f"the repository is in use by {_holder(handle)}", fix="run again when it has ended, or use --wait"
                 )
             time.sleep(_PAUSE)

@@ -52,7 +52,7 @@ _REMEDIES = {
 def transaction(repository: Repository, *, wait_seconds: float, note: Callable[[str], None]) -> Iterator[None]:
     """Hold the repository's lock, after rolling back what an interrupted run left; `note` gets a line for each file.
 
-    Raises BusyError when another process holds the lock for `wait_seconds`, else like `recover`.
+    Raises LockedError when another process holds the lock for `wait_seconds`, else like `recover`.
     """
     with repository_lock(repository, wait_seconds=wait_seconds):
         for line in recover(repository):

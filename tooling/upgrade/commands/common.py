@@ -139,7 +139,7 @@ def repository_root(path: Path) -> Path:
 
 @contextmanager
 def writing(root: Path, arguments: argparse.Namespace) -> Iterator[Repository]:
-    """Hold the repository's lock. Raises UsageError where there is no git, BusyError, and what a rollback raises."""
+    """Hold the repository's lock. Raises UsageError where there is no git, LockedError, and what a rollback raises."""
     from tooling.cli.git import find_repository
     from tooling.cli.report import say
     from tooling.kit.change.transaction import transaction
