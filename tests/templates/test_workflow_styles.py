@@ -4,46 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
-import shutil
-from pathlib import Path
 
 import pytest
+from styled_units import assert_fits_elsewhere, assert_passes_the_gates, generated, module_of
 from workflow_units import FEEDBACK, UNITS
 
 from tooling.cli.errors import UsageError
-from tooling.kit.names import Names
-from tooling.kit.template.kinds import ProjectSettings
-from tooling.kit.template.manifest import load_manifest, resolve
-from tooling.kit.template.rendering import check_files, complete_answers, format_files, render, template_context
 
-ROOT = Path(__file__).resolve().parents[2]
-TEMPLATE = ROOT / "templates" / "workflow"
 LONG = "a_rather_long_name_for_a_workflow_of_ours_as_long_as_allowed"
-
-
-def generated(name, package="areal", root=ROOT, **answers):
-    """The formatted files of a unit, and what its manifest says about them."""
-    parts = name.split("_")
-    pascal = "".join(part[:1].upper() + part[1:] for part in parts)
-    names = Names(name, name, pascal, name.upper(), "-".join(parts), name, " ".join(parts))
-    settings = ProjectSettings(package=package)
-    complete = complete_answers(TEMPLATE, answers, names, settings)
-    files = render(TEMPLATE, complete, names, settings)
-    context = {**template_context(names, settings, "workflow"), **complete}
-    return format_files(root, files), resolve(load_manifest(TEMPLATE), context, files)
-
-
-def module_of(files):
-    return next(content.decode() for path, content in files.items() if not path.startswith("tests/"))
 
 
 @pytest.mark.parametrize("name", UNITS)
 def test_every_style_passes_the_gates_and_is_the_same_each_time(name):
-    files, manifest = generated(name, **UNITS[name])
-    assert sorted(files) == [f"areal/workflow/{name}.py", f"tests/areal/workflow/test_{name}.py"]
-    assert [result.name for result in check_files(ROOT, files) if not result.ok] == []
-    assert [entry.path for entry in manifest.files if entry.test] == [f"tests/areal/workflow/test_{name}.py"]
-    assert generated(name, **UNITS[name])[0] == files
+    assert_passes_the_gates("workflow", name, UNITS[name])
 
 
 STYLES = [
@@ -54,16 +27,8 @@ STYLES = [
 
 @pytest.mark.parametrize("style", ["tool_use", *STYLES])
 def test_long_names_and_other_packages_pass_the_gates_too(style, tmp_path):
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for package in ("areal", "my_company.agents"):
-        folder = tmp_path
-        for part in (*package.split("."), "workflow"):
-            folder /= part
-            folder.mkdir()
-            (folder / "__init__.py").touch()
-        files, manifest = generated(LONG, package, tmp_path, style=style)
-        assert [result.detail for result in check_files(tmp_path, files) if not result.ok] == []
-        assert manifest.registry[0].value.startswith(f"{package}.workflow.{LONG}:ARatherLong")
+        assert_fits_elsewhere("workflow", LONG, package, tmp_path, style=style)
 
 
 @pytest.mark.parametrize(
@@ -77,19 +42,19 @@ def test_long_names_and_other_packages_pass_the_gates_too(style, tmp_path):
     ],
 )
 def test_a_module_holds_nothing_of_other_styles(name, absent):
-    module = module_of(generated(name, **UNITS[name])[0])
+    module = module_of("workflow", name, UNITS[name])
     assert [word for word in absent if re.search(rf"\b{word}\b", module)] == []
 
 
 def test_answers_are_data_whatever_they_hold():
-    module = module_of(generated("odd_words", **UNITS["odd_words"])[0])
+    module = module_of("workflow", "odd_words", UNITS["odd_words"])
     values = {
         ast.unparse(node.targets[0]): ast.literal_eval(node.value)
         for node in ast.parse(module).body
         if isinstance(node, ast.Assign)
     }
     assert values == {"FEEDBACK": FEEDBACK}
-    tools = module_of(generated("with_tools", style="tool_use", tools="a.b:C, my_tools:SEARCH")[0])
+    tools = module_of("workflow", "with_tools", {"style": "tool_use", "tools": "a.b:C, my_tools:SEARCH"})
     assert 'TOOLS = ("a.b:C", "my_tools:SEARCH")' in tools
 
 
@@ -114,5 +79,5 @@ def test_answers_are_data_whatever_they_hold():
 )
 def test_answers_that_make_no_sense_are_refused(answers, message):
     with pytest.raises(UsageError) as caught:
-        generated("refused", **answers)
+        generated("workflow", "refused", **answers)
     assert message in str(caught.value)
