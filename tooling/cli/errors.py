@@ -13,7 +13,7 @@
     +-- FindingError              10    finding          a check found something
     +-- BugError                  14    bug              an analysis failed by itself; nothing was written
     +-- UnreachableError          11    unreachable      something outside cannot be reached, or refused
-    +-- LockedError                 75    busy             another process holds the lock
+    +-- LockedError               75    busy             another process holds the lock
     +-- InterruptedRunError       130   interrupted      Ctrl-C
 
 Anything else that escapes is a bug: exit 1, code "internal". Only `tooling.cli.run` turns an error into an exit. An
