@@ -130,6 +130,16 @@ def generation_failures(record: RunRecord) -> Grounds | None:
     return _fault_evidence(record, ("generation_failed",))
 
 
+def agents_lost(record: RunRecord) -> Grounds | None:
+    """Detect agents that failed, were too slow, or got no reward."""
+    return _fault_evidence(record, ("agent_failed", "agent_timeout", "reward_missing"))
+
+
+def environments_lost(record: RunRecord) -> Grounds | None:
+    """Detect environments that failed or were too slow."""
+    return _fault_evidence(record, ("environment_failed", "environment_timeout"))
+
+
 def workflow_bug(record: RunRecord) -> Grounds | None:
     """Detect that the workflow itself raised; never retried, so a single one counts."""
     return _fault_evidence(record, ("workflow_raised",), share=0.0)

@@ -234,6 +234,8 @@ SCENES = {
     "evaluation_loss_rose": evaluation_loss_rose,
     "schedule_ended": schedule_ended,
     "reward_timeout": faults("reward_timeout"),
+    "agents_lost": faults("reward_missing"),
+    "environments_lost": faults("environment_timeout"),
     "reward_error": faults("reward_raised"),
     "generation_failed": faults("generation_failed"),
     "workflow_raised": faults("workflow_raised", 1.0),
