@@ -114,6 +114,8 @@ class Duck:
     """A value that nothing types, on which these attributes are used; whose class has them all may be meant."""
 
     names: frozenset[str]
+    label: str = ""
+    """What the code calls it: "tokenizer" is hardly a processor."""
 
 
 @dataclass(frozen=True, slots=True)

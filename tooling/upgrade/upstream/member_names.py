@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
 _PART = re.compile(
     rb"^(?:class[ \t]+(?P<class>\w+)|(?P<end>[^\s#)\]}@])"
-    rb"|[ ]{4}(?:async[ ]+)?def[ ]+(?P<method>\w+)(?P<shape>\([^\n]*(?:\n[^\n]*)*?:[ \t]*(?:\#[^\n]*)?$)"
+    rb"|[ ]{4}(?:async[ ]+)?def[ ]+(?P<method>\w+)(?=\()"
     rb"|[ ]{4}(?P<field>[A-Za-z_]\w*)[ \t]*(?P<value>(?::[^=\n]+)?(?:=[^=\n][^\n]*)?)$"
     rb"|[ ]{8,}self\.(?P<own>\w+)[ \t]*(?::[^=\n]+)?=(?!=))",
     re.MULTILINE,
 )
+_BRACKET = re.compile(rb"[()\[\]{}]")
+_LONGEST = 8_000
+"""Bytes between the brackets of a definition."""
 _SPACE = re.compile(rb"\s+|,(?=\s*\))")
 Definers = dict[str, dict[str, int]]
 """Name of an attribute -> dotted path of a class -> checksum of how it is written there (0: assigned to `self`)."""
@@ -41,8 +44,14 @@ def member_names(store: ReleaseStore) -> Definers:
                 owner = f"{module}.{match['class'].decode()}"
             elif kind == "end":
                 owner = ""
-            elif owner and kind == "shape":
-                shape = zlib.crc32(_SPACE.sub(b"", match["shape"])) or 1
+            elif owner and kind == "method":
+                depth, end = 0, match.end()
+                for bracket in _BRACKET.finditer(data, match.end(), match.end() + _LONGEST):
+                    depth += 1 if bracket[0] in b"([{" else -1
+                    if not depth:
+                        end = bracket.end()
+                        break
+                shape = zlib.crc32(_SPACE.sub(b"", data[match.end() : end])) or 1
                 found.setdefault(match["method"].decode(), {})[owner] = shape
             elif owner and kind == "value":
                 found.setdefault(match["field"].decode(), {})[owner] = zlib.crc32(_SPACE.sub(b"", match["value"])) or 1

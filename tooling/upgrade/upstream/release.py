@@ -136,7 +136,7 @@ class UpstreamRelease:
 
     def member_names(self) -> Mapping[str, Mapping[str, int]]:
         """By name of an attribute: the dotted paths of classes that define it, each with a checksum of how."""
-        found: Mapping[str, Mapping[str, int]] = self.store.answer(("members",), lambda: member_names(self.store))
+        found: Mapping[str, Mapping[str, int]] = self.store.answer(("members", "1"), lambda: member_names(self.store))
         return found
 
     def names(self) -> NameTable:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from tooling.upgrade.findings import Audit, AuditFinding, AuditSeverity, FindingKind, Unseen
-from tooling.upgrade.uses import Action, Name
+from tooling.upgrade.uses import Action, Attribute, Duck, InstanceOf, Name
 from tooling.upgrade.verdicts.case import Coverage, JudgedUse, coverage_of
 from tooling.upgrade.verdicts.comparison import JudgeContext, ReleasePair
 from tooling.upgrade.verdicts.guards import dead
 from tooling.upgrade.verdicts.judge import imported_name, is_absence, judged
 from tooling.upgrade.verdicts.surroundings import Surroundings
 from tooling.upgrade.verdicts.targets import roots_of
-from tooling.upgrade.verdicts.untyped import is_untyped, judge_untyped
+from tooling.upgrade.verdicts.untyped import is_distinctive, is_untyped, judge_untyped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -166,6 +166,12 @@ def _of_file(file: FileUses, pair: ReleasePair, context: JudgeContext, tally: _T
             known, found = Coverage(use.symbol_text, why="nested too deep to be followed"), []
         tally.add(use, known)
         findings.extend(found)
+        if known.unresolved and isinstance(use.target, Attribute) and use.action in (Action.CALL, Action.READ):
+            # The annotation is not what the value is: `tokenizer: AutoTokenizer`
+            value = Duck(frozenset({use.target.name}), use.symbol_text.partition(f".{use.target.name}")[0])
+            if is_distinctive(use.target.name) and isinstance(use.target.base, InstanceOf):
+                guessed = replace(use, target=Attribute(value, use.target.name))
+                findings.extend(judge_untyped(guessed, pair, context))
         if known.unresolved and use.action is Action.IMPORT:
             version = pair.old.release.origin.version
             findings.append(

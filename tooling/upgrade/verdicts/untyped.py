@@ -9,6 +9,7 @@ said only if it holds for all candidates.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,11 @@ _MOST_DEFINERS = 40
 _MOST_CANDIDATES = 8
 """Different definitions that a use may mean."""
 _SURE = 0.5
+
+
+def is_distinctive(name: str) -> bool:
+    """Whether a name is of several words, and so few packages share it."""
+    return "_" in name.strip("_") and len(name) > 7
 
 
 def is_untyped(use: Use) -> bool:
@@ -58,13 +64,15 @@ def judge_untyped(use: Use, pair: ReleasePair, context: JudgeContext) -> list[Au
     assert isinstance(use.target.base, Duck)
     cases = [
         JudgedUse(replace(use, target=Attribute(InstanceOf(Name(owner)), use.target.name)), pair.old, pair.new, context)
-        for owner in candidates(pair.old, use.target.base.names, use.target.name)
+        for owner in candidates(pair.old, use.target.base, use.target.name)
     ]
     arguments = use.arguments
     if use.action is Action.CALL and arguments is not None:  # the old version took the call
         bound = [[bind(e.signature, arguments, e.accepts) for e in case.called_before.callables] for case in cases]
         fits = [any(each.fits(len(arguments.given)) for each in found) for found in bound]
         cases = [case for case, fit in zip(cases, fits, strict=True) if fit]
+    # A class that is gone altogether tells nothing of its members
+    cases = [case for case in cases if not case.after.cascade]
     if not cases or len(cases) > _MOST_CANDIDATES:
         return []
     found = [{(each.kind, each.parameter): each for each in judged(case)} for case in cases]
@@ -82,10 +90,11 @@ def judge_untyped(use: Use, pair: ReleasePair, context: JudgeContext) -> list[Au
     ]
 
 
-def candidates(old: Upstream, names: frozenset[str], judged_name: str) -> tuple[str, ...]:
-    """Dotted paths of classes that have all the names, one for each definition of the judged one."""
+def candidates(old: Upstream, value: Duck, judged_name: str) -> tuple[str, ...]:
+    """Dotted paths of classes that have all the names, one for each definition of the judged one. Those called like
+    the value go first, and general ones before those of single models, which lie deeper in the package."""
     definers = old.member_names()
-    asked = sorted(names | {judged_name}, key=lambda name: (len(definers.get(name, ())), name))
+    asked = sorted(value.names | {judged_name}, key=lambda name: (len(definers.get(name, ())), name))
     if not definers.get(asked[0]):
         return ()  # the package knows nothing of the name: it is another value
     starts = {name for name in (asked[0], judged_name) if len(definers.get(name, ())) <= _MOST_DEFINERS}
@@ -94,7 +103,11 @@ def candidates(old: Upstream, names: frozenset[str], judged_name: str) -> tuple[
         definition = _definition(old, owner, asked, judged_name)
         if definition:
             found.setdefault(definition, owner)
-    return tuple(found.values())
+    word = re.split(r"\W|_", value.label.lower())[-1]  # "self.target_tokenizer": a tokenizer
+    alike = [owner for owner in found.values() if len(word) > 3 and word in owner.rpartition(".")[2].lower()]
+    kept = alike or list(found.values())
+    depth = min((owner.count(".") for owner in kept), default=0)
+    return tuple(owner for owner in kept if owner.count(".") <= depth + 1)
 
 
 def _definition(old: Upstream, owner: str, names: Sequence[str], judged_name: str) -> str:

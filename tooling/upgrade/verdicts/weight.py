@@ -64,7 +64,7 @@ def reads(side: Callable_, parameter: str, bound: BoundCall, arguments: PassedAr
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
             known.pop(node.id, None)
     known.pop(parameter, None)
-    return any(name == parameter or name in _FREE for name in _read_names(function.body, known)[0])
+    return any(name == parameter or name in _FREE for name in _read_names(function.body, known, parameter)[0])
 
 
 def _body(upstream: Upstream, symbol: Symbol) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
@@ -113,8 +113,8 @@ def _assigns(statement: ast.Assign, name: str) -> bool:
     return getattr(statement.targets[0], "id", "") == name
 
 
-def _read_names(body: Sequence[ast.stmt], known: Mapping[str, object]) -> tuple[set[str], bool]:
-    """Names that statements may read, and whether they never go on to what follows."""
+def _read_names(body: Sequence[ast.stmt], known: Mapping[str, object], parameter: str) -> tuple[set[str], bool]:
+    """Names that statements may read, and whether what follows is never reached or finds another value there."""
     names: set[str] = set()
     for statement in body:
         if isinstance(statement, ast.If):
@@ -122,14 +122,16 @@ def _read_names(body: Sequence[ast.stmt], known: Mapping[str, object]) -> tuple[
             answer = _truth(statement.test, known)
             ends = []
             for branch, taken in ((statement.body, answer is not False), (statement.orelse, answer is not True)):
-                inner, left = _read_names(branch, known) if taken else (set(), True)
+                inner, left = _read_names(branch, known, parameter) if taken else (set(), True)
                 names |= inner
                 ends.append(left)
             if all(ends):
                 return names, True
             continue
         names |= set(_names_of(statement))
-        if isinstance(statement, ast.Return | ast.Raise):
+        if isinstance(statement, ast.Return | ast.Raise) or (
+            isinstance(statement, ast.Assign) and _assigns(statement, parameter)
+        ):
             return names, True
     return names, False
 

@@ -252,7 +252,9 @@ class Emitter:
         if isinstance(value, Ours):
             return value.access_path
         if isinstance(value, OfUntyped) and action in ("call", "read"):
-            return Attribute(Duck(self._used_on(value.base)), value.name)
+            row = self._store.facts(value.base.path).nodes[value.base.number]
+            label = str(row[2]) if row[0] in ("arg", "attr", "some") else ""
+            return Attribute(Duck(self._used_on(value.base), label), value.name)
         if isinstance(value, OwnClass) and action == "call" and self._inherits_constructor(value):
             return self._link.client_class(value)
         return None

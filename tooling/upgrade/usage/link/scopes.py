@@ -50,7 +50,10 @@ class FileScope:
         found = self.row(number)
         if found is not None and not (isinstance(found, GuardSymbol) and not found.dotted):
             return found
-        node = None if span is None else parsed(self._store.text(self._path, span))
+        text = "" if span is None else self._store.text(self._path, span)
+        if found is not None and not _TELLING.search(text):
+            return found  # something of a package, to be asked for its names
+        node = parsed(text) if text else None
         return (None if node is None else GuardDefinition(node, self)) or found or NOTHING
 
     def _of_class(self, name: str, facts: FileFacts) -> Value | GuardDefinition | None:

@@ -165,6 +165,9 @@ def _getattr(calls: CallReader, node: ast.Call) -> int:
     if len(node.args) == 2:
         return value
     default = calls.expressions.expression(node.args[2])
+    test = calls.walk.test_text(f"hasattr({calls.walk.text(node.args[0])}, {name!r})", node.args[0])
+    with calls.walk.under(test + 1):  # the default stands for what is not there
+        value = calls.expressions.guarded(value)
     return calls.walk.either([value, default])
 
 

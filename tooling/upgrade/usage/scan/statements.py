@@ -233,6 +233,11 @@ class StatementReader:
         self.assign(node.target, elements)
         if isinstance(node.target, ast.Name) and (names := self.arguments.strings(node.iter)):
             self.walk.frame.strings[node.target.id] = names
+            if any(isinstance(statement, ast.Try) for statement in node.body):
+                # Places that are tried one after the other: none of them has to be there
+                tried = {span_of(one) for one in names}
+                uses = self.walk.facts.uses
+                uses[:] = [row for row in uses if row[0] != "string" or row[1] not in tried]
         self.block(node.body)
         if isinstance(node.target, ast.Name):
             self.walk.frame.strings.pop(node.target.id, None)
@@ -555,7 +560,7 @@ def _joined_dicts(states: Sequence[dict[str, KnownDict]]) -> dict[str, KnownDict
             for key, entries in state[name].entries.items():
                 have = known.entries.setdefault(key, [])
                 have.extend(entry for entry in entries if entry not in have)
-        known.dropped = frozenset.intersection(*(state[name].dropped for state in states if name in state))
+        known.dropped = frozenset().union(*(state[name].dropped for state in states if name in state))
         joined[name] = known
     return joined
 
