@@ -66,7 +66,7 @@ def newcomer(tmp_path, wheel_file):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_five_commands_lead_from_the_wheel_to_a_reward_that_rose(newcomer):
     folder, play = newcomer
     install, init, reward, train, report = commands("README.md")
