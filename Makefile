@@ -35,6 +35,7 @@ docs: setup
 	@.venv/bin/python scripts/generate_command_pages.py
 	@.venv/bin/python scripts/generate_fault_table.py
 	@.venv/bin/python scripts/generate_code_owners.py
+	@.venv/bin/python scripts/draw_figures.py
 	@.venv/bin/areal-commit changelog --write CHANGELOG.md
 	@.venv/bin/areal-audit --write
 

@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTED = ("areal/api", "areal/algorithm", "areal/testing")
 """Packages whose modules users import."""
 LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]*)")
+WRAPPED = re.compile(r"(?ms)(^```.*?^```)|(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u9fff\uff00-\uffef])")
+"""A fenced block; or a line break between two Chinese characters, which a browser would show as a blank."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -38,7 +40,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
-    """Point links to files outside of docs/ at the repository."""
+    """Point links to files outside of docs/ at the repository, and join wrapped lines of Chinese."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def outside(match: re.Match[str]) -> str:
@@ -47,4 +49,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
             return match[0]
         return f"{match[1]}{config.extra['repository'].rstrip('/')}/blob/main/{target}"
 
+    if folder.split("/")[0] == "zh":
+        markdown = WRAPPED.sub(lambda match: match[1] or "", markdown)
     return LINK.sub(outside, markdown)
