@@ -58,6 +58,7 @@ def test_lists_over_layers_are_filled_by_rules(uses) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(600)
 def test_layers_of_gemma4_that_share_keys_are_counted_from_the_end(report) -> None:
     slots = report("gemma4_text")["slots"]
     shared = {"kind": "from_end", "field": "num_kv_shared_layers", "depth": "num_hidden_layers"}
@@ -72,6 +73,7 @@ def test_layers_of_gemma4_that_share_keys_are_counted_from_the_end(report) -> No
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(600)
 def test_what_each_layer_of_gemma4_gets_may_be_nothing_and_experts_are_a_switch(report) -> None:
     slots = report("gemma4_text")["slots"]
     assert slots["layer_embeddings.size"] == {"kind": "field", "name": "hidden_size_per_layer_input"}
@@ -81,6 +83,9 @@ def test_what_each_layer_of_gemma4_gets_may_be_nothing_and_experts_are_a_switch(
     )
     assert slots["layer.experts_beside"] == {"kind": "field", "name": "enable_moe_block"}
     assert slots["layer.experts_beside.router.top_k"] == {"kind": "field", "name": "top_k_experts"}
+    fields = {each["name"]: each for each in report("gemma4_text")["fields"]}
+    sizes = ("global_head_dim", "hidden_size", "num_kv_shared_layers", "top_k_experts")
+    assert not any(fields[name]["allowed"] for name in sizes)
 
 
 @pytest.mark.exhaustive
