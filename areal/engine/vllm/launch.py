@@ -132,6 +132,9 @@ def arguments(
     if reads_images:
         # Memory is set aside for the largest film otherwise.
         command += ["--limit-mm-per-prompt", json.dumps({"video": 0})]
+        # Else pixels are normalised in the model, by buffers that its random weights overwrite and no checkpoint brings
+        # back. These are also read from the file alone, without the defaults of transformers.
+        command.append("--no-mm-device-do-normalize")
     if config.enforce_eager or on_cpu or servers.parity:
         command.append("--enforce-eager")
     if not config.prefix_caching or servers.parity:

@@ -83,6 +83,7 @@ def test_a_server_gets_the_image_processor_of_the_checkpoint_and_a_tokenizer(tmp
     arguments, _ = command(0, 1234)
     assert "--skip-tokenizer-init" not in arguments
     assert arguments[arguments.index("--limit-mm-per-prompt") + 1] == '{"video": 0}'
+    assert "--no-mm-device-do-normalize" in arguments
     folder = tmp_path / "server" / "model"
     assert json.loads((folder / "preprocessor_config.json").read_text()) == PROCESSOR
     assert load_tokenizer(str(folder)).encode("2+5?") == TOKENIZER.encode("2+5?")
