@@ -1,9 +1,9 @@
 """A program that knows nothing of training but two URLs: its own server opens, closes and scores sessions, and its
 agent is an unmodified client of the OpenAI SDK.
 
-    python user_of_sessions.py READY_FILE REPORT_FILE SESSIONS
+    python user_of_sessions.py READY_FILE REPORT_FILE FIRST
 
-Every third session is left without a reward, and one is scored when it is over for long.
+Session number N of FIRST, FIRST + 1, ... gets the reward N / 100, but every third one gets none. It ends with the run.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def converse(session, question):
 
 
 def main():
-    ready, report, most = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    ready, report, first = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     while not ready.exists():
         time.sleep(0.05)
     address = json.loads(ready.read_text())["address"]
     done = []
-    for number in range(most):
+    for number in range(first, first + 1000):
         if (session := opened(address)) is None:
             break
         try:
