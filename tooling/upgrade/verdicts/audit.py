@@ -112,6 +112,7 @@ def _audited(
         starred=surroundings.starred,
         methods=surroundings.methods,
         extended=surroundings.extended,
+        imported=surroundings.imported,
     )
     tally = _Tally()
     findings: list[AuditFinding] = []

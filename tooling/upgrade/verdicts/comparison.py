@@ -84,6 +84,8 @@ class JudgeContext:
     """Module whose star import alone binds the name that a use spells; "" if another import does."""
     methods: Callable[[Use], Mapping[str, ClientMethod]] = lambda _use: {}
     """Methods that the class defines around a SUBCLASS use."""
+    imported: Callable[[str], bool] = lambda _module: True
+    """Whether the repository imports a module itself, or something in it."""
     extended: Callable[[str, str], bool] = lambda _owner, _name: False
     """Whether a class of the repository that derives from this one of the old release (dotted path) has an attribute of
     this name."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, FindingKind
 from tooling.upgrade.uses import Action, Name
-from tooling.upgrade.verdicts import calls, deprecations, kinds, overrides, presence, returns
+from tooling.upgrade.verdicts import calls, deprecations, kinds, loading, overrides, presence, returns
 from tooling.upgrade.verdicts.case import JudgedUse
 from tooling.upgrade.verdicts.comparison import ReleasePair, UseProblem, evidence_of_absence
 from tooling.upgrade.verdicts.guards import describe, new_side, old_side, reachable, rule
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _FAMILIES = (
     presence.star_losses,
     presence.refusals,
+    loading.unloaded,
     calls.mismatches,
     calls.changed,
     returns.contradictions,

@@ -6,8 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
-from tooling.upgrade.symbols import Container, Instance, Open, SymbolKind, Values
-from tooling.upgrade.uses import Action, Called, Name
+from tooling.upgrade.symbols import Container, Found, Instance, Open, SymbolKind, Values
+from tooling.upgrade.uses import Action, Attribute, Called, Name
 from tooling.upgrade.verdicts.case import sure
 from tooling.upgrade.verdicts.comparison import UseProblem, definition, evidence
 
@@ -77,8 +77,13 @@ def _contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str,
 
 def _is_of_instances(case: JudgedUse, old: Symbol, new: Symbol) -> bool:
     """Whether an attribute that is read from the class itself was a value of the class, and is assigned to `self`."""
-    if not isinstance(case.use.target, Name) or old.kind is not SymbolKind.VALUE or new.kind is not SymbolKind.VALUE:
+    target = case.use.target
+    holder = target.base if isinstance(target, Attribute) else target
+    if not isinstance(holder, Name) or old.kind is not SymbolKind.VALUE or new.kind is not SymbolKind.VALUE:
         return False
+    found = case.new.resolve(holder.dotted)
+    if isinstance(target, Attribute) and not (isinstance(found, Found) and found.symbol.kind is SymbolKind.CLASS):
+        return False  # read from an instance
     owner, name = new.owner, _own(new)
     before = case.old.member_names().get(name, {}).get(old.owner, 0)
     return bool(owner) and before != 0 and case.new.member_names().get(name, {}).get(owner) == 0

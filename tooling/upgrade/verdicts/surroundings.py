@@ -91,6 +91,13 @@ class Surroundings:
         module = name.rpartition(".")[0]
         return module if module in self._stars[path] and name not in self._imported[path] else ""
 
+    def imported(self, module: str) -> bool:
+        """Whether a file of the repository imports a module, or something in it."""
+        names = {name for each in self._imported.values() for name in each} | {
+            n for s in self._stars.values() for n in s
+        }
+        return any(name == module or name.startswith(f"{module}.") for name in names)
+
     def methods(self, use: Use) -> Mapping[str, ClientMethod]:
         """Methods of the class around a SUBCLASS use: those between it and the next class with such a base."""
         path, line = use.place.path, use.place.line
