@@ -7,6 +7,7 @@ staged = read_staged(root)                 # the index against HEAD
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import os
 import re
@@ -177,6 +178,7 @@ _WEIGHT: Final[dict[Role, float]] = {
 """A commit is named after its code: tests and documents come along with it."""
 
 
+@functools.cache  # histories name the same paths again and again
 def role_of(path: str) -> Role:
     """Return the role of a file. Example: role_of("tests/api/test_x.py") -> "test"."""
     parts = path.lower().split("/")
@@ -252,6 +254,8 @@ def _symbols(
     before, after = _git(root).blobs(names)
     old = _definitions(before) if changed.status != "A" else {}
     new = _definitions(after) if changed.status != "D" else {}
+    if old is None or new is None:
+        return  # nothing is known about a file that cannot be parsed
     renamed: dict[str, str] = {}
     for name in new.keys() - old.keys():
         same = [each for each in old.keys() - new.keys() if old[each].body == new[name].body]
@@ -282,16 +286,16 @@ class _Definition:
     """What it does, whatever it is called."""
 
 
-def _definitions(content: bytes | None) -> dict[str, _Definition]:
+def _definitions(content: bytes | None) -> dict[str, _Definition] | None:
     """Return the lines of every class and function of a module, by qualified name."""
     if content is None or len(content) > MAX_BYTES:
-        return {}
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
             tree = ast.parse(content)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
+        return None
     found: dict[str, _Definition] = {}
     text = content.decode(errors="replace").split("\n")
     waiting: list[tuple[ast.AST, str]] = [(tree, "")]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from tooling.commit.changes import Commit
 
-MAX_COMMITS: Final = 1000
-COUNTED: Final = 120
+MAX_COMMITS: Final = 600
+COUNTED: Final = 80
 """Newest commits of which lines are counted; counting takes git most of the time."""
 
 
