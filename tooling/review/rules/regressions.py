@@ -473,7 +473,7 @@ RULES: Final = (
     ),
     Rule(
         id="shift-turned",
-        severity=Severity.HIGH,
+        severity=Severity.MEDIUM,
         title="Shift by one that goes the other way",
         why="Scores, labels and masks were aligned with each other; one of them has moved by two.",
         fix="Shift all of them alike, once, in one place.",
