@@ -23,6 +23,7 @@ import asyncio
 import json
 import tempfile
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from common import alternate, machine, set_thread_environment
@@ -219,11 +220,21 @@ def main() -> None:
 
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
+    from areal.models.blocks.linear import measure_products, use_products
+
+    # As a run does when it starts; `generate` has layers of its own.
+    rates = measure_products()
+    use_products(rates.fastest)
     rows = measure(arguments)
     if arguments.json:
-        print(json.dumps({"machine": machine(), "options": vars(arguments), "results": rows}, indent=2))
+        print(
+            json.dumps(
+                {"machine": machine(), "rates": asdict(rates), "options": vars(arguments), "results": rows}, indent=2
+            )
+        )
         return
-    print(f"{machine()}\nmedian tokens per {arguments.clock} second (min .. max), the engine's with log-probabilities")
+    print(f"{machine()}\n{rates}")
+    print(f"median tokens per {arguments.clock} second (min .. max), the engine's with log-probabilities")
     for row in rows:
         cells = [
             f"{row[s]['median']:8.0f} ({row[s]['min']:.0f} .. {row[s]['max']:.0f})" for s in ("engine", "transformers")
