@@ -12,7 +12,7 @@ from areal.engine.hf.parallel import blocks_of
 from tests.support.vision import MODELS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-QUICK = ("llava all", "qwen3_vl none")
+QUICK = ("llava all",)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,13 @@ def test_two_ranks_have_the_numbers_of_one_process(found, case, rows):
         assert min(result["towers run"]) == 0, "a rank without images runs no tower"
 
 
-@pytest.mark.parametrize("case", ["tower", "frozen tower", "adapters", "adapters everywhere"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "frozen tower",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("tower", "adapters", "adapters everywhere")),
+    ],
+)
 def test_states_with_images_continue_bit_by_bit(found, folder, case):
     result = found["states"][case]
     assert (result["continued"], result["weights"]) == (0.0, 0.0)
