@@ -27,6 +27,7 @@ HINTS: Final = {
     "layer.feed_forward.experts.output_bias": (),
     "layer.feed_forward.shared.output_bias": (),
     "layer.feed_forward.output_bias": ("mlp_bias", "use_bias", "bias"),
+    "layer_embeddings": (),
     "normalize": ("norm_topk_prob",),
     "kv_bias": ("attention_bias", "qkv_bias", "use_bias", "bias"),
     "layer.feed_forward": (

@@ -10,6 +10,7 @@ import pytest
 
 from areal.porting.bind.expressions import evaluate, fields_of, to_json, walk
 from areal.porting.bind.fitting import explains, fit
+from areal.porting.bind.guessing import first_guesses
 from areal.porting.bind.observing import SlotSample
 from areal.porting.bind.slots import ABSENT, LayerValues
 from areal.porting.family import (
@@ -177,3 +178,10 @@ def test_expressions_are_written_as_documented() -> None:
             {"kind": "multiple", "of": "step", "shift": 1},
         ],
     }
+
+
+def test_a_part_that_was_never_seen_is_not_a_field_of_a_similar_name():
+    # dbrx refuses tied embeddings, so nothing ever tells this field from a part that is missing.
+    sample = SlotSample({"tie_word_embeddings": False}, False, 2)
+    found = first_guesses({"layer_embeddings": sample, "tied": sample}, ["tie_word_embeddings"])
+    assert found == {"layer_embeddings": Constant(False), "tied": Field("tie_word_embeddings")}
