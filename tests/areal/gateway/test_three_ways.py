@@ -11,7 +11,7 @@ import pytest
 import templates
 from serving import renderer_of
 from test_clients import CALL, CLIENTS, PYTHON, is_second_turn
-from test_with_engine import embedded, model  # noqa: F401 - the fixture
+from tiny_engine import embedded
 
 from areal.api import GenerationConfig
 from areal.testing.scripted import ScriptedEngine
@@ -73,7 +73,7 @@ def test_a_task_with_a_tool_by_environment_and_by_agents(way, template, calls):
 
 
 @pytest.mark.parametrize("stop", [{"stop": ["a", "e"]}, {"stop_token_ids": list(range(60, 90))}], ids=["text", "ids"])
-def test_what_a_model_samples_by_environment_and_by_agent(model, stop):  # noqa: F811 - the fixture
+def test_what_a_model_samples_by_environment_and_by_agent(model, stop):
     tokenizer, gconfig = renderer_of(templates.PLAIN)[1], GenerationConfig(max_new_tokens=600, **stop)
     engine = embedded(model)
     try:
