@@ -10,7 +10,8 @@ import torch
 from torch.nn import functional
 
 from areal.api import ModelError
-from areal.engine.embedded.attention import KVCache, StepAttention
+from areal.engine.embedded.attention import StepAttention
+from areal.engine.embedded.cache import KVCache
 from areal.models.blocks.layer_embeddings import LayerEmbeddings, LayerInput
 from areal.models.flops import matrix_values
 from areal.models.parallel.checks import check_model
