@@ -8,19 +8,23 @@
 A generation keeps the adapter that it began with. One that was superseded or unloaded leaves the servers when its last
 generation has ended, so that they never hold more than two per name, and 2 x servers.max_adapters in all. Runs on the
 engine's loop; changes are made one at a time by `Members`.
+
+Servers may outlive the engine, and one that was lost may come back as it was. So names on servers are never those of
+another engine, and a server that joins is given everything anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import contextmanager
+import secrets
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from areal.api import ConfigError, EngineError, FaultError, FaultKind
-from areal.engine.server.errors import ServerError
+from areal.engine.server.errors import BadStatusError, RefusedError, ServerError
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -66,7 +70,7 @@ class NamedAdapters:
         self._adapter, self._client, self._config, self._evict = adapter, client, config, evict
         self._held: list[_Loaded] = []
         """All that servers have, those that are leaving included."""
-        self._number = 0
+        self._number, self._life = 0, secrets.token_hex(4)
 
     @property
     def names(self) -> list[str]:
@@ -102,7 +106,7 @@ class NamedAdapters:
         older = [one for one in self._held if one.name == name and one.leaving]
         await self._leave(older, servers, "load_adapter")
         self._number += 1
-        new = _Loaded(name=name, served=f"{name}.{self._number}", folder=str(folder.absolute()))
+        new = _Loaded(name=name, served=f"{name}.{self._number}.{self._life}", folder=str(folder.absolute()))
         errors = await self._everywhere(servers, partial(self._load_one, new))
         if servers and len(errors) == len(servers):
             raise EngineError(
@@ -129,13 +133,19 @@ class NamedAdapters:
         await self._leave(found, servers, "unload_adapter")
 
     async def tidy(self, servers: Sequence[Server]) -> None:
-        """Unload what is leaving and has no user any more."""
-        await self._drop([one for one in self._held if one.leaving and not one.users], servers)
+        """Unload what is leaving and has no user any more, also what loses its last one meanwhile."""
+        while unused := [one for one in self._held if one.leaving and not one.users]:
+            await self._drop(unused, servers)
 
     async def bring(self, server: Server) -> None:
-        """Load everything on a server that joins. Raises ServerError."""
+        """Load everything on a server that joins, which may have it from before it was lost. Raises ServerError."""
         for one in self._held:
-            await self._load_one(one, server)
+            try:
+                await self._load_one(one, server)
+            except (BadStatusError, RefusedError):
+                with suppress(ServerError):
+                    await self._unload_one(one, server)
+                await self._load_one(one, server)
 
     def _check(self, name: str, folder: Path) -> None:
         limit = self._config.max_adapters

@@ -17,7 +17,7 @@ import torch
 from processes import eventually
 from safetensors.torch import save_file
 
-from areal.api import ConfigError, EngineError, FaultError
+from areal.api import ConfigError, EngineError, FaultError, ServerInstance
 from areal.engine.config import ServerEngineConfig, SGLangConfig, VLLMConfig
 from areal.engine.sglang.launch import prepare as prepare_sglang
 from areal.engine.vllm.launch import prepare as prepare_vllm
@@ -64,8 +64,9 @@ def served(request, tmp_path, fork_server):
 
 
 def held(address):
+    """Adapters of a server, without the engine's part of their names."""
     with urllib.request.urlopen(f"{address}/memory", timeout=10) as response:
-        return json.loads(response.read())["adapters"]
+        return [name.rpartition(".")[0] for name in json.loads(response.read())["adapters"]]
 
 
 def asking(subject, name, *prompt, new=16, seed=0):
@@ -139,6 +140,32 @@ def test_there_is_a_bound_and_what_cannot_be_loaded_changes_nothing(served, tmp_
         subject.engine.unload_adapter("four")
     subject.engine.load_adapter("two", tmp_path / "one")
     assert held(address) == ["one.1", "two.4"]
+
+
+def test_a_server_that_kept_its_adapters_takes_them_again(served, tmp_path):
+    subject, address = served
+    merged = write_adapter(tmp_path / "judge", subject.model, 0)
+    subject.engine.load_adapter("judge", tmp_path / "judge")
+    server = ServerInstance(name="server-0", incarnation=engines.RunningServer.incarnation, url=address)
+    subject.engine.server_down(server, "it did not answer")
+    subject.engine.server_up(server)
+    (response,) = subject.generate(asking(subject, "judge"))
+    assert subject.deviation(response, model=merged) < EXACT
+    subject.engine.close()
+    # Another run, which knows nothing of what the one before has left.
+    api = subject.kind.partition(" ")[0]
+    after = engines.with_servers(
+        api, None, subject.model, tmp_path / "served", pool=engines.RunningServer(address), max_adapters=2
+    )
+    try:
+        after.wait_ready()
+        other = write_adapter(tmp_path / "other", subject.model, 1)
+        after.load_adapter("judge", tmp_path / "other")
+        following = engines.Subject(after, subject.model, subject.kind)
+        (response,) = following.generate(asking(following, "judge"))
+        assert following.deviation(response, model=other) < EXACT
+    finally:
+        after.close()
 
 
 def test_engines_without_room_for_adapters_say_so(tmp_path):
