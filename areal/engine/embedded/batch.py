@@ -278,6 +278,7 @@ class DecodeBatch:
         # Of a group, a row keeps the last prompt token.
         kept = max((1 if group is not None else n for n, group in zip(fresh, wave.groups, strict=True)), default=1)
         self._cache.reserve(len(self.active), max(longest, kept))
+        self._prompts.reserve()
         self._states.reserve(len(self.active))
         if wave.attached_from:
             targets = torch.arange(decode - len(wave.attached_from), decode, device=self._device)

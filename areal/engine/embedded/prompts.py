@@ -69,13 +69,16 @@ class SharedPrompts:
     def __init__(self, *, max_slots: int, max_length: int) -> None:
         self.cache = KVCache(max_slots=max_slots, max_length=max_length)
         self._lengths: list[int] = []
-        self._last: tuple[bytes, GroupedRows] | None = None
+        self._last: tuple[tuple[bytes, ...], GroupedRows] | None = None
 
     def open(self, length: int) -> int:
-        """Return the slot for a new prompt, of which `length` tokens will be kept."""
+        """Return the slot for a new prompt, of which `length` tokens will be kept; `reserve` before they are."""
         self._lengths.append(length)
-        self.cache.reserve(len(self._lengths), max(self._lengths))
         return len(self._lengths) - 1
+
+    def reserve(self) -> None:
+        """Make room for all prompts."""
+        self.cache.reserve(len(self._lengths), max(self._lengths, default=0))
 
     def close_unused(self, group_of_row: NDArray[np.int64]) -> None:
         """Free groups that no row is in; the last ones move into the holes. Changes group_of_row accordingly."""
@@ -99,7 +102,7 @@ class SharedPrompts:
     def grouped(self, group_of_row: NDArray[np.int64], before: NDArray[np.int64]) -> GroupedRows | None:
         """Lay out rows by group; None when no row is in one. Both int64 [N], before: as in the result."""
         # Most steps are between the same rows as the one before.
-        key = group_of_row.tobytes() + before.tobytes() + np.array(self._lengths).tobytes()
+        key = (group_of_row.tobytes(), before.tobytes(), np.array(self._lengths).tobytes())
         if self._last is not None and self._last[0] == key:
             return self._last[1]
         rows = np.flatnonzero(group_of_row >= 0)

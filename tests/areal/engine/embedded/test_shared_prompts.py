@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from areal.api import FaultError
 from areal.engine.embedded.attention import StepAttention
 from areal.engine.embedded.cache import KVCache
 from areal.engine.embedded.prompts import NO_GROUP, SharedPrompts
@@ -33,6 +34,7 @@ def caches(generator, value_dim):
     prompts = SharedPrompts(max_slots=8, max_length=64)
     for length in PROMPTS:
         prompts.open(length)
+    prompts.reserve()
     whole.reserve(len(GROUPS), 32)
     own.reserve(len(GROUPS), 16)
     for number, width in enumerate((DIM, value_dim)):
@@ -81,6 +83,7 @@ def test_groups_without_rows_make_room_and_the_others_stay_dense():
     prompts = SharedPrompts(max_slots=8, max_length=64)
     like = torch.zeros(1, 1, 2)
     assert [prompts.open(length) for length in (3, 4, 5)] == [0, 1, 2]
+    prompts.reserve()
     keys, _ = prompts.cache.layer(0, like, like)
     keys[2, :5] = 7.0
     rows = np.array([2, NO_GROUP, 1, 2])
@@ -93,6 +96,31 @@ def test_groups_without_rows_make_room_and_the_others_stay_dense():
     assert layout.rows.tolist() == [0, 2, 3]
     prompts.close_unused(np.array([NO_GROUP]))
     assert prompts.grouped(np.array([NO_GROUP]), np.array([0])) is None
+
+
+def test_a_layout_is_not_taken_for_that_of_other_rows():
+    prompts = SharedPrompts(max_slots=16, max_length=64)
+    for _ in range(5):
+        prompts.open(2)
+    rows = np.array([0, 1, 2])
+    assert prompts.grouped(rows, np.full(3, 2)).members == 1
+    prompts.close_unused(rows)
+    # The same numbers in a row, one after the other: groups, tokens before, lengths.
+    assert prompts.grouped(np.array([0, 1, 2, 2]), np.full(4, 2)).members == 2
+
+
+def test_prompts_without_memory_end_their_requests(world, monkeypatch):
+    engine = world.build_engine(world.build_model("dense"))
+    requests = [world.request(12, prompt_seed=0, seed=seed, new=4) for seed in range(3)]
+    with monkeypatch.context() as patch:
+        patch.setattr(KVCache, "reserve", out_of_memory)
+        with pytest.raises(FaultError, match="not enough memory"):
+            world.generate(engine, requests)
+    assert len(world.generate(engine, requests)) == 3
+
+
+def out_of_memory(cache, slots, length):
+    raise RuntimeError("not enough memory")
 
 
 def test_members_that_come_later_end_early_or_outlive_an_update_have_exact_log_probabilities(world):
