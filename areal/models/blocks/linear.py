@@ -50,7 +50,7 @@ class Linear(nn.Linear):
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return inputs [..., in] times weight [out, in] transposed, plus bias [out]; differentiable once by oneDNN."""
     if _library == "onednn" and _is_suited(inputs, weight):
-        if torch.is_grad_enabled() and (weight.requires_grad or inputs.requires_grad):
+        if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (inputs, weight, bias)):
             product: Tensor = _Product.apply(inputs, weight, bias)
             return product
         return _product(inputs, weight, bias)

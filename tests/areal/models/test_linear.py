@@ -78,6 +78,13 @@ def test_a_frozen_weight_gets_no_gradient():
     assert weight.grad is None
 
 
+def test_a_bias_is_trained_beside_a_frozen_weight():
+    use_products("onednn")
+    bias = torch.zeros(256, requires_grad=True)
+    linear(torch.randn(96, 128), torch.randn(256, 128), bias).sum().backward()
+    assert torch.equal(bias.grad, torch.full((256,), 96.0))
+
+
 def test_the_choice_needs_a_clear_lead():
     assert ProductRates(torch=100, onednn=119).fastest == "torch"
     assert ProductRates(torch=100, onednn=121).fastest == "onednn"
