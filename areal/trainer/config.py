@@ -153,6 +153,16 @@ class RunConfig(Config):
     early_stop: EarlyStopConfig | None = None
     """When to end before the last step; null never does."""
 
+    def __post_init__(self) -> None:
+        """Check for what has no effect in a run of this kind."""
+        super().__post_init__()
+        if self.actor.router_replay and not isinstance(self, PPOConfig):
+            raise ConfigError(
+                "router_replay gives routers the experts that they chose while sampling, and this run does not sample",
+                where="actor.router_replay",
+                fix="set actor.router_replay to false",
+            )
+
     @property
     def directory(self) -> Path:
         """Folder of the run: output_dir, or runs/<experiment_name>/<trial_name> below the current folder."""
@@ -286,8 +296,7 @@ class PPOConfig(RunConfig):
             self._check_sources()
         self._check_servers()
         self._check_ratios()
-        if self.actor.router_replay:
-            self._check_replay()
+        self._check_replay()
 
     def _check_sources(self) -> None:
         """Check sources against the run's sampling, its train_dataset and its length limit."""
@@ -410,6 +419,14 @@ class PPOConfig(RunConfig):
 
     def _check_replay(self) -> None:
         """Check that somebody records what routers are to be given."""
+        if self.critic is not None and self.critic.router_replay:
+            raise ConfigError(
+                "router_replay is set for the critic, whose routers have sampled nothing",
+                where="critic.router_replay",
+                fix="set critic.router_replay to false",
+            )
+        if not self.actor.router_replay:
+            return
         found = ""
         if self.rollout.engine != "embedded":
             found = f"rollout.engine {self.rollout.engine} does not record them here; use embedded"

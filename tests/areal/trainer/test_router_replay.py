@@ -6,7 +6,9 @@ import pytest
 import runs
 
 from areal.api import ConfigError
+from areal.engine.config import TrainEngineConfig
 from areal.infra.metrics.logger import read_metrics
+from areal.trainer.config import DPOConfig, RewardModelConfig, SFTConfig
 
 MIXTURE = {
     **runs.BASE["model.init"],
@@ -48,8 +50,15 @@ def test_replay_keeps_probabilities_where_sampler_and_learner_round_differently(
     [
         ({"rollout__engine": "vllm"}, r"vllm does not record"),
         ({"archon__engine": "megatron"}, r"routers of its own"),
+        ({"critic__router_replay": True}, r"set for the critic"),
     ],
 )
 def test_where_nothing_is_recorded_replay_is_refused_at_once(tmp_path, changes, said):
     with pytest.raises(ConfigError, match=said):
         runs.tiny(tmp_path, model__init=MIXTURE, actor__router_replay=True, **changes)
+
+
+@pytest.mark.parametrize("kind", [SFTConfig, DPOConfig, RewardModelConfig])
+def test_runs_that_do_not_sample_refuse_replay(kind):
+    with pytest.raises(ConfigError, match="this run does not sample"):
+        kind(actor=TrainEngineConfig(router_replay=True))
