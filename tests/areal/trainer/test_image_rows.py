@@ -9,6 +9,7 @@ import json
 
 import pytest
 import torch
+from datasets import Dataset
 
 from areal.api import ConfigError, DataError
 from areal.dataset.config import DatasetConfig
@@ -229,6 +230,14 @@ def test_prompts_are_measured_with_the_placeholders_that_their_episodes_have(tmp
         assert ("not shortened since that would cut images" in caplog.text) == (overlong == "truncate")
     with pytest.raises(DataError, match=rf"line 3\) has {lengths[2]}"):
         prompts(tmp_path, config, *rows, max_length=lengths[2] - 1, overlong="error")
+
+
+def test_rows_of_a_loader_of_ones_own_are_measured_without_their_marks():
+    rows = [{"messages": "2<image>+5?", "images": row(0)["images"]}, {"messages": "2+5?", "images": []}]
+    reader = PixelPrompts(TOKENIZER, processor=QWEN3_VL, limits=ImageLimits(), enable_thinking=False)
+    asked, _, _ = asyncio.run(reader.read(rows[0]))
+    measured = prompt_images_of({"processor": QWEN3_VL}, TOKENIZER)(Dataset.from_list(rows), "dataset mine")
+    assert origins_of(measured).lengths == [len(asked), 4]
 
 
 def test_a_limit_on_pixels_shortens_prompts(tmp_path):
