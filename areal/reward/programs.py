@@ -47,6 +47,7 @@ from areal.api import ConfigError
 from areal.reward._program_child import receive, send
 from areal.reward._sandbox import ProcessLimits
 from areal.reward.execution import ExecutionError
+from areal.utils.guard import exit_text
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -168,7 +169,7 @@ class Run:
         if self.status == 0:
             return ""
         last = self.errors.strip().splitlines()[-1:] or [""]
-        how = f"signal {signal.Signals(-self.status).name}" if self.status < 0 else f"exit status {self.status}"
+        how = exit_text(self.status)
         return f"{how}: {last[0][:200]}" if last[0] else how
 
 

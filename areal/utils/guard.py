@@ -106,7 +106,10 @@ def exit_text(status: int | None) -> str:
     """Return how a process ended, in words, from its return code; None while it has not."""
     if status is None:
         return "still ending"
-    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+    if status >= 0:
+        return f"exit status {status}"
+    # Those between SIGRTMIN and SIGRTMAX have no names.
+    return f"signal {signal.Signals(-status).name if -status in {*signal.Signals} else -status}"
 
 
 def fork_guarded(serve: Callable[[], None], channel: int, *, parent: int | None = None) -> NoReturn:

@@ -71,6 +71,8 @@ def crash(prompt, completions, prompt_ids, completion_ids, **data):
         os._exit(3)
     if completions == "segv":
         os.kill(os.getpid(), signal.SIGSEGV)
+    if completions == "nameless":
+        os.kill(os.getpid(), 40)
     if completions == "sys.exit":
         sys.exit(4)
     return 1.0
@@ -329,7 +331,9 @@ async def test_the_limit_is_per_call_even_when_calls_queue(rewards, wrap):
     assert await asyncio.gather(*(reward("", "0.2", [], []) for _ in range(5))) == [1.0] * 5
 
 
-@pytest.mark.parametrize(("how", "shown"), [("exit", "exit status 3"), ("segv", "signal SIGSEGV")])
+@pytest.mark.parametrize(
+    ("how", "shown"), [("exit", "exit status 3"), ("segv", "signal SIGSEGV"), ("nameless", "signal 40")]
+)
 async def test_a_crash_is_a_fault_with_the_way_it_ended_and_the_next_call_works(rewards, wrap, how, shown):
     reward = wrap(f"{rewards}:crash")
     fault = await fault_of(reward("", how, [], []))

@@ -127,6 +127,7 @@ def test_a_function_is_called_with_json_and_what_it_prints_does_not_matter(langu
         (PYTHON, "def g():\n    pass", "no function 'f'"),
         (PYTHON, "def f(x):\n    return {1, 2}", "not JSON serializable"),
         (PYTHON, "import sys\nsys.exit(3)", "exit status 3"),
+        (PYTHON, "import os\nos.kill(os.getpid(), 40)", "signal 40"),
         pytest.param(JAVASCRIPT, "let g", "", marks=needs(JAVASCRIPT)),
         pytest.param(
             CPP, "int f(int a, int b) { return a; }", "do not fit", marks=[needs(CPP), pytest.mark.exhaustive]
