@@ -36,11 +36,11 @@ def join_routes(parts: Sequence[Tensor | None]) -> Tensor | None:
 
     Example: parts of 5 and 8 tokens give rows 0 to 4 of the first, then rows 5 to 7 of the second.
     """
-    import torch
-
     known = [part for part in parts if part is not None]
     if not known or len(known) < len(parts):
         return None
+    import torch  # of engines that record, which have imported it
+
     joined = known[0]
     for part in known[1:]:
         joined = torch.cat((joined, part[joined.shape[0] :]))

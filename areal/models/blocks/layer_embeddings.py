@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from areal.models.blocks.linear import Linear
 from areal.models.blocks.mlp import find_activation
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class LayerEmbeddings(nn.Module):
         self.size = size
         # Filled later: to draw numbers on the meta device, torch would import torch._dynamo, a second of CPU.
         self.table = nn.Embedding.from_pretrained(torch.empty(vocab_size, num_layers * size), freeze=False)
-        self.projection = nn.Linear(hidden_size, num_layers * size, bias=False)
+        self.projection = Linear(hidden_size, num_layers * size, bias=False)
         self.norm = norm
         self.multiplier, self.projection_multiplier = multiplier, projection_multiplier
         self.sum_multiplier = sum_multiplier
@@ -59,8 +60,8 @@ class LayerInput(nn.Module):
     def __init__(self, hidden_size: int, size: int, *, activation: str, norm: nn.Module) -> None:
         """norm: over hidden_size numbers."""
         super().__init__()
-        self.gate = nn.Linear(hidden_size, size, bias=False)
-        self.projection = nn.Linear(size, hidden_size, bias=False)
+        self.gate = Linear(hidden_size, size, bias=False)
+        self.projection = Linear(size, hidden_size, bias=False)
         self.norm = norm
         self.activation = find_activation(activation)
 

@@ -225,5 +225,6 @@ class TrainResult:
         actor = replace(values.actor, lora=None)
         if isinstance(values, PPOConfig):
             return replace(values, model=chosen, actor=actor, archon=None, critic=None)
-        own = {name: getattr(values, name) for name in ("seed", "num_threads", "experiment_name", "trial_name")}
+        names = ("seed", "num_threads", "matrix_products", "experiment_name", "trial_name")
+        own = {name: getattr(values, name) for name in names}
         return PPOConfig(model=chosen, actor=actor, output_dir=values.output_dir, **own)
