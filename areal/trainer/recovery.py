@@ -14,7 +14,7 @@ from areal.infra.checkpoint.schedule import describe
 from areal.infra.checkpoint.store import FOLDER_PATTERN, DamagedError, read_manifest
 from areal.trainer.code_fingerprint import changed_code, fingerprint_code
 from areal.trainer.configuration.report import format_bytes
-from areal.trainer.configuration.source import flatten, to_mapping
+from areal.trainer.configuration.source import config_from_mapping, flatten, to_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ WAYS_OUT: Final = (
 
 def refusal(config: RunConfig, code: Code, meta: Mapping[str, Any], *, step: int) -> str:
     """Return why the checkpoint with `meta` is not continued: settings or code that differ; "" when nothing does."""
-    before, now = _plain(meta.get("config", {})), _plain(to_mapping(config))
+    before, now = _plain(_completed(meta.get("config", {}))), _plain(to_mapping(config))
     changed = [
         f"  {key}: was {before.get(key)!r}, is {now.get(key)!r}"
         for key in sorted({*before, *now})
@@ -173,6 +173,15 @@ def _checkpoint_bytes(config: RunConfig, memory: Mapping[str, Any]) -> int | Non
         if f"{name} {part}" in sizes
     ]
     return sum(parts) if parts else None
+
+
+def _completed(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the configuration of a checkpoint with the defaults of keys that did not exist when it was made, as which
+    it was computed; as it is where today's keys do not fit it."""
+    try:
+        return to_mapping(config_from_mapping(config))
+    except ConfigError:
+        return config
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,9 @@ from areal.infra.metrics.logger import read_metrics
 from areal.infra.metrics.trackers import tracking
 from areal.trainer import session as session_module
 from areal.trainer.assembly import tokenizer_of
-from areal.trainer.configuration.source import dump_yaml, load_config
+from areal.trainer.code_fingerprint import fingerprint_code
+from areal.trainer.configuration.source import dump_yaml, load_config, to_mapping
+from areal.trainer.recovery import refusal
 from areal.trainer.session import open_session
 from areal.trainer.sources import TrainingSources
 
@@ -341,3 +343,13 @@ def test_the_final_folder_keeps_the_generation_config_of_the_model_it_started_fr
     run = supervised(tmp_path / "run", total_train_steps=1, model__path=str(source.directory / "final"))
     assert command(run)[0] == 0
     assert (run.directory / "final" / "generation_config.json").read_text() == defaults
+
+
+def test_a_checkpoint_from_before_a_key_existed_had_its_default(tmp_path):
+    before = to_mapping(runs.tiny(tmp_path))
+    del before["matrix_products"], before["actor"]["router_replay"]
+    code = fingerprint_code(runs.tiny(tmp_path))
+    meta = {"config": before, "code": code}
+    assert refusal(runs.tiny(tmp_path), code, meta, step=2) == ""
+    changed = refusal(runs.tiny(tmp_path, matrix_products="torch"), code, meta, step=2)
+    assert "matrix_products: was 'auto', is 'torch'" in changed
