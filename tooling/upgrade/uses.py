@@ -118,6 +118,11 @@ class Duck:
     """What the code calls it: "tokenizer" is hardly a processor."""
 
 
+def is_distinctive(name: str) -> bool:
+    """Whether a name is of several words, and so few packages share it."""
+    return "_" in name.strip("_") and len(name) > 7
+
+
 @dataclass(frozen=True, slots=True)
 class Unknown:
     """Not ours, or beyond inference."""

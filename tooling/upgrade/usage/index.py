@@ -11,10 +11,11 @@ from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.usage.checkout import Checkout, names_pattern
 from tooling.upgrade.usage.config_files import config_uses
 from tooling.upgrade.usage.facts import FactsCache
-from tooling.upgrade.usage.link.emit import Emitter, is_telling
+from tooling.upgrade.usage.link.emit import Emitter
 from tooling.upgrade.usage.link.reach import affected_files
 from tooling.upgrade.usage.link.resolve import Resolver
 from tooling.upgrade.usage.link.store import FactsStore
+from tooling.upgrade.uses import is_distinctive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -83,7 +84,7 @@ def _indexed(checkout: Checkout, packages: tuple[str, ...], cache: FactsCache, m
     link = Resolver(store, packages)
     wanted = affected_files(link, store, mentioning)
     if wanted and members:
-        telling = frozenset(name for name in members if is_telling(name))
+        telling = frozenset(filter(is_distinctive, members))
         wanted |= {path for path in checkout.paths if path not in wanted and checkout.uses_attribute(path, telling)}
     for _ in range(_ROUNDS):
         link.look_in(wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.uses import Action, Attribute, Name
@@ -93,10 +94,14 @@ class Surroundings:
 
     def imported(self, module: str) -> bool:
         """Whether a file of the repository imports a module, or something in it."""
-        names = {name for each in self._imported.values() for name in each} | {
-            n for s in self._stars.values() for n in s
-        }
-        return any(name == module or name.startswith(f"{module}.") for name in names)
+        return module in self._modules
+
+    @cached_property
+    def _modules(self) -> frozenset[str]:
+        """What files import, and the packages that it lies in."""
+        names = set().union(*self._imported.values(), *self._stars.values())
+        parts = [name.split(".") for name in names]
+        return frozenset(".".join(each[:end]) for each in parts for end in range(1, len(each) + 1))
 
     def methods(self, use: Use) -> Mapping[str, ClientMethod]:
         """Methods of the class around a SUBCLASS use: those between it and the next class with such a base."""

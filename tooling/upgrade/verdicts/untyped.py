@@ -34,11 +34,6 @@ _MOST_CANDIDATES = 8
 _SURE = 0.5
 
 
-def is_distinctive(name: str) -> bool:
-    """Whether a name is of several words, and so few packages share it."""
-    return "_" in name.strip("_") and len(name) > 7
-
-
 def is_untyped(use: Use) -> bool:
     """Whether only the attributes that are used say what the value is."""
     return isinstance(use.target, Attribute) and isinstance(use.target.base, Duck)

@@ -86,7 +86,7 @@ def _body(upstream: Upstream, symbol: Symbol) -> ast.FunctionDef | ast.AsyncFunc
 
 
 def _in_place_of_none(statement: ast.stmt, name: str) -> ast.expr | None:
-    """X in `if p is None: p = X`, `p = X if p is None else p`, `p = p or X`."""
+    """X in `if p is None: p = X`, `p = X if p is None else p`, `p = p if p is not None else X`, `p = p or X`."""
     if isinstance(statement, ast.If) and len(statement.body) == 1 and _is_none(statement.test, name):
         statement = statement.body[0]
         return statement.value if isinstance(statement, ast.Assign) and _assigns(statement, name) else None
@@ -94,7 +94,9 @@ def _in_place_of_none(statement: ast.stmt, name: str) -> ast.expr | None:
         return None
     value = statement.value
     if isinstance(value, ast.IfExp):
-        return value.body if _is_none(value.test, name) else value.orelse
+        # Other tests say nothing of None
+        kept = getattr(value.body, "id", "") == name and name in _names_of(value.test)
+        return value.body if _is_none(value.test, name) else value.orelse if kept else None
     if isinstance(value, ast.BoolOp) and isinstance(value.op, ast.Or) and getattr(value.values[0], "id", "") == name:
         return value.values[1]
     return None

@@ -125,6 +125,12 @@ def test_docstrings_and_names_of_loggers_name_nothing(index):
     assert not list(index('"pkg.sub.C"\nimport logging\nlogging.getLogger("pkg.sub")\n').uses())
 
 
+def test_prose_in_the_place_of_a_type_does_not_make_a_file_unreadable(index):
+    found = index('import pkg\n\ndef f(a):\n    """Go.\n\n    a (if given): what\n    """\n    pkg.go(a)\n')
+    assert [file.problem for file in found.files] == [""]
+    assert calls(found) == [Name("pkg.go")]
+
+
 def test_getattr_with_a_constant_reads_and_with_a_default_probes(index):
     found = index("import pkg\ngetattr(pkg, 'a')\ngetattr(pkg, 'b', None)\nhasattr(pkg, 'c')\n")
     assert targets(found, Action.READ) == [Name("pkg.a")]

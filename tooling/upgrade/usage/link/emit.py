@@ -40,6 +40,7 @@ from tooling.upgrade.uses import (
     TryPart,
     Unknown,
     Use,
+    is_distinctive,
 )
 
 if TYPE_CHECKING:
@@ -92,11 +93,6 @@ class GuardedFunctions:
         if len(pattern.findall(checkout.content(path))) > 1 + mentions:
             return True
         return any(pattern.search(checkout.content(other)) for other in checkout.paths if other != path)
-
-
-def is_telling(name: str) -> bool:
-    """Whether a name is of several words, and so few packages share it."""
-    return "_" in name.strip("_") and len(name) > 7
 
 
 _TEXT_LIMIT = 100
@@ -262,7 +258,7 @@ class Emitter:
     def _is_telling(self, path: str, value: OfUntyped) -> bool:
         """Whether an attribute is worth a use, and what is used on its owner tells what that may be. A name that the
         repository gives to something of its own tells nothing; doubles in its tests count in tests only."""
-        if value.name not in self._members or not any(map(is_telling, self._used_on(value.base))):
+        if value.name not in self._members or not any(map(is_distinctive, self._used_on(value.base))):
             return False
         own = self._own.get(value.name)
         if own is None:
@@ -390,8 +386,11 @@ class Emitter:
                 yield DeadGuard(SourcePlace(path, *span), condition)
 
 
+_TEST = re.compile(r"(^|/)(tests?/|test_[^/]*$|[^/]*_tests?/|[^/]*_test\.py$|conftest\.py$)")
+
+
 def _is_test(path: str) -> bool:
-    return "test" in path or path.endswith("conftest.py")
+    return bool(_TEST.search(path))
 
 
 def _without_fields(arguments: PassedArguments | None, fields: frozenset[str]) -> PassedArguments:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import keyword
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
@@ -46,7 +47,8 @@ class AnnotationWalk:
         words = text.replace("`", " ").replace("~", " ").replace("[", " ").replace("]", " ")
         dotted = next((word.strip(",:;()") for word in words.split() if word.strip(",:;()") not in _FILLERS), "")
         parts = dotted.split(".")
-        if not all(part.isidentifier() for part in parts):
+        # A word of prose may be a keyword: `path (if given): where it lies`
+        if not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
             return UNKNOWN
         node = ast.parse(dotted, mode="eval").body
         kind = self.chain(node)

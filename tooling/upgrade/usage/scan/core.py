@@ -21,13 +21,15 @@ _PROBES = re.compile(r"(?:hasattr|getattr|dir|signature|fields|getfullargspec)$"
 _ANSWERS = re.compile(r"version|hasattr|find_spec|signature|fields\(|\bdir\(|_available", re.IGNORECASE)
 """In what is kept on `self` to be asked for later."""
 _TEXT_LIMIT = 400
+"""Characters of a condition's source that are kept; longer ones are not about versions."""
 _ALWAYS_HOT = frozenset({"relative", "global", "own", "star", "super", "arg", "kwargs", "some", "keys"})
 """Kinds of values that other files may have to tell more of."""
 _UNTYPED = frozenset({"arg", "kwargs", "some", "keys"})
 """Kinds of values whose elements and forms are of no interest."""
 _STEPS = frozenset({"attr", "await", "call", "enter", "item", "iter"})
+"""Kinds of values that come out of another one, which stands behind the kind."""
 _OF_FORM = frozenset({"await", "enter", "iterate", "subscript", "unpack"})
-"""Characters of a condition's source that are kept; longer ones are not about versions."""
+"""Uses that say how a value is used, and name nothing of it."""
 
 
 class Visitor(Protocol):
