@@ -46,7 +46,7 @@ LONGEST: Final = 2_000
 
 
 def scan(comparison: Comparison) -> tuple[list[Place], str]:
-    """Return where a credential was added, and why nobody looked, "" when somebody did."""
+    """Return where a credential was added, and why nobody looked, or not at all of it; "" when all was looked at."""
     lines = list(_added(comparison))
     if not lines:
         return [], ""
@@ -67,7 +67,8 @@ def scan(comparison: Comparison) -> tuple[list[Place], str]:
                 if value not in before and "example" not in line.lower():
                     found.append(Place(path, number, f"looks like a credential ({secret.type})"))
                     break
-    return found, ""
+    left = len(lines) - MOST_LINES
+    return found, f"{left} added lines were not looked at for credentials: more than {MOST_LINES}" if left > 0 else ""
 
 
 def _added(comparison: Comparison) -> Iterator[tuple[str, int, str, str]]:

@@ -59,6 +59,8 @@ def test_a_literal_under_the_name_of_a_credential(world):
     text = f'client = make(api_key="{key}")\npad_token = "{key.lower()}"\nsecret_name = "projects.areal.secrets.main"\n'
     world.commit({"a.py": text, "tests/test_a.py": text})
     assert [each for each in world.found() if each[0] == "secret"] == [("secret", "a.py", 1)]
+    world.commit({"a.py": f"if True:\n    client = make(api_key='{key}')\n"})
+    assert [each for each in world.found() if each[0] == "secret"] == [], "it was there before"
 
 
 def test_python_that_cannot_be_parsed(world):

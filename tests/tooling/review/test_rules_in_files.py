@@ -429,6 +429,33 @@ def test_a_rule_finds_what_is_wrong_and_is_silent_on_what_is_right(world, rule):
     assert found == {path for path in files if path.startswith("bad_")}
 
 
+RIGHT = {
+    "argument-order": ["def kl(new, old): ...\n\n\ndef f(new, old):\n    return kl(new, old) + kl(old, new)\n"],
+    "coroutine-as-value": [
+        "class A:\n    async def load(self): ...\n    async def f(self, x):\n        return await (x or self.load())\n"
+    ],
+    "error-not-raised": [
+        "class A:\n    def test(self):\n        with self.assertRaises(TypeError):\n            MyError(1)\n"
+    ],
+    "file-left-open": ["LOG = None\n\n\ndef f(p):\n    global LOG\n    LOG = open(p)\n    LOG.read()\n"],
+    "guard-contradicts": [
+        "POOL = None\n\n\ndef f():\n    if POOL is None:\n        start()\n        POOL.submit(1)\n",
+        'def f(value, required):\n    if required:\n        raise ValueError("this field is required")\n',
+        'def f(lora):\n    if lora is not None:\n        raise ValueError("lora is not available here")\n',
+    ],
+    "misspelt-attribute": [
+        "from lib import Base\n\n\nclass A(Base):\n    def __init__(self):\n        self.module = 1\n\n"
+        "    def f(self):\n        return self._module\n"
+    ],
+}
+
+
+@pytest.mark.parametrize("rule", sorted(RIGHT))
+def test_what_only_looks_alike_is_right(world, rule):
+    world.commit({f"a_{number}.py": text for number, text in enumerate(RIGHT[rule])})
+    assert [path for name, path, _ in world.found() if name == rule] == []
+
+
 def test_a_package_that_the_policy_freezes_is_left_alone(world):
     world.commit({"pyproject.toml": '[tool.areal.review]\nfrozen = ["old"]\n'})
     world.commit(

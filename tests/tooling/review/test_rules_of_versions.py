@@ -271,6 +271,86 @@ CASES: dict[str, tuple[list[Version], list[Version]]] = {
     ),
 }
 
+RIGHT: dict[str, list[Version]] = {
+    "await-dropped": [
+        (
+            "async def f(c):\n    x = await c.load(1)\n    y = await c.load(2)\n    return x, y\n",
+            "async def f(c):\n    x = c.load(1)\n    y = c.load(2)\n    return await asyncio.gather(x, y)\n",
+        ),
+        (
+            "async def f(c):\n    found = []\n    for r in c:\n        found.append(await r.get())\n    return found\n",
+            "async def f(c):\n    found = []\n    for r in c:\n        found.append(r.get())\n"
+            "    return await asyncio.gather(*found)\n",
+        ),
+        (
+            "async def f(s):\n    async with await s.get(1) as r:\n        return r.text\n",
+            "async def f(s):\n    async with s.get(1) as r:\n        return r.text\n",
+        ),
+        (
+            "async def f(c):\n    x = await c.load(1)\n    return x\n",
+            "async def f(c):\n    x = c.load(1)\n    c.go()\n    return await x\n",
+        ),
+    ],
+    "floor-dropped": [
+        (
+            "def f(a, n):\n    return a / max(n, 1)\n",
+            "def f(a, n):\n    if n == 0:\n        return 0.0\n    return a / n\n",
+        ),
+        ("def f(a, k):\n    return a // (k + 1)\n", "def f(a, k):\n    return a // k\n"),
+        ("def f(a, n):\n    return a / max(n, 2)\n", "def f(a, n):\n    return a / 2\n"),
+    ],
+    "mask-dropped": [
+        (
+            "def f(x, mask):\n    return mean(x * mask, mask)\n",
+            "def f(x, mask):\n    return mean(x, mask)\n",
+        ),
+    ],
+    "lock-dropped": [
+        (
+            "class A:\n    async def f(self):\n        with self.lock:\n            self.n += 1\n",
+            "class A:\n    async def f(self):\n        async with self.lock:\n            self.n += 1\n",
+        ),
+        (
+            "def f(s):\n    with time_block('a'):\n        s.n += 1\n\n\ndef g():\n    return time_block\n",
+            "def f(s):\n    s.n += 1\n\n\ndef g():\n    return time_block\n",
+        ),
+    ],
+    "handler-silenced": [
+        (
+            "def f():\n    try:\n        return g()\n    except OSError as e:\n        raise Bad from e\n",
+            "def f():\n    try:\n        return g()\n    except OSError as e:\n        return Failure(e)\n",
+        ),
+    ],
+    "result-dropped": [
+        (
+            "def f(m, x):\n    y = m(x)\n    y = m(x + 1)\n    return y\n",
+            "def f(m, x):\n    m(x)\n    y = m(x + 1)\n    return y\n",
+        ),
+    ],
+    "placeholders-dead": [
+        ("def f(log, a):\n    log.info(f'at {a}')\n", "def f(log, a):\n    log.info('at {a}', a=a)\n"),
+        (
+            "def f(a):\n    text = f'at {a}'\n    return text\n",
+            "def f(a):\n    text = 'at {a}'\n    return text.format(a=a)\n",
+        ),
+    ],
+    "arguments-swapped": [
+        ("def f(a, b):\n    return max(a, b)\n", "def f(a, b):\n    return max(b, a)\n"),
+        (
+            "class P:\n    x: int\n    y: int\n\n\ndef f(a, b):\n    return P(a, b)\n",
+            "class P:\n    y: int\n    x: int\n\n\ndef f(a, b):\n    return P(b, a)\n",
+        ),
+    ],
+}
+"""Changes that are right although something is gone."""
+
+
+@pytest.mark.parametrize("rule", sorted(RIGHT))
+def test_what_is_kept_in_another_form_is_not_missed(world, rule):
+    world.commit({f"a_{n}.py": before for n, (before, _) in enumerate(RIGHT[rule])})
+    world.commit({f"a_{n}.py": after for n, (_, after) in enumerate(RIGHT[rule])})
+    assert [path for name, path, _ in world.found() if name == rule] == []
+
 
 def test_every_rule_is_tested_here():
     assert set(CASES) == {rule.id for rule in regressions.RULES}

@@ -64,7 +64,7 @@ def coroutine_as_value(module: Module, side: Side) -> Iterator[Place]:
         name = ""
         if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
             name = parent.targets[0].id
-        if (name or _needs_result(parent, node)) and _is_coroutine(module, side, node):
+        if (name or _needs_result(module, node)) and _is_coroutine(module, side, node):
             function = module.function_of(node)
             uses = [
                 each
@@ -72,13 +72,16 @@ def coroutine_as_value(module: Module, side: Side) -> Iterator[Place]:
                 if isinstance(each, ast.Name) and each.id == name and each.lineno > node.lineno
             ]
             stored_again = any(isinstance(each.ctx, ast.Store) for each in uses)
-            if not name or (uses and not stored_again and all(_needs_result(module.parents.get(u), u) for u in uses)):
+            if not name or (uses and not stored_again and all(_needs_result(module, each) for each in uses)):
                 said = f"`{ast.unparse(node.func)}(...)` is used as if it were awaited"
                 yield Place(module.path, node.lineno, said)
 
 
-def _needs_result(parent: ast.AST | None, node: ast.expr) -> bool:
+def _needs_result(module: Module, node: ast.expr) -> bool:
     """Whether a coroutine in this place cannot be meant."""
+    parent = module.parents.get(node)
+    if isinstance(parent, ast.BoolOp) and parent.values[-1] is node:
+        return _needs_result(module, parent)  # `await (found or self.load())`
     if isinstance(parent, ast.Attribute):
         return parent.attr not in {"close", "send", "throw", "__name__"}
     if isinstance(parent, ast.If | ast.While | ast.IfExp | ast.Assert):

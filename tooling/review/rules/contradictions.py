@@ -4,6 +4,7 @@ its only likeness."""
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Final
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
 
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _SAYS_MISSING: Final = re.compile(
-    r"\b(?:not (?:set|found|initiali[sz]ed|given|provided|specified|available|loaded|defined)|"
+    r"\b(?:not (?:set|found|initiali[sz]ed|given|provided|specified|loaded|defined)|"
     r"missing|required|uninitiali[sz]ed)|\bmust (?:be (?:given|provided|set|specified|initiali[sz]ed)|provide|specify)|"
     r"^no\b|\bempty\b"
 )
 _NAMED_MISSING: Final = re.compile(
-    r"miss|unknown|invalid|error|empty|without|unset|absent|not_|no_|extra|unexpected|fail|stale"
+    r"miss|unknown|invalid|error|empty|without|unset|absent|not_|no_|extra|unexpected|fail|stale|"
+    r"requir|mandatory|strict"
 )
 _CONDITIONAL: Final = re.compile(r"\b(when|if|with|without|unless|for|but|because|since|both|cannot|can't|only)\b")
 """Words of a message that speaks of something else: "y is required when x is set"."""
@@ -37,11 +39,11 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
     for node in module.nodes(ast.If):
         name, is_none = _compared_with_none(node.test)
         if name and is_none:
-            used = _first_use(node.body, name)
+            used = _first_use(module, node.body, name)
             if used is not None:
                 yield Place(module.path, used.lineno, f"`{ast.unparse(used)}` where `{name}` is None")
         if name and not is_none and not node.orelse and isinstance(node.body[-1], _LEAVES):
-            used = _first_use(_following(module, node), name)
+            used = _first_use(module, _following(module, node), name)
             if used is not None:
                 yield Place(module.path, node.lineno, f"goes on with `{ast.unparse(used)}` only where `{name}` is None")
         there = name if name and not is_none else _plain_name(node.test)
@@ -73,7 +75,7 @@ def _following(module: Module, node: ast.stmt) -> list[ast.stmt]:
     return []
 
 
-def _first_use(body: Sequence[ast.stmt], name: str) -> ast.expr | None:
+def _first_use(module: Module, body: Sequence[ast.stmt], name: str) -> ast.expr | None:
     """Return the first `name.x`, `name[x]` or `name(x)` of straight-line code, if nothing may have set the name."""
     for statement in body:
         if not isinstance(
@@ -97,8 +99,8 @@ def _first_use(body: Sequence[ast.stmt], name: str) -> ast.expr | None:
         stored = (each for each in nodes if isinstance(getattr(each, "ctx", None), ast.Store))
         if any(ast.unparse(each) == name for each in stored):
             return None
-        # A method may set an attribute of its object.
-        if "." in name and any(isinstance(each, ast.Call) for each in nodes):
+        # A method may set an attribute of its object, and any function a name of the module.
+        if ("." in name or name in module.bindings) and any(isinstance(each, ast.Call) for each in nodes):
             return None
         if isinstance(statement, ast.Return | ast.Raise | ast.If):
             return None
@@ -125,16 +127,27 @@ def last_word(name: str) -> str:
 def argument_order(module: Module, side: Side) -> Iterator[Place]:
     """Find two arguments whose names are those of each other's parameters."""
     for node in module.nodes(ast.Call):
-        words = [last_name(each) if isinstance(each, ast.Name | ast.Attribute) else "" for each in node.args]
+        words = _argument_names(node)
         if len(set(filter(None, words))) < 2:
             continue
         target = _target(module, side, node)
         names = target if target is not None else []
+        around = module.function_of(node)
+        calls = [each for each in (own_nodes(around) if around else ()) if isinstance(each, ast.Call)]
+        others = [_argument_names(each) for each in calls if last_name(each.func) == last_name(node.func)]
         for i, word in enumerate(words):
             j = names.index(word) if len(word) > 1 and word in names else i
             if i < j < len(words) and i < len(names) and words[j] == names[i]:
+                if any(each[j : j + 1] == [word] and each[i : i + 1] == [words[j]] for each in others):
+                    continue  # `kl(p, q) + kl(q, p)` means both
                 said = f"`{ast.unparse(node.func)}` takes `{names[i]}` before `{names[j]}`"
                 yield Place(module.path, node.lineno, said)
+
+
+def _argument_names(call: ast.Call) -> list[str]:
+    """Return the last names of the arguments up to a `*rest`, "" for other expressions."""
+    plain = itertools.takewhile(lambda each: not isinstance(each, ast.Starred), call.args)
+    return [last_name(each) for each in plain]
 
 
 def _target(module: Module, side: Side, call: ast.Call) -> list[str] | None:
@@ -162,7 +175,7 @@ def error_not_raised(module: Module, _side: Side) -> Iterator[Place]:
         call = node.value
         if isinstance(call, ast.Call) and _ERRORS.match(last_name(call.func)) and (call.args or call.keywords):
             withs = (each.items[0] for each in module.around(node) if isinstance(each, ast.With))
-            if not any("raises" in ast.unparse(each) for each in withs):
+            if not any("raises" in ast.unparse(each).lower() for each in withs):
                 yield Place(module.path, node.lineno, f"`{ast.unparse(call.func)}` is made, and not raised")
 
 
@@ -191,6 +204,8 @@ def _of_self(node: ast.Attribute) -> bool:
 
 
 def _misspelt(name: str, other: str) -> bool:
+    if name.strip("_") == other.strip("_"):
+        return False  # `_state` may be of a base class that another package defines
     if name.replace("_", "") == other.replace("_", ""):
         return True
     # `layer1` and `layer2`, `batch` and `batches` are names of two things.

@@ -105,6 +105,8 @@ _READERS: Final = frozenset(
 def _is_kept(module: Module, function: Function, name: str) -> bool:
     """Whether a name is closed, returned, stored, captured or handed to somebody who may close it."""
     for node in ast.walk(function):
+        if isinstance(node, ast.Global | ast.Nonlocal) and name in node.names:
+            return True
         if not isinstance(node, ast.Name) or node.id != name or not isinstance(node.ctx, ast.Load):
             continue
         parent = module.parents.get(node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -26,14 +27,13 @@ _SAFEGUARDS: Final = {
 """Keyword -> what happens without it."""
 _GRADIENTS: Final = frozenset({"torch.no_grad", "torch.inference_mode"})
 _MASK: Final = re.compile(r"mask")
-_LOCK: Final = re.compile(r"lock|mutex|semaphore", re.IGNORECASE)
+_LOCK: Final = re.compile(r"(?<![bcn])lock|mutex|semaphore", re.IGNORECASE)
+"""Not `block`, `clock` and `unlock`."""
 _LOG: Final = re.compile(r"^_?log(ger|ging)?$", re.IGNORECASE)
 _FLOORS: Final = frozenset({"clamp", "clamp_min", "clip", "max", "maximum"})
 
-Match = tuple["ChangedFile", "Module", "Module", PairedNodes]
 
-
-def _matches(comparison: Comparison) -> Iterator[Match]:
+def _matches(comparison: Comparison) -> Iterator[tuple[ChangedFile, Module, Module, PairedNodes]]:
     """Yield changed Python files that both sides have, with the nodes that differ."""
     for file in comparison.files:
         if file.status not in {"M", "R"} or not file.path.endswith(".py"):
@@ -100,7 +100,7 @@ def await_dropped(comparison: Comparison) -> Iterator[Place]:
                 continue
             name = last_name(new.func)
             plain = any(each.name == name for each in after.nodes(ast.FunctionDef))
-            if name not in made_plain and not plain:
+            if name not in made_plain and not plain and not _is_taken_up(after, function, new):
                 yield Place(file.path, new.lineno, f"`{ast.unparse(new.func)}(...)` was awaited, and is not any more")
         for old, new in found.pairs:
             threaded = isinstance(old, ast.Await) and isinstance(old.value, ast.Call)
@@ -109,6 +109,33 @@ def await_dropped(comparison: Comparison) -> Iterator[Place]:
             if old.value.args and dumped(old.value.args[0]) == dumped(new.func):  # type: ignore[attr-defined]  # the conditions above say what it is
                 said = f"`{ast.unparse(new.func)}` ran in a thread, and blocks the event loop now"
                 yield Place(file.path, new.lineno, said)
+
+
+_TAKERS: Final = frozenset(
+    [
+        "as_completed",
+        "create_task",
+        "ensure_future",
+        "gather",
+        "run_coroutine_threadsafe",
+        "shield",
+        "start_soon",
+        "wait",
+    ]
+)
+"""Calls that coroutines are collected for."""
+
+
+def _is_taken_up(module: Module, function: ast.AsyncFunctionDef, call: ast.Call) -> bool:
+    """Whether a coroutine is awaited later, or entered: `a = load(1)` ... `await gather(a, b)`."""
+    parent = module.parents.get(call)
+    if isinstance(parent, ast.withitem | ast.AsyncFor) or (isinstance(parent, ast.comprehension) and parent.is_async):
+        return True
+    nodes = own_nodes(function)
+    awaited = {each.value.id for each in nodes if isinstance(each, ast.Await) and isinstance(each.value, ast.Name)}
+    named = isinstance(parent, ast.Assign) and last_name(parent.targets[0]) in awaited
+    taken = any(isinstance(each, ast.Call) and last_name(each.func) in _TAKERS for each in nodes)
+    return named or (taken and not isinstance(parent, ast.Expr))
 
 
 def _made_plain(comparison: Comparison) -> set[str]:
@@ -125,20 +152,35 @@ def _made_plain(comparison: Comparison) -> set[str]:
 
 def floor_dropped(comparison: Comparison) -> Iterator[Place]:
     """Find a denominator that could not be zero, and can be now."""
-    for file, _, _, found in _matches(comparison):
+    for file, before, after, found in _matches(comparison):
         for old, new in found.pairs:
             if not _is_division(old) or not _is_division(new) or not isinstance(new, ast.BinOp):
                 continue
             was, inner = old.right, list[ast.expr]()  # type: ignore[attr-defined]  # both are divisions
             if isinstance(was, ast.BinOp) and isinstance(was.op, ast.Add):
-                # `n + 1e-8`, `n + self.eps`
-                inner = [was.left] if isinstance(was.right, ast.Constant) or "eps" in ast.unparse(was.right) else []
+                # `n + 1e-8`, `n + self.eps`; a whole number may have counted something
+                small = isinstance(was.right, ast.Constant) and isinstance(was.right.value, float)
+                inner = [was.left] if small or "eps" in ast.unparse(was.right) else []
             elif isinstance(was, ast.Call) and last_name(was.func) in _FLOORS:
                 # `max(n, 1)`, `n.clamp(min=1)`
                 inner = [*was.args, *([was.func.value] if isinstance(was.func, ast.Attribute) else [])]
-            if dumped(new.right) in map(dumped, inner):
+            inner = [each for each in inner if not isinstance(each, ast.Constant)]
+            tests = _tests(after, new) - _tests(before, old)
+            if dumped(new.right) in map(dumped, inner) and not any(_words(new.right) & words for words in tests):
                 said = f"`{ast.unparse(was)}` became `{ast.unparse(new.right)}`, which may be zero"
                 yield Place(file.path, new.lineno, said)
+
+
+def _tests(module: Module, node: ast.AST) -> set[frozenset[str]]:
+    """Return the names in each condition of the function around a node."""
+    function = module.function_of(node)
+    asks = (ast.If, ast.IfExp, ast.While, ast.Assert)
+    return {_words(each.test) for each in (own_nodes(function) if function else ()) if isinstance(each, asks)}
+
+
+def _words(node: ast.AST) -> frozenset[str]:
+    named = (each for each in ast.walk(node) if isinstance(each, ast.Name | ast.Attribute))
+    return frozenset(map(last_name, named)) - {"len", "self"}
 
 
 def _is_division(node: ast.AST) -> bool:
@@ -164,6 +206,9 @@ def mask_dropped(comparison: Comparison) -> Iterator[Place]:
                 nodes = own_nodes(function) if isinstance(function, Function) else []
                 name = ast.unparse(new)
                 assigned = (each for each in nodes if isinstance(each, ast.Assign) and _MASK.search(ast.unparse(each)))
+                call = after.parents.get(new)
+                if isinstance(call, ast.Call) and any(_MASK.search(ast.unparse(each)) for each in call.args):
+                    continue  # `masked_mean(x, mask)` masks it itself
                 if not any(ast.unparse(each.targets[0]) == name for each in assigned):
                     yield Place(file.path, new.lineno, f"`{ast.unparse(old)}` became `{name}`")
 
@@ -182,7 +227,7 @@ def gradient_guard_dropped(comparison: Comparison) -> Iterator[Place]:
                 yield Place(file.path, new.lineno, said)
         for wrapper, kept in _lost_withs(found):
             named = [each.context_expr for each in wrapper.items if _is_guard(before, each.context_expr)]
-            if named and not any(_GRADIENTS & set(_withs(after, each)) for each in (kept,)):
+            if named and not _GRADIENTS & set(_withs(after, kept)):
                 yield Place(file.path, kept.lineno, f"the block lost `with {ast.unparse(named[0])}`")
 
 
@@ -200,11 +245,13 @@ def _withs(module: Module, node: ast.AST) -> Iterator[str]:
 
 def _lost_withs(found: PairedNodes) -> Iterator[tuple[ast.With | ast.AsyncWith, ast.stmt]]:
     """Yield `with` statements that are gone while their body stayed, with the first statement of that body."""
+    withs = (ast.With, ast.AsyncWith)
     for wrapper, kept in found.unwrapped:
-        if isinstance(wrapper, ast.With | ast.AsyncWith):
+        if isinstance(wrapper, withs):
             yield wrapper, kept
     for old, new in found.pairs:
-        if isinstance(old, ast.With | ast.AsyncWith) and isinstance(new, ast.stmt) and type(old) is not type(new):
+        # `async with` instead of `with` is still one
+        if isinstance(old, withs) and isinstance(new, ast.stmt) and not isinstance(new, withs):
             yield old, new
 
 
@@ -227,7 +274,8 @@ def handler_silenced(comparison: Comparison) -> Iterator[Place]:
                 continue
             was, now = _says(old), _says(new)
             quiet = all(isinstance(each, ast.Pass | ast.Continue | ast.Return) for each in new.body)
-            if was and not now and quiet:
+            told = any(isinstance(each, ast.Name) and each.id == new.name for each in ast.walk(new))
+            if was and not now and quiet and not told:
                 caught = ast.unparse(new.type) if new.type is not None else "everything"
                 yield Place(file.path, new.lineno, f"`{caught}` was {was} here, and disappears now")
 
@@ -253,8 +301,10 @@ def result_dropped(comparison: Comparison) -> Iterator[Place]:
             name = ast.unparse(old.targets[0])
             function = after.function_of(new)
             body = own_nodes(function) if function is not None else list(ast.walk(after.tree))
-            reads = (each for each in body if isinstance(each, ast.Name | ast.Attribute) and ast.unparse(each) == name)
-            later = any(each.lineno > new.lineno and isinstance(each.ctx, ast.Load) for each in reads)
+            named = [each for each in body if isinstance(each, ast.Name | ast.Attribute) and ast.unparse(each) == name]
+            below = [each for each in named if each.lineno > new.lineno]
+            again = min((each.lineno for each in below if isinstance(each.ctx, ast.Store)), default=math.inf)
+            later = any(isinstance(each.ctx, ast.Load) and each.lineno <= again for each in below)
             if later and isinstance(new.value, ast.Call):
                 yield Place(file.path, new.lineno, f"the result was kept as `{name}`, which is read below")
 
@@ -267,6 +317,11 @@ def placeholders_dead(comparison: Comparison) -> Iterator[Place]:
                 names = [f"{{{ast.unparse(each.value)}" for each in old.values if isinstance(each, ast.FormattedValue)]
                 parent = after.parents.get(new)
                 formatted = isinstance(parent, ast.Attribute) and parent.attr in {"format", "format_map"}
+                if isinstance(parent, ast.Call):
+                    # A structured logger fills them in: `log.info("step {step}", step=step)`
+                    formatted = any(f"{{{each.arg}" in names for each in parent.keywords)
+                elif isinstance(parent, ast.Assign):
+                    formatted = f"{ast.unparse(parent.targets[0])}.format" in after.text
                 if any(each in new.value for each in names) and not formatted:
                     yield Place(file.path, new.lineno, f"{ast.unparse(new)[:60]} lost its `f`: it shows the braces")
 
@@ -310,20 +365,31 @@ def _negated(one: ast.expr, other: ast.expr) -> bool:
     return False
 
 
+_SYMMETRIC: Final = frozenset(
+    [
+        *("add", "allclose", "assertEqual", "assert_close", "equal", "gcd", "hypot", "isclose", "lcm"),
+        *("logical_and", "logical_or", "max", "maximum", "min", "minimum", "mul"),
+    ]
+)
+"""Functions for which the order makes no difference."""
+
+
 def arguments_swapped(comparison: Comparison) -> Iterator[Place]:
     """Find arguments that changed places while the call stayed."""
     resigned = {
         new.name
         for _, _, _, found in _matches(comparison)
         for old, new in found.pairs
-        if isinstance(old, Function) and isinstance(new, Function) and dumped(old.args) != dumped(new.args)
+        if (isinstance(old, Function) and isinstance(new, Function) and dumped(old.args) != dumped(new.args))
+        or (isinstance(old, ast.ClassDef) and isinstance(new, ast.ClassDef))
     }
     for file, _, _, found in _matches(comparison):
         for old, new in found.pairs:
             if not isinstance(old, ast.Call) or not isinstance(new, ast.Call) or dumped(old.func) != dumped(new.func):
                 continue
             was, now = list(map(dumped, old.args)), list(map(dumped, new.args))
-            if was != now and sorted(was) == sorted(now) and last_name(new.func) not in resigned:
+            name = last_name(new.func)
+            if was != now and sorted(was) == sorted(now) and name not in resigned | _SYMMETRIC:
                 yield Place(file.path, new.lineno, f"arguments of `{ast.unparse(new.func)}` changed places")
 
 

@@ -175,6 +175,8 @@ def secret(comparison: Comparison) -> Iterator[Place]:
                 yield Place(file.path, number, f"looks like a credential: `{found[0][:6]}...`")
                 continue
             named = _NAMED_SECRET.search(line) if number in file.added and file.path.endswith(_SHIPPED) else None
+            if named and named["value"] in before:
+                continue
             if named and not is_test(file.path) and _is_random(named["value"]):
                 yield Place(file.path, number, f"`{named['name']}` is given by a literal, `{named['value'][:3]}...`")
 
