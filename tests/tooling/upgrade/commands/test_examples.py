@@ -20,7 +20,7 @@ PAGES = [
 def test_every_example_runs(shop, page):
     assert COPY in (ROOT / page).read_text()
     commands = documented_commands(ROOT / page, PROGRAMS)
-    assert len(commands) >= 3
+    assert len(commands) >= 2, "the page has examples, and they are read"
     for command in commands:
         program, *words = shlex.split(command)
         done = shop.run(*words, program="audit" if program == "areal-audit" else "", expect={0, 10})
