@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Environment with the agent SDKs that the gateway's tests run unmodified: OpenAI, Anthropic, openai-agents, langchain,
-# litellm, pydantic-ai and smolagents. Its own folder, because none of them is needed to train. Idempotent; needs `make setup` first (it reuses
-# that environment's uv and cache). The command-line agents have a script of their own, scripts/setup_agent_clis.sh.
+# litellm, pydantic-ai and smolagents. Its own folder, because none of them is needed to train. Idempotent; needs
+# `make setup` first (it reuses that environment's uv and cache). The command-line agents have a script of their own,
+# scripts/setup_agent_clis.sh.
 #
 #   bash scripts/setup_agent_clients.sh
 set -euo pipefail

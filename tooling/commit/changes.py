@@ -12,6 +12,7 @@ import math
 import os
 import re
 import warnings
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -257,9 +258,11 @@ def _symbols(
     if old is None or new is None:
         return  # nothing is known about a file that cannot be parsed
     renamed: dict[str, str] = {}
-    for name in new.keys() - old.keys():
-        same = [each for each in old.keys() - new.keys() if old[each].body == new[name].body]
-        if len(same) == 1 and name.rpartition(".")[0] == same[0].rpartition(".")[0]:
+    come, gone = new.keys() - old.keys(), old.keys() - new.keys()
+    bodies = Counter(new[name].body for name in come)
+    for name in come:
+        same = [each for each in gone if old[each].body == new[name].body]
+        if len(same) == 1 and bodies[new[name].body] == 1 and name.rpartition(".")[0] == same[0].rpartition(".")[0]:
             renamed[name] = same[0]
     for name, definition in new.items():
         lines = definition.lines

@@ -1,8 +1,8 @@
 """Learns which type people choose for which kind of change, from the history of the repository.
 
     history = TypeHistory()
-    for commit in oldest_first: history.learn(commit.type, commit.files)
-    history.likely(files)              # {"fix": 0.6, "feat": 0.3, ...}
+    for commit in oldest_first: history.learn(commit.type, commit.files, what_rules_say)
+    history.likely(files, what_rules_say)              # {"fix": 0.6, "feat": 0.3, ...}
 
 Naive Bayes over what can be seen without reading contents: kinds of files, lines added and removed, new and renamed
 files, names, and what the rules of suggestion.py would say. Evidence is damped, since these facts depend on each other:

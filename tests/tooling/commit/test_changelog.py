@@ -88,4 +88,5 @@ def test_a_changelog_stays_inside_the_repository(repo):
     assert repo.run("changelog", "--write", "../stolen.md").code != 0
     assert not (repo.root.parent / "stolen.md").exists()
     assert repo.run("changelog", "--write", "a.md", "--check", "a.md").code == 2
+    assert repo.run("changelog", "HEAD", "--write", "a.md").code == 2
     assert repo.run("changelog", "--dry-run").code == 2

@@ -89,6 +89,13 @@ def test_a_renamed_function_is_described_as_renamed(repo):
     assert report["header"].endswith("rename build to make")
 
 
+def test_a_function_that_became_two_is_not_renamed(repo):
+    repo.write("src/api/a.py", "def build():\n    return 1\n")
+    repo.commit("feat: start", "src/api/a.py")
+    stage(repo, "src/api/a.py", "def make():\n    return 1\n\n\ndef form():\n    return 1\n")
+    assert "rename" not in repo.json("suggest", "--type", "refactor", "--scope", "")["header"]
+
+
 def test_a_file_that_cannot_be_parsed_any_more_has_lost_no_symbols(repo):
     repo.write("src/api/a.py", "def build():\n    return 1\n")
     repo.commit("feat: start", "src/api/a.py")

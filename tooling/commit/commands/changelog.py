@@ -43,6 +43,12 @@ def run(arguments: argparse.Namespace) -> Report:
     repository = find_repository(arguments.repo)
     if arguments.write and arguments.check:
         raise UsageError("--write and --check exclude each other", where="--check", fix="leave one out")
+    if arguments.range and (arguments.write or arguments.check):
+        raise UsageError(
+            "the file has the whole history",
+            where=arguments.range,
+            fix="leave the range out, or print it without a file",
+        )
     if arguments.write:
         return _write(repository, arguments)
     if arguments.dry_run or arguments.diff:
