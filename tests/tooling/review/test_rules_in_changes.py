@@ -70,6 +70,14 @@ def test_python_that_cannot_be_parsed(world):
     assert world.found() == [("unreadable-python", "a.py", 2)]
 
 
+@pytest.mark.parametrize("terms", [190, 900, 9000])
+def test_a_tree_of_any_depth_is_survived(world, terms):
+    world.commit({"a.py": "x = 1\n"})
+    world.commit({"a.py": f"x = {' + '.join(['y'] * terms)}\ny = eval(x)\n"})
+    assert {path for _, path, _ in world.found()} <= {"a.py"}
+    assert "unreadable-python" not in {rule for rule, _, _ in world.found()}
+
+
 def test_a_new_function_among_tested_ones_needs_a_test(world):
     world.commit({"m.py": FUNCTIONS.format("first"), "tests/test_m.py": "from m import first_one, first_two\n"})
     world.commit({"m.py": FUNCTIONS.format("first") + "\n\ndef third(x):\n    return x\n"})

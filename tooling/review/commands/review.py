@@ -205,5 +205,5 @@ def _unread(comparison: Comparison, policy: Policy) -> tuple[str, ...]:
         elif comparison.head.text(file.path) is None:
             notes.append(f"{file.path}: binary, a link, a submodule or very large")
         elif file.path.endswith(".py") and comparison.head.module(file.path) is None:
-            notes.append(f"{file.path}: no Python that can be parsed")
+            notes.append(f"{file.path}: no Python that can be parsed, or nested too deep")
     return tuple(notes)

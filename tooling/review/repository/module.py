@@ -23,16 +23,34 @@ _ALIAS = re.compile(r"^([ \t]*)type[ \t]+(\w+)(?:\[[^\]\n]*\])?[ \t]*=", re.MULT
 
 
 def parse(text: str) -> ast.Module | None:
-    """Parse a file; None for anything but Python. Type parameters of Python 3.12 (`def f[T](x)`, `type X = ...`)
-    are read by any version: they are taken out, which moves no line."""
+    """Parse a file; None for anything but Python, and for what is nested deeper than rules can follow.
+
+    Type parameters of Python 3.12 (`def f[T](x)`, `type X = ...`) are read by any version: they are taken out, which
+    moves no line.
+    """
     for attempt in (text, _ALIAS.sub(r"\1\2 =", _PARAMETERS.sub(r"\1", text))):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of the code under review: invalid escapes and the like
-                return ast.parse(attempt)
+                tree = ast.parse(attempt)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
+        return None if _is_deep(tree) else tree
     return None
+
+
+_DEEPEST = 200
+"""Levels of a tree. Writing a node out takes three calls for each, of the thousand that Python allows."""
+
+
+def _is_deep(tree: ast.Module) -> bool:
+    """Whether a tree has too many levels: `"a" + "b" + ...` has one for each sign."""
+    level: list[ast.AST] = [tree]
+    for _ in range(_DEEPEST):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return False
+    return True
 
 
 @dataclass(frozen=True)

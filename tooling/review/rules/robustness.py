@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import TEARDOWN, Function, last_name, own_nodes, parse
+from tooling.review.repository.module import TEARDOWN, Function, last_name, own_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -178,14 +178,16 @@ def unreadable(comparison: Comparison) -> Iterator[Place]:
                 yield Place(file.path, wrong.lineno or 1, f"no valid Python: {wrong.msg}")
             continue
         if file.status == "A" or comparison.base.module(file.old_path) is not None:
-            line, reason = 1, "" if parse(after) else "cannot be read"
+            line, reason = 1, ""
             try:
                 ast.parse(after)
             except SyntaxError as error:
                 line, reason = error.lineno or 1, error.msg
             except ValueError as error:
                 reason = str(error)
-            if line in file.added or file.status != "A":
+            except (RecursionError, MemoryError):  # nested too deep for us: among what was not reviewed
+                pass
+            if reason and (line in file.added or file.status != "A"):
                 yield Place(file.path, line, f"no valid Python: {reason}")
 
 
