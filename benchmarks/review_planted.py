@@ -198,8 +198,8 @@ def mutable_default(source: Source) -> Iterator[Edit]:
     """`def f(x=None)` -> `def f(x=[])`; `field(default_factory=list)` -> `field(default=[])`."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            args = node.args.args[len(node.args.args) - len(node.args.defaults) :]
-            for arg, default in zip(args, node.args.defaults, strict=True):
+            args = [*node.args.posonlyargs, *node.args.args]
+            for arg, default in zip(args[len(args) - len(node.args.defaults) :], node.args.defaults, strict=True):
                 if arg.annotation and re.search(r"\b(list|dict|List|Dict)\b", source.code(arg.annotation)):
                     new = "[]" if re.search("ist", source.code(arg.annotation)) else "{}"
                     used = rf"(self\.\w+ = {arg.arg}\n|\b{arg.arg}(\.(append|update|extend|add)\(|\[[^\]]*\] = ))"
