@@ -156,12 +156,16 @@ class RunConfig(Config):
     def __post_init__(self) -> None:
         """Check for what has no effect in a run of this kind."""
         super().__post_init__()
-        if self.actor.router_replay and not isinstance(self, PPOConfig):
+        if self.actor.router_replay and (problem := self._replay_problem()):
             raise ConfigError(
-                "router_replay gives routers the experts that they chose while sampling, and this run does not sample",
+                f"router_replay gives routers the experts that they chose while sampling, and {problem}",
                 where="actor.router_replay",
                 fix="set actor.router_replay to false",
             )
+
+    def _replay_problem(self) -> str:
+        """Return why nobody records what routers are to be given; "" where somebody does."""
+        return "this run does not sample"
 
     @property
     def directory(self) -> Path:
@@ -296,7 +300,12 @@ class PPOConfig(RunConfig):
             self._check_sources()
         self._check_servers()
         self._check_ratios()
-        self._check_replay()
+        if self.critic is not None and self.critic.router_replay:
+            raise ConfigError(
+                "router_replay is set for the critic, whose routers have sampled nothing",
+                where="critic.router_replay",
+                fix="set critic.router_replay to false",
+            )
 
     def _check_sources(self) -> None:
         """Check sources against the run's sampling, its train_dataset and its length limit."""
@@ -417,27 +426,13 @@ class PPOConfig(RunConfig):
         if self.archon is not None and self.archon.engine == "megatron":
             raise ConfigError(f"weights.carrier shards needs archon.engine native; {way}")
 
-    def _check_replay(self) -> None:
-        """Check that somebody records what routers are to be given."""
-        if self.critic is not None and self.critic.router_replay:
-            raise ConfigError(
-                "router_replay is set for the critic, whose routers have sampled nothing",
-                where="critic.router_replay",
-                fix="set critic.router_replay to false",
-            )
-        if not self.actor.router_replay:
-            return
-        found = ""
+    def _replay_problem(self) -> str:
+        """See `RunConfig`."""
         if self.rollout.engine != "embedded":
-            found = f"rollout.engine {self.rollout.engine} does not record them here; use embedded"
-        elif self.archon is not None and self.archon.engine == "megatron":
-            found = "archon.engine megatron has routers of its own; use native"
-        if found:
-            raise ConfigError(
-                f"router_replay gives routers the experts that they chose while sampling, and {found}",
-                where="actor.router_replay",
-                fix="set actor.router_replay to false",
-            )
+            return f"rollout.engine {self.rollout.engine} does not record them here; use embedded"
+        if self.archon is not None and self.archon.engine == "megatron":
+            return "archon.engine megatron has routers of its own; use native"
+        return ""
 
     def _check_ratios(self) -> None:
         """Check for importance ratios that would silently be wrong, or 1 everywhere."""
