@@ -34,9 +34,8 @@ esac
 
 begin_environment $VENV "$want$images" "$want$images" "CPU: about a minute and 3 GB"
 .venv/bin/uv venv -q --allow-existing --python .venv/bin/python "$VENV"
-locked=()
-if [ "$kind" = cuda ]; then locked=(--constraint scripts/locks/vllm.txt); fi # the CPU build has other dependencies
-.venv/bin/uv pip install -q --compile-bytecode --python "$VENV/bin/python" ${locked[@]+"${locked[@]}"} "$want"
+if [ "$kind" = cuda ]; then export UV_CONSTRAINT=scripts/locks/vllm.txt; fi # the CPU build has other dependencies
+.venv/bin/uv pip install -q --compile-bytecode --python "$VENV/bin/python" "$want"
 if [ "$kind" = cpu ]; then
     .venv/bin/uv pip uninstall -q --python "$VENV/bin/python" "${CPU_UNWANTED[@]}" 2>/dev/null || true
     packages="$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"

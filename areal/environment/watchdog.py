@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 logger = getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.05
-_READ_BYTES: Final = 128
+_READ_BYTES: Final = 512
+_TURN_SECONDS: Final = 0.02
+"""In which a thread that is on a processor is seen to have computed: the kernel counts several times in it."""
 
 
 class LoopWatchdog:
@@ -65,7 +67,10 @@ class LoopWatchdog:
         while True:
             sleep(_LOOK_SECONDS)
             running = self._running
-            if running is not None and (seconds := self._seconds_of(running)) >= self._block_seconds:
+            if running is None or (seconds := self._seconds_of(running)) < self._block_seconds:
+                continue
+            # A wait counts when it is over: one that still lasts is not yet in what the kernel says.
+            if not self._queue.is_waiting():
                 self._report(running, seconds)
 
     def _seconds_of(self, running: tuple[str, float, float]) -> float:
@@ -103,13 +108,32 @@ class _RunQueue:
 
     def seconds(self) -> float:
         """Return the sum so far; 0 where it is not known. From any thread."""
+        return self._counts()[1] / 1e9
+
+    def is_waiting(self) -> bool:
+        """Whether it could run and does not get its turn at present, which takes a moment to see. From another
+        thread."""
+        before, _ = self._counts()
+        sleep(_TURN_SECONDS)
+        return self._counts()[0] == before and self._state() == "R"
+
+    def _counts(self) -> tuple[int, int]:
+        """Nanoseconds on a processor, and of waiting for one."""
         if self._file is None:
-            return 0.0
+            return 0, 0
         try:
-            # Nanoseconds on a processor, nanoseconds of waiting for one, turns.
-            return int(os.pread(self._file, _READ_BYTES, 0).split()[1]) / 1e9
-        except (OSError, IndexError):  # the thread has ended
-            return 0.0
+            computed, waited, _ = os.pread(self._file, _READ_BYTES, 0).split()
+        except (OSError, ValueError):  # the thread has ended
+            return 0, 0
+        return int(computed), int(waited)
+
+    def _state(self) -> str:
+        """ "R" of a thread that runs or could; "" where it is not known."""
+        try:
+            with open(f"/proc/self/task/{self.thread_id}/stat", encoding="utf-8") as file:
+                return file.read().rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            return ""
 
 
 class Watched:

@@ -62,6 +62,7 @@ def test_select_trims_to_the_longest_row_and_keeps_every_optional_field():
         "advantages": numbers + 3,
         "returns": numbers + 4,
         "turn_rewards": numbers + 5,
+        "routes": numbers.to(torch.uint8)[..., None, None],
     }
     batch = replace(batch, samples=torch.tensor([0, 1, 1]))
 

