@@ -108,7 +108,7 @@ def test_a_server_is_locked_in_the_version_that_its_environment_gets(name) -> No
     script = (ROOT / f"scripts/setup_{name}.sh").read_text(encoding="utf-8")
     (wanted,) = re.findall(rf'"{name}==([\d.]+)"', script)
     assert versions(name)[name] == [wanted]
-    assert f"--constraint scripts/locks/{name}.txt" in script
+    assert re.search(rf"(--constraint |UV_CONSTRAINT=)scripts/locks/{name}\.txt", script)
 
 
 def test_conflicts_are_declared_between_what_pins_differently() -> None:

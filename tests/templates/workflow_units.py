@@ -36,7 +36,7 @@ MISTAKES = {
         ("self.gconfig.max_new_tokens - builder.num_sampled", "self.gconfig.max_new_tokens"),
         ("num_failed + result.failed", "num_failed"),
         ("stop=(*gconfig.stop, CALL_END)", "stop=gconfig.stop"),
-        ("builder.add_observation(observation)", "builder.tokens.extend(observation)"),
+        ("builder.add_observation(observation, images)", "builder.tokens.extend(observation)"),
         ("StopReason.LENGTH or turn == self.max_calls", "StopReason.LENGTH"),
     ],
     "with_pixels": [

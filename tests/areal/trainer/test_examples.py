@@ -22,6 +22,7 @@ EXAMPLES = ROOT / "examples"
 NAMES = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.yaml"))
 ELSEWHERE = {
     "cluster/arithmetic_nodes.yaml": "a job of two ranks: tests/areal/infra/jobs",
+    "cluster/gsm8k_16_shared.yaml": "needs a cluster and a checkpoint of a language model",
     "cluster/gsm8k_64.yaml": "needs a cluster and a checkpoint of a language model",
     "math/arithmetic_sglang.yaml": "needs an SGLang server: test_with_sglang",
     "math/arithmetic_vllm.yaml": "needs a vLLM server: test_with_servers",

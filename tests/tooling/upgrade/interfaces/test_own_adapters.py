@@ -28,6 +28,7 @@ VLLM_FLAGS = [
     "--worker-extension-cls",
     "--uvicorn-log-level",
     "--disable-log-stats",
+    "--enable-lora",
     "--enable-scale-out",
     "--enable-sleep-mode",
     "--skip-tokenizer-init",
@@ -35,6 +36,10 @@ VLLM_FLAGS = [
     "--no-enable-prefix-caching",
     "--no-enable-chunked-prefill",
     "--gpu-memory-utilization",
+    "--max-cpu-loras",
+    "--max-lora-rank",
+    "--max-loras",
+    "--no-mm-device-do-normalize",
 ]
 VLLM_ROUTES = {
     "/abort_requests": ["adapter.py"],
@@ -87,6 +92,11 @@ SGLANG_FLAGS = [
     "--max-total-tokens",
     "--enable-deterministic-inference",
     "--disable-radix-cache",
+    "--enable-lora",
+    "--lora-target-modules",
+    "--max-loaded-loras",
+    "--max-lora-rank",
+    "--max-loras-per-batch",
 ]
 SGLANG_ROUTES = [
     "/abort_request",

