@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 MANIFEST = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = MANIFEST["project"]["optional-dependencies"]
 LOCKS = lock.variants()
+CUDA = r"cuda-|nvidia-|triton$"
+"""Packages of a build for GPUs."""
 
 
 def direct(requirements: list[str]) -> list[Requirement]:
@@ -70,6 +72,8 @@ def test_a_lock_holds_what_its_packages_ask_for(name) -> None:
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
                 compared += 1
                 needed = re.sub(r"[-_.]+", "-", requirement.name).lower()
+                if re.match(CUDA, needed) and name == "cpu":
+                    continue  # the build that is here is another one than the locked one
                 assert needed in locked or needed == "setuptools", f"{package} needs {requirement}"
     assert compared > 50
 
@@ -100,7 +104,7 @@ def test_a_lock_names_no_place(name) -> None:
 
 
 def test_a_build_for_cpus_has_nothing_of_cuda() -> None:
-    assert [name for name in versions("cpu") if re.match(r"cuda-|nvidia-|triton$", name)] == []
+    assert [name for name in versions("cpu") if re.match(CUDA, name)] == []
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])

@@ -143,6 +143,7 @@ def project(tmp_path, capsys):
         "agents/README.md": "no expert\n",
         "AGENTS.md": AGENTS,
         "pyproject.toml": PYPROJECT,
+        ".gitignore": "__pycache__/\n",
         "app/__init__.py": '"""The program."""\n',
         "app/words.py": WORDS,
     }.items():
