@@ -58,8 +58,10 @@ def run(arguments: argparse.Namespace) -> Report:
 
 
 def _report(record: RunRecord, findings: list[Finding]) -> Report:
+    from areal.infra.diagnosis.learning import is_solved
     from areal.infra.diagnosis.rules import RULES
     from areal.infra.diagnosis.summary import describe_run, head_line
+    from areal.infra.metrics import names
 
     described = describe_run(record)
     looked: dict[str, Any] = {
@@ -88,12 +90,18 @@ def _report(record: RunRecord, findings: list[Finding]) -> Report:
         {"rule": one.name, **one.rule.texts(), "evidence": one.grounds.text, "numbers": one.grounds.numbers}
         for one in findings
     ]
-    body = "\n\n".join(blocks) if findings else "nothing found"
+    solved = is_solved(record)
+    nothing = (
+        f"nothing found; the task is solved: mean reward {record.late(names.REWARD_MEAN):.3g} late"
+        if solved
+        else ("nothing found")
+    )
+    body = "\n\n".join(blocks) if findings else nothing
     missing = tuple(f"{record.directory} has no {what}: rules that read it were left out" for what in
                     described["without"])  # fmt: skip
     return Report(
         text=f"{head}\n\n{body}\n\nlooked at: {seen}",
-        data={"run": described, "findings": shown, "looked_at": looked},
+        data={"run": described, "findings": shown, "solved": solved, "looked_at": looked},
         exit_code=FOUND if findings else 0,
         warnings=missing,
     )

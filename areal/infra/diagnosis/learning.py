@@ -37,11 +37,23 @@ TRUNCATED_SHARE: Final = 0.3
 FALL: Final = 0.25
 MISMATCH_LIMIT: Final = 0.1
 ENDED_SHARE: Final = 0.1
+SOLVED_LEVEL: Final = 0.95
+
+
+def is_solved(record: RunRecord) -> bool:
+    """Say whether the reward rose to within 5 % of the best it can be, judged by the rewards that the run has seen.
+
+    Groups without differences and a low entropy are then what success looks like, and no sign of a problem.
+    """
+    points = record.values(names.REWARD_MEAN)
+    if len(points) < MIN_STEPS or _level(record) < SOLVED_LEVEL:
+        return False
+    return record.late(names.REWARD_MEAN) - record.early(names.REWARD_MEAN) > 3 * standard_error(points)
 
 
 def groups_all_right(record: RunRecord) -> Grounds | None:
-    """Detect that nearly all groups have equal rewards, near the best that the run has seen."""
-    return _equal_groups(record) if _level(record) >= 0.5 else None
+    """Detect that nearly all groups have equal rewards, near the best that the run has seen, which it did not learn."""
+    return _equal_groups(record) if _level(record) >= 0.5 and not is_solved(record) else None
 
 
 def groups_all_wrong(record: RunRecord) -> Grounds | None:
@@ -239,6 +251,8 @@ def entropy_collapse(record: RunRecord) -> Grounds | None:
     """Detect that the policy has become nearly deterministic."""
     early, late = record.early(names.ENTROPY), record.late(names.ENTROPY)
     if len(record.values(names.ENTROPY)) < MIN_STEPS or not late <= COLLAPSE * early or early <= 0:
+        return None
+    if is_solved(record):
         return None
     return Grounds(
         text=f"entropy {early:.3g} nats early, {late:.3g} late", numbers={"entropy_early": early, "entropy_late": late}

@@ -10,7 +10,7 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.infra.diagnosis.learning import MIN_STEPS
+from areal.infra.diagnosis.learning import MIN_STEPS, is_solved
 from areal.infra.diagnosis.record import Grounds
 from areal.infra.metrics import names
 from areal.reward.components import describe_reward
@@ -25,6 +25,8 @@ WAIT_SHARE: Final = 0.8
 IDLE_SHARE: Final = 0.05
 FAULT_SHARE: Final = 0.01
 STALE_SHARE: Final = 0.1
+OUTSIDE_SESSIONS: Final = "outside_sessions"
+"""Workflow whose episodes others begin: the time that they take is not the answers' length."""
 FILTERED_SHARE: Final = 0.5
 LONG_SHARE: Final = 0.2
 SILENT_SECONDS: Final = 300.0
@@ -163,7 +165,7 @@ def prompts_filtered(record: RunRecord) -> Grounds | None:
     """Detect that most prompts are thrown away because their samples do not differ."""
     dropped = record.totals(names.DROPPED_PREFIX).get("zero_variance", 0.0)
     trained = int(record.setting("rollout.batch_size", 0)) * len(record.values(names.REWARD_MEAN))
-    if not dropped or dropped < FILTERED_SHARE * (dropped + trained):
+    if not dropped or dropped < FILTERED_SHARE * (dropped + trained) or is_solved(record):
         return None
     share = dropped / (dropped + trained)
     return Grounds(
@@ -174,6 +176,15 @@ def prompts_filtered(record: RunRecord) -> Grounds | None:
 
 def prompts_stale(record: RunRecord) -> Grounds | None:
     """Detect that prompts grow too old before they finish."""
+    return None if record.setting("workflow") == OUTSIDE_SESSIONS else _stale_prompts(record)
+
+
+def sessions_stale(record: RunRecord) -> Grounds | None:
+    """Detect that places for sessions from outside grow too old before a session ends in them."""
+    return _stale_prompts(record) if record.setting("workflow") == OUTSIDE_SESSIONS else None
+
+
+def _stale_prompts(record: RunRecord) -> Grounds | None:
     totals = record.totals(names.DROPPED_PREFIX)
     dropped = totals.get("stale", 0.0) + totals.get("surplus", 0.0)
     trained = int(record.setting("rollout.batch_size", 0)) * len(record.values(names.REWARD_MEAN))

@@ -224,9 +224,9 @@ RULES: Final[dict[str, Rule]] = {
         sign="no signal: all answers of a group are right",
         when=(
             f"late share of groups with equal rewards >= {learning.EQUAL_SHARE:.0%}, at the upper end of the rewards "
-            "seen"
+            "seen, and the reward did not rise to it"
         ),
-        cause="the task is solved or too easy, or the reward is constant",
+        cause="the rows are too easy, or the reward is constant",
         confidence="likely",
         fix="take harder rows, or set rollout.filter_zero_variance=true; check the reward on wrong answers",
         see="docs/algorithms.md",
@@ -300,7 +300,7 @@ RULES: Final[dict[str, Rule]] = {
     "entropy_collapse": Rule(
         find=learning.entropy_collapse,
         sign="entropy collapsed",
-        when=f"late entropy <= {learning.COLLAPSE:.0%} of the early one",
+        when=f"late entropy <= {learning.COLLAPSE:.0%} of the early one, and the task is not solved",
         cause="exploration has ended: the policy repeats itself",
         confidence="likely",
         fix="set objective.entropy_coef, raise clip_high, sample at temperature 1, stop earlier",
@@ -426,7 +426,7 @@ RULES: Final[dict[str, Rule]] = {
     "prompts_filtered": Rule(
         find=machinery.prompts_filtered,
         sign="most prompts are filtered",
-        when=f">= {machinery.FILTERED_SHARE:.0%} dropped as zero_variance",
+        when=f">= {machinery.FILTERED_SHARE:.0%} dropped as zero_variance, and the task is not solved",
         cause="the rows are too easy or too hard for the policy; their generation is wasted",
         confidence="certain",
         fix="take rows of middling difficulty, raise rollout.group_size",
@@ -440,6 +440,15 @@ RULES: Final[dict[str, Rule]] = {
         confidence="certain",
         fix="use rollout.consume=deadline or fifo, or raise max_head_offpolicyness",
         see="docs/concepts.md",
+    ),
+    "sessions_stale": Rule(
+        find=machinery.sessions_stale,
+        sign="places for sessions from outside are dropped as stale or surplus",
+        when=f"workflow outside_sessions, >= {machinery.STALE_SHARE:.0%} of the prompts",
+        cause="nobody took the places in time, or sessions and their rewards last longer than the bound lets them",
+        confidence="certain",
+        fix="raise max_head_offpolicyness or lower rollout.batch_size; close and score sessions sooner",
+        see="docs/agents.md",
     ),
     "staleness_rises": Rule(
         find=machinery.staleness_rises,

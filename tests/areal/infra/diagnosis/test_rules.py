@@ -95,9 +95,9 @@ def engines_differ(scene):
 
 
 def groups_all_right(scene):
-    scene.course("reward/mean", 0.6, 1.0)
-    scene.course("reward/std", 0.4, 0.0)
-    scene.course("reward/zero_variance_share", 0.5, 1.0)
+    scene.course("reward/mean", 0.99, 0.99)
+    scene.course("reward/std", 0.1, 0.0)
+    scene.course("reward/zero_variance_share", 0.9, 1.0)
     for step in range(25, STEPS + 1):
         scene.metrics[step] |= {"reward/zero_variance_share": 0.97}
 
@@ -184,6 +184,11 @@ def prompts_stale(scene):
     scene.course("rollout/dropped/stale", 4.0, 4.0)
 
 
+def sessions_stale(scene):
+    scene.settle(workflow="outside_sessions")
+    prompts_stale(scene)
+
+
 def staleness_rises(scene):
     scene.settle(rollout__max_head_offpolicyness=8)
     scene.course("staleness/mean", 1.0, 6.0)
@@ -242,6 +247,7 @@ SCENES = {
     "rows_unusable": rows_unusable,
     "prompts_filtered": prompts_filtered,
     "prompts_stale": prompts_stale,
+    "sessions_stale": sessions_stale,
     "staleness_rises": staleness_rises,
     "trainer_waits": trainer_waits,
     "rollouts_wait": rollouts_wait,
@@ -306,6 +312,21 @@ def test_one_right_answer_among_hundreds_is_no_solved_task(tmp_path):
     seen = found(scene)
     assert "groups_all_wrong" in seen
     assert "groups_all_right" not in seen
+
+
+def test_what_success_looks_like_is_no_finding(tmp_path):
+    scene = Scene(tmp_path)
+    scene.course("reward/mean", 0.3, 1.06, noise=0.01)
+    scene.course("reward/std", 0.45, 0.0)
+    scene.course("reward/zero_variance_share", 0.2, 1.0)
+    scene.course("train/entropy", 1.5, 0.02)
+    scene.course("rollout/dropped/zero_variance", 40.0, 40.0)
+    for values in scene.metrics.values():
+        if "reward/mean" in values:
+            values["reward/mean"] = min(values["reward/mean"], 1.0)
+    for step in range(31, STEPS + 1):
+        scene.metrics[step] |= {"reward/zero_variance_share": 1.0}
+    assert found(scene) == {}
 
 
 def test_a_few_faults_that_a_retry_made_good_are_no_finding(tmp_path):
