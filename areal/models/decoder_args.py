@@ -176,13 +176,13 @@ def take_rotary(  # noqa: PLR0913 - each is a property of a family that its args
     transformers writes beside rope_parameters and that does not count.
     """
     known = dict(default or {})
-    reader = _Reader(fields, max_position_embeddings, tuple(types), partial, known, original_length, rotated)
+    reader = _FieldReader(fields, max_position_embeddings, tuple(types), partial, known, original_length, rotated)
     reader = replace(reader, extra=tuple(extra), unused=tuple(unused), unread=frozenset(unread))
     return reader.flat() if layer_type is None else reader.of_layer_type(layer_type)
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _FieldReader:
     fields: ConfigFields
     max_position_embeddings: int | None
     types: tuple[str, ...]

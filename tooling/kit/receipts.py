@@ -171,7 +171,7 @@ def parse_receipt(content: bytes, path: str) -> Receipt:
             where=path,
             fix="use the areal-new that wrote it, or restore the file with git",
         )
-    receipt = _Reader(path, document).receipt()
+    receipt = _ReceiptReader(path, document).receipt()
     if receipt.path != path:
         raise _refusal(path, f"describes the {receipt.kind} {receipt.name!r}, which belongs in {receipt.path}")
     return receipt
@@ -203,7 +203,7 @@ def _is_hash(text: str) -> bool:
     return len(text) == _HASH_LENGTH and set(text) <= set("0123456789abcdef")
 
 
-class _Reader:
+class _ReceiptReader:
     """Reads the parts of one receipt with their types checked; a wrong part is refused by its name."""
 
     def __init__(self, path: str, document: Mapping[str, Any]) -> None:

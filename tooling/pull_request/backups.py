@@ -99,7 +99,7 @@ _HASH: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class PushRecord:
     """What was to be done."""
 
     reference: str
@@ -135,20 +135,20 @@ def path_of(repository: Repository) -> Path:
     return state_folder(repository) / "move.json"
 
 
-def save_record(repository: Repository, record: Record) -> None:
+def save_record(repository: Repository, record: PushRecord) -> None:
     """Write it, on the medium when this returns."""
     content = json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(record)})
     write_state(repository, path_of(repository).name, content.encode())
 
 
-def load_record(repository: Repository) -> Record | None:
+def load_record(repository: Repository) -> PushRecord | None:
     """Read the record; None without one. Raises ConflictError when it is damaged."""
     path = path_of(repository)
     try:
         data = json.loads(path.read_bytes())
         if (data.pop("format"), data.pop("version")) != (_FORMAT, _VERSION):
             raise ValueError("unknown format or version")
-        record = Record(**data)
+        record = PushRecord(**data)
         if not _HASH.fullmatch(record.before) or not _HASH.fullmatch(record.after):
             raise ValueError("no hashes")
     except FileNotFoundError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tooling.cli.errors import ConflictError, UsageError
 from tooling.kit.change.lock import repository_lock
 from tooling.pull_request import backups, checks, move, service
-from tooling.pull_request.backups import Record, load_record, state_folder, write_state
+from tooling.pull_request.backups import PushRecord, load_record, state_folder, write_state
 from tooling.pull_request.body import fill, find_template, untouched
 from tooling.pull_request.branch import (
     Branch,
@@ -282,8 +282,8 @@ def _service_words(plan: ProposalPlan, options: ProposalOptions) -> list[str]:
     return service.edit_words(existing.number, goal, title=new_title, body=body, base=base)
 
 
-def _record(branch: Branch, after: str, backup: backups.Backup) -> Record:
-    return Record(reference=branch.reference, before=branch.tip, after=after, backup=backup.id)
+def _record(branch: Branch, after: str, backup: backups.Backup) -> PushRecord:
+    return PushRecord(reference=branch.reference, before=branch.tip, after=after, backup=backup.id)
 
 
 def _push(git: WorkTree, plan: ProposalPlan, observe: Observe) -> None:

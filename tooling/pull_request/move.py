@@ -21,7 +21,7 @@ from tooling.pull_request.branch import named
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tooling.pull_request.backups import Record
+    from tooling.pull_request.backups import PushRecord
     from tooling.pull_request.git import WorkTree
 
     Observe = Callable[[str], None]
@@ -174,7 +174,7 @@ def moved_submodules(git: WorkTree, before: str, after: str) -> tuple[str, ...]:
     return tuple(each.path for each in found if each.submodule and each.after is not None)
 
 
-def move(git: WorkTree, record: Record, observe: Observe) -> None:
+def move(git: WorkTree, record: PushRecord, observe: Observe) -> None:
     """Bring the branch that is checked out, the index and the work tree from `before` to `after`. Raises ConflictError,
     with everything as it was, when something stands against it."""
     repository = git.repository

@@ -30,7 +30,7 @@ MAX_FINAL: Final = 80
 THUMBNAIL_PIXELS: Final = 24
 
 
-class Candidate(NamedTuple):
+class ExcerptRow(NamedTuple):
     """One intact row as a line of JSON."""
 
     place: str
@@ -42,11 +42,11 @@ class Candidate(NamedTuple):
 class Excerpt(NamedTuple):
     """Rows for the packaged splits, in their order in the data."""
 
-    train: list[Candidate]
-    test: list[Candidate]
+    train: list[ExcerptRow]
+    test: list[ExcerptRow]
 
 
-def candidate(row: dict[str, Any], place: str, mapping: RowMapping, folder: Path) -> Candidate | None:
+def candidate(row: dict[str, Any], place: str, mapping: RowMapping, folder: Path) -> ExcerptRow | None:
     """Return the columns that a loader reads as one line of JSON; None when JSON cannot say them, or the row is too
     long.
     """
@@ -72,10 +72,10 @@ def candidate(row: dict[str, Any], place: str, mapping: RowMapping, folder: Path
     line = "".join(f"\\u{ord(c):04x}" if c in "\x85\u2028\u2029" else c for c in line)
     asked = [kept.get(column) for column in (mapping.question, mapping.messages, mapping.image) if column]
     prompt = json.dumps(asked) if asked else line
-    return Candidate(place, line, prompt) if num_bytes <= MAX_ROW_BYTES else None
+    return ExcerptRow(place, line, prompt) if num_bytes <= MAX_ROW_BYTES else None
 
 
-def choose(candidates: Sequence[Candidate], held_out: Sequence[Candidate], num_train: int, num_test: int) -> Excerpt:
+def choose(candidates: Sequence[ExcerptRow], held_out: Sequence[ExcerptRow], num_train: int, num_test: int) -> Excerpt:
     """Return the shortest candidates for both parts within MAX_BYTES, at least one each, and none that asks what
     another does: a test row that is a train row, too, says nothing.
 
@@ -98,12 +98,12 @@ def choose(candidates: Sequence[Candidate], held_out: Sequence[Candidate], num_t
     return Excerpt(chosen[:num_first], chosen[num_first:])
 
 
-def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
+def _different(candidates: Sequence[ExcerptRow]) -> list[ExcerptRow]:
     """Return the first of each prompt."""
     return list({row.prompt: row for row in reversed(candidates)}.values())[::-1]
 
 
-def _shortest(candidates: Sequence[Candidate], count: int, budget: int) -> list[Candidate]:
+def _shortest(candidates: Sequence[ExcerptRow], count: int, budget: int) -> list[ExcerptRow]:
     order = sorted(range(len(candidates)), key=lambda index: (len(candidates[index].line), index))[:count]
     picked: list[int] = []
     used = 0

@@ -17,7 +17,7 @@ from areal.api import DataError
 from areal.dataset.files import ReadLimits, Record, SplitFiles, find_files, read_records
 from areal.dataset.inspection.checks import RowChecks, RowProblem, final_answer
 from areal.dataset.inspection.columns import Column
-from areal.dataset.inspection.excerpt import NUM_CANDIDATES, Candidate, candidate, choose
+from areal.dataset.inspection.excerpt import NUM_CANDIDATES, ExcerptRow, candidate, choose
 from areal.dataset.inspection.mapping import RowMapping, decide
 from areal.dataset.inspection.roles import infer_roles
 
@@ -136,11 +136,11 @@ def _check(
     mapping: RowMapping,
     problems: _Problems,
     progress: Callable[[str, int], None],
-) -> list[Candidate]:
+) -> list[ExcerptRow]:
     """Check every row; returns the first intact ones."""
     folder = _folder(files)
     checks = RowChecks(mapping, folder, roles.column("id"))
-    candidates: list[Candidate] = []
+    candidates: list[ExcerptRow] = []
     for place, record in _numbered(files, request.max_rows, progress, "rows"):
         if record.row is None:
             continue
@@ -167,7 +167,7 @@ def _numbered(
 
 
 def _excerpt(
-    path: Path, split: str, candidates: list[Candidate], mapping: RowMapping, request: Request
+    path: Path, split: str, candidates: list[ExcerptRow], mapping: RowMapping, request: Request
 ) -> dict[str, Any] | None:
     if request.excerpt is None:
         return None
@@ -181,7 +181,7 @@ def _excerpt(
     return data
 
 
-def _held_out(path: Path, split: str, mapping: RowMapping) -> list[Candidate]:
+def _held_out(path: Path, split: str, mapping: RowMapping) -> list[ExcerptRow]:
     """Return intact rows of the data's own test split; none when there is no such split."""
     for name in _TEST_SPLITS:
         if name == split:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from areal.models.adapter import Row
 
-__all__ = ["OUTPUT_LAYER", "TABLE", "Held", "Placed", "held", "padded_vocabulary", "split_dimensions"]
+__all__ = ["OUTPUT_LAYER", "TABLE", "MegatronPart", "Placed", "held", "padded_vocabulary", "split_dimensions"]
 
 OUTPUT_LAYER: Final = "output_layer.weight"
 _LAYER: Final = re.compile(r"^decoder\.layers\.(\d+)\.")
@@ -74,7 +74,7 @@ _BY_NAME: Final = {placed.row.on_disk: placed for placed in TABLE}
 
 
 @dataclass(frozen=True)
-class Held:
+class MegatronPart:
     """One parameter of megatron, on any rank of tp."""
 
     name: str
@@ -95,7 +95,7 @@ class Held:
         tensor[merged.shape[0] :].zero_()
 
 
-def held(names: Iterable[str], *, first_layer: int, is_tied: bool) -> list[Held]:
+def held(names: Iterable[str], *, first_layer: int, is_tied: bool) -> list[MegatronPart]:
     """Return what each parameter of a stage holds. first_layer: of the whole model, the one that is the stage's first.
     is_tied: the head of the last stage is a copy of the embedding.
 
@@ -112,7 +112,7 @@ def held(names: Iterable[str], *, first_layer: int, is_tied: bool) -> list[Held]
         ours = tuple(target.replace("*", layer) for target in placed.row.targets)
         if name == OUTPUT_LAYER and is_tied:
             ours = (EMBEDDING,)
-        found.append(Held(name, ours, placed))
+        found.append(MegatronPart(name, ours, placed))
     if unknown:
         raise ModelError(
             f"megatron-core has parameters that areal.engine.megatron.names does not know: {', '.join(unknown)}; "

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed.device_mesh import DeviceMesh
 
-    from areal.engine.megatron.names import Held
+    from areal.engine.megatron.names import MegatronPart
     from areal.engine.train.ranks import Ranks
 
 
 @dataclass(frozen=True)
-class _Pair:
+class _MegatronWeight:
     """A parameter of megatron and what it holds of ours."""
 
     theirs: nn.Parameter
-    held: Held
+    held: MegatronPart
     owners: tuple[tuple[nn.Module, str], ...]
     """Modules of our part, and the names of the parameters in them: parameters are replaced when memory is joined."""
     head_dim: int
@@ -59,7 +59,7 @@ class StageWeights:
         self._first_layer = pieces_of(whole.args.num_layers, stages)[stage].start
         self._head_dim = int(whole.args.head_dim)
         self.part = take_part(model, [stage], stages)
-        self._pairs: list[_Pair] = []
+        self._pairs: list[_MegatronWeight] = []
         dimensions = split_dimensions()
         for name, parameter in list(self.part.named_parameters()):
             pattern = ".".join("*" if piece.isdecimal() else piece for piece in name.split("."))
@@ -74,7 +74,7 @@ class StageWeights:
         found = held(theirs, first_layer=self._first_layer, is_tied=self._is_tied)
         for item in found:
             owners = tuple(_owner(self.part, name) for name in item.ours)
-            self._pairs.append(_Pair(theirs[item.name], item, owners, self._head_dim))
+            self._pairs.append(_MegatronWeight(theirs[item.name], item, owners, self._head_dim))
         for pair in self._pairs:
             pair.held.write([local_data(parameter) for parameter in pair.ours], pair.theirs.data, pair.head_dim)
             parts = pair.parts(pair.theirs.data)

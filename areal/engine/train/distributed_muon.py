@@ -29,7 +29,7 @@ ROUND_SIZE: Final = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MatrixPart:
     """What one rank has of a matrix: a rectangle."""
 
     rank: int
@@ -54,7 +54,7 @@ class Matrix:
     """Which one of a stack."""
     shape: tuple[int, int]
     owner: int
-    parts: tuple[Part, ...]
+    parts: tuple[MatrixPart, ...]
 
     @property
     def travels(self) -> bool:
@@ -124,7 +124,7 @@ class OrthogonaliseTogether:
                 target = self._target(updates, matrix)
                 target.copy_(values.view(target.shape))
 
-    def _read(self, updates: Mapping[str, Tensor], matrix: Matrix, part: Part) -> Tensor:
+    def _read(self, updates: Mapping[str, Tensor], matrix: Matrix, part: MatrixPart) -> Tensor:
         if matrix.name in updates:
             return self._target(updates, matrix)
         return torch.zeros(part.num_values)
@@ -204,19 +204,19 @@ def _owners(work: Sequence[tuple[int, tuple[int, ...]]], num_ranks: int) -> list
     return owners
 
 
-def _parts(found: Mapping[int, Bounds], owner: int) -> tuple[Part, ...]:
+def _parts(found: Mapping[int, Bounds], owner: int) -> tuple[MatrixPart, ...]:
     """Of copies, the owner's is sent if it has one, else the first rank's."""
     senders: dict[Bounds, int] = {}
     for rank, box in found.items():
         if rank == owner or box not in senders:
             senders[box] = rank
     return tuple(
-        Part(rank, slice(*rows), slice(*columns), senders[(rows, columns)] == rank)
+        MatrixPart(rank, slice(*rows), slice(*columns), senders[(rows, columns)] == rank)
         for rank, (rows, columns) in found.items()
     )
 
 
-def _sent(matrix: Matrix, source: int) -> list[Part]:
+def _sent(matrix: Matrix, source: int) -> list[MatrixPart]:
     return [part for part in matrix.parts if part.rank == source and part.is_sender]
 
 

@@ -111,7 +111,7 @@ def static_report(source: str, *, modeling: Path | None = None) -> dict[str, Any
 
 
 @dataclass
-class _Reader(ast.NodeVisitor):
+class _ConfigReads(ast.NodeVisitor):
     """Collects reads of config fields. `holders`: names and attributes that hold a config."""
 
     file: Path
@@ -175,7 +175,7 @@ class _Reader(ast.NodeVisitor):
 
 
 def _reads_of(nodes: Sequence[ast.AST], file: Path) -> dict[str, list[str]]:
-    reader = _Reader(file)
+    reader = _ConfigReads(file)
     for _ in range(2):  # once more, since a holder may be assigned after a method that reads it
         reader.reads = {}
         for node in nodes:

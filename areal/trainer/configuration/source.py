@@ -260,7 +260,7 @@ def read_document(path: Path) -> Document:
     except (OSError, UnicodeDecodeError) as error:
         message = f"{path}: cannot read the config file as UTF-8 text: {error}"
         raise ConfigError(message, where=str(path), fix="make it a readable text file in UTF-8") from error
-    reader = _Reader(str(path))
+    reader = _YamlReader(str(path))
     value = reader.read(text)
     if value is None:
         value = {}
@@ -276,7 +276,7 @@ def parse_value(text: str, *, where: str) -> Any:
     """
     if not text.strip():
         return ""
-    return _Reader(where).read(text)
+    return _YamlReader(where).read(text)
 
 
 def dump(value: Mapping[str, Any]) -> str:
@@ -313,7 +313,7 @@ for _name, _pattern, _first in _CORE_SCHEMA:
         )
 
 
-class _Reader:
+class _YamlReader:
     """Turns one YAML text into plain values and remembers where keys stood."""
 
     def __init__(self, source: str) -> None:

@@ -128,7 +128,7 @@ def find_table(module: ParsedModule, name: str, *, mapping: bool, fix: str) -> L
         spans, shift = _spans(module, line, small, begin)
     except RecursionError as error:
         raise refusal(module.text.file, module.text.line(begin), f"{name} is nested too deeply", fix) from error
-    table = _Reader(module, name, mapping, fix, spans, shift).table(small, value)
+    table = _LiteralReader(module, name, mapping, fix, spans, shift).table(small, value)
     seen: set[str] = set()
     for item in table.items:
         if item.key in seen:
@@ -188,7 +188,7 @@ def _targets(statement: cst.Assign | cst.AnnAssign) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _LiteralReader:
     """Reads the right side of the assignment."""
 
     module: ParsedModule
