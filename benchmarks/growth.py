@@ -7,9 +7,10 @@ rollout: the runtime with prompts in flight, against their number; generation on
 records: `areal report` and `areal doctor` of a run, against the samples that it logged.
 repository: commands of the harness in a project, against its Python files.
 
-Every measurement is a process of its own: CPU seconds of it and its children, which other load disturbs less than the
-time that passes, and the most memory that one of them held. `growth` is the slope of log(CPU seconds, less those of the
-smallest size's fixed part) over the last two sizes: 1 is linear, above 1.15 is marked.
+Every measurement is a process of its own: CPU seconds of it and its children (of a step: the median of its run), which
+other load disturbs less than the time that passes, and the most memory that one of them held. `growth` is the slope of
+log(CPU seconds, less those of the smallest size's fixed part) over the last two sizes: 1 is linear, above 1.15 is
+marked.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
+import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 BIN: Final = Path(sys.executable).parent
-STEPS: Final = 4
-FIRST_STEPS: Final = 1
+STEPS: Final = 8
+SKIPPED_STEPS: Final = 2
 STEP: Final = {"prompts": 8, "answer": 32, "context": 96, "layers": 2, "width": 128}
 """What a step is when nothing of it grows: prompts of `context` tokens, 8 answers each of at most `answer` tokens."""
 SWEEPS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
@@ -46,6 +47,13 @@ IN_FLIGHT: Final = (100, 1_000, 10_000)
 SAMPLES: Final = (10_000, 100_000, 1_000_000)
 FILES: Final = (500, 5_000, 50_000)
 MARKED: Final = 1.15
+MEASURE: Final = """
+import json, resource, subprocess, sys
+done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, text=True)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([done.returncode, used.ru_utime + used.ru_stime, used.ru_maxrss, done.stdout]))
+"""
+"""A small parent: Linux counts what the parent holds at the start of a process as memory of that process."""
 IDENTITY: Final = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.com", "-c", "commit.gpgsign=false")
 COMMANDS: Final[dict[str, tuple[str, ...]]] = {
     "`areal-upgrade-deps impact`": ("areal-upgrade-deps", "impact", "httpx==0.28.1", "--from", "0.27.2", "--json"),
@@ -85,16 +93,15 @@ class Line:
         return math.log((last - fixed) / (before - fixed)) / math.log(more / less)
 
 
-def cost_of(command: Sequence[str], folder: Path, *, accepted: tuple[int, ...] = (0,)) -> Cost:
-    """Run a command; its output goes nowhere. Ends the program when it fails."""
-    with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=errors)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = code = os.waitstatus_to_exitcode(status)
-        if code not in accepted:
-            errors.seek(0)
-            stop(f"{' '.join(command)}: exit code {code}\n{errors.read()[-2000:].decode(errors='replace')}", code=1)
-    return Cost(cpu_s=round(usage.ru_utime + usage.ru_stime, 3), peak_mb=round(usage.ru_maxrss / 1024, 1))
+def measured(command: Sequence[str], folder: Path, *, accepted: tuple[int, ...] = (0,)) -> tuple[Cost, str]:
+    """Run a command; return its cost and what it printed. Ends the program when it fails."""
+    ended = subprocess.run(
+        [sys.executable, "-S", "-c", MEASURE, *command], cwd=folder, capture_output=True, text=True, check=True
+    )
+    code, cpu_s, peak_kb, printed = json.loads(ended.stdout)
+    if code not in accepted:
+        stop(f"{' '.join(command)}: exit code {code}\n{ended.stderr[-2000:]}", code=1)
+    return Cost(cpu_s=round(cpu_s, 3), peak_mb=round(peak_kb / 1024, 1)), printed
 
 
 def grown(work: str, grows: str, sizes: Sequence[int], measure: Callable[[int], Cost]) -> Line:
@@ -110,10 +117,10 @@ def step_lines(folder: Path) -> list[Line]:
     """Grow a step in every direction."""
 
     def measure(**changed: int) -> Cost:
-        """Cost of one step: two runs, of few and of more steps, less what both have."""
-        few, many = (cost_of(_step_job(folder, steps, STEP | changed), folder) for steps in (FIRST_STEPS, STEPS))
-        each = (many.cpu_s - few.cpu_s) / (STEPS - FIRST_STEPS)
-        return Cost(cpu_s=round(each, 3), peak_mb=many.peak_mb)
+        """Median cost of a step; the first ones prepare kernels."""
+        whole, printed = measured(_step_job(folder, STEP | changed), folder)
+        steps = json.loads(printed[printed.index('{"steps"') :])["steps"][SKIPPED_STEPS:]
+        return replace(whole, cpu_s=round(statistics.median(step["cpu_seconds"] for step in steps), 3))
 
     return [
         grown("GRPO step", label, sizes, lambda size, name=name: measure(**{name: size}))
@@ -121,7 +128,7 @@ def step_lines(folder: Path) -> list[Line]:
     ]
 
 
-def _step_job(folder: Path, steps: int, step: dict[str, int]) -> list[str]:
+def _step_job(folder: Path, step: dict[str, int]) -> list[str]:
     from grpo_vs_trl import gsm8k_rows, random_model
 
     shape = {
@@ -137,7 +144,7 @@ def _step_job(folder: Path, steps: int, step: dict[str, int]) -> list[str]:
     (folder / "prompts.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     job = {
         "model": str(model), "prompts": str(folder / "prompts.jsonl"), "output_dir": str(folder / "out"),
-        "images": False, "steps": steps, "prompts_per_step": step["prompts"], "group_size": 8, "seed": 1,
+        "images": False, "steps": STEPS, "prompts_per_step": step["prompts"], "group_size": 8, "seed": 1,
         "max_new_tokens": step["answer"],
         "max_seq_len": 32 + step["context"] + step["answer"], "lr": 1e-5, "loss_type": "dapo", "threads": 1,
         "device": "cpu", "staleness": 0, "engine": "embedded",
@@ -149,7 +156,9 @@ def _step_job(folder: Path, steps: int, step: dict[str, int]) -> list[str]:
 def rollout_lines(folder: Path) -> list[Line]:
     """Grow the prompts in flight."""
     child = [sys.executable, str(Path(__file__).resolve()), "--in-flight"]
-    return [grown("rollout runtime", "prompts in flight", IN_FLIGHT, lambda size: cost_of([*child, str(size)], folder))]
+    return [
+        grown("rollout runtime", "prompts in flight", IN_FLIGHT, lambda size: measured([*child, str(size)], folder)[0])
+    ]
 
 
 def hold_in_flight(prompts: int) -> None:
@@ -171,7 +180,7 @@ def hold_in_flight(prompts: int) -> None:
 
 def record_lines(folder: Path) -> list[Line]:
     """Grow what a run logged: groups of 8 samples, a line of metrics for every 64 of them."""
-    cost_of(_step_job(folder, STEPS, STEP | {"answer": 4, "context": 16}), folder)
+    measured(_step_job(folder, STEP | {"answer": 4, "context": 16}), folder)
     run = folder / "out"
     metrics = (run / "metrics.jsonl").read_text().splitlines()
     rollouts = _sampled_groups(folder)
@@ -192,12 +201,12 @@ def record_lines(folder: Path) -> list[Line]:
     def measure(command: tuple[str, ...]) -> Callable[[int], Cost]:
         def run_on(samples: int) -> Cost:
             logged(samples)
-            return cost_of([str(BIN / "areal"), *command], folder, accepted=(0, 10))
+            return measured([str(BIN / "areal"), *command], folder, accepted=(0, 10))[0]
 
         return run_on
 
     return [
-        grown(f"`areal {command[0]}`", "samples logged", SAMPLES, measure(command))
+        grown(f"`areal {' '.join((command[0], *command[2:]))}`", "samples logged", SAMPLES, measure(command))
         for command in (("report", str(run)), ("report", str(run), "--text"), ("doctor", str(run)))
     ]
 
@@ -209,7 +218,7 @@ def _sampled_groups(folder: Path) -> list[dict[str, Any]]:
          "tokens": [52, 50, 257], "versions": [[0, 3]], "logprobs": [-0.1, -0.2, -0.3], "pieces": ["4", "2", "<eos>"]}
         for index in range(8)
     ]  # fmt: skip
-    return [{"step": 1, "group": 0, "admitted_version": 0, "samples": samples}]
+    return [{"step": 1, "group": 0, "admitted_version": 0, "samples": samples, "faults": []}]
 
 
 def repository_lines(folder: Path, largest: int) -> list[Line]:
@@ -220,8 +229,8 @@ def repository_lines(folder: Path, largest: int) -> list[Line]:
     def measure(command: tuple[str, ...]) -> Callable[[int], Cost]:
         def run_on(size: int) -> Cost:
             words = [str(BIN / command[0]), *command[1:]]
-            cost_of(words, projects[size], accepted=(0, 10))
-            return cost_of(words, projects[size], accepted=(0, 10))
+            measured(words, projects[size], accepted=(0, 10))
+            return measured(words, projects[size], accepted=(0, 10))[0]
 
         return run_on
 
