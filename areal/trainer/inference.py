@@ -38,13 +38,15 @@ def build_inference_engine(
     tokenizer: Any,
     directory: Path,
     version: int,
+    learns: bool = False,
     device: SharedDevice | None = None,
 ) -> InferenceEngine:
     """Return the engine, at `version` of the actor's present weights. directory: of the run, for logs and files of
-    servers. device: what servers and learner have in turn; servers have it from now on.
+    servers. device: what servers and learner have in turn; servers have it from now on. learns: whether answers are
+    learned from, with what actor.router_replay asks to be recorded.
     """
     if config.rollout.engine == "embedded":
-        return _embedded(config, actor, tokenizer, version)
+        return _embedded(config, actor, tokenizer, version, record_routes=learns and config.actor.router_replay)
     engine = _with_servers(
         config,
         actor=actor,
@@ -93,7 +95,9 @@ def transfer_metrics(engine: InferenceEngine) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _embedded(config: PPOConfig, actor: ServedPolicy, tokenizer: Any, version: int) -> InferenceEngine:
+def _embedded(
+    config: PPOConfig, actor: ServedPolicy, tokenizer: Any, version: int, *, record_routes: bool
+) -> InferenceEngine:
     from areal.engine.embedded.engine import EmbeddedEngine
 
     return EmbeddedEngine(
@@ -102,7 +106,7 @@ def _embedded(config: PPOConfig, actor: ServedPolicy, tokenizer: Any, version: i
         eos_token_id=tokenizer.eos_token_id,
         tokenizer=tokenizer,
         version=version,
-        record_routes=config.actor.router_replay,
+        record_routes=record_routes,
     )
 
 

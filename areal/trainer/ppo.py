@@ -110,6 +110,7 @@ class PPOTrainer:
         self.executor = self._build_executor()
         self._teachers: TeacherChoice | None = None
         if config.distillation is not None:
+            learns=True,
             from areal.trainer.teachers import TeacherChoice
 
             self._teachers = TeacherChoice(config.distillation, self.sources.rows)

@@ -61,7 +61,11 @@ def use_products(library: Library) -> None:
     """Let linear layers of this process compute by `library` from now on. ModelError for one that torch lacks."""
     global _library  # noqa: PLW0603 - a setting of the process, as the number of threads is
     if library not in get_args(Library) or (library == "onednn" and not torch.backends.mkldnn.is_available()):
-        raise ModelError(f"matrix products by {library!r}: expected torch, or onednn where torch was built with it")
+        raise ModelError(
+            f"matrix products by {library!r}: expected torch, or onednn where torch was built with it",
+            where="matrix_products",
+            fix="set matrix_products to torch; sums of a run that computed by onednn then differ in their last digits",
+        )
     _library = library
 
 

@@ -360,8 +360,25 @@ def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str | RegistryError]]
     for name in config.eval_sets:
         yield from eval_set_problems(config, name)
     yield from _objective_problems(config)
+    if config.actor.router_replay:
+        yield from _router_problems(config.model)
     yield from _teacher_problems(config)
     yield from _server_problems(config)
+
+
+def _router_problems(model: ModelConfig) -> Iterator[tuple[str, str | RegistryError]]:
+    """Yield why there are no routers of ours to give recorded choices to."""
+    key, fix = "actor.router_replay", "set actor.router_replay to false"
+    if model.implementation == "transformers":
+        yield key, f"routers of a model of transformers are not ours to replay; use the native family, or {fix}"
+        return
+    try:
+        content = read_model_config(model)
+    except ConfigError:
+        return  # the model's own problem
+    # Every family names the number of its experts by such a field: num_experts, num_local_experts, n_routed_experts.
+    if not any("expert" in name and value for name, value in content.items()):
+        yield key, f"model_type {content.get('model_type')!r} has no experts to choose among; {fix}"
 
 
 def dataset_key(source: str) -> str:

@@ -121,7 +121,13 @@ class PolicyLoop:
         policy = Policy(config, models, self.tokenizer)
         self._device = shared_device(config, models)
         self.engine = build_inference_engine(
-            config, actor=policy, tokenizer=self.tokenizer, directory=folder, version=0, device=self._device
+            config,
+            actor=policy,
+            tokenizer=self.tokenizer,
+            directory=folder,
+            version=0,
+            device=self._device,
+            learns=True,
         )
         """The inference engine, whose `agenerate` takes token ids."""
         self._stack.callback(self.engine.close)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import runs
+import torch
 
+from areal.api import ModelError
 from areal.models.blocks.linear import current_products, measure_products, use_products
 from areal.trainer.configuration.computing import PRODUCTS, computing, keep_computing, start_computing
 
@@ -45,3 +47,11 @@ def test_a_continued_run_keeps_the_library(tmp_path):
     assert current_products() == "torch", "checkpoints without an entry are older than the setting"
     keep_computing(runs.tiny(tmp_path, matrix_products="torch"), {PRODUCTS: "onednn"})
     assert current_products() == "torch"
+
+
+def test_a_run_that_continues_where_its_library_is_missing_says_what_to_set(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    with pytest.raises(ModelError, match="'onednn'") as caught:
+        keep_computing(runs.tiny(tmp_path), {PRODUCTS: "onednn"})
+    assert (caught.value.where, "matrix_products to torch" in caught.value.fix) == ("matrix_products", True)
+    keep_computing(runs.tiny(tmp_path, matrix_products="torch"), {PRODUCTS: "onednn"})

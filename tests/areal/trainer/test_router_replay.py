@@ -9,6 +9,8 @@ from areal.api import ConfigError
 from areal.engine.config import TrainEngineConfig
 from areal.infra.metrics.logger import read_metrics
 from areal.trainer.config import DPOConfig, RewardModelConfig, SFTConfig
+from areal.trainer.configuration.validation import find_problems
+from areal.trainer.python.generation import generate_texts
 
 MIXTURE = {
     **runs.BASE["model.init"],
@@ -56,6 +58,26 @@ def test_replay_keeps_probabilities_where_sampler_and_learner_round_differently(
 def test_where_nothing_is_recorded_replay_is_refused_at_once(tmp_path, changes, said):
     with pytest.raises(ConfigError, match=said):
         runs.tiny(tmp_path, model__init=MIXTURE, actor__router_replay=True, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "has no experts"),
+        ({"model__init": MIXTURE, "model__implementation": "transformers"}, "not ours to replay"),
+        ({"model__init": MIXTURE}, ""),
+    ],
+)
+def test_a_check_before_the_run_finds_that_there_are_no_routers(tmp_path, changes, said):
+    config = runs.tiny(tmp_path, actor__router_replay=True, **changes)
+    found = [problem for problem in find_problems(config) if problem.key == "actor.router_replay"]
+    assert [said in problem.message for problem in found] == ([True] if said else [])
+
+
+def test_answers_that_nobody_learns_from_record_nothing(tmp_path):
+    """So that a model without routers answers as well."""
+    config = runs.tiny(tmp_path, actor__router_replay=True)
+    assert len(generate_texts(config, ["2*3="], seed=0, sampling={"max_new_tokens": 2})) == 1
 
 
 @pytest.mark.parametrize("kind", [SFTConfig, DPOConfig, RewardModelConfig])
