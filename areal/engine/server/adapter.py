@@ -142,6 +142,10 @@ class ServerAdapter(Protocol):
         """Load a PEFT folder under a new name, beside all others. Raises ServerError when the server cannot."""
         ...
 
+    async def adapters(self, client: ServerClient, url: str, *, timeout: float) -> list[str]:
+        """Return the names of the adapters that the server has loaded, whoever loaded them."""
+        ...
+
     async def unload_adapter(self, client: ServerClient, url: str, name: str, *, timeout: float) -> None:
         """Forget an adapter that no call uses."""
         ...

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 LOGPROB_TOLERANCE: Final = 1e-4
 """How far above 0 rounding may push a log-probability; the same slack as in `areal.api.Trajectory`."""
+MODELS_PATH: Final = "/v1/models"
 LOWEST_LOGPROB: Final = -9000.0
 """Servers write about -9999 where they had NaN or -inf; no real token is that improbable."""
 
@@ -80,3 +81,10 @@ def field_of(value: object, name: str, kind: type, *, where: str) -> Any:
     if not isinstance(found, kind):
         raise BadAnswerError(f"{where} answered without a usable {name!r} (it is {found!r}, expected {kind.__name__})")
     return found
+
+
+def adapters_among(models: object, *, where: str) -> list[str]:
+    """Return the names of those models, as OpenAI's API lists them, that are adapters of another one."""
+    listed = field_of(models, "data", list, where=where)
+    children = [model for model in listed if isinstance(model, dict) and model.get("parent") is not None]
+    return [field_of(model, "id", str, where=where) for model in children]

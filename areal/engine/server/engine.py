@@ -11,6 +11,7 @@ work happens on its own loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from areal.api import ConfigError, EngineError, ServerInstance, StopReason
@@ -191,6 +192,7 @@ class ServerEngine:
         self._closed = True
         try:
             self._loop.run(self._end_requests())
+            self._loop.run(self._unload_adapters())
         finally:
             self._loop.run(self._end_admissions())
             self._pool.close()
@@ -322,6 +324,12 @@ class ServerEngine:
                     await asyncio.sleep(0.02)
         except TimeoutError:
             return
+
+    async def _unload_adapters(self) -> None:
+        """Leave none on servers that outlive this engine; one that does not answer soon is left to the next engine."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._members.unload_all()
 
     # ---- in the caller's thread
 

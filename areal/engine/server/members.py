@@ -59,6 +59,8 @@ class Members:
         self.named = NamedAdapters(adapter=adapter, client=client, config=config, evict=self.evict)
         """Adapters beside the weights."""
         self._tidying: asyncio.Task[None] | None = None
+        # One change of adapters at a time. It waits for generations, which a change of weights must never have to.
+        self._changing_adapters = asyncio.Lock()
         # One change of weights, or of paused and running, at a time; servers that come up wait for it.
         self._lock = asyncio.Lock()
         self._joining: dict[Server, asyncio.Future[None]] = {}
@@ -261,14 +263,22 @@ class Members:
     # ---- adapters beside the weights
 
     async def load_adapter(self, name: str, folder: Path) -> None:
-        """See `NamedAdapters.load`; servers that come meanwhile wait."""
-        async with self._lock:
-            await self.named.load(name, folder, self.fleet.present)
+        """See `NamedAdapters.load`; servers that come while it waits for generations are admitted."""
+        async with self._changing_adapters:
+            await self.named.prepare(name, folder)
+            async with self._lock:
+                await self.named.load(name, folder, self.fleet.present)
 
     async def unload_adapter(self, name: str) -> None:
-        """See `NamedAdapters.unload`."""
-        async with self._lock:
-            await self.named.unload(name, self.fleet.present)
+        """See `NamedAdapters.retract`."""
+        async with self._changing_adapters:
+            await self.named.retract(name)
+            await self._tidy()
+
+    async def unload_all(self) -> None:
+        """Leave no adapter on servers that outlive the engine."""
+        async with self._changing_adapters, self._lock:
+            await self.named.leave(self.fleet.present)
 
     def adapter_left(self) -> None:
         """Unload what a generation that has ended was the last to use, when nothing else is being changed."""

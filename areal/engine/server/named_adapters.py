@@ -10,7 +10,8 @@ generation has ended, so that they never hold more than two per name, and 2 x se
 engine's loop; changes are made one at a time by `Members`.
 
 Servers may outlive the engine, and one that was lost may come back as it was. So names on servers are never those of
-another engine, and a server that joins is given everything anew.
+another engine, and a server that joins is given everything anew. An engine that ends unloads what it has loaded; what
+one that died has left is unloaded by the next one that the server belongs to.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 _logger = getLogger(__name__)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+_SERVED: Final = re.compile(_NAME.pattern + r"\.[0-9]+\.[0-9a-f]{8}")
+"""Name on servers: the adapter's, which content it is, and a random part of the engine that loaded it."""
 _FILE: Final = "adapter_config.json"
 _POLL_SECONDS: Final = 0.02
 
@@ -96,15 +99,21 @@ class NamedAdapters:
         finally:
             found.users -= 1
 
+    async def prepare(self, name: str, folder: Path) -> None:
+        """Wait until `load` may be called: a name has at most two contents.
+
+        Raises ConfigError for what can never be loaded, EngineError when an older content is still in use after
+        servers.drain_seconds.
+        """
+        self._check(name, folder)
+        await self._unused([one for one in self._held if one.name == name and one.leaving], "load_adapter")
+
     async def load(self, name: str, folder: Path, servers: Sequence[Server]) -> None:
         """Load a folder under a name on all servers, in place of what had the name.
 
-        Raises ConfigError for what can never be loaded, EngineError when servers refuse it (the name keeps its content
-        then) or when an older content is still in use after servers.drain_seconds.
+        Raises EngineError when servers refuse it; the name keeps its content then.
         """
-        self._check(name, folder)
-        older = [one for one in self._held if one.name == name and one.leaving]
-        await self._leave(older, servers, "load_adapter")
+        await self.tidy(servers)
         self._number += 1
         new = _Loaded(name=name, served=f"{name}.{self._number}.{self._life}", folder=str(folder.absolute()))
         errors = await self._everywhere(servers, partial(self._load_one, new))
@@ -122,23 +131,36 @@ class NamedAdapters:
         self._held.append(new)
         await self._drop([one for one in before if not one.users], servers)
 
-    async def unload(self, name: str, servers: Sequence[Server]) -> None:
-        """Take a name back; generations that use it end first. Raises ConfigError for a name that is not loaded,
-        EngineError when they do not within servers.drain_seconds."""
+    async def retract(self, name: str) -> None:
+        """Take a name back, and wait until generations that use it have ended; `tidy` unloads it. Raises ConfigError
+        for a name that is not loaded, EngineError when they do not end within servers.drain_seconds."""
         found = [one for one in self._held if one.name == name]
         if name not in self.names:
             raise ConfigError(f"no adapter {name!r} is loaded, only {', '.join(self.names) or 'none'}")
         for one in found:
             one.leaving = True
-        await self._leave(found, servers, "unload_adapter")
+        await self._unused(found, "unload_adapter")
 
     async def tidy(self, servers: Sequence[Server]) -> None:
         """Unload what is leaving and has no user any more, also what loses its last one meanwhile."""
         while unused := [one for one in self._held if one.leaving and not one.users]:
             await self._drop(unused, servers)
 
+    async def leave(self, servers: Sequence[Server]) -> None:
+        """Unload everything, as the engine ends and generations with it."""
+        await self._drop(list(self._held), servers)
+
     async def bring(self, server: Server) -> None:
-        """Load everything on a server that joins, which may have it from before it was lost. Raises ServerError."""
+        """Load everything on a server that joins, which may have it from before it was lost, and unload what engines
+        have left there that had it before: the server is held by this one now. Raises ServerError."""
+        if not self._config.max_adapters:
+            return
+        url, seconds = server.instance.url, self._config.control_seconds
+        for served in await self._adapter.adapters(self._client, url, timeout=seconds):
+            if _SERVED.fullmatch(served) and not served.endswith(self._life):
+                _logger.info("%s has adapter %s of another run, which is unloaded", server.where, served)
+                with suppress(BadStatusError, RefusedError):
+                    await self._adapter.unload_adapter(self._client, url, served, timeout=seconds)
         for one in self._held:
             try:
                 await self._load_one(one, server)
@@ -160,8 +182,8 @@ class NamedAdapters:
                 f"servers.max_adapters is {limit}, and {', '.join(self.names)} are loaded; unload one, or raise it"
             )
 
-    async def _leave(self, loaded: Sequence[_Loaded], servers: Sequence[Server], what: str) -> None:
-        """Wait for users of contents that are leaving, then unload them."""
+    async def _unused(self, loaded: Sequence[_Loaded], what: str) -> None:
+        """Wait for users of contents that are leaving."""
         try:
             async with asyncio.timeout(self._config.drain_seconds):
                 while any(one.users for one in loaded):
@@ -174,7 +196,6 @@ class NamedAdapters:
                 where="servers.drain_seconds",
                 fix="wait for them, abort them, or raise servers.drain_seconds",
             ) from None
-        await self._drop(loaded, servers)
 
     async def _drop(self, loaded: Sequence[_Loaded], servers: Sequence[Server]) -> None:
         for one in loaded:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from areal.engine.server.adapter import Capabilities, Chunk
-from areal.engine.server.checks import field_of
+from areal.engine.server.checks import MODELS_PATH, adapters_among, field_of
 from areal.engine.server.errors import BadAnswerError, BadStatusError, BrokenTokensError, RefusedError
 from areal.engine.sglang.launch import LOADER
 
@@ -215,6 +215,10 @@ class SGLangAdapter:
         _require_success(
             await client.post(url, path, {"lora_name": name, "lora_path": folder}, timeout=timeout), f"{url}{path}"
         )
+
+    async def adapters(self, client: ServerClient, url: str, *, timeout: float) -> list[str]:
+        """See `ServerAdapter`: models that have a parent."""
+        return adapters_among(await client.get(url, MODELS_PATH, timeout=timeout), where=f"{url}{MODELS_PATH}")
 
     async def unload_adapter(self, client: ServerClient, url: str, name: str, *, timeout: float) -> None:
         """See `ServerAdapter`."""

@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from areal.engine.server.adapter import Capabilities, Chunk
-from areal.engine.server.checks import field_of
+from areal.engine.server.checks import MODELS_PATH, adapters_among, field_of
 from areal.engine.server.errors import (
     BadAnswerError,
     BadStatusError,
@@ -161,6 +161,10 @@ class VLLMAdapter:
         """See `ServerAdapter`. Needs --enable-lora; the answer is a sentence."""
         body = {"lora_name": name, "lora_path": folder}
         await client.post_for_text(url, "/v1/load_lora_adapter", body, timeout=timeout)
+
+    async def adapters(self, client: ServerClient, url: str, *, timeout: float) -> list[str]:
+        """See `ServerAdapter`: models that have a parent."""
+        return adapters_among(await client.get(url, MODELS_PATH, timeout=timeout), where=f"{url}{MODELS_PATH}")
 
     async def unload_adapter(self, client: ServerClient, url: str, name: str, *, timeout: float) -> None:
         """See `ServerAdapter`."""

@@ -292,6 +292,7 @@ class VLLM:
     async def describe(self, request):
         return web.json_response({"paths": {path: {} for path in VLLM_PATHS}})
 
+            "/v1/models": self.models,
     async def describe_version(self, request):
         return web.json_response({"version": "0.32.0"})
 
@@ -353,6 +354,11 @@ class VLLM:
 
     async def wake(self, request):
         self.device.wake(request.query["tags"])
+    async def models(self, request):
+        names = [{"id": "policy", "object": "model", "parent": None}]
+        names += [{"id": name, "object": "model", "parent": "policy"} for name in self.model.named]
+        return web.json_response({"object": "list", "data": names})
+
         return web.json_response({})
 
     async def rpc(self, request):

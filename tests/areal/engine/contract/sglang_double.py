@@ -93,7 +93,7 @@ class SGLang:
                  "/release_memory_occupation": self.release, "/resume_memory_occupation": self.take,
                  "/load_lora_adapter": self.load_adapter, "/unload_lora_adapter": self.unload_adapter,
                  "/flush_cache": self.flush}  # fmt: skip
-        gets = {"/memory": self.memory, "/server_info": self.info, "/health": self.health}
+        gets = {"/memory": self.memory, "/server_info": self.info, "/health": self.health, "/v1/models": self.models}
         return [web.post(path, handler) for path, handler in posts.items()] + [
             web.get(path, handler) for path, handler in gets.items()
         ]
@@ -170,6 +170,10 @@ class SGLang:
                 problem = f"{error}"
         answer = {"success": not problem, "error_message": problem, "loaded_adapters": dict.fromkeys(known, "")}
         return web.json_response(answer, status=400 if problem else 200)
+
+    async def models(self, request):
+        names = [{"id": "policy", "parent": None}, *({"id": name, "parent": "policy"} for name in self.model.named)]
+        return web.json_response({"object": "list", "data": names})
 
     async def unload_adapter(self, request):
         found = self.model.named.pop((await request.json())["lora_name"], None)

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 
 from areal.api import ConfigError, EngineError, FaultError, ServerInstance
 from areal.engine.config import ServerEngineConfig, SGLangConfig, VLLMConfig
+from areal.engine.server.client import is_healthy
 from areal.engine.sglang.launch import prepare as prepare_sglang
 from areal.engine.vllm.launch import prepare as prepare_vllm
 
@@ -152,13 +153,24 @@ def test_a_server_that_kept_its_adapters_takes_them_again(served, tmp_path):
     (response,) = subject.generate(asking(subject, "judge"))
     assert subject.deviation(response, model=merged) < EXACT
     subject.engine.close()
-    # Another run, which knows nothing of what the one before has left.
+    assert held(address) == []
+
+
+def test_what_a_run_that_died_has_left_is_unloaded_by_the_next_one_that_has_the_server(served, tmp_path):
+    subject, address = served
     api = subject.kind.partition(" ")[0]
+    write_adapter(tmp_path / "judge", subject.model, 0)
+    path = {"vllm": "/v1/load_lora_adapter", "sglang": "/load_lora_adapter"}[api]
+    for name in ("judge.1.0123abcd", "by-hand", "judge.2"):
+        body = json.dumps({"lora_name": name, "lora_path": str(tmp_path / "judge")}).encode()
+        asked = urllib.request.Request(f"{address}{path}", body, {"Content-Type": "application/json"})
+        urllib.request.urlopen(asked, timeout=30).close()
     after = engines.with_servers(
         api, None, subject.model, tmp_path / "served", pool=engines.RunningServer(address), max_adapters=2
     )
     try:
         after.wait_ready()
+        assert held(address) == ["", "judge"], "those that somebody else has loaded stay"
         other = write_adapter(tmp_path / "other", subject.model, 1)
         after.load_adapter("judge", tmp_path / "other")
         following = engines.Subject(after, subject.model, subject.kind)
@@ -166,6 +178,35 @@ def test_a_server_that_kept_its_adapters_takes_them_again(served, tmp_path):
         assert following.deviation(response, model=other) < EXACT
     finally:
         after.close()
+
+
+def test_a_server_joins_while_generations_keep_an_adapter_that_is_to_leave(served, tmp_path, fork_server):
+    subject, address = served
+    api = subject.kind.partition(" ")[0]
+    merged = write_adapter(tmp_path / "judge", subject.model, 0)
+    subject.engine.load_adapter("judge", tmp_path / "judge")
+
+    async def main(other):
+        running = asyncio.create_task(subject.engine.agenerate(asking(subject, "judge", new=400)))
+        while subject.engine.stats()["generated_tokens"] < 8:
+            await asyncio.sleep(0.005)
+        leaving = asyncio.create_task(asyncio.to_thread(subject.engine.unload_adapter, "judge"))
+        while subject.engine.adapters:
+            await asyncio.sleep(0.005)
+        second = ServerInstance(name="server-1", incarnation=engines.RunningServer.incarnation, url=other)
+        await asyncio.to_thread(subject.engine.server_up, second)
+        assert subject.engine.stats()["servers"] == 2
+        assert not leaving.done()
+        assert held(other) == ["judge.1"], "a generation may still have to go on there"
+        response = await running
+        await leaving
+        return response
+
+    with engines.forked_double(fork_server, api, tmp_path / "served", subject.model) as other:
+        assert eventually(lambda: is_healthy(other, 1.0))
+        response = asyncio.run(main(other))
+        assert subject.deviation(response, model=merged) < EXACT
+        assert held(address) == held(other) == []
 
 
 def test_engines_without_room_for_adapters_say_so(tmp_path):
