@@ -183,6 +183,9 @@ class ServerEngineConfig(Config):
     sleep_learner: bool = False
     """With sleep_level, also the other way round: parameters and moments of the learner are in host memory (locked,
     with CUDA) while servers sample. For a learner of one process."""
+    device_lock: str = ""
+    """File on the machine of both, which whoever takes the device holds locked, with sleep_learner. Needed for servers
+    started elsewhere, whose `areal serve` has to be given the same; empty for one in the run directory."""
     max_adapters: int = number(0, at_least=0)
     """Adapters that servers hold by name beside their weights, each of which requests may ask for
     (`ServerEngine.load_adapter`); one that is replaced stays until its requests have ended. Not with sleep_level."""

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from areal.api import ArealError
 from areal.infra.directory import open_directory, read_key
 from areal.infra.directory.address import own_address
-from areal.trainer.inference import SERVER_KIND
+from areal.trainer.server_command import SERVER_KIND
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:

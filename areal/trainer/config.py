@@ -408,9 +408,9 @@ class PPOConfig(RunConfig):
             raise ConfigError(f"{what} servers never lend the device back; set servers.sleep_level to 1 or 2")
         if self.archon is not None:
             raise ConfigError(f"{what} archon splits the learner over processes; remove archon, or set it to false")
-        if self.servers.are_given:
-            raise ConfigError(f"{what} servers that others start have the device while the learner loads its model; "
-                              "let the run start them")  # fmt: skip
+        if self.servers.are_given and not self.servers.device_lock:
+            raise ConfigError(f"{what} servers that others start may start at any time; name a file in "
+                              "servers.device_lock that they are given too, or let the run start them")  # fmt: skip
         if self.weights.carrier == "shards":
             raise ConfigError(f"{what} weights.carrier shards reads weights from the device; use shared_memory")
         if self.distillation is not None:

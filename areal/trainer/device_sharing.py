@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from areal.engine.server.engine import ServerEngine
     from areal.trainer.config import PPOConfig
+    from areal.trainer.device_starts import LearnersDevice
     from areal.trainer.rank_group import Distributed
 
 _MIB: Final = 2**20
@@ -70,17 +71,20 @@ class DeviceTurns:
         self.log = [*self.log[1 - 2 * len(DeviceTurn) :], turn]
 
 
-def shared_device(config: PPOConfig, models: Distributed[PolicyModels]) -> SharedDevice | None:
-    """Return what servers and learner have in turn; None where the learner keeps its device."""
+def shared_device(
+    config: PPOConfig, models: Distributed[PolicyModels], learners: LearnersDevice
+) -> SharedDevice | None:
+    """Return what servers and learner have in turn, and `learners` has taken; None where the learner keeps its
+    device."""
     lends = config.servers.sleep_learner and config.rollout.engine != "embedded"
-    return SharedDevice(models) if lends else None
+    return SharedDevice(models, learners) if lends else None
 
 
 class SharedDevice:
     """A device that a run's servers and its learner have in turn (servers.sleep_learner)."""
 
-    def __init__(self, models: Distributed[PolicyModels]) -> None:
-        self._models = models
+    def __init__(self, models: Distributed[PolicyModels], learners: LearnersDevice) -> None:
+        self._models, self._learners = models, learners
         self._published: dict[str, Any] = {}
         self._stays = 0
         self.turns = DeviceTurns()
@@ -102,13 +106,18 @@ class SharedDevice:
         """Free the device for the learner, which then takes it. Requests in flight wait for the next version."""
         self.turns.enter(DeviceTurn.DRAINING)
         self.turns.enter(DeviceTurn.SERVERS_ASLEEP, after=engine.sleep)
-        self.turns.enter(DeviceTurn.LEARNER_AWAKE, after=lambda: self._models.run(PolicyModels.wake))
+        self.turns.enter(DeviceTurn.LEARNER_AWAKE, after=self._wake)
         self.turns.enter(DeviceTurn.LEARNING)
 
     def _sleep(self) -> None:
         self._published.clear()
         self._models.run(PolicyModels.sleep)
         self._stays = self._models.local.asleep_bytes
+        self._learners.give()
+
+    def _wake(self) -> None:
+        self._learners.take()
+        self._models.run(PolicyModels.wake)
 
     def metrics(self) -> dict[str, float]:
         """Return what stayed on the device while the learner slept, and what was in host memory instead."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ImageRef, InferenceEngine, PaddedBatch, WeightUpdateMeta
 from areal.infra.metrics import names
+from areal.trainer.server_command import SERVER_KIND, SERVERS_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 HEALTH_PATH: Final = "/health"
 _PROBE_SIDE: Final = 56
-SERVER_KIND: Final = "server"
-"""Kind of the entries by which servers announce themselves in a directory."""
 
 
 def build_inference_engine(
@@ -38,8 +37,8 @@ def build_inference_engine(
     tokenizer: Any,
     directory: Path,
     version: int,
-    learns: bool = False,
     device: SharedDevice | None = None,
+    learns: bool = False,
 ) -> InferenceEngine:
     """Return the engine, at `version` of the actor's present weights. directory: of the run, for logs and files of
     servers. device: what servers and learner have in turn; servers have it from now on. learns: whether answers are
@@ -134,7 +133,7 @@ def _with_servers(
     pool: ServerPool = (
         _given(config, owner)
         if config.servers.are_given
-        else _supervisor(config, model, tokenizer, directory / "servers")
+        else _supervisor(config, model, tokenizer, directory / SERVERS_FOLDER)
     )
     carrier = build_carrier(
         config.weights,
@@ -172,6 +171,7 @@ def _with_servers(
 def _supervisor(config: PPOConfig, model: ServedModel, tokenizer: Any, folder: Path) -> LocalSupervisor:
     from areal.engine.server.client import is_healthy
     from areal.infra.supervisor.supervisor import LocalSupervisor
+    from areal.trainer.device_starts import start_on_device
     from areal.trainer.server_command import commands_of
 
     return LocalSupervisor(
@@ -180,6 +180,7 @@ def _supervisor(config: PPOConfig, model: ServedModel, tokenizer: Any, folder: P
         health=lambda url, timeout: is_healthy(url, timeout, HEALTH_PATH),
         config=config.supervisor,
         log_folder=folder,
+        device=start_on_device(config, folder),
     )
 
 

@@ -24,10 +24,12 @@ from areal.infra.rollout.executor import RolloutExecutor
 from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.trainer.assembly import build_seeded, load_states, steps_in_run, to_save, tokenizer_of
 from areal.trainer.device_sharing import shared_device
+from areal.trainer.device_starts import LearnersDevice
 from areal.trainer.inference import build_inference_engine, lend_devices, publish_weights, transfer_metrics
 from areal.trainer.learner import Policy, PolicyLearner
 from areal.trainer.policy_models import PolicyModels, build_models
 from areal.trainer.rank_group import RankGroup
+from areal.trainer.server_command import SERVERS_FOLDER
 from areal.trainer.sources import TrainingSources
 from areal.trainer.utilisation import Utilisation
 from areal.utils import stats, tracing
@@ -80,6 +82,8 @@ class PPOTrainer:
         self.total_steps = steps_in_run(config, num_rows=self.sources.num_rows, batch_size=config.rollout.batch_size)
         session.check_unfinished(self.total_steps)
         group = group or RankGroup()
+        self._learners_device = LearnersDevice(config, session.directory / SERVERS_FOLDER)
+        self._learners_device.begin()
         session.view.begin("loading the model")
         self.models = group.create(build_seeded, build_models, config, self.tokenizer, self.total_steps)
         self.learner = PolicyLearner(self.models)
@@ -97,7 +101,7 @@ class PPOTrainer:
             from areal.trainer.evaluation.sets import EvaluationSets
 
             sets = EvaluationSets(config, self.tokenizer, reward=self.sources.shared)
-        self.device = shared_device(config, self.models)
+        self.device = shared_device(config, self.models, self._learners_device)
         """What servers and learner have in turn; None where both keep theirs."""
         self.engine = build_inference_engine(
             config,
@@ -106,11 +110,11 @@ class PPOTrainer:
             directory=session.directory,
             version=session.first_step,
             device=self.device,
+            learns=True,
         )
         self.executor = self._build_executor()
         self._teachers: TeacherChoice | None = None
         if config.distillation is not None:
-            learns=True,
             from areal.trainer.teachers import TeacherChoice
 
             self._teachers = TeacherChoice(config.distillation, self.sources.rows)
@@ -140,6 +144,7 @@ class PPOTrainer:
         if self.evaluator is not None:
             self.evaluator.sets.close()
         self.sources.close()
+        self._learners_device.close()
 
     def train(self) -> dict[str, Any]:
         """Run to the last step, a stop request, or an error. Returns the summary that `areal train --json` prints."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError
 
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from areal.trainer.server_weights import ServedModel
 
     Command = Callable[[int, int], tuple[list[str], dict[str, str]]]
+
+SERVERS_FOLDER: Final = "servers"
+"""In the run directory: logs and files of servers."""
+SERVER_KIND: Final = "server"
+"""Kind of the entries by which servers announce themselves in a directory."""
 
 
 def adapter_of(config: PPOConfig, *, owner: str = "") -> ServerAdapter:

@@ -33,9 +33,9 @@ def warm_start(folder):
     return folder / "final"
 
 
-def described(folder, *, steps, bound=0, model=None, servers=None, job=None):
+def described(folder, *, steps, bound=0, model=None, servers=None, job=None, more=None):
     """Write a configuration into `folder` and return its path. bound: of staleness. model: None for random weights.
-    servers, job: more of these sections.
+    servers, job: more of these sections. more: other sections in place of those here.
     """
     run = yaml.safe_load((ROOT / "examples/math/arithmetic_archon.yaml").read_text())
     spec = importlib.util.spec_from_file_location("program", ROOT / "tests/areal/engine/contract/vllm_program.py")
@@ -61,15 +61,16 @@ def described(folder, *, steps, bound=0, model=None, servers=None, job=None):
             "roles": roles,
             **(job or {}),
         },
+        **(more or {}),
     }
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump(run))
     return path
 
 
-def run_undisturbed(folder, **options):
+def run_undisturbed(folder, describe=described, **options):
     """Run it as a local job that nothing happens to; return its parameters at the end, by name."""
-    command = [sys.executable, "-m", "areal", "launch", described(folder, **options), "--on", "local"]
+    command = [sys.executable, "-m", "areal", "launch", describe(folder, **options), "--on", "local"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stderr
     return trained(folder)

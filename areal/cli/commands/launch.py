@@ -152,6 +152,7 @@ def plan_of(path: Path, overrides: list[str]) -> Plan:
         uses_servers=isinstance(config, PPOConfig) and config.rollout.engine == "vllm",
         shares_memory=isinstance(config, PPOConfig) and config.weights.carrier == "shared_memory",
         takes_turns=isinstance(config, PPOConfig) and config.servers_take_turns,
+        sleeps_learner=isinstance(config, PPOConfig) and config.servers.sleep_learner,
         python=sys.executable,
         working_folder=str(Path.cwd()),
         version=areal.__version__,

@@ -112,6 +112,7 @@ def _serve(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: 
     from areal.infra.checkpoint.run_control import StopRequest
     from areal.infra.supervisor.standalone import serve
     from areal.trainer.announcing import Announced
+    from areal.trainer.device_starts import start_on_device
 
     announced = Announced(config.servers, arguments.name)
 
@@ -138,6 +139,7 @@ def _serve(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: 
                 on_ready=announce,
                 on_stop=lambda standing: announced.drain(standing.url),
                 reached_at=announced.reached_at(arguments.host),
+                device=start_on_device(config, folder),
             )
     finally:
         if arguments.ready_file is not None:

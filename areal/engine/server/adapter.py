@@ -150,8 +150,8 @@ class ServerAdapter(Protocol):
         """Forget an adapter that no call uses."""
         ...
 
-    async def is_asleep(self, client: ServerClient, url: str, *, timeout: float) -> bool:
-        """Say whether the server has lent its device to a learner, which may be gone by now."""
+    async def is_asleep(self, client: ServerClient, url: str, *, timeout: float) -> bool | None:
+        """Say whether the server has lent its device to a learner, which may be gone by now; None if it cannot tell."""
         ...
 
     async def wake(

@@ -118,10 +118,9 @@ class Members:
             )
         server = Server(instance=instance, capabilities=capabilities, version=-1, base=capabilities.base)
         if self._config.sleep_level:
-            # A learner that died left it so; the first version wakes it.
-            server.asleep = await self._adapter.is_asleep(
-                self._client, instance.url, timeout=self._config.control_seconds
-            )
+            # It starts so, or a learner that died left it so; the first version wakes it.
+            asleep = await self._adapter.is_asleep(self._client, instance.url, timeout=self._config.control_seconds)
+            server.asleep = self._config.sleep_learner if asleep is None else asleep
         async with self._lock:
             if self._carrier.can_send(self._published) and not self.asleep:
                 try:

@@ -225,9 +225,8 @@ class SGLangAdapter:
         path = "/unload_lora_adapter"
         _require_success(await client.post(url, path, {"lora_name": name}, timeout=timeout), f"{url}{path}")
 
-    async def is_asleep(self, client: ServerClient, url: str, *, timeout: float) -> bool:
-        """See `ServerAdapter`: a server whose run is gone has ended with it."""
-        return False
+    async def is_asleep(self, client: ServerClient, url: str, *, timeout: float) -> None:
+        """See `ServerAdapter`: nothing tells it. A server whose run is gone has ended with it."""
 
     async def wake(
         self, client: ServerClient, url: str, part: Literal["weights", "kv_cache"], *, timeout: float

@@ -24,6 +24,11 @@ def identify(url: str, timeout: float, *, owner: str) -> tuple[str, bool]:
     return incarnation, found in ("", owner)
 
 
+def holder(url: str, timeout: float) -> str:
+    """Return the owner that the server had contact with last, empty for none. Raises OSError, EngineError."""
+    return str(_call(url, "areal_identity", "", timeout).get("owner", ""))
+
+
 def release(url: str, timeout: float, *, owner: str) -> None:
     """Release the server to other trainers. Raises OSError, EngineError."""
     _call(url, "areal_release", owner, timeout)

@@ -65,6 +65,8 @@ class RunFacts:
     """Whether weights reach servers through memory of one machine (weights.carrier shared_memory)."""
     takes_turns: bool = False
     """Whether its servers free their devices while the learner works (servers.sleep_level)."""
+    sleeps_learner: bool = False
+    """Whether the learner frees its device as well (servers.sleep_learner)."""
     python: str
     working_folder: str
     version: str
@@ -203,6 +205,11 @@ def _roles(job: JobConfig, run: RunFacts) -> Iterator[tuple[str, str, str]]:
 
 def _sharing(job: JobConfig, run: RunFacts) -> Iterator[tuple[str, str, str]]:
     if not job.colocate:
+        if run.sleeps_learner and "server" in job.roles:
+            yield (
+                "colocate", "is empty, and servers.sleep_learner frees the learner's device for servers that have "
+                "others", "write [trainer, server], or set servers.sleep_learner to false",
+            )  # fmt: skip
         return
     if sorted(job.colocate) != ["server", "trainer"]:
         yield "colocate", f"is {list(job.colocate)}", "write [trainer, server], or nothing"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from areal.infra.jobs.config import JobConfig
 
 TRAINER: Final = "trainer"
+LOCK_FILE: Final = "device.lock"
+"""In the folder of the job: of a device that servers and learner have in turn."""
 _ORDER: Final = (TRAINER, "server", "reward")
 _DIRECTORY: Final = (
     Given(prefix="servers.directory=", value="directory"),
@@ -73,15 +75,17 @@ def compile_plan(job: JobConfig, run: RunFacts, environment: Mapping[str, str], 
 def _role(name: str, roles: Mapping[str, RoleConfig], run: RunFacts, config: str) -> PlannedRole:
     """config: where its processes find the resolved configuration; the file it came from may change meanwhile."""
     role, num_servers = roles[name], roles["server"].count if "server" in roles else 0
+    # Both are on one node: a learner that sleeps is one process.
+    lock = (f"servers.device_lock={Path(config).parent / LOCK_FILE}",) if run.sleeps_learner and num_servers else ()
     given: tuple[Given, ...] = ()
     command = role.command
     if not command and name == TRAINER:
         command = (run.python, "-m", "areal", "train", config)
         if run.uses_servers and num_servers:
-            command = (*command, f"servers.num_servers={num_servers}")
+            command = (*command, f"servers.num_servers={num_servers}", *lock)
             given = _DIRECTORY
     elif not command:
-        command = (run.python, "-m", "areal", "serve", config)
+        command = (run.python, "-m", "areal", "serve", config, *lock)
         options = {"--host=": "address", "--port=": "port", "--name=": "name", "--ready-file=": "ready_file",
                    "--folder=": "folder"}  # fmt: skip
         given = (*_DIRECTORY, *(Given(prefix=prefix, value=value) for prefix, value in options.items()))

@@ -50,7 +50,9 @@ class ServerProcess:
         log_path: Path,
         incarnation: str,
         grace_seconds: float,
+        keeps: Sequence[int] = (),
     ) -> None:
+        """Start it. keeps: descriptors that stay open until all of it has ended."""
         self.incarnation = incarnation
         self.log_path = log_path
         self._grace_seconds = grace_seconds
@@ -65,7 +67,7 @@ class ServerProcess:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **environment, INCARNATION_VARIABLE: incarnation},
-                    pass_fds=(lifeline,),
+                    pass_fds=(lifeline, *keeps),
                     start_new_session=True,
                 )
         except OSError as error:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from areal.api import EngineError, UsageError
+from areal.infra.supervisor.device_lock import OWN_DEVICE, DeviceLock
 from areal.infra.supervisor.process import ServerProcess, new_incarnation
 from areal.utils.atomic import atomic_write
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from areal.infra.checkpoint.run_control import StopRequest
     from areal.infra.supervisor.config import SupervisorConfig
+    from areal.infra.supervisor.device_lock import StartOnDevice
     from areal.infra.supervisor.supervisor import ServerCommand
 
 _POLL_INTERVAL_SECONDS: Final = 0.2
@@ -59,7 +61,7 @@ def check_port(host: str, port: int) -> None:
             ) from error
 
 
-def serve(
+def serve(  # noqa: PLR0913 - all that one server is told, each by keyword
     command: ServerCommand,
     *,
     host: str,
@@ -71,19 +73,24 @@ def serve(
     on_ready: Callable[[Standing], None],
     on_stop: Callable[[Standing], None] | None = None,
     reached_at: str = "",
+    device: StartOnDevice = OWN_DEVICE,
 ) -> Standing:
     """Run until asked to stop; then on_stop is called, and the server has grace_seconds. reached_at: address by which
-    others reach `host`, when it is another one. Raises EngineError with the end of its log when it
-    ends by itself or is not ready within startup_seconds."""
+    others reach `host`, when it is another one. device: waited for before anything is started. Raises EngineError with
+    the end of its log when it ends by itself or is not ready within startup_seconds."""
     incarnation = new_incarnation()
     log_path = log_folder / f"{incarnation}.log"
     standing = Standing(url=url_of(reached_at or host, port), incarnation=incarnation, log=str(log_path))
+    lock = DeviceLock(device.lock)
+    if not lock.take(alone=False, given_up=lambda: stop.requested):
+        return standing
     process = ServerProcess(
         command.arguments,
         environment=command.environment,
         log_path=log_path,
         incarnation=incarnation,
         grace_seconds=config.grace_seconds,
+        keeps=lock.descriptors,
     )
     local = url_of("127.0.0.1" if host in _ANY_HOST else host, port)
     try:
@@ -94,6 +101,8 @@ def serve(
                 raise EngineError(f"the server is not ready after {config.startup_seconds:g} s\n{process.tail()}")
             time.sleep(_POLL_INTERVAL_SECONDS)
         if not stop.requested:
+            device.put_to_sleep(local)
+            lock.release()
             on_ready(standing)
         while not stop.requested:
             _require_alive(process)
@@ -102,6 +111,7 @@ def serve(
             on_stop(standing)
     finally:
         process.stop()
+        lock.release()
     return standing
 
 

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from areal.api import ArealError, ServerInstance
+from areal.infra.supervisor.device_lock import OWN_DEVICE, DeviceLock
 from areal.infra.supervisor.process import ServerProcess, free_port, new_incarnation
 from areal.infra.supervisor.watch import Watch
 from areal.utils.logging import getLogger
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from areal.api import ServerListener
     from areal.infra.supervisor.config import SupervisorConfig
+    from areal.infra.supervisor.device_lock import StartOnDevice
 
 _logger = getLogger(__name__)
 _LONGEST_PAUSE_SECONDS = 60.0
@@ -45,7 +47,7 @@ class LocalSupervisor:
     """`areal.api.ServerPool` of processes on this machine.
 
     command_of: called for every start with the server's index and a free port. health: whether the server at a URL is
-    ready for requests; an OSError means that it is not.
+    ready for requests; an OSError means that it is not. device: every start waits for it.
     """
 
     def __init__(
@@ -56,10 +58,13 @@ class LocalSupervisor:
         health: Callable[[str, float], bool],
         config: SupervisorConfig,
         log_folder: Path,
+        device: StartOnDevice = OWN_DEVICE,
     ) -> None:
         self._config = config
         self._servers = [
-            _SupervisedServer(name, index, command_of, health=health, config=config, log_folder=log_folder / name)
+            _SupervisedServer(
+                name, index, command_of, health=health, config=config, log_folder=log_folder / name, device=device
+            )
             for index, name in enumerate(names)
         ]
 
@@ -108,10 +113,12 @@ class _SupervisedServer:
         health: Callable[[str, float], bool],
         config: SupervisorConfig,
         log_folder: Path,
+        device: StartOnDevice,
     ) -> None:
         self.watch = Watch(name)
         self._index, self._command_of, self._health = index, command_of, health
-        self._config, self._log_folder = config, log_folder
+        self._config, self._log_folder, self._device = config, log_folder, device
+        self._lock = DeviceLock(device.lock)
         self.process: ServerProcess | None = None
 
     def start(self, listener: ServerListener) -> None:
@@ -138,9 +145,13 @@ class _SupervisedServer:
         instance: ServerInstance | None = None
         announced = False
         try:
+            if not self._lock.take(alone=False, given_up=lambda: self.watch.ending):
+                return "closed while the learner had the device"
             instance, process = self._launch()
             reason = self._wait_until_healthy(process, instance)
             if reason is None:
+                self._device.put_to_sleep(instance.url)
+                self._lock.release()
                 listener.server_up(instance)
                 announced = True
                 _logger.info("%s is up at %s (incarnation %s)", self.watch.name, instance.url, instance.incarnation)
@@ -149,6 +160,7 @@ class _SupervisedServer:
             reason = f"the start failed: {error}"
         finally:
             text = self._stop_process()
+            self._lock.release()
         reason = f"{reason}\n{text}" if text else reason
         if instance is not None and announced:
             listener.server_down(instance, reason)
@@ -164,6 +176,7 @@ class _SupervisedServer:
             log_path=self._log_folder / f"{incarnation}.log",
             incarnation=incarnation,
             grace_seconds=self._config.grace_seconds,
+            keeps=self._lock.descriptors,
         )
         instance = ServerInstance(name=self.watch.name, incarnation=incarnation, url=f"http://{_HOST}:{port}")
         self.process = process

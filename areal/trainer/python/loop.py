@@ -28,12 +28,14 @@ from areal.trainer.assembly import tokenizer_of
 from areal.trainer.config import PPOConfig
 from areal.trainer.configuration.computing import start_computing
 from areal.trainer.device_sharing import shared_device
+from areal.trainer.device_starts import LearnersDevice
 from areal.trainer.hub_sources import pin_sources
 from areal.trainer.inference import build_inference_engine, lend_devices, publish_weights
 from areal.trainer.learner import Policy, PolicyLearner
 from areal.trainer.policy_models import build_models
 from areal.trainer.python.arguments import build
 from areal.trainer.rank_group import RankGroup
+from areal.trainer.server_command import SERVERS_FOLDER
 from areal.utils.seeding import seed_everything
 from areal.workflow.assembly import TrajectoryBuilder, completion_text, decode
 
@@ -109,6 +111,10 @@ class PolicyLoop:
         seed_everything(config.seed)
         start_computing(config)
         self.tokenizer = tokenizer_of(config.model)
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="areal-loop-")))
+        learners = LearnersDevice(config, folder / SERVERS_FOLDER)
+        self._stack.callback(learners.close)
+        learners.begin()
         group = RankGroup()
         models = group.create(build_models, config, self.tokenizer, total_steps)
         self.models = models.local
@@ -117,9 +123,8 @@ class PolicyLoop:
         """Computes log-probabilities and advantages, `prepare(trajectories)`, and learns, `update(batch)`."""
         self.actor = self.learner.actor
         """The training engine: `actor.train_batch(batch, loss_function)` takes a loss of one's own."""
-        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="areal-loop-")))
         policy = Policy(config, models, self.tokenizer)
-        self._device = shared_device(config, models)
+        self._device = shared_device(config, models, learners)
         self.engine = build_inference_engine(
             config,
             actor=policy,

@@ -9,6 +9,7 @@ from areal.api import ConfigError, EngineError
 from areal.engine.train.lending import LentMemory
 from areal.trainer.configuration.source import load_config
 from areal.trainer.device_sharing import DeviceTurn, DeviceTurns, SharedDevice
+from areal.trainer.device_starts import LearnersDevice
 from areal.trainer.policy_models import PolicyModels
 from areal.trainer.rank_group import RankGroup
 
@@ -21,6 +22,8 @@ ROUND = (
     DeviceTurn.LEARNER_AWAKE,
     DeviceTurn.LEARNING,
 )
+SHARED = ["rollout.engine=vllm", "servers.sleep_level=1", "servers.sleep_learner=true",
+          "rollout.max_head_offpolicyness=0"]  # fmt: skip
 LEARNER, SERVERS, LIMIT = 4 * 3000, 10_000, 13_000
 
 
@@ -123,9 +126,16 @@ class Engine:
         self.device.take("servers", SERVERS)
 
 
-def test_one_at_a_time_has_the_device_and_the_values_are_those_of_a_device_of_ones_own():
+def learners_device(folder):
+    """The learner's side of the lock, which it has taken."""
+    learners = LearnersDevice(load_config(None, SHARED).config, folder)
+    learners.begin()
+    return learners
+
+
+def test_one_at_a_time_has_the_device_and_the_values_are_those_of_a_device_of_ones_own(tmp_path):
     device = Device()
-    shared = SharedDevice(RankGroup().create(Learner, device))
+    shared = SharedDevice(RankGroup().create(Learner, device), learners_device(tmp_path))
     learner, engine = shared._models.local, Engine(device)
     alone = torch.arange(3000.0)
     for step in range(3):
@@ -148,9 +158,10 @@ def test_one_at_a_time_has_the_device_and_the_values_are_those_of_a_device_of_on
                       "servers takes"] * 2]  # fmt: skip
 
 
-def test_a_learner_that_would_take_a_device_in_use_is_refused():
+def test_a_learner_that_would_take_a_device_in_use_is_refused(tmp_path):
     device = Device()
-    shared, engine = SharedDevice(RankGroup().create(Learner, device)), Engine(device)
+    shared = SharedDevice(RankGroup().create(Learner, device), learners_device(tmp_path))
+    engine = Engine(device)
     with pytest.raises(EngineError, match="'learner asleep' comes next"):
         shared.to_learner(engine)
     assert device.log == ["learner takes"]
@@ -162,13 +173,11 @@ def test_a_learner_that_would_take_a_device_in_use_is_refused():
         (["servers.sleep_level=0"], "servers never lend the device back"),
         (["archon={}"], "archon splits the learner over processes"),
         (["weights.carrier=shards"], "weights.carrier shards reads weights from the device"),
-        (["servers.addresses=['http://127.0.0.1:8000']"], "have the device while the learner loads"),
+        (["servers.addresses=['http://127.0.0.1:8000']"], "may start at any time"),
         (["rollout.max_head_offpolicyness=1"], "take turns"),
     ],
 )
 def test_runs_in_which_they_cannot_take_turns_are_refused(changes, message):
-    settings = ["rollout.engine=vllm", "servers.sleep_level=1", "servers.sleep_learner=true",
-                "rollout.max_head_offpolicyness=0"]  # fmt: skip
-    assert load_config(None, settings).config.servers.sleep_learner
+    assert load_config(None, SHARED).config.servers.sleep_learner
     with pytest.raises(ConfigError, match=message):
-        load_config(None, [*settings, *changes])
+        load_config(None, [*SHARED, *changes])

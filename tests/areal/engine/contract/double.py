@@ -22,6 +22,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
+import device_ledger
 import numpy as np
 import torch
 from aiohttp import web
@@ -231,17 +232,27 @@ class Device:
 
     def __init__(self, model):
         self.sizes = {"weights": sum(each.nbytes for each in model.module.parameters()), "kv_cache": 10**6}
-        self.held, self.log = dict(self.sizes), []
+        if ledger := os.environ.get("AREAL_TEST_DEVICE"):
+            self.sizes["kv_cache"] = device_ledger.CACHE
+        self.ledger, self.held, self.log = ledger, dict(self.sizes), []
         self.peak = sum(self.held.values())
+        self.write()
+
+    def write(self):
+        """Account for it among all processes on the device."""
+        if self.ledger:
+            device_ledger.hold(self.ledger, "server", sum(self.held.values()))
 
     def sleep(self, level):
         self.log.append(f"sleep {level}")
         self.held = dict.fromkeys(self.sizes, 0)
+        self.write()
 
     def wake(self, part):
         self.log.append(f"wake {part}")
         self.held[part] = self.sizes[part]
         self.peak = max(self.peak, sum(self.held.values()))
+        self.write()
 
     def load(self, version):
         assert self.held["weights"], "there is no memory for weights"
@@ -281,6 +292,7 @@ class VLLM:
                  "/update_weight_version": self.set_label}  # fmt: skip
         gets = {
             "/memory": self.memory,
+            "/v1/models": self.models,
             "/is_sleeping": self.is_sleeping,
             "/openapi.json": self.describe,
             "/version": self.describe_version,
@@ -292,7 +304,6 @@ class VLLM:
     async def describe(self, request):
         return web.json_response({"paths": {path: {} for path in VLLM_PATHS}})
 
-            "/v1/models": self.models,
     async def describe_version(self, request):
         return web.json_response({"version": "0.32.0"})
 
@@ -343,6 +354,11 @@ class VLLM:
             return web.json_response({"error": {"message": str(error), "code": 404}}, status=404)
         return web.Response(text=f"Success: LoRA adapter '{body['lora_name']}' added successfully.")
 
+    async def models(self, request):
+        names = [{"id": "policy", "object": "model", "parent": None}]
+        names += [{"id": name, "object": "model", "parent": "policy"} for name in self.model.named]
+        return web.json_response({"object": "list", "data": names})
+
     async def unload_adapter(self, request):
         name = (await request.json())["lora_name"]
         if self.model.named.pop(name, None) is None:
@@ -354,11 +370,6 @@ class VLLM:
 
     async def wake(self, request):
         self.device.wake(request.query["tags"])
-    async def models(self, request):
-        names = [{"id": "policy", "object": "model", "parent": None}]
-        names += [{"id": name, "object": "model", "parent": "policy"} for name in self.model.named]
-        return web.json_response({"object": "list", "data": names})
-
         return web.json_response({})
 
     async def rpc(self, request):

@@ -236,6 +236,17 @@ def test_roles_that_share_devices_have_the_same_nodes_and_devices(changes, expec
     assert [message.partition("same ")[2].partition(" for")[0] for message in found] == expected
 
 
+def test_a_learner_that_sleeps_shares_its_device_and_a_lock_with_the_job_s_servers():
+    facts = replace(FACTS, sleeps_learner=True)
+    plan = compile_plan(SHARED, facts, ENVIRONMENT)
+    lock = f"servers.device_lock={plan.folder}/device.lock"
+    assert all(lock in plan.role(name).command for name in ("trainer", "server"))
+    (problem,) = find_problems(replace(SHARED, colocate=()), facts, ENVIRONMENT)
+    assert (problem.key, "servers.sleep_learner" in problem.message) == ("job.colocate", True)
+    others = compile_plan(SHARED, FACTS, ENVIRONMENT)
+    assert not any("device_lock" in word for role in others.roles for word in role.command)
+
+
 def test_roles_that_share_devices_take_turns():
     (message,) = sharing_problems(replace(FACTS, takes_turns=False))
     assert "sleep_level is 0" in message
