@@ -2,7 +2,8 @@
 
     python benchmarks/review_recall.py REPOSITORY... [--fixes 40] [--planted 8] [--split dev|held-out|both] [--missed]
 
-Real: small fixes (review_mined.py), reviewed backwards: from the fix to the commit before it, which brings the bug in.
+Real: small fixes (review_mined.py), reviewed backwards: from the fix to the commit before it, which brings the bug in;
+with --introduced the review of the commit that first brought it in, of repositories that are set aside as a whole.
 Planted: defects of review_planted.py in files of the newest commit, one per file, many files in one review. A case is
 found if something is reported within three lines of it that is not there without it. The hash of a case's name decides
 whether it is for development or held out; of what is held out only rates are printed, never a place.
@@ -42,12 +43,29 @@ BATCH = 24
 """Files with a defect in one review: the type checker reads the repository once for all of them."""
 
 
+SET_ASIDE = frozenset(
+    [
+        "NVIDIA-NeMo+RL",
+        "NovaSky-AI+SkyRL",
+        "THUDM+slime",
+        "huggingface+lighteval",
+        "huggingface+peft",
+        "langchain-ai+langgraph",
+        "pytorch+torchtitan",
+        "pytorch+torchtune",
+    ]
+)
+"""Repositories, as `fetch` names them, whose fixes nobody read before the rules were finished."""
+FEW_REMOVED, FEW_ADDED = 5, 10
+"""Lines of a fix that mends one thing."""
+
+
 @dataclass(frozen=True)
 class Judged:
     """One case with its outcome. `said`: rules that report it."""
 
     source: str
-    """ "real", "planted by an edit" or "planted in a new file"."""
+    """ "real", "introduced", "planted by an edit" or "planted in a new file"."""
     kind: str
     name: str
     held_out: bool
@@ -75,6 +93,24 @@ def real(mirror: Path, count: int, split: str) -> Iterator[Judged]:
             if any(abs(line - each.place.line) <= NEAR for line in lines) and not is_test(each.place.path):
                 said.append(each.rule.id)
         yield Judged("real", "fix", f"{name} {case['rule']}", is_held_out(name), tuple(said))
+
+
+def introduced(mirror: Path, count: int, most_lines: int = 4000) -> Iterator[Judged]:
+    """Review the commits that brought in what small fixes mend; larger ones than most_lines are left out."""
+    git = ReviewedClone.open(mirror)
+    review_mined.MOST_REMOVED, review_mined.MOST_ADDED = FEW_REMOVED, FEW_ADDED
+    for case in review_mined.mine(mirror, count, "", 0):
+        place = case["introduced"]
+        comparison = commit_alone(git, place["commit"])
+        if comparison.added + comparison.removed > most_lines:
+            continue
+        said = [
+            each.rule.id
+            for each in find(comparison, read_policy(comparison.base))[0]
+            if each.place.path == place["path"] and any(abs(line - each.place.line) <= NEAR for line in place["lines"])
+        ]
+        name = f"{mirror.parent.name} {case['fixed']['commit'][:12]} {case['rule']}"
+        yield Judged("introduced", "fix", name, mirror.parent.name in SET_ASIDE, tuple(said))
 
 
 def wanted(name: str, split: str) -> bool:
@@ -163,9 +199,10 @@ def clean(mirror: Path, count: int, most_lines: int = 4000) -> Clean:
     return Clean(commits, lines, tuple(said))
 
 
-def measure(mirror: Path, fixes: int, per_kind: int, split: str) -> list[Judged]:
+def measure(mirror: Path, fixes: int, introductions: int, per_kind: int, split: str) -> list[Judged]:
     """Return all cases of one repository."""
     found = list(real(mirror, fixes, split)) if fixes else []  # by the hash of the fix
+    found += list(introduced(mirror, introductions)) if introductions else []
     return found + (list(planted(mirror, per_kind, split)) if per_kind else [])
 
 
@@ -177,7 +214,11 @@ def rates(judged: list[Judged]) -> dict[str, dict[str, str]]:
         hits: Counter[str] = Counter()
         for each in judged:
             if each.held_out is held_out:
-                keys = (each.source,) if each.source == "real" else (each.source, f"{each.source}: {each.kind}")
+                keys = (
+                    (each.source,)
+                    if each.source in {"real", "introduced"}
+                    else (each.source, f"{each.source}: {each.kind}")
+                )
                 for key in keys:
                     counts[key] += 1
                     hits[key] += bool(each.said)
@@ -191,6 +232,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("repositories", nargs="+", type=Path, metavar="REPOSITORY")
     parser.add_argument("--fixes", type=int, default=40, help="real fixes per repository (default: 40; 0: none)")
+    parser.add_argument("--introduced", type=int, default=0, help="fixes whose introductions are reviewed (default: 0)")
     parser.add_argument("--planted", type=int, default=8, help="planted defects per kind and repository (default: 8)")
     parser.add_argument("--split", choices=("dev", "held-out", "both"), default="both")
     parser.add_argument("--missed", action="store_true", help="list the cases for development, with what was reported")
@@ -203,7 +245,7 @@ def main() -> int:
             return 2
     with ProcessPoolExecutor(arguments.jobs) as pool:
         asked = [
-            pool.submit(measure, each, arguments.fixes, arguments.planted, arguments.split)
+            pool.submit(measure, each, arguments.fixes, arguments.introduced, arguments.planted, arguments.split)
             for each in arguments.repositories
         ]
         quiet = [pool.submit(clean, each, arguments.clean) for each in arguments.repositories if arguments.clean]

@@ -76,3 +76,11 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def world(tmp_path: Path, template: Path) -> World:
     shutil.copytree(template, tmp_path / "repository")
     return World(tmp_path / "repository")
+
+
+@pytest.fixture(scope="module")
+def shared_world(tmp_path_factory: pytest.TempPathFactory, template: Path) -> World:
+    """One repository for all tests of a module, which review it once."""
+    root = tmp_path_factory.mktemp("shared") / "repository"
+    shutil.copytree(template, root)
+    return World(root)

@@ -16,7 +16,8 @@ CONTEXT = {
     "areal/reward/__init__.py": "",
     "areal/reward/exact.py": "def exact_reward():\n    return 1.0\n",
     "areal/functional.py": "def known(x, *, strict=False):\n    return x\n",
-    "areal/configs.py": "from dataclasses import dataclass\n\n\n@dataclass\nclass Args:\n    size: int = 1\n",
+    "areal/configs.py": "from dataclasses import dataclass\n\n\n@dataclass\nclass Args:\n    size: int = 1\n"
+    "    clear_after_load: bool = True\n",
 }
 
 READY = "import asyncio\nasync def ready():\n    return True\n\n\nasync def f(xs):\n"
@@ -77,6 +78,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(x):\n    if x is None:\n        return x.shape[0]\n    return 0\n",
             "class A:\n    def f(self):\n        if self.optimizer is not None:\n"
             "            raise RuntimeError('the optimizer is not initialized')\n",
+            "def f(c):\n    if not c.use_beam_search:\n"
+            "        raise NotImplementedError('Currently beam search is not supported in this backend.')\n",
         ],
         [
             "def f(path):\n    if path is None:\n        raise ValueError('path is required')\n    return path.name\n",
@@ -94,6 +97,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "        self.put(value, key)\n",
             "def send(source, target, group):\n    return 1\n\n\ndef f(batch, group, source):\n"
             "    return send(batch.target, batch.source, group)\n",
+            "def save(model, path, part=None, template_name='t'):\n    return 1\n\n\ndef f(model, path, c):\n"
+            "    save(model, path, c.template_name)\n",
         ],
         [
             "def kl(logp, reference):\n    return logp - reference\n\n\ndef f(logp, reference):\n"
@@ -318,7 +323,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "unknown-attribute": (
-        ["from areal.configs import Args\ndef f(args: Args):\n    return args.sise\n"],
+        [
+            "from areal.configs import Args\ndef f(args: Args):\n    return args.sise\n",
+            "from areal.configs import Args\ndef f(args: Args):\n    args.clear = False\n",
+        ],
         [
             "from areal.configs import Args\ndef f(args: Args):\n    return args.size\n",
             "from areal.configs import Args\nfrom other import made\n"
@@ -430,7 +438,12 @@ def test_a_rule_finds_what_is_wrong_and_is_silent_on_what_is_right(world, rule):
 
 
 RIGHT = {
-    "argument-order": ["def kl(new, old): ...\n\n\ndef f(new, old):\n    return kl(new, old) + kl(old, new)\n"],
+    "argument-order": [
+        "def kl(new, old): ...\n\n\ndef f(new, old):\n    return kl(new, old) + kl(old, new)\n",
+        "def turn(x, scatter, gather): ...\n\n\ndef backward(ctx, x):\n    return turn(x, ctx.gather, ctx.scatter)\n",
+        "def save(path, model, suffix=None): ...\n\n\ndef f(path, model):\n    save(path, model, path)\n",
+        "def move(item, *rest, **kwargs): ...\n\n\ndef f(kwargs, item):\n    move(kwargs, item)\n",
+    ],
     "coroutine-as-value": [
         "class A:\n    async def load(self): ...\n    async def f(self, x):\n        return await (x or self.load())\n"
     ],
@@ -442,6 +455,17 @@ RIGHT = {
         "POOL = None\n\n\ndef f():\n    if POOL is None:\n        start()\n        POOL.submit(1)\n",
         'def f(value, required):\n    if required:\n        raise ValueError("this field is required")\n',
         'def f(lora):\n    if lora is not None:\n        raise ValueError("lora is not available here")\n',
+        "def f(c):\n    if c.use_beam_search:\n        raise NotImplementedError('beam search is not supported')\n",
+        "def f(c):\n    if not c.use_nccl:\n        raise ValueError('gloo is not supported')\n",
+    ],
+    "literal-placeholders": ["def f(name):\n    raise ValueError('the template must contain {name}')\n"],
+    "return-before-collective": [
+        f"{DIST}def f(all_grads, x):\n    if not all_grads:\n        return\n    dist.all_reduce(x)\n",
+        f"{DIST}def f(tensor_names, x):\n    if len(tensor_names) == 0:\n        return\n    dist.all_reduce(x)\n",
+    ],
+    "reward-swallows": [
+        "def load_scores(path):\n    try:\n        return read(path)\n    except Exception:\n        return 0\n",
+        "def score_port(host):\n    try:\n        return ask(host)\n    except Exception:\n        return 0\n",
     ],
     "misspelt-attribute": [
         "from lib import Base\n\n\nclass A(Base):\n    def __init__(self):\n        self.module = 1\n\n"
@@ -484,8 +508,9 @@ def test_a_test_must_be_able_to_fail(world):
 
 
 def test_every_rule_of_one_file_is_tested_here():
-    other_page = runpy.run_path(str(Path(__file__).with_name("test_rules_of_meaning.py")))["CASES"]
-    elsewhere = {"registry-target", "frozen-import", "toothless-test", *other_page}
+    pages = ("test_rules_of_meaning.py", "test_rules_of_slips.py")
+    others = {rule for page in pages for rule in runpy.run_path(str(Path(__file__).with_name(page)))["CASES"]}
+    elsewhere = {"registry-target", "frozen-import", "toothless-test", *others}
     assert {name for name, rule in RULES.items() if rule.in_file is not None} == set(CASES) | elsewhere
 
 

@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Final
 
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, last_name, own_nodes, parameters
+from tooling.review.repository.module import Function, last_name, own_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ _SAYS_MISSING: Final = re.compile(
 )
 _NAMED_MISSING: Final = re.compile(
     r"miss|unknown|invalid|error|empty|without|unset|absent|not_|no_|extra|unexpected|fail|stale|"
-    r"requir|mandatory|strict"
+    r"requir|mandatory|strict|skip|avail|known|valid|choice"
 )
 _CONDITIONAL: Final = re.compile(r"\b(when|if|with|without|unless|for|but|because|since|both|cannot|can't|only)\b")
 """Words of a message that speaks of something else: "y is required when x is set"."""
@@ -46,6 +46,14 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
             used = _first_use(module, _following(module, node), name)
             if used is not None:
                 yield Place(module.path, node.lineno, f"goes on with `{ast.unparse(used)}` only where `{name}` is None")
+        if (
+            isinstance(node.test, ast.UnaryOp)
+            and isinstance(node.test.op, ast.Not)
+            and isinstance(node.body[0], ast.Raise)
+        ):
+            off = _plain_name(node.test.operand)
+            if off and _calls_unsupported(node.body[0], off):
+                yield Place(module.path, node.lineno, f"says that `{off}` is not supported where it is off")
         there = name if name and not is_none else _plain_name(node.test)
         if there and isinstance(node.body[0], ast.Raise) and _complains_about(node.body[0], there):
             yield Place(module.path, node.lineno, f"says that `{there}` is missing where it is there")
@@ -107,14 +115,26 @@ def _first_use(module: Module, body: Sequence[ast.stmt], name: str) -> ast.expr 
     return None
 
 
+def _calls_unsupported(raised: ast.Raise, name: str) -> bool:
+    """Whether the message is about nothing but what is named: "beam search is not supported" of `use_beam_search`."""
+    words = set(last_word(name).lower().split("_")) - {"use", "is", "enable", "enabled", "with", "do", "allow", ""}
+    text = " ".join(_texts(raised)).lower()
+    about = re.match(r"^(?:currently,? )?(?P<what>[\w `'-]+?) (?:is|are) not (?:yet |currently )?supported\b", text)
+    return about is not None and bool(words) and words == set(re.findall(r"\w+", about["what"].replace("_", " ")))
+
+
+def _texts(raised: ast.Raise) -> list[str]:
+    """Return the strings in what is raised."""
+    nodes = ast.walk(raised.exc) if isinstance(raised.exc, ast.Call) else ()
+    return [each.value for each in nodes if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+
+
 def _complains_about(raised: ast.Raise, name: str) -> bool:
     """Whether the message says that what is named is missing. A name like `missing_keys` is there when it is right."""
     words = last_word(name)
     if not isinstance(raised.exc, ast.Call) or not raised.exc.args or _NAMED_MISSING.search(words):
         return False
-    said = raised.exc.args[0]
-    parts = said.values if isinstance(said, ast.JoinedStr) else [said]
-    text = " ".join(str(each.value) for each in parts if isinstance(each, ast.Constant)).lower()
+    text = " ".join(_texts(raised)).lower()
     about = words.strip("_").replace("_", " ") in text.replace("_", " ")
     return about and bool(_SAYS_MISSING.search(text)) and not _CONDITIONAL.search(text)
 
@@ -128,20 +148,43 @@ def argument_order(module: Module, side: Side) -> Iterator[Place]:
     """Find two arguments whose names are those of each other's parameters."""
     for node in module.nodes(ast.Call):
         words = _argument_names(node)
-        if len(set(filter(None, words))) < 2:
+        around = module.function_of(node)
+        # A gradient, an inverse or a mirrored case takes them the other way round.
+        turned = isinstance(around, Function) and _TURNED.search(around.name)
+        if len(set(filter(None, words))) < 2 or turned:
             continue
         target = _target(module, side, node)
         names = target if target is not None else []
-        around = module.function_of(node)
         calls = [each for each in (own_nodes(around) if around else ()) if isinstance(each, ast.Call)]
         others = [_argument_names(each) for each in calls if last_name(each.func) == last_name(node.func)]
         for i, word in enumerate(words):
             j = names.index(word) if len(word) > 1 and word in names else i
+            if j != i and j >= len(words) and _takes_another(node, names, i, word):
+                said = f"`{ast.unparse(node.func)}` takes `{names[i]}` here, and `{word}` is a parameter of its own"
+                yield Place(module.path, node.lineno, said)
             if i < j < len(words) and i < len(names) and words[j] == names[i]:
                 if any(each[j : j + 1] == [word] and each[i : i + 1] == [words[j]] for each in others):
                     continue  # `kl(p, q) + kl(q, p)` means both
                 said = f"`{ast.unparse(node.func)}` takes `{names[i]}` before `{names[j]}`"
                 yield Place(module.path, node.lineno, said)
+
+
+_TURNED: Final = re.compile(
+    r"backward|grad|inver[st]|reverse|revert|swap|flip|mirror|transpose|undo|symmetri|rotate|(?:^|_)(?:r|un|de)(?:$|_)"
+)
+
+
+def _takes_another(call: ast.Call, names: Sequence[str], at: int, word: str) -> bool:
+    """Whether an argument is called as a later parameter is, which is not given, and stands where an optional one of
+    quite another name is expected."""
+    given = {each.arg for each in call.keywords}
+    open_ended = None in given or any(isinstance(each, ast.Starred) for each in call.args)
+    alike = at < len(names) and bool(set(word.split("_")) & set(names[at].split("_")))
+    return at < len(names) and not open_ended and word not in given and not alike and len(word) > _SHORT
+
+
+_SHORT: Final = 4
+"""Letters of a name that many things have."""
 
 
 def _argument_names(call: ast.Call) -> list[str]:
@@ -159,11 +202,16 @@ def _target(module: Module, side: Side, call: ast.Call) -> list[str] | None:
             each for each in (owner.body if owner else ()) if isinstance(each, Function) and each.name == func.attr
         ]
         static = any(last_name(each) == "staticmethod" for method in found for each in method.decorator_list)
-        return parameters(found[0])[0 if static else 1 :] if len(found) == 1 else None
+        return _positional(found[0])[0 if static else 1 :] if len(found) == 1 else None
     if not isinstance(func, ast.Name) or len(module.bindings.get(func.id, ())) != 1:
         return None
     target = side.definition(module.imported.get(func.id, f"{module.package}.{func.id}"))
-    return parameters(target[1]) if target is not None and isinstance(target[1], Function) else None
+    return _positional(target[1]) if target is not None and isinstance(target[1], Function) else None
+
+
+def _positional(function: Function) -> list[str]:
+    """Return the parameters that a call may pass without their names."""
+    return [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
 
 
 _ERRORS: Final = re.compile(r"^[A-Z]\w*(Error|Exception)$")

@@ -49,6 +49,8 @@ _MEETS_ALL = re.compile(r"^(all_gather|all_reduce|all_to_all|barrier|monitored_b
 _OWN_DATA = re.compile(
     r"(^|_)(grads?|gradients|batch|batches|mbs|micro_?batches|samples|rows|tensors|tokens|losses|messages|data|items)($|_)"
 )
+_OF_ALL = re.compile(r"(^|_)(all|global|gathered|shared|total|meta|config|names?|keys|metadata)($|_)")
+"""Names of what each rank has alike."""
 _GROUP_PARAMETERS = ("group", "process_group", "pg")
 _MAKERS = frozenset({"init_process_group", "new_group", "init_device_mesh", "new_subgroups"})
 
@@ -220,7 +222,8 @@ def _left_before(module: Module, body: list[ast.stmt]) -> Iterator[Place]:
 
 
 def _nothing_of_its_own(branch: ast.If) -> bool:
-    """`if not grads: return`: other ranks may have some."""
+    """`if not grads: return`: other ranks may have some. What is counted has to be of this rank: not the names of all
+    parameters, nor what was gathered from all ranks."""
     test = branch.test
     if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
         zero = isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value == 0
@@ -232,7 +235,7 @@ def _nothing_of_its_own(branch: ast.If) -> bool:
             counted = call.func.value
     else:
         counted = test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else None
-    named = isinstance(counted, ast.Name) and bool(_OWN_DATA.search(counted.id))
+    named = isinstance(counted, ast.Name) and bool(_OWN_DATA.search(counted.id)) and not _OF_ALL.search(counted.id)
     return named and isinstance(branch.body[-1], ast.Return | ast.Continue)
 
 

@@ -26,6 +26,8 @@ _ALWAYS = frozenset(dir(builtins)) | {
 }
 _NOTEBOOK = frozenset({"display", "get_ipython", "reveal_type"})
 _PLAIN_BASES = frozenset({"object", "ABC", "abc.ABC", "Generic", "typing.Generic"})
+_HARMLESS = frozenset({"dataclass", "dataclasses.dataclass", "final", "ray.remote"})
+"""Decorators after which a class has the attributes that are written down in it."""
 _OBJECT = frozenset(dir(object)) | {"__dict__", "__name__", "__qualname__", "__slots__"}
 
 
@@ -118,8 +120,8 @@ def unknown_self(module: Module, side: Side) -> Iterator[Place]:
     for owner in module.nodes(ast.ClassDef):
         methods = [each for each in owner.body if isinstance(each, Function) and _takes_self(each)]
         walked = (node for method in methods for node in ast.walk(method))
-        reads = [node for node in walked if isinstance(node, ast.Attribute) and _is_self_read(node)]
-        names = _members(side, module, owner) if reads else None
+        reads = [node for node in walked if isinstance(node, ast.Attribute) and is_self_read(node)]
+        names = members_of(side, module, owner) if reads else None
         missing = [node for node in reads if names is not None and node.attr not in names]
         # Who takes many things from nowhere is mixed into a class of another package.
         if len({node.attr for node in missing}) >= MOST_UNKNOWN or owner.name.endswith(("Extension", "Mixin")):
@@ -142,15 +144,16 @@ def _takes_self(method: Function) -> bool:
     return first is not None and first.arg == "self" and first.annotation is None
 
 
-def _is_self_read(node: ast.expr) -> bool:
+def is_self_read(node: ast.AST) -> bool:
+    """Whether a node reads an attribute of self."""
     named = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and isinstance(node.value, ast.Name)
     return named and node.value.id == "self"  # type: ignore[attr-defined]  # an Attribute of a Name
 
 
-def _members(side: Side, module: Module, owner: ast.ClassDef, depth: int = 0) -> set[str] | None:
+def members_of(side: Side, module: Module, owner: ast.ClassDef, depth: int = 0) -> set[str] | None:
     """Return everything that the class and its bases may have; None where that is not certain."""
     decorators = {ast.unparse(each).partition("(")[0] for each in owner.decorator_list}
-    if depth > 6 or owner.keywords or decorators - {"dataclass", "dataclasses.dataclass", "final"}:
+    if depth > 6 or owner.keywords or decorators - _HARMLESS:
         return None
     names = set(_OBJECT)
     for base in owner.bases:
@@ -159,7 +162,7 @@ def _members(side: Side, module: Module, owner: ast.ClassDef, depth: int = 0) ->
             continue
         target = side.definition(module.imported.get(name, f"{module.package}.{name}"))
         inherited = (
-            _members(side, target[0], target[1], depth + 1)
+            members_of(side, target[0], target[1], depth + 1)
             if target is not None and isinstance(target[1], ast.ClassDef)
             else None
         )
@@ -213,7 +216,7 @@ def method_mismatch(module: Module, _side: Side) -> Iterator[Place]:
         stored = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
         for method in (each for found in made.values() for each in found if _takes_self(each)):
             for node in own_nodes(method):
-                if not isinstance(node, ast.Call) or not _is_self_read(node.func):
+                if not isinstance(node, ast.Call) or not is_self_read(node.func):
                     continue
                 target = made.get(last_name(node.func), [])
                 body = target[0].body if len(target) == 1 else []

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tooling.review.repository.side import Side
 
 _PLACEHOLDER: Final = re.compile(r"(?<!\{)\{([A-Za-z_]\w*)(?:[.\[][^{}]*)?(?:![rsa])?(?::[^{}]*)?\}(?!\})")
+_SPEAKS_OF_BRACES: Final = re.compile(r"template|placeholder|pattern|\.format\b|literal|contain|syntax", re.IGNORECASE)
 _LOGGERS: Final = re.compile(r"^_?log(ger|ging)?$", re.IGNORECASE)
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 _PROGRAM: Final = re.compile(
@@ -35,7 +36,9 @@ def literal_placeholders(module: Module, _side: Side) -> Iterator[Place]:
         own = {
             each.id for each in own_nodes(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
         }
-        if names <= own | set(parameters(function)):
+        # "the text must contain {prompt}" speaks of the braces themselves.
+        spoken_of = _SPEAKS_OF_BRACES.search(node.value)
+        if names <= own | set(parameters(function)) and not spoken_of:
             said = f"`{{{min(names)}}}` is shown as it stands: the string has no `f`"
             yield Place(module.path, node.lineno, said)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.repository.comparison import top_level
 from tooling.review.repository.module import Function, last_name
+from tooling.review.rules.members import members_of
 from tooling.review.rules.signatures import misfit
 
 if TYPE_CHECKING:
@@ -108,10 +109,16 @@ def unknown_attribute(module: Module, side: Side) -> Iterator[Place]:
             if fields is None or _is_retyped(function, parameter.arg):
                 continue
             for node in ast.walk(function):
-                if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
+                if not isinstance(node, ast.Attribute) or not _is_named(node.value, parameter.arg):
                     continue
-                if not _is_named(node.value, parameter.arg):
-                    continue
+                if isinstance(node.ctx, ast.Store):
+                    # Only what looks like an older name of a field, and nothing reads any more
+                    like = any(each.startswith(f"{node.attr}_") or each.endswith(f"_{node.attr}") for each in fields)
+                    modules = map(side.module, side.grep([node.attr], "*.py") if like else ())
+                    uses = (each for one in modules if one is not None for each in one.nodes(ast.Attribute))
+                    read = any(each.attr == node.attr and isinstance(each.ctx, ast.Load) for each in uses)
+                    if read or not like:
+                        continue
                 if node.attr not in fields and not node.attr.startswith("__") and not _asked_for(function, node):
                     message = f"`{parameter.annotation.id}` has no `{node.attr}`"
                     yield Place(module.path, node.lineno, message)
@@ -133,11 +140,12 @@ def _is_retyped(function: Function, name: str) -> bool:
 
 
 def _asked_for(function: Function, node: ast.Attribute) -> bool:
-    """Tell whether the function holds `hasattr(x, "name")` or an assignment of the attribute."""
+    """Tell whether the function holds `hasattr(x, "name")` or another assignment of the attribute."""
     for each in ast.walk(function):
         if isinstance(each, ast.Constant) and each.value == node.attr:
             return True
-        if isinstance(each, ast.Attribute) and each.attr == node.attr and isinstance(each.ctx, ast.Store):
+        stores = isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and each is not node
+        if stores and each.attr == node.attr:  # type: ignore[attr-defined]  # `stores` says what it is
             return True
     return False
 
@@ -165,6 +173,48 @@ def _attributes(side: Side, module: Module, name: str, depth: int = 0) -> set[st
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             names.add(node.attr)
     return None if {"__getattr__", "__getattribute__"} & names else names
+
+
+_ENUMS = frozenset({"Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"})
+
+
+def unknown_member(module: Module, side: Side) -> Iterator[Place]:
+    """Find `Kind.GONE` of a class or an enumeration of ours that has no such member."""
+    for node in module.nodes(ast.Attribute):
+        if (
+            not isinstance(node.value, ast.Name)
+            or not isinstance(node.ctx, ast.Load)
+            or not node.value.id[:1].isupper()
+        ):
+            continue
+        name = module.imported.get(node.value.id, f"{module.package}.{node.value.id}")
+        target = side.definition(name) if len(module.bindings.get(node.value.id, ())) == 1 else None
+        if target is None or not isinstance(target[1], ast.ClassDef) or node.attr.startswith("__"):
+            continue
+        known = _class_members(side, target[0], target[1])
+        if known is None or node.attr in known or _is_guarded(module, node):
+            continue
+        set_from_outside = f"{node.value.id}.{node.attr} =" in module.text or f'"{node.attr}"' in module.text
+        if not set_from_outside and not any(node.attr in module.shadowing[each] for each in module.around(node)):
+            yield Place(module.path, node.lineno, f"`{node.value.id}` has no `{node.attr}`", target[0].path)
+
+
+def _class_members(side: Side, module: Module, owner: ast.ClassDef) -> set[str] | None:
+    """Return what can be read from a class; None where a base, a metaclass or a decorator may add to it."""
+    if any("dataclass" not in ast.unparse(each) for each in owner.decorator_list if last_name(each) != "unique"):
+        return None
+    bases = {last_name(each) for each in owner.bases}
+    if not bases & _ENUMS:
+        return None if owner.keywords else members_of(side, module, owner)
+    if (
+        owner.keywords
+        or bases - _ENUMS - {"str", "int", "float"}
+        or any(isinstance(each, ast.For) for each in owner.body)
+    ):
+        return None
+    names = {each.name for each in owner.body if isinstance(each, Function)}
+    names |= {each.id for each in ast.walk(owner) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    return names | set(dir(str)) | set(dir(int)) | {"name", "value", "mro"}
 
 
 def registry_target(module: Module, side: Side) -> Iterator[Place]:
@@ -239,6 +289,15 @@ RULES = (
         fix="Use the field's present name, or add the field.",
         example="def f(config: PPOConfig):\n    return config.n_sampels",
         in_file=unknown_attribute,
+    ),
+    Rule(
+        id="unknown-member",
+        severity=Severity.HIGH,
+        title="Member that the class does not have",
+        why="It raises AttributeError as soon as it runs; a member that was renamed is the usual cause.",
+        fix="Use its present name, and change all users together.",
+        example="class Kind(Enum):\n    BNB = 1\n\n\nKind.BITS_AND_BYTES",
+        in_file=unknown_member,
     ),
     Rule(
         id="registry-target",

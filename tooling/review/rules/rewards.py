@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 _PARAMETERS = frozenset({"prompt", "completions", "prompt_ids", "completion_ids"})
 _NO_NUMBERS = (ast.List, ast.Dict, ast.Tuple, ast.JoinedStr, ast.Set)
-_NAMED = re.compile(r"(^|_)(reward|rewards|score|scores|grade)(_|$)")
+_NAMED = re.compile(
+    r"^(?!.*(?:^|_)(?:load|save|log|read|write|parse|count|num|max|min|plot|print|format|fetch|update|port|time)(?:_|$))"
+    r"(?:.*_)?(?:reward|score|grade)s?(?:_(?:fn|func|function))?$"
+)
+"""Names that say that a reward is returned, and not something about one: `score_port`, `load_scores`."""
 _PARSING = frozenset(
     ["strip", "split", "findall", "search", "match", "group", "parse", "loads", "lower", "replace", "index"]
 )

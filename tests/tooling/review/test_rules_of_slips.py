@@ -1,0 +1,333 @@
+"""Rules about slips in conditions, results, options and texts: each finds its cases and nothing beside them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tooling.review.rules import command_lines, conditions, inheritance, outcomes, readings
+from tooling.review.rules.catalogue import RULES
+
+PARSER = "import argparse\nparser = argparse.ArgumentParser()\n"
+BASE = "class Base:\n    FIELDS = ['b']\n\n\nclass Grand:\n    FIELDS = ['g']\n\n\n"
+KIND = "from enum import Enum\n\n\nclass Kind(Enum):\n    A = 1\n    B = 2\n    C = 3\n    D = 4\n\n\n"
+TRY = "def f(log, read):\n    try:\n        rows = read()\n    except OSError:\n"
+LOCAL = "def f(self, dist, local_rank):\n"
+
+CASES: dict[str, tuple[list[str], list[str]]] = {
+    "chain-broken": (
+        [
+            "def f(t):\n    if t == 'a':\n        a()\n    if t == 'b':\n        b()\n    else:\n"
+            "        print('unknown')\n",
+            "def f(o):\n    if o.t == 1:\n        a()\n    elif o.t == 2:\n        b()\n    if o.t == 3:\n        c()\n"
+            "    else:\n        raise ValueError(o.t)\n",
+            "def f(t, log):\n    if t == 'a':\n        x = 1\n    if t == 'b':\n        x = 2\n"
+            "    elif t == 'c':\n        x = 3\n"
+            "    else:\n        log.error(t)\n    return x\n",
+        ],
+        [
+            "def f(t):\n    if t == 'a':\n        return a()\n    if t == 'b':\n        b()\n    else:\n"
+            "        print('unknown')\n",
+            "def f(t):\n    if t == 'a':\n        t = 'b'\n    if t == 'b':\n        b()\n    else:\n"
+            "        raise ValueError(t)\n",
+            "def f(t, u):\n    if t == 'a':\n        a()\n    if u == 'b':\n        b()\n    else:\n"
+            "        print('unknown')\n",
+        ],
+    ),
+    "odd-name-in-chain": (
+        [
+            f"{KIND}def f(k, s):\n    if k == Kind.A:\n        a()\n    elif k == Kind.B:\n        b()\n"
+            "    elif s == Kind.C:\n        c()\n    elif k == Kind.D:\n        d()\n",
+            f"{KIND}def f(o):\n    if o.k == Kind.A:\n        a()\n    elif o.k == Kind.B and o:\n        b()\n"
+            "    elif o.k == Kind.C:\n        c()\n    elif o.s == Kind.D:\n        d()\n",
+        ],
+        [
+            f"{KIND}def f(k, s):\n    if k == Kind.A:\n        a()\n    elif s == Kind.C:\n        c()\n",
+            f"{KIND}def f(k):\n    if k == Kind.A:\n        a()\n    elif k == Kind.B:\n        b()\n"
+            "    elif k == Kind.C:\n        c()\n",
+            f"{KIND}def f(k, s):\n    if k == Kind.A or s == Kind.A:\n        a()\n"
+            "    elif k == Kind.B or s == Kind.B:\n"
+            "        b()\n    elif k == Kind.C:\n        c()\n",
+        ],
+    ),
+    "crossed-branches": (
+        [
+            "def f(self):\n    return 'pool_1' if self.is_reward else 'pool_reward_1'\n",
+            "def f(c, env):\n    if c.url:\n        env['KEY'] = c.key\n    if c.key:\n        env['URL'] = c.url\n",
+            "def f(i, eval_mode):\n    return f'eval/loss_{i}' if not eval_mode else f'train/loss_{i}'\n",
+        ][:2],
+        [
+            "def f(self):\n    return 'pool_reward_1' if self.is_reward else 'pool_1'\n",
+            "def f(c, env):\n    if c.url:\n        env['URL'] = c.url\n    if c.key:\n        env['KEY'] = c.key\n",
+            "def f(has_torchao):\n    return 'uses torchao' if has_torchao else 'torchao is not here'\n",
+            "def f(name):\n    return name if name else 'no name'\n",
+        ],
+    ),
+    "short-guard": (
+        [
+            "import sys\nc = sys.argv.pop(1) if len(sys.argv) >= 1 else 'help'\n",
+            "def f(x):\n    if len(x) > 1:\n        return x[2]\n    return None\n",
+            "def f(x):\n    return x[1] if len(x) == 1 else x[0]\n",
+        ],
+        [
+            "import sys\nc = sys.argv.pop(1) if len(sys.argv) > 1 else 'help'\n",
+            "def f(x):\n    if len(x) >= 3:\n        return x[2]\n    return None\n",
+            "def f(x, y):\n    return y[1] if len(x) == 1 else x[0]\n",
+        ],
+    ),
+    "always-true": (
+        [
+            "def ready():\n    return probe()\n\n\ndef f():\n    if not ready:\n        return 1\n    return 2\n",
+            "def f(names):\n    files = filter(is_json, names)\n    if not files:\n        raise ValueError\n"
+            "    return files\n",
+            "from lib import is_torch_available\nif is_torch_available:\n    x = 1\n",
+        ],
+        [
+            "def ready():\n    return probe()\n\n\ndef f(ready):\n    if not ready:\n        return 1\n    return 2\n",
+            "def f(names):\n    files = list(filter(is_json, names))\n    if not files:\n"
+            "        raise ValueError\n    return files\n",
+            "from lib import is_torch_available\nif is_torch_available():\n    x = 1\n",
+        ],
+    ),
+    "result-of-nothing": (
+        [
+            "def make(s):\n    s.client = 1\n\n\nc = make(2)\n",
+            "class M:\n    def make(self):\n        self.client = 1\n\n    def f(self):\n"
+            "        self.client = self.make()\n",
+            "async def go(s):\n    s.done = 1\n\n\nasync def f(s):\n    x = await go(s)\n    return x\n",
+        ],
+        [
+            "def make(s):\n    return s.client\n\n\nc = make(2)\n",
+            "class A:\n    def make(self):\n        raise NotImplementedError\n\n    def f(self):\n"
+            "        self.c = self.make()\n",
+            "class A:\n    def make(self):\n        self.c = 1\n\n    def f(self):\n"
+            "        return self.use(c=self.make)\n",
+            "class A:\n    def make(self):\n        self.c = 1\n\n    def f(self):\n        self.d = self.make()\n\n\n"
+            "class B(A):\n    def make(self):\n        return 2\n",
+        ],
+    ),
+    "unpack-mismatch": (
+        [
+            "def load(p):\n    return 1, 2, p\n\n\na, b = load(3)\n",
+            "class A:\n    def load(self, p):\n        return 1, p\n\n    def f(self):\n"
+            "        a, b, c = self.load(1)\n        return a\n",
+            "async def go(s):\n    if s:\n        return 1, s\n    return 2, s\n\n\nasync def f(s):\n"
+            "    a, b, c = await go(s)\n",
+        ],
+        [
+            "def load(p):\n    return 1, p\n\n\na, b = load(3)\n",
+            "def load(p):\n    return p\n\n\na, b, c = load(3)\n",
+            "def load(p):\n    return 1, *p\n\n\na, b, c = load(3)\n",
+        ],
+    ),
+    "unbound-after-except": (
+        [
+            f"{TRY}        log('no')\n    return len(rows)\n",
+            "def f(q, all_, Empty, log):\n    for _ in q:\n        try:\n            m = q.get()\n"
+            "        except Empty:\n            log('x')\n"
+            "        all_.append(m)\n",
+            f"{TRY}        pass\n    n = rows + 1\n    return n\n",
+        ],
+        [
+            f"{TRY}        return 0\n    return len(rows)\n",
+            f"{TRY}        rows = []\n    return len(rows)\n",
+            "def f(log, read):\n    rows = []\n    try:\n        rows = read()\n    except OSError:\n"
+            "        log(1)\n    return len(rows)\n",
+            f"{TRY}        ok = False\n    else:\n        log(rows)\n    return log\n",
+        ],
+    ),
+    "error-returned": (
+        [
+            "def f(self):\n    return NotImplementedError('write it')\n",
+            "def f(self):\n    return NotImplementedError\n",
+        ],
+        ["def f(self):\n    raise NotImplementedError\n", "def f(self, o):\n    return NotImplemented\n"],
+    ),
+    "unknown-option": (
+        [
+            f"{PARSER}parser.add_argument('--learning-rate')\nargs = parser.parse_args()\nprint(args.lr)\n",
+            f"{PARSER}parser.add_argument('--eval.dataset')\nassert parser, '`--eval_dataset` is needed'\n",
+            f"{PARSER}parser.add_argument('path')\nargs = parser.parse_args()\n\n\ndef f():\n    return args.paths\n",
+        ],
+        [
+            f"{PARSER}parser.add_argument('--learning-rate')\nargs = parser.parse_args()\nprint(args.learning_rate)\n",
+            f"{PARSER}add_more(parser)\nargs = parser.parse_args()\nprint(args.lr)\n",
+            f"{PARSER}parser.add_argument('--lr', dest='rate')\nargs = parser.parse_args()\nargs.n = 1\n"
+            "print(args.rate, args.n)\n",
+            f"{PARSER}parser.add_argument('--data')\nassert parser, 'pass --other to the server'\n",
+        ],
+    ),
+    "option-too-late": (
+        [
+            f"{PARSER}args = parser.parse_args()\nparser.add_argument('--ms', action='store_true')\n",
+            "def f(p):\n    a, rest = p.parse_known_args()\n    p.add_argument('--x')\n    return a, rest\n",
+        ],
+        [
+            f"{PARSER}parser.add_argument('--ms', action='store_true')\nargs = parser.parse_args()\n",
+            f"{PARSER}a, r = parser.parse_known_args()\nparser.add_argument('--x')\nargs = parser.parse_args()\n",
+        ],
+    ),
+    "option-without-effect": (
+        [
+            f"{PARSER}parser.add_argument('--unsafe', action='store_false', default=False)\n",
+            f"{PARSER}parser.add_argument('--flash', action='store_true', default=True)\n",
+        ],
+        [
+            f"{PARSER}parser.add_argument('--unsafe', action='store_true', default=False)\n",
+            f"{PARSER}parser.add_argument('--flash', action='store_false', dest='eager')\n",
+        ],
+    ),
+    "asks-for-another": (
+        [
+            "class A:\n    def f(self):\n        if not hasattr(self, 'manager_zz'):\n            self.loop = 1\n",
+            "class A:\n    def f(self, on):\n        if on and not hasattr(self, 'manager_yy'):\n"
+            "            self.loop = make()\n",
+        ],
+        [
+            "class A:\n    def f(self):\n        if not hasattr(self, 'loop_zz'):\n            self.loop_zz = 1\n",
+            "class A:\n    def f(self, o):\n        if not hasattr(o, 'size_zz'):\n            self.size = 1\n",
+            "class A:\n    def f(self):\n        if not hasattr(self, 'real_zz'):\n            self.x = 1\n"
+            "        return self.real_zz\n",
+        ],
+    ),
+    "base-skipped": (
+        [
+            f"{BASE}class C(Base):\n    FIELDS = Grand.FIELDS + ['c']\n",
+            f"{BASE}class Mid(Base):\n    pass\n\n\nclass C(Mid):\n    FIELDS = Grand.FIELDS + ['c']\n",
+        ],
+        [
+            f"{BASE}class C(Base):\n    FIELDS = Base.FIELDS + ['c']\n",
+            f"{BASE}class Other:\n    pass\n\n\nclass C(Other):\n    FIELDS = Grand.FIELDS + ['c']\n",
+            f"{BASE}class C(Base):\n    MORE = Grand.FIELDS + ['c']\n",
+        ],
+    ),
+    "version-as-text": (
+        [
+            "import vllm\nassert vllm.__version__ >= '0.8.2'\n",
+            "import torch\nNEW = '2.10' <= torch.__version__\n",
+            "import trl\nif trl.__version__ < '1.0':\n    x = 1\n",
+        ],
+        [
+            "import vllm\nfrom packaging.version import parse\nassert parse(vllm.__version__) >= parse('0.8.2')\n",
+            "import torch\nNEW = torch.__version__ == '2.10'\n",
+            "import trl\nOLD = trl.__version__.startswith('0.')\n",
+        ],
+    ),
+    "text-of-none": (
+        [
+            "def f(load, cache=None):\n    return load(cache_dir=str(cache))\n",
+            "def f(m):\n    return str(m.content) or ''\n",
+            "def f(load, *, cache=None):\n    load(1)\n    load(cache_dir=str(cache))\n",
+        ],
+        [
+            "def f(load, cache=None):\n    return load(cache_dir=str(cache) if cache is not None else None)\n",
+            "def f(m):\n    return str(m.content or '')\n",
+            "def f(load, cache=None):\n    if cache is None:\n        cache = 'x'\n"
+            "    return load(cache_dir=str(cache))\n",
+        ],
+    ),
+    "zero-as-missing": (
+        [
+            "def f(info):\n    return info.get('scores') or info.get('rewards')\n",
+            "def f(x, temperature=None):\n    return x / (temperature or 1.0)\n",
+            "def f(config, seed_all):\n    seed_all(config.seed or 42)\n",
+        ],
+        [
+            "def f(info):\n    return info.get('names') or info.get('labels')\n",
+            "def f(x, reward=None):\n    return x + (reward or 0.0)\n",
+            "def f(a, seed):\n    if seed or a:\n        return 1\n    return 2\n",
+        ],
+    ),
+    "global-rank-as-device": (
+        [
+            f"{LOCAL}    dist.barrier(device_ids=[self.process_index])\n",
+            f"{LOCAL}    dist.barrier(device_ids=[dist.get_rank()])\n",
+            "import torch\n# no local rank\ndef f(dist):\n    torch.cuda.set_device(dist.get_rank())\n",
+        ],
+        [
+            f"{LOCAL}    dist.barrier(device_ids=[self.local_process_index])\n",
+            f"{LOCAL}    dist.barrier(device_ids=[dist.get_rank() % 8])\n",
+            "import torch\ndef f(rank, local):\n    torch.cuda.set_device(rank)\n",
+        ],
+    ),
+    "strings-run-together": (
+        [
+            "def f():\n    raise ValueError(\n        'this does not work with'\n        'the fused kernel of'\n"
+            "    )\n",
+            'def f(x):\n    raise ValueError(\n        f"the value {x} is wrong."\n'
+            '        "Choose another one please."\n    )\n',
+        ],
+        [
+            "def f():\n    raise ValueError(\n        'this does not work with '\n"
+            "        'the fused kernel of'\n    )\n",
+            "A = [\n    'one two three',\n    'four five six',\n]\n",
+            'def f():\n    print(\n        "the first line of it\\n"\n        "the second line of it"\n    )\n',
+            "U = (\n    'https://example.com/a/'\n    'b/c'\n)\n",
+        ],
+    ),
+    "doubled-word": (
+        ["print('do you want to to continue?')\n", "def f(log):\n    log('the the end')\n"],
+        ["print('do you want to continue?')\n", "X = 'the the'\n", "print('what that that is')\n"],
+    ),
+    "unknown-member": (
+        [
+            f"{KIND}def f(x):\n    return x == Kind.BITS\n",
+            "class Meta:\n    @classmethod\n    def from_x(cls):\n        return cls()\n\n\nm = Meta.from_y()\n",
+        ],
+        [
+            f"{KIND}def f(x):\n    return x == Kind.A or Kind.A.value or Kind.__members__\n",
+            "from lib import Base\n\n\nclass Meta(Base):\n    x = 1\n\n\nm = Meta.from_y()\n",
+            "import ray\n\n\n@ray.remote\nclass Meta:\n    x = 1\n\n\nm = Meta.options(num_cpus=1)\n",
+            "class Meta:\n    x = 1\n\n\nMeta.y = 2\nm = Meta.y\n",
+        ],
+    ),
+}
+FAMILIES = (command_lines, conditions, inheritance, outcomes, readings)
+
+
+@pytest.fixture(scope="module")
+def said(shared_world) -> set[tuple[str, str]]:
+    """What is found in all cases at once: rule and path."""
+    files: dict[str, str | None] = {}
+    for rule, (bad, good) in CASES.items():
+        name = rule.replace("-", "_")
+        files |= {f"{name}_bad_{number}.py": text for number, text in enumerate(bad)}
+        files |= {f"{name}_good_{number}.py": text for number, text in enumerate(good)}
+    shared_world.commit(files)
+    return {(rule, path) for rule, path, _ in shared_world.found()}
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_a_rule_finds_what_is_wrong_and_is_silent_on_what_is_right(said, rule):
+    wrong = {f"{rule.replace('-', '_')}_bad_{number}.py" for number in range(len(CASES[rule][0]))}
+    assert {path for name, path in said if name == rule} == wrong
+
+
+def test_every_rule_of_these_families_is_tested_here():
+    rules = {rule.id for family in FAMILIES for rule in family.RULES if rule.in_file is not None}
+    assert rules <= set(CASES)
+    assert set(CASES) <= {name for name, rule in RULES.items() if rule.in_file is not None}
+
+
+def test_an_attribute_that_was_moved_leaves_no_use_behind(world):
+    old = "class T:\n    def __init__(self):\n        self.llm = 1\n        self.kept = 2\n\n"
+    use = "    def f(self):\n        return self.llm, self.kept\n"
+    moved = "class T:\n    def __init__(self):\n        self.generation = 1\n        self.kept = 2\n\n"
+    below = "class Sub(T):\n    def __init__(self):\n        self.llm = 3\n"
+    asked = "    def f(self):\n        return getattr(self, 'llm', None), self.llm\n"
+    before = {"a.py": old + use, "b.py": old + use, "c.py": old + use, "d.py": f"from lib import B\n{old}{use}"}
+    world.commit(before | {"e.py": old.replace("T", "U") + use})
+    world.commit(
+        {
+            "a.py": moved.replace("T", "V") + use,  # another class
+            "b.py": f"{old}{use}\n\n",
+            "c.py": moved.replace("class T", "class W") + use,
+            "d.py": f"from lib import B\n{moved}{use}",
+            "e.py": moved.replace("T", "U") + use,
+            "f.py": below,
+            "g.py": f"class X:\n{asked}",
+        }
+    )
+    # T of d.py has a subclass that sets it; U has none.
+    assert [(rule, path) for rule, path, _ in world.found() if rule == "attribute-no-longer-set"] == [
+        ("attribute-no-longer-set", "e.py")
+    ]

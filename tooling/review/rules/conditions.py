@@ -1,0 +1,282 @@
+"""Conditions that ask something else than was meant: broken chains of `elif`, odd names, crossed branches, tests of a
+function instead of its result."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, last_name, own_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_AVAILABLE: Final = re.compile(r"^is_\w+_available$")
+_LAZY: Final = frozenset({"filter", "map", "zip"})
+_PLAIN_WORDS: Final = frozenset({"enable", "enabled", "flag", "has", "is", "model", "only", "should", "use", "with"})
+"""Words of a flag's name that say nothing about what it is for."""
+_NEGATIONS: Final = frozenset({"no", "not", "without", "missing"})
+
+
+def chain_broken(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `if x == "a": ...` followed by another `if x == "b": ... else: <complains>`, which complains about "a"."""
+    for block in blocks(module):
+        for first, second in itertools.pairwise(block):
+            if not isinstance(first, ast.If) or not isinstance(second, ast.If):
+                continue
+            before, after = branches(first), branches(second)
+            asked = {_equal_to_constant(test) for test, _ in (*before, *after) if test is not None}
+            closed = after[-1][0] is None and before[-1][0] is not None
+            if len(asked) != 1 or "" in asked or not closed or any(isinstance(b[-1], _LEAVES) for _, b in before):
+                continue
+            name = asked.pop()
+            changed = stored(one for _, body in before for one in body)
+            if name not in changed and _complains(after[-1][1]):
+                value = ast.unparse(first.test)
+                yield Place(module.path, second.lineno, f"the `else` of this `if` is reached where `{value}` holds")
+
+
+def branches(node: ast.If) -> list[tuple[ast.expr | None, list[ast.stmt]]]:
+    """Return the tests and bodies of `if`, its `elif` and its `else`, whose test is None."""
+    found: list[tuple[ast.expr | None, list[ast.stmt]]] = [(node.test, node.body)]
+    while len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):
+        node = node.orelse[0]
+        found.append((node.test, node.body))
+    return [*found, (None, node.orelse)] if node.orelse else found
+
+
+def blocks(module: Module) -> Iterator[list[ast.stmt]]:
+    """Yield the lists of two and more statements of a file, in functions and outside of them."""
+    for kind in (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.If, ast.For, ast.While, ast.With, ast.Try):
+        for node in module.nodes(kind):
+            for field in ("body", "orelse", "finalbody"):
+                block = getattr(node, field, None)
+                if isinstance(block, list) and len(block) > 1:
+                    yield block
+
+
+def _equal_to_constant(test: ast.expr) -> str:
+    """Return "x.y" of `x.y == "a"`; "" for every other test."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
+        return ""
+    constant = isinstance(test.comparators[0], ast.Constant)
+    return ast.unparse(test.left) if constant and isinstance(test.left, ast.Name | ast.Attribute) else ""
+
+
+def stored(statements: Iterable[ast.AST]) -> set[str]:
+    """Return what statements assign: names, attributes and items, as they are written."""
+    nodes = (each for one in statements for each in ast.walk(one) if isinstance(each, ast.expr))
+    return {ast.unparse(each) for each in nodes if isinstance(getattr(each, "ctx", None), ast.Store)}
+
+
+def is_local(module: Module, node: ast.AST, name: str) -> bool:
+    """Whether a function around a node has a local or a parameter of that name."""
+    return any(name in module.shadowing[each] for each in module.around(node) if isinstance(each, Function))
+
+
+def _complains(body: list[ast.stmt]) -> bool:
+    """Whether a branch is for values that nobody knows: it raises, exits, or says so."""
+    calls = (each for one in body for each in ast.walk(one) if isinstance(each, ast.Call))
+    names = {last_name(each.func) for each in calls}
+    raises = any(isinstance(each, ast.Raise) for each in body)
+    return raises or bool(names & {"print", "warning", "warn", "error", "exit", "_exit", "critical"})
+
+
+def odd_name_in_chain(module: Module, _side: Side) -> Iterator[Place]:
+    """Find one `elif` that compares another name with a member of the enumeration than all its neighbours do."""
+    for node in module.nodes(ast.If):
+        parent = module.parents.get(node)
+        if isinstance(parent, ast.If) and parent.orelse == [node]:
+            continue  # a part of the chain above it
+        asked: dict[str, list[ast.Compare]] = {}
+        for test, _ in branches(node):
+            for each in ast.walk(test) if test is not None else ():
+                if not isinstance(each, ast.Compare) or len(each.ops) != 1:
+                    continue
+                member = each.comparators[0]
+                if isinstance(member, ast.Attribute) and last_name(member.value)[:1].isupper():
+                    asked.setdefault(ast.unparse(member.value), []).append(each)
+        for owner, compared in asked.items():
+            names = Counter(ast.unparse(each.left) for each in compared)
+            usual, count = names.most_common(1)[0]
+            odd = [each for each in compared if ast.unparse(each.left) != usual]
+            plain = all(isinstance(each.left, ast.Name | ast.Attribute) for each in compared)
+            if plain and count >= _ENOUGH and len(odd) == 1:
+                said = f"`{ast.unparse(odd[0].left)}` is compared with `{owner}`; all others here compare `{usual}`"
+                yield Place(module.path, odd[0].lineno, said)
+
+
+_ENOUGH: Final = 3
+"""Neighbours that agree, before one that does not is odd."""
+
+
+def crossed_branches(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `"pool" if is_reward else "pool_reward"`, and two guards of which each sets what the other one asks."""
+    for choice in module.nodes(ast.IfExp):
+        asked, there, other = choice.test, choice.body, choice.orelse
+        if isinstance(asked, ast.UnaryOp) and isinstance(asked.op, ast.Not):
+            asked, there, other = asked.operand, other, there
+        words = set(last_name(asked).lower().split("_")) - _PLAIN_WORDS
+        said_here, said_there = _words(there), _words(other)
+        # Two names of one kind, of which one says what was asked for.
+        same_kind = said_here & (said_there - words)
+        if words and words <= said_there and not words & said_here and same_kind and not _NEGATIONS & said_there:
+            said = f"`{ast.unparse(other)}` is what is chosen where `{ast.unparse(asked)}` does not hold"
+            yield Place(module.path, choice.lineno, said)
+    for block in blocks(module):
+        for first, second in itertools.pairwise(block):
+            if isinstance(first, ast.If) and isinstance(second, ast.If):
+                name, value = _guarded_value(first)
+                if name != value and _guarded_value(second) == (value, name):
+                    yield Place(module.path, first.lineno, f"where `{name}` is there, `{value}` is used")
+
+
+def _words(node: ast.expr) -> set[str]:
+    """Return the words of the strings in an expression."""
+    texts = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str))
+    return {word for text in texts for word in re.split(r"[\W_]+", text.lower()) if word}
+
+
+def _guarded_value(node: ast.If) -> tuple[str, str]:
+    """Return "a" and "b" of `if a: x = b`; empty strings for everything else."""
+    plain = not node.orelse and len(node.body) == 1 and isinstance(node.test, ast.Name | ast.Attribute)
+    value = node.body[0].value if plain and isinstance(node.body[0], ast.Assign) else None
+    return (ast.unparse(node.test), ast.unparse(value)) if isinstance(value, ast.Name | ast.Attribute) else ("", "")
+
+
+def short_guard(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `x[1] if len(x) >= 1 else ...`: one item is too few."""
+    choices: list[tuple[ast.expr, ast.AST]] = [(each.test, each.body) for each in module.nodes(ast.IfExp)]
+    choices += [(each.test, each.body[0]) for each in module.nodes(ast.If)]
+    for test, first in choices:
+        name, least = _least_length(test)
+        for node in ast.walk(first) if name else ():
+            taken, number = _item_taken(node)
+            if taken == name and number >= least:
+                said = f"item {number} of `{name}` is taken where `{ast.unparse(test)}`"
+                yield Place(module.path, test.lineno, said)
+
+
+def _item_taken(node: ast.AST) -> tuple[str, int]:
+    """Return "x" and 1 of `x[1]` and `x.pop(1)`; "" for everything else."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        index, of = node.slice, node.value
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "pop" and node.args:
+        index, of = node.args[0], node.func.value
+    else:
+        return "", 0
+    number = index.value if isinstance(index, ast.Constant) else None
+    return (ast.unparse(of), number) if type(number) is int else ("", 0)
+
+
+def _least_length(test: ast.expr) -> tuple[str, int]:
+    """Return "x" and 2 of `len(x) >= 2`, `len(x) > 1` and `len(x) == 2`; "" for everything else."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.left, ast.Call):
+        return "", 0
+    bound = test.comparators[0]
+    number = bound.value if isinstance(bound, ast.Constant) and type(bound.value) is int else None
+    if last_name(test.left.func) != "len" or len(test.left.args) != 1 or number is None:
+        return "", 0
+    least = {ast.Gt: number + 1, ast.GtE: number, ast.Eq: number}.get(type(test.ops[0]))
+    return (ast.unparse(test.left.args[0]), least) if least else ("", 0)
+
+
+def truth_of_function(module: Module, side: Side) -> Iterator[Place]:
+    """Find a condition on a function, or on a lazy iterator, which holds whatever is asked."""
+    for node in _asked(module):
+        if not isinstance(node, ast.Name):
+            continue
+        if _is_function(module, side, node):
+            said = f"`{node.id}` is a function, and is not called: it is always true"
+            yield Place(module.path, node.lineno, said)
+        function = module.function_of(node)
+        stores = (each for each in (own_nodes(function) if function else ()) if isinstance(each, ast.Name))
+        before = [each for each in stores if isinstance(each.ctx, ast.Store) and each.id == node.id]
+        before = [each for each in before if each.lineno < node.lineno]
+        made = module.parents.get(max(before, key=lambda each: each.lineno)) if before else None
+        # In one block: no branch or loop in between may have set it.
+        together = made is not None and module.parents.get(made) in list(module.around(node))[:3]
+        value = made.value if isinstance(made, ast.Assign) and together and made.targets[0] in before else None
+        called = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in _LAZY
+        if called or isinstance(value, ast.GeneratorExp):
+            yield Place(module.path, node.lineno, f"`{node.id}` is an iterator, which is true even when it is empty")
+
+
+def _is_function(module: Module, side: Side, node: ast.Name) -> bool:
+    """Whether a name stands for a function of ours, or is one that says whether another package is there."""
+    found = module.bindings.get(node.id, [])
+    if len(found) != 1 or is_local(module, node, node.id):
+        return False
+    name = module.imported.get(node.id, f"{module.package}.{node.id}")
+    target = side.definition(name)
+    if target is not None:
+        return isinstance(target[1], Function) and not target[1].decorator_list
+    foreign = isinstance(found[0], ast.ImportFrom) and not found[0].level and name.partition(".")[0] not in side.roots
+    return foreign and bool(_AVAILABLE.match(node.id))
+
+
+def _asked(module: Module) -> Iterator[ast.expr]:
+    """Yield expressions of which only the truth is asked."""
+    choices: list[ast.If | ast.While | ast.IfExp | ast.Assert] = [*module.nodes(ast.If), *module.nodes(ast.While)]
+    choices += [*module.nodes(ast.IfExp), *module.nodes(ast.Assert)]
+    yield from (node.test for node in choices)
+    yield from (node.operand for node in module.nodes(ast.UnaryOp) if isinstance(node.op, ast.Not))
+    for both in module.nodes(ast.BoolOp):
+        yield from both.values if isinstance(module.parents.get(both), ast.If | ast.While | ast.Assert) else ()
+
+
+RULES: Final = (
+    Rule(
+        id="chain-broken",
+        severity=Severity.HIGH,
+        title="`if` where `elif` was meant",
+        why="What the first branch handles reaches the `else` of the second one, which refuses or reports it.",
+        fix="Write `elif`.",
+        example='if task == "a":\n    a()\nif task == "b":\n    b()\nelse:\n    print("unknown task")',
+        in_file=chain_broken,
+    ),
+    Rule(
+        id="odd-name-in-chain",
+        severity=Severity.HIGH,
+        title="One branch of a chain asks another name",
+        why="That branch is reached for the wrong reason, or never.",
+        fix="Compare the name that the others compare.",
+        example="if kind == Kind.A: ...\nelif kind == Kind.B: ...\nelif state == Kind.C: ...\nelif kind == Kind.D: ...",
+        in_file=odd_name_in_chain,
+    ),
+    Rule(
+        id="crossed-branches",
+        severity=Severity.MEDIUM,
+        title="Two branches in each other's place",
+        why="Each case gets what is meant for the other one.",
+        fix="Swap the branches, or turn the condition round.",
+        example='name = "pool" if self.is_reward else "pool_reward"',
+        in_file=crossed_branches,
+    ),
+    Rule(
+        id="short-guard",
+        severity=Severity.HIGH,
+        title="Length that is checked is too short for the item taken",
+        why="It raises IndexError in just the case that the check is there for.",
+        fix="Ask for one item more.",
+        example='command = sys.argv.pop(1) if len(sys.argv) >= 1 else "help"',
+        in_file=short_guard,
+    ),
+    Rule(
+        id="always-true",
+        severity=Severity.HIGH,
+        title="Condition on a function or an iterator itself",
+        why="A function and an iterator are true whatever they would return or hold: the other branch is never taken.",
+        fix="Call the function; make a list of the iterator.",
+        example="files = filter(is_json, names)\nif not files:\n    raise FileNotFoundError(path)",
+        in_file=truth_of_function,
+    ),
+)

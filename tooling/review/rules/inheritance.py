@@ -1,0 +1,164 @@
+"""Classes and their bases: attributes that nobody sets any more, checks of another attribute than the one that is set,
+lists that extend those of the wrong base."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Final
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, last_name
+from tooling.review.rules.members import is_self_read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.comparison import Comparison
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+
+def no_longer_set(comparison: Comparison) -> Iterator[Place]:
+    """Find `self.name` in a class that set it before the change, and does not now."""
+    for file in comparison.files:
+        if file.status not in {"M", "R"} or not file.path.endswith(".py"):
+            continue
+        before, after = comparison.base.module(file.old_path), comparison.head.module(file.path)
+        if before is None or after is None:
+            continue
+        old = {each.name: each for each in before.nodes(ast.ClassDef)}
+        for owner in after.nodes(ast.ClassDef):
+            gone = _set_by(old[owner.name]) - _set_by(owner) if owner.name in old else set()
+            if not gone or _is_open(owner):
+                continue
+            reads = {
+                each.attr: each for each in ast.walk(owner) if isinstance(each, ast.Attribute) and is_self_read(each)
+            }
+            for name in sorted(gone.intersection(reads)):
+                asked = name.startswith("__") or any(each.value == name for each in after.nodes(ast.Constant))
+                inherited = asked or _inherited(comparison.head, after, owner, name)
+                if not inherited and not _set_below(comparison, owner, name):
+                    said = f"`{owner.name}` set `self.{name}` before this change, and does not now"
+                    yield Place(file.path, reads[name].lineno, said)
+
+
+def _set_by(owner: ast.ClassDef) -> set[str]:
+    """Return the names that a class defines, or sets on self."""
+    names = {each.name for each in owner.body if isinstance(each, Function | ast.ClassDef)}
+    for node in ast.walk(owner):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and last_name(node.value) == "self":
+            names.add(node.attr)
+    for each in owner.body:
+        targets = (
+            each.targets if isinstance(each, ast.Assign) else [each.target] if isinstance(each, ast.AnnAssign) else []
+        )
+        names |= {last_name(target) for target in targets}
+    return names
+
+
+def _is_open(owner: ast.ClassDef) -> bool:
+    """Whether attributes may come from elsewhere."""
+    names = {each.id for each in ast.walk(owner) if isinstance(each, ast.Name)}
+    hooks = {each.name for each in owner.body if isinstance(each, Function)}
+    dicts = any(isinstance(each, ast.Attribute) and each.attr == "__dict__" for each in ast.walk(owner))
+    return dicts or bool(names & {"setattr", "vars"}) or "__getattr__" in hooks
+
+
+def _inherited(side: Side, module: Module, owner: ast.ClassDef, name: str, depth: int = 0) -> bool:
+    """Whether a base of ours sets a name, or may: one that cannot be read counts only where its text is ours."""
+    for base in owner.bases if depth < _DEEPEST else ():
+        dotted = ast.unparse(base).partition("[")[0]
+        target = side.definition(module.imported.get(dotted, f"{module.package}.{dotted}"))
+        found = target[1] if target is not None else None
+        if target is None or not isinstance(found, ast.ClassDef):
+            continue
+        if name in _set_by(found) or _is_open(found) or _inherited(side, target[0], found, name, depth + 1):
+            return True
+    return False
+
+
+_DEEPEST: Final = 6
+
+
+def _set_below(comparison: Comparison, owner: ast.ClassDef, name: str) -> bool:
+    """Whether a class that builds on this one, or anybody from outside, sets the name."""
+    for path in comparison.head.grep([name], "*.py"):
+        module = comparison.head.module(path)
+        for node in module.nodes(ast.ClassDef) if module is not None else ():
+            if owner.name in map(last_name, node.bases) and name in _set_by(node):
+                return True
+        stores = (each for each in (module.nodes(ast.Attribute) if module is not None else ()) if each.attr == name)
+        if any(isinstance(each.ctx, ast.Store) and last_name(each.value) != "self" for each in stores):
+            return True
+    return False
+
+
+def asks_for_another(module: Module, side: Side) -> Iterator[Place]:
+    """Find `if not hasattr(self, "a"): self.b = ...` where nothing sets `a`."""
+    for node in module.nodes(ast.If):
+        for asked in (each for each in ast.walk(node.test) if isinstance(each, ast.UnaryOp)):
+            call = asked.operand
+            if not isinstance(asked.op, ast.Not) or not isinstance(call, ast.Call) or last_name(call.func) != "hasattr":
+                continue
+            name = call.args[1].value if len(call.args) == 2 and isinstance(call.args[1], ast.Constant) else ""
+            targets = [each for one in node.body if isinstance(one, ast.Assign) for each in one.targets]
+            set_there = {each.attr for each in targets if isinstance(each, ast.Attribute)}
+            owner = ast.unparse(call.args[0])
+            same = all(ast.unparse(each.value) == owner for each in targets if isinstance(each, ast.Attribute))
+            if not isinstance(name, str) or not name or not set_there or not same or name in set_there:
+                continue
+            modules = [each for path in side.grep([name], "*.py") if (each := side.module(path)) is not None]
+            known = any(name in each.bindings for each in modules)
+            if not known and not any(each.attr == name for one in modules for each in one.nodes(ast.Attribute)):
+                yield Place(
+                    module.path, node.lineno, f"asks for `{name}`, which nothing sets, and sets `{min(set_there)}`"
+                )
+
+
+def base_skipped(module: Module, side: Side) -> Iterator[Place]:
+    """Find `NAMES = Grand.NAMES + [...]` in a class whose own base has other NAMES."""
+    for owner in module.nodes(ast.ClassDef):
+        bases = {ast.unparse(each).partition("[")[0] for each in owner.bases}
+        for node in owner.body:
+            value = node.value if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+            first = value.left if isinstance(value, ast.BinOp) else None
+            name = last_name(node.targets[0]) if value is not None and isinstance(node, ast.Assign) else ""
+            if not isinstance(first, ast.Attribute) or first.attr != name or not bases:
+                continue
+            taken = ast.unparse(first.value)
+            if taken in bases or taken == owner.name or not isinstance(first.value, ast.Name):
+                continue
+            if _inherited(side, module, owner, name):
+                said = f"`{name}` extends that of `{taken}`; what `{min(bases)}` added is lost"
+                yield Place(module.path, node.lineno, said)
+
+
+RULES: Final = (
+    Rule(
+        id="attribute-no-longer-set",
+        severity=Severity.HIGH,
+        title="Attribute that the change stopped setting",
+        why="It raises AttributeError as soon as the line runs: something was moved, and a use of it stayed behind.",
+        fix="Follow it to where it is now.",
+        example="self.llm = LLM()  # moved into self.generation\n...\nself.llm.max_model_len  # stayed",
+        in_change=no_longer_set,
+    ),
+    Rule(
+        id="asks-for-another",
+        severity=Severity.HIGH,
+        title="hasattr of another attribute than the one that is set",
+        why="The attribute it asks for never exists: what was meant to be kept is replaced each time.",
+        fix="Ask for the attribute that is set.",
+        example='if not hasattr(self, "manager_worker"):\n    self.loop_worker = make()',
+        in_file=asks_for_another,
+    ),
+    Rule(
+        id="base-skipped",
+        severity=Severity.HIGH,
+        title="List that extends the one of another class than the base",
+        why="What the base added is lost here.",
+        fix="Extend the base's own.",
+        example="class C(Base):\n    FIELDS = Grand.FIELDS + ['a']  # Base has FIELDS too",
+        in_file=base_skipped,
+    ),
+)

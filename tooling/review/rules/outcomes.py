@@ -1,0 +1,193 @@
+"""What comes out of a function: results that are not there, tuples of another length, names that a handler leaves
+unset, exceptions that are returned."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING, Final
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, last_name, own_nodes, parameters
+from tooling.review.rules.conditions import blocks, is_local, stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_ENDS: Final = re.compile(r"exit|abort|fail|skip|die|usage|error$", re.IGNORECASE)
+"""Names of functions that may not come back."""
+
+
+def result_of_nothing(module: Module, side: Side) -> Iterator[Place]:
+    """Find `x = f()` where no path of `f` returns a value."""
+    for node in module.nodes(ast.Assign):
+        call = node.value.value if isinstance(node.value, ast.Await) else node.value
+        target = plain_target(module, side, call) if isinstance(call, ast.Call) else None
+        if (
+            not isinstance(call, ast.Call)
+            or target is None
+            or isinstance(target, ast.AsyncFunctionDef) != isinstance(node.value, ast.Await)
+        ):
+            continue
+        if not any(map(_gives, own_nodes(target))) and not _may_be_replaced(module, side, call):
+            yield Place(module.path, node.lineno, f"`{ast.unparse(call.func)}` returns nothing")
+
+
+def unpack_mismatch(module: Module, side: Side) -> Iterator[Place]:
+    """Find `a, b = f()` where every `return` of `f` has another number of values."""
+    for node in module.nodes(ast.Assign):
+        names = node.targets[0]
+        call = node.value.value if isinstance(node.value, ast.Await) else node.value
+        if not isinstance(names, ast.Tuple | ast.List) or not isinstance(call, ast.Call):
+            continue
+        target = plain_target(module, side, call)
+        if target is None or any(isinstance(each, ast.Starred) for each in names.elts):
+            continue
+        given = [each.value for each in own_nodes(target) if isinstance(each, ast.Return)]
+        tuples = [each.elts for each in given if isinstance(each, ast.Tuple)]
+        if len(tuples) < len(given) or any(isinstance(each, ast.Starred) for elts in tuples for each in elts):
+            continue
+        sizes = set(map(len, tuples))
+        yields = any(isinstance(each, ast.Yield | ast.YieldFrom) for each in own_nodes(target))
+        if sizes and len(names.elts) not in sizes and not yields and not _may_be_replaced(module, side, call):
+            said = f"`{ast.unparse(call.func)}` returns {max(sizes)} values"
+            yield Place(module.path, node.lineno, f"{said}, {len(names.elts)} are unpacked")
+
+
+def plain_target(module: Module, side: Side, call: ast.Call) -> Function | None:
+    """Return the function of ours, or the method of the same class, that a call reaches for certain; None for stubs,
+    and decorated functions."""
+    func = call.func
+    if isinstance(func, ast.Name):
+        inside = is_local(module, call, func.id)
+        found = side.definition(module.imported.get(func.id, f"{module.package}.{func.id}")) if not inside else None
+        target = found[1] if found is not None and len(module.bindings.get(func.id, ())) == 1 else None
+    elif isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "self":
+        owner = next((each for each in module.around(call) if isinstance(each, ast.ClassDef)), None)
+        methods = [
+            each for each in (owner.body if owner else ()) if isinstance(each, Function) and each.name == func.attr
+        ]
+        attributes = (
+            each for each in (ast.walk(owner) if methods and owner else ()) if isinstance(each, ast.Attribute)
+        )
+        replaced = any(each.attr == func.attr and isinstance(each.ctx, ast.Store) for each in attributes)
+        target = methods[0] if len(methods) == 1 and not replaced else None
+    else:
+        return None
+    if not isinstance(target, Function) or target.decorator_list:
+        return None
+    stub = all(isinstance(each, ast.Pass | ast.Raise | ast.Expr) for each in target.body)
+    return None if stub else target
+
+
+def _may_be_replaced(module: Module, side: Side, call: ast.Call) -> bool:
+    """Whether `self.method()` may reach a method of a subclass which returns something."""
+    owner = next((each for each in module.around(call) if isinstance(each, ast.ClassDef)), None)
+    if owner is None or not isinstance(call.func, ast.Attribute):
+        return False
+    for path in side.grep([owner.name], "*.py"):
+        other = side.module(path)
+        for each in other.nodes(ast.ClassDef) if other is not None else ():
+            below = owner.name in {last_name(base) for base in each.bases}
+            methods = (method for method in (each.body if below else ()) if isinstance(method, Function))
+            if any(m.name == call.func.attr and any(map(_gives, own_nodes(m))) for m in methods):
+                return True
+    return False
+
+
+def _gives(node: ast.AST) -> bool:
+    """Whether a node hands a value to the caller."""
+    return isinstance(node, ast.Yield | ast.YieldFrom) or (isinstance(node, ast.Return) and node.value is not None)
+
+
+def unbound_after_except(module: Module, _side: Side) -> Iterator[Place]:
+    """Find a name that only the `try` sets, read after a handler that goes on without it."""
+    for block in blocks(module):
+        for at, node in enumerate(block):
+            if not isinstance(node, ast.Try) or node.finalbody or not any(map(_goes_on, node.handlers)):
+                continue
+            names = stored(each for each in node.body if isinstance(each, ast.Assign))
+            names -= {each for handler in node.handlers if _goes_on(handler) for each in stored(handler.body)}
+            function = module.function_of(node)
+            around = own_nodes(function) if function is not None else []
+            names -= set(parameters(function)) if function is not None else set()
+            names -= {name for each in around if isinstance(each, ast.Global | ast.Nonlocal) for name in each.names}
+            for name in sorted(names) if around else ():
+                uses = [each for each in around if isinstance(each, ast.Name) and each.id == name]
+                before = any(each.lineno < node.lineno and isinstance(each.ctx, ast.Store) for each in uses)
+                read = _first_read(block[at + 1 :], name) if uses and not before else None
+                if read is not None:
+                    said = f"`{name}` is not set where the `except` above went on"
+                    yield Place(module.path, read.lineno, said)
+
+
+def _goes_on(handler: ast.ExceptHandler) -> bool:
+    """Whether what follows the `try` is reached from a handler."""
+    ends = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+    nodes = [each for one in handler.body for each in ast.walk(one)]
+    calls = (each for each in nodes if isinstance(each, ast.Call))
+    return not any(isinstance(each, ends) for each in nodes) and not any(_ENDS.search(last_name(c.func)) for c in calls)
+
+
+def _first_read(following: list[ast.stmt], name: str) -> ast.Name | None:
+    """Return the first use of a name in straight-line code, if it is a read."""
+    for statement in following:
+        if not isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr | ast.Return):
+            return None
+        uses = [each for each in ast.walk(statement) if isinstance(each, ast.Name) and each.id == name]
+        if any(isinstance(each.ctx, ast.Load) for each in uses):
+            return next(each for each in uses if isinstance(each.ctx, ast.Load))
+        if uses:
+            return None
+    return None
+
+
+def error_returned(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `return NotImplementedError(...)`."""
+    for node in module.nodes(ast.Return):
+        made = node.value.func if isinstance(node.value, ast.Call) else node.value
+        if made is not None and last_name(made) == "NotImplementedError":
+            yield Place(module.path, node.lineno, "`NotImplementedError` is returned, and not raised")
+
+
+RULES: Final = (
+    Rule(
+        id="result-of-nothing",
+        severity=Severity.HIGH,
+        title="Result of a function that returns nothing",
+        why="The name is None, and fails where it is used, or is taken for something that is absent.",
+        fix="Return the value, or drop the assignment.",
+        example="def make():\n    settings.client = Client()\n\n\nclient = make()",
+        in_file=result_of_nothing,
+    ),
+    Rule(
+        id="unpack-mismatch",
+        severity=Severity.HIGH,
+        title="Unpacked into another number of names",
+        why="It raises ValueError as soon as it runs; a result that was added to the function is the usual cause.",
+        fix="Unpack what is returned, and change all callers together.",
+        example="def load():\n    return a, b, c\n\n\na, b = load()",
+        in_file=unpack_mismatch,
+    ),
+    Rule(
+        id="unbound-after-except",
+        severity=Severity.HIGH,
+        title="Name that is not set where the handler goes on",
+        why="It raises UnboundLocalError, or keeps the value of the iteration before, in the case that was handled.",
+        fix="Set it in the handler, or do the rest in the `try` or its `else`.",
+        example="try:\n    rows = read()\nexcept OSError:\n    log('unreadable')\nreturn len(rows)",
+        in_file=unbound_after_except,
+    ),
+    Rule(
+        id="error-returned",
+        severity=Severity.HIGH,
+        title="Exception that is returned",
+        why="Callers take the exception for a result; nobody learns that the method is missing.",
+        fix="`raise` it.",
+        example="def forward(self):\n    return NotImplementedError()",
+        in_file=error_returned,
+    ),
+)

@@ -1,0 +1,195 @@
+"""Values that are read as something else: versions as texts, None as a text, zero as absent, ranks as devices; strings
+that run together."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from typing import TYPE_CHECKING, Final
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import last_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_MAY_BE_ZERO: Final = re.compile(r"^(temperature|rewards?|scores?|seed|rank|local_rank|version|rewards?_score)$")
+_GLOBAL_RANK: Final = re.compile(r"^(global_rank|process_index|get_rank|get_global_rank)$")
+_TESTS: Final = (ast.If, ast.IfExp, ast.While, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Assert)
+_DOUBLED: Final = re.compile(r"\b(a|an|and|are|be|for|from|in|is|it|of|on|or|the|this|to|with) \1\b")
+
+
+def version_as_text(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `torch.__version__ >= "2.10"`, which compares letters: "2.9" is greater."""
+    for node in module.nodes(ast.Compare):
+        sides = [node.left, *node.comparators]
+        ordered = any(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in node.ops)
+        texts = [each.value for each in sides if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        if ordered and texts and any(last_name(each) == "__version__" for each in sides):
+            yield Place(module.path, node.lineno, f"`{ast.unparse(node)}` compares letters, not versions")
+
+
+def text_of_none(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `str(x) or ""`, and `f(path=str(path))` of a parameter that is None unless it is given."""
+    for either in module.nodes(ast.BoolOp):
+        first = either.values[0]
+        if isinstance(either.op, ast.Or) and isinstance(first, ast.Call) and _is_str(first):
+            said = f"`{ast.unparse(first)}` is the text 'None' where there is nothing: what follows `or` is never taken"
+            yield Place(module.path, either.lineno, said)
+    for function in module.functions():
+        spec = function.args
+        defaults = zip([*spec.posonlyargs, *spec.args][::-1], spec.defaults[::-1], strict=False)
+        pairs = [*defaults, *zip(spec.kwonlyargs, spec.kw_defaults, strict=True)]
+        maybe = {each.arg for each, default in pairs if isinstance(default, ast.Constant) and default.value is None}
+        for name in sorted(maybe) if "str(" in module.text else ():
+            uses = [each for each in ast.walk(function) if isinstance(each, ast.Name) and each.id == name]
+            texts = [each for each in uses if _is_keyword_text(module, each)]
+            others = [each for each in uses if each not in texts]
+            asked = any(isinstance(module.parents.get(each), _TESTS) for each in others)
+            if texts and not asked and not any(isinstance(each.ctx, ast.Store) for each in others):
+                said = f"`str({name})` is the text 'None' unless `{name}` is given"
+                yield Place(module.path, texts[0].lineno, said)
+
+
+def _is_str(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id == "str" and len(call.args) == 1
+
+
+def _is_keyword_text(module: Module, node: ast.Name) -> bool:
+    """Whether it is `name` of `f(key=str(name))`, and nothing around it asks whether it is there."""
+    call = module.parents.get(node)
+    plain = isinstance(call, ast.Call) and _is_str(call) and isinstance(module.parents.get(call), ast.keyword)
+    return plain and not any(isinstance(each, ast.IfExp | ast.BoolOp) for each in module.around(node))
+
+
+def zero_as_missing(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `temperature or 1.0` and `row.get("score") or ...`, which replace a zero that was given."""
+    for node in module.nodes(ast.BoolOp):
+        if not isinstance(node.op, ast.Or) or isinstance(module.parents.get(node), (*_TESTS, ast.comprehension)):
+            continue
+        first, last = node.values[0], node.values[-1]
+        name = last_name(first)
+        if isinstance(first, ast.Call) and last_name(first.func) == "get" and len(first.args) == 1:
+            name = str(first.args[0].value) if isinstance(first.args[0], ast.Constant) else ""
+        empty = isinstance(last, ast.Constant) and (not last.value or isinstance(last.value, str))
+        empty |= isinstance(last, ast.List | ast.Dict | ast.Tuple)
+        if _MAY_BE_ZERO.match(name) and not empty:
+            yield Place(module.path, node.lineno, f"`{ast.unparse(node)}` replaces a `{name}` of 0")
+
+
+def global_rank_as_device(module: Module, _side: Side) -> Iterator[Place]:
+    """Find the number of a process among all used as that of a device on its node."""
+    if "local" not in module.text:
+        return
+    for call in module.nodes(ast.Call):
+        given = [each.value for each in call.keywords if each.arg == "device_ids"]
+        if last_name(call.func) == "set_device":
+            given += call.args[:1]
+        for value in given:
+            each = value.elts[0] if isinstance(value, ast.List) and value.elts else value
+            name = last_name(each.func if isinstance(each, ast.Call) else each)
+            if _GLOBAL_RANK.match(name) and "%" not in ast.unparse(value):
+                said = f"`{ast.unparse(each)}` counts all processes; devices are counted on each node"
+                yield Place(module.path, call.lineno, said)
+
+
+def strings_run_together(module: Module, _side: Side) -> Iterator[Place]:
+    """Find two strings on two lines, joined without the space between their words."""
+    texts: list[ast.expr] = [*module.nodes(ast.JoinedStr)]
+    texts += [each for each in module.nodes(ast.Constant) if isinstance(each.value, str)]
+    # Lines inside strings that are written in several parts
+    spans = {line for each in texts for line in range(each.lineno, each.end_lineno or each.lineno)}
+    for number, (line, after) in enumerate(itertools.pairwise(module.lines), 1):
+        first, second = line.strip(), after.strip()
+        if not first.endswith(('"', "'")) or number not in spans:
+            continue
+        left = re.fullmatch(
+            r"(?:[\w.]+\s*=\s*|[\w.]+\()?(?P<kind>[rfRF]{0,2})(?P<mark>['\"])(?P<text>.+)(?P=mark)", first
+        )
+        right = re.match(r"[fF]?(?P<mark>['\"])(?P<text>[A-Za-z`\[].*)", second)
+        if left is None or right is None or "r" in left["kind"].lower() or left["mark"] in left["text"]:
+            continue
+        words = len(left["text"].split()) >= _WORDS and len(right["text"].split()) >= _WORDS
+        joined = re.search(r"(?:[a-z]{2}|[.,:;!?)`}])$", left["text"]) and "\\n" not in left["text"][-2:]
+        if words and joined and "http" not in left["text"].split()[-1]:
+            said = f"{left['text'].split()[-1]!r} and {right['text'].split()[0]!r} become one word"
+            yield Place(module.path, number, said)
+
+
+_WORDS: Final = 3
+"""Words on both sides from which a string is taken for a sentence."""
+
+
+def doubled_word(module: Module, _side: Side) -> Iterator[Place]:
+    """Find "the the" in a message."""
+    for node in module.nodes(ast.Constant):
+        text = node.value if isinstance(node.value, str) and "\n" not in node.value else ""
+        found = _DOUBLED.search(text)
+        holder = next((each for each in module.around(node) if isinstance(each, ast.Call | ast.stmt)), None)
+        if found is not None and isinstance(holder, ast.Call):
+            yield Place(module.path, node.lineno, f"{found[0]!r} in a message")
+
+
+RULES: Final = (
+    Rule(
+        id="version-as-text",
+        severity=Severity.HIGH,
+        title="Versions compared as texts",
+        why='"0.10" is less than "0.8.2" as a text: the branch for old versions is taken by new ones.',
+        fix="Compare `packaging.version.Version` objects.",
+        example='if vllm.__version__ >= "0.8.2": ...',
+        in_file=version_as_text,
+    ),
+    Rule(
+        id="text-of-none",
+        severity=Severity.MEDIUM,
+        title="None turned into the text 'None'",
+        why="What comes later takes it for a value: a folder called None, a message that says None.",
+        fix="Ask whether it is there before it becomes a text.",
+        example="def load(cache=None):\n    download(cache_dir=str(cache))",
+        in_file=text_of_none,
+    ),
+    Rule(
+        id="zero-as-missing",
+        severity=Severity.MEDIUM,
+        title="Zero taken for missing",
+        why="A reward, temperature or seed of 0 is a value; here it is replaced by something else.",
+        fix="Ask `is None`.",
+        example='score = info.get("score") or info.get("reward")',
+        in_tests=False,
+        in_file=zero_as_missing,
+    ),
+    Rule(
+        id="global-rank-as-device",
+        severity=Severity.HIGH,
+        title="Rank among all processes used as a device",
+        why="On the second node there is no such device: it fails on just the runs that are expensive.",
+        fix="Use the local rank.",
+        example="dist.barrier(device_ids=[self.process_index])",
+        in_file=global_rank_as_device,
+    ),
+    Rule(
+        id="strings-run-together",
+        severity=Severity.LOW,
+        title="Two strings without a space between them",
+        why="The message reads `with thekernel`, and nobody finds it by searching for its words.",
+        fix="End the first one with a space.",
+        example='raise ValueError(\n    "this loss does not work with the"\n    "fused kernel"\n)',
+        in_tests=False,
+        in_file=strings_run_together,
+    ),
+    Rule(
+        id="doubled-word",
+        severity=Severity.LOW,
+        title="Word that is there twice",
+        why="Users read it.",
+        fix="Drop one.",
+        example='print("Do you want to to continue?")',
+        in_tests=False,
+        in_file=doubled_word,
+    ),
+)
