@@ -72,8 +72,9 @@ def entries(commits: Sequence[Commit]) -> list[ChangelogEntry]:
     return [_entry(each) for each in commits if len(each.parents) < 2 and each.hash not in gone]
 
 
-def page(root: Path, revision: str) -> str:
+def page(root: Path, revision: str, heading: str = "Changelog", *, all_types: bool = False) -> str:
     """Format the whole history of a commit: a section per tag, newest first, with what users see, by type and scope.
+    all_types: documents, tests, the build and the rest too.
 
     Raises UsageError for what git does not know.
     """
@@ -84,24 +85,25 @@ def page(root: Path, revision: str) -> str:
     shown = "%(refname:short)\t%(creatordate:short)"
     listed = git.text("for-each-ref", f"--merged={last}", "--sort=-creatordate", f"--format={shown}", "refs/tags")
     tags = [line.split("\t") for line in listed.splitlines()]
-    parts = ["# Changelog\n\nWritten by `areal-commit changelog --write` from the messages of commits, never by hand."]
+    note = "Written by `areal-commit changelog --write` from the messages of commits, never by hand."
+    parts = [f"# {_escaped(heading)}\n\n{note}"]
     newer, title = last, "Unreleased"
     for tag, date in [*tags, ["", ""]]:
         found = entries(commits(root, f"{tag}..{newer}" if tag else newer))
-        section = _section(found)
+        section = _section(found, tuple(TITLES) if all_types else RELEASED)
         if section or title != "Unreleased":
             parts.append(f"## {_escaped(title)}\n\n{section or 'Nothing that users see.'}")
         newer, title = tag, f"{tag} ({date})"
     return "\n\n".join(parts) + f"\n\n{UP_TO}{last} -->\n"
 
 
-def _section(found: Sequence[ChangelogEntry]) -> str:
-    """Format what users see of one release: breaking changes, then each type, by scope; equal words stand once."""
+def _section(found: Sequence[ChangelogEntry], kinds: Sequence[str]) -> str:
+    """Format one release: breaking changes, then each of these types, by scope; equal words stand once."""
     parts = []
     breaking = dict.fromkeys(f"- {_scoped(each)}{_escaped(text)}" for each in found for text in each.breaking)
     if breaking:
         parts.append("### Breaking\n\n" + "\n".join(breaking))
-    for kind in RELEASED:
+    for kind in kinds:
         lines: dict[str, dict[str, str]] = {}
         for each in found:
             if each.type == kind:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tooling.commit.changes import Commit
 
-MAX_COMMITS: Final = 600
+MAX_COMMITS: Final = 400
 COUNTED: Final = 80
 """Newest commits of which lines are counted; counting takes git most of the time."""
 
@@ -34,7 +34,8 @@ class CommitHistory:
     def learn(self, commit: Commit, *, counted: bool = True) -> None:
         """Count one commit, oldest first; merges, and messages that are not conventional, say nothing. Types are learnt
         where lines were counted."""
-        message = parse(commit.message, merge=len(commit.parents) > 1)
+        header = commit.message.strip().partition("\n")[0]  # what follows says nothing about type and scope
+        message = parse(header, merge=len(commit.parents) > 1)
         if message.kind == "conventional" and message.type.lower() in TYPES and commit.files:
             self.scopes.learn(message.scopes[0] if message.scopes else "", commit.files)
             if counted:

@@ -67,6 +67,18 @@ def test_the_whole_history_is_written_by_tag_type_and_scope(repo):
     assert "tell of x" not in text
 
 
+def test_the_page_has_the_heading_and_types_that_were_asked_for(repo):
+    repo.commit("feat: add x")
+    repo.commit("docs: describe x")
+    asked = ("--title", "What *changed*", "--all-types")
+    repo.run("changelog", "--write", "CHANGELOG.md", *asked)
+    text = (repo.root / "CHANGELOG.md").read_text()
+    assert text.startswith("# What \\*changed\\*\n")
+    assert "### Documents\n\n- describe x (" in text
+    assert repo.run("changelog", "--check", "CHANGELOG.md", *asked).code == 0
+    assert repo.run("changelog", "--check", "CHANGELOG.md").code == 10, "it has another heading and other types"
+
+
 def test_a_page_that_does_not_follow_the_history_is_found(repo):
     repo.commit("feat: add x")
     repo.run("changelog", "--write", "CHANGELOG.md")

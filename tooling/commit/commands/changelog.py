@@ -2,7 +2,8 @@
 
 A commit that the same range reverts is left out together with the revert. `--write FILE` writes the whole history
 instead: a section per tag with what is new, corrected and faster, by scope; what several commits say in the same words
-stands once. The last line of the file names its newest commit, and `--check FILE` tells whether it still follows.
+stands once. The last line of the file names its newest commit, and `--check FILE` tells whether it still follows, given
+the same `--title` and `--all-types`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 def configure(parser: Parser) -> None:
     """Add the arguments."""
     parser.add_argument("range", nargs="?", metavar="BASE..HEAD", help="default: latest tag..HEAD, or all")
-    parser.add_argument("--title", metavar="TEXT", default="", help="heading (default: the range)")
+    parser.add_argument(
+        "--title", metavar="TEXT", default="", help="heading (default: the range; with --write: Changelog)"
+    )
     parser.add_argument("--all-types", action="store_true", help="style, test, build, ci and chore too")
     parser.add_argument("--write", metavar="FILE", help="write the whole history to FILE, e.g. CHANGELOG.md")
     parser.add_argument(
@@ -54,7 +57,7 @@ def run(arguments: argparse.Namespace) -> Report:
     if arguments.dry_run or arguments.diff:
         raise UsageError("nothing would be written", where="--dry-run", fix="name a file: --write CHANGELOG.md")
     if arguments.check:
-        return _check(repository, arguments.check)
+        return _check(repository, arguments)
     root, revisions = repository.root, arguments.range
     if not revisions:
         git = Git(root)
@@ -73,7 +76,7 @@ def run(arguments: argparse.Namespace) -> Report:
 
 def _write(repository: Repository, arguments: argparse.Namespace) -> Report:
     plan = Plan(repository.root)
-    plan.write(arguments.write, page(repository.root, "HEAD").encode(), reason="the history as a list of changes")
+    plan.write(arguments.write, _page(repository, arguments, "HEAD"), reason="the history as a list of changes")
     if not arguments.dry_run:
         from tooling.kit.change.transaction import apply_plan, transaction
 
@@ -84,8 +87,14 @@ def _write(repository: Repository, arguments: argparse.Namespace) -> Report:
     )
 
 
-def _check(repository: Repository, path: str) -> Report:
-    fix = f"run `areal-commit changelog --write {path}`"
+def _page(repository: Repository, arguments: argparse.Namespace, revision: str) -> bytes:
+    title = arguments.title or "Changelog"
+    return page(repository.root, revision, title, all_types=arguments.all_types).encode()
+
+
+def _check(repository: Repository, arguments: argparse.Namespace) -> Report:
+    path = arguments.check
+    fix = f"run `areal-commit changelog --write {path}`, with the options it was written with"
     text = (Plan(repository.root).read(path) or b"").decode(errors="replace")
     last = re.search(rf"^{re.escape(UP_TO)}([0-9a-f]{{40}}) -->$", text, re.MULTILINE)
     if last is None:
@@ -94,7 +103,7 @@ def _check(repository: Repository, path: str) -> Report:
         raise FindingError(
             f"goes up to {last[1][:9]}, a commit that this repository does not have", where=path, fix=fix
         )
-    if text != page(repository.root, last[1]):
+    if text.encode(errors="replace") != _page(repository, arguments, last[1]):
         raise FindingError(f"differs from the history up to {last[1][:9]}", where=path, fix=fix)
     return Report(
         command="areal-commit changelog",
