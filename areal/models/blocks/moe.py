@@ -6,16 +6,20 @@ auxiliary balancing loss of pre-training is not computed: it would fight the pol
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 from torch import nn
 
 from areal.api import ModelError
+from areal.models.blocks.grouped_products import RowRuns, grouped_linear, suits_grouping
 from areal.models.blocks.linear import Linear, linear
 from areal.models.blocks.mlp import find_activation, gated_product
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from areal.api import ExpertRoutes
@@ -201,51 +205,52 @@ class Experts(nn.Module):
         """Return the weighted sum of each token's experts: [T, hidden_size], [T, top_k], [T, top_k] -> [T,
         hidden_size]."""
         top_k = experts.shape[1]
-        num_experts = self.up_proj.shape[0]
         # Sorting brings the tokens of one expert together; `order` indexes (token, choice) pairs.
-        order = experts.flatten().argsort(stable=True)
+        chosen, order = experts.flatten().sort(stable=True)
         tokens = order // top_k
-        counts = experts.flatten().bincount(minlength=num_experts).tolist()
-        # unbind: its backward stacks the experts' gradients, where that of indexing adds a full-size one per expert.
-        stacked = [
-            [None] * num_experts if parameter is None else parameter.unbind()
-            for parameter in (
-                self.gate_proj,
-                self.gate_bias,
-                self.up_proj,
-                self.up_bias,
-                self.down_proj,
-                self.down_bias,
-            )
-        ]
         factors = weights.flatten()[order, None]
         given = hidden[tokens]
         if self.weigh_inputs:
             given = (given * factors).to(hidden.dtype)
-        outputs = [
-            self._expert(rows, *parameters)
-            for rows, *parameters in zip(given.split(counts), *stacked, strict=True)
-            if rows.shape[0]
-        ]
-        mixed = torch.cat(outputs) if self.weigh_inputs else torch.cat(outputs) * factors
+        if suits_grouping(given, self.gate_proj, self.up_proj, self.down_proj):
+            runs = RowRuns.of(chosen, self.up_proj.shape[0])
+            fed = self._feed(partial(grouped_linear, runs=runs), given, *self._stacks())
+        else:
+            fed = self._one_by_one(given, chosen)
+        mixed = fed if self.weigh_inputs else fed * factors
         return torch.zeros_like(hidden).index_add(0, tokens, mixed.to(hidden.dtype))
 
-    def _expert(
+    def _one_by_one(self, given: Tensor, chosen: Tensor) -> Tensor:
+        """[R, hidden_size] sorted by expert, int64 [R] -> [R, hidden_size]; reads from the device how many rows each
+        expert has."""
+        num_experts = self.up_proj.shape[0]
+        counts = chosen.bincount(minlength=num_experts).tolist()
+        # unbind: its backward stacks the experts' gradients, where that of indexing adds a full-size one per expert.
+        separate = [[None] * num_experts if stack is None else stack.unbind() for stack in self._stacks()]
+        parts = zip(given.split(counts), *separate, strict=True)
+        return torch.cat([self._feed(linear, rows, *parameters) for rows, *parameters in parts if rows.shape[0]])
+
+    def _stacks(self) -> tuple[Tensor | None, ...]:
+        return self.gate_proj, self.gate_bias, self.up_proj, self.up_bias, self.down_proj, self.down_bias
+
+    def _feed(
         self,
+        product: Callable[[Tensor, Any, Any], Tensor],
         rows: Tensor,
         gate: Tensor | None,
         gate_bias: Tensor | None,
-        up: Tensor,
+        up: Tensor | None,
         up_bias: Tensor | None,
-        down: Tensor,
+        down: Tensor | None,
         down_bias: Tensor | None,
     ) -> Tensor:
-        widened = linear(rows, up, up_bias)
+        """Apply one expert, or all of them by a `product` that knows which rows are whose."""
+        widened = product(rows, up, up_bias)
         if gate is None:
-            return linear(self.activation(widened), down, down_bias)
-        gated = linear(rows, gate, gate_bias)
-        product = gated_product(gated, widened, self.activation, clamp=self.clamp, up_offset=self.up_offset)
-        return linear(product, down, down_bias)
+            return product(self.activation(widened), down, down_bias)
+        gated = product(rows, gate, gate_bias)
+        joined = gated_product(gated, widened, self.activation, clamp=self.clamp, up_offset=self.up_offset)
+        return product(joined, down, down_bias)
 
 
 class MixtureOfExperts(nn.Module):
