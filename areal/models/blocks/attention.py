@@ -1,12 +1,14 @@
 """Self-attention: the layer that projects, and the backend that attends inside each packed sequence.
 
 The layer hands rotated queries, keys and values to an `AttentionBackend` and knows no masks or caches. The backend
-here, `PackedAttention`, uses only PyTorch operations that run on every device and in the backward pass.
+here, `PackedAttention`, uses only PyTorch operations that run on every device and in the backward pass, or a kernel for
+runs of any lengths where the device has one (`areal.models.blocks.varlen_attention`).
 """
 
 from __future__ import annotations
 
 import itertools
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
 import torch
@@ -20,6 +22,7 @@ from areal.models.blocks.linear import Linear
 from areal.models.blocks.padded_attention import (
     MAX_PADDING_RATIO,
     AttentionOptions,
+    Rectangle,
     Visibility,
     attend,
     make_rectangle,
@@ -28,6 +31,7 @@ from areal.models.blocks.padded_attention import (
 from areal.models.blocks.rotary import rotate, scale_query
 from areal.models.blocks.selection import Selections, choose
 from areal.models.blocks.shared_keys import KeptKeys
+from areal.models.blocks.varlen_attention import KeyRuns, attend_runs, find_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -194,7 +198,8 @@ _GATES: Final[dict[str, Callable[[Tensor], Tensor]]] = {"sigmoid": torch.sigmoid
 class PackedAttention:
     """Causal attention within each sequence of a packed forward. Make one per forward; layers share its index tables.
 
-    Padding sits to the right of every sequence, so causality alone hides it and the fused kernel needs no mask.
+    Padding, where there is any, sits to the right of every sequence, so causality alone hides it and the fused kernel
+    needs no mask.
     """
 
     stateless: Final = True
@@ -210,10 +215,9 @@ class PackedAttention:
                 f"cu_seqlens must rise from 0 to the number of tokens, which is {num_tokens} (at least 1), "
                 f"got {bounds if len(bounds) < 9 else [*bounds[:4], '...', *bounds[-4:]]}"
             )
-        groups = _group([span for span in spans if span[1]])
-        batches = [make_rectangle(group, num_tokens, device) for group in groups]
-        self._batches = [(batch, Visibility(batch.length, 0, device)) for batch in batches]
-        self._restore = restoring_order(groups, device)
+        self._spans = [span for span in spans if span[1]]
+        self._longest = max(length for _, length in self._spans)
+        self._num_tokens, self._device = num_tokens, device
         self._selections = Selections[list[Tensor | None]]()
         self._kept = KeptKeys()
 
@@ -235,7 +239,10 @@ class PackedAttention:
     ) -> Tensor:
         """See `AttentionBackend`; every feature is supported. Returns [T, num_heads, value_dim]."""
         key, value = self._kept.take(layer, key, value, keep=keep)
-        options = AttentionOptions(scale, window, chunk, softcap, sinks, alibi)
+        options = AttentionOptions(scale, window, chunk, softcap, sinks, alibi, selected)
+        if (kernel := find_kernel(query, key, value, options, longest=self._longest)) is not None:
+            window = None if window is None or window >= self._longest else window
+            return attend_runs(kernel, query, [(key, value, self._runs)], scale=scale, window=window)
         chosen = self._selections.of(layer) if selected else [None] * len(self._batches)
         outputs = []
         for (batch, visibility), seen in zip(self._batches, chosen, strict=True):
@@ -250,6 +257,26 @@ class PackedAttention:
             q, k, w = (batch.gather(part) for part in (query, key, weight))
             chosen.append(choose(q, k, w, visibility.mask(None, None), count))
         self._selections.keep(layer, chosen)
+
+    # Tables are made for the first layer that needs them: of a model, most need one kind only.
+
+    @cached_property
+    def _runs(self) -> KeyRuns:
+        lengths = [length for _, length in self._spans]
+        return KeyRuns.of(lengths, lengths, self._device, causal=True)
+
+    @cached_property
+    def _groups(self) -> list[list[tuple[int, int]]]:
+        return _group(self._spans)
+
+    @cached_property
+    def _batches(self) -> list[tuple[Rectangle, Visibility]]:
+        batches = [make_rectangle(group, self._num_tokens, self._device) for group in self._groups]
+        return [(batch, Visibility(batch.length, 0, self._device)) for batch in batches]
+
+    @cached_property
+    def _restore(self) -> Tensor | None:
+        return restoring_order(self._groups, self._device)
 
 
 def _group(spans: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:

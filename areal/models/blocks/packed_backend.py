@@ -16,6 +16,7 @@ from areal.models.blocks.recurrences.rows import lanes
 from areal.models.blocks.shared_prefix import SharedPrefixAttention
 from areal.models.blocks.shared_states import SharedPrefixStates
 from areal.models.blocks.short_convolution import rounded, shifted_products
+from areal.utils.transfers import upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ class PackedStates:
     def __init__(self, bounds: list[int], device: torch.device) -> None:
         """bounds: of the sequences, rising from 0; empty ones are allowed."""
         self._lengths, self._device = [end - start for start, end in itertools.pairwise(bounds)], device
-        self._places = torch.cat([torch.arange(length) for length in self._lengths]).to(device)
+        self._places = upload(torch.cat([torch.arange(length) for length in self._lengths]), device)
 
     def convolve(self, layer: int, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """See `StateBackend.convolve`."""

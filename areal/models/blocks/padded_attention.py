@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.nn import functional
 
+from areal.utils.transfers import upload
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -50,9 +52,9 @@ def make_rectangle(spans: Sequence[tuple[int, int]], num_tokens: int, device: to
         return Rectangle(rows, longest, None, None)
     offsets = torch.arange(longest)
     real = offsets < lengths[:, None]
-    source = torch.where(real, starts[:, None] + offsets, 0).flatten().to(device)
-    kept = None if rows * longest == total else real.flatten().nonzero().squeeze(1).to(device)
-    return Rectangle(rows, longest, source, kept)
+    source = torch.where(real, starts[:, None] + offsets, 0).flatten()
+    kept = None if rows * longest == total else upload(real.flatten().nonzero().squeeze(1), device)
+    return Rectangle(rows, longest, upload(source, device), kept)
 
 
 def restoring_order(groups: Sequence[Sequence[tuple[int, int]]], device: torch.device) -> Tensor | None:
@@ -63,7 +65,7 @@ def restoring_order(groups: Sequence[Sequence[tuple[int, int]]], device: torch.d
     if len(groups) == 1:
         return None
     packed = torch.cat([torch.arange(start, start + length) for group in groups for start, length in group])
-    return packed.argsort().to(device)
+    return upload(packed.argsort(), device)
 
 
 class AttentionOptions(NamedTuple):

@@ -3,12 +3,14 @@
 The tokens are roots, end to end, and then branches, end to end. A root is a sequence of its own; a branch continues one
 root, sees all of it and its own tokens before, and nothing of the other branches. Exact: a branch attends to the same
 keys as if its root stood before it, and the gradients of a root add up over its branches. Like `PackedAttention`, only
-PyTorch operations that run on every device and in the backward pass.
+PyTorch operations that run on every device and in the backward pass, or the device's kernel for runs: it attends to
+roots once for all their branches, and merges that with what branches see of themselves.
 """
 
 from __future__ import annotations
 
 import itertools
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
@@ -27,6 +29,8 @@ from areal.models.blocks.padded_attention import (
 )
 from areal.models.blocks.selection import Selections, choose
 from areal.models.blocks.shared_keys import KeptKeys
+from areal.models.blocks.varlen_attention import KeyRuns, attend_runs, find_kernel
+from areal.utils.transfers import upload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,9 +93,9 @@ class SharedPrefixAttention:
         self._num_root_tokens = starts[-1]
         self._num_tokens = starts[-1] + sum(span.length for span in spans)
         self._roots = PackedAttention(torch.tensor(starts), self._num_root_tokens, device)
-        groups = _group(spans, root_lengths)
-        self._batches = [_make_batch(group, starts, self._num_tokens - starts[-1], device) for group in groups]
-        self._restore = restoring_order([[span[:2] for span in group] for group in groups], device) if groups else None
+        self._spans, self._starts, self._device = spans, starts, device
+        self._longest = max((root_lengths[span.root] + span.length for span in spans), default=0)
+        self._in_order = all(before.root <= after.root for before, after in itertools.pairwise(spans))
         self._selections = Selections[list[Tensor | None]]()
         self._kept = KeptKeys()
 
@@ -115,9 +119,18 @@ class SharedPrefixAttention:
         key, value = self._kept.take(layer, key, value, keep=keep)
         self._check(query)
         options = AttentionOptions(scale, window, chunk, softcap, sinks, alibi, selected)
-        chosen = self._selections.of(layer) if selected else [None] * len(self._batches)
         first = self._num_root_tokens
         attended = self._roots(layer, query[:first], key[:first], value[:first], **options._asdict())
+        if not self._spans:
+            return attended
+        kernel = find_kernel(query, key, value, options, longest=self._longest)
+        # Runs of all branches of a root have no distances, so that no window can be laid over them.
+        if kernel is not None and self._in_order and (window is None or window >= self._longest):
+            own = (key[first:], value[first:], self._own_runs)
+            return torch.cat(
+                (attended, attend_runs(kernel, query[first:], [self._of_roots(key, value), own], scale=scale))
+            )
+        chosen = self._selections.of(layer) if selected else [None] * len(self._batches)
         outputs = []
         for batch, seen in zip(self._batches, chosen, strict=True):
             queries = batch.own.gather(query[first:]).transpose(1, 2)
@@ -138,6 +151,45 @@ class SharedPrefixAttention:
             keys = _with_roots(key, first, batch)
             chosen.append(choose(queries, keys, weights, batch.visibility.mask(None, None), count))
         self._selections.keep(layer, chosen)
+
+    def _of_roots(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, KeyRuns]:
+        """Keys and values of the roots that are continued, each the run of all its branches' queries."""
+        places, runs = self._root_runs
+        if places is None:
+            first = self._num_root_tokens
+            return key[:first], value[:first], runs
+        return key.index_select(0, places), value.index_select(0, places), runs
+
+    @cached_property
+    def _root_runs(self) -> tuple[Tensor | None, KeyRuns]:
+        """Packed index of the tokens of continued roots, None for all roots; and those runs."""
+        queries: dict[int, int] = {}
+        for span in self._spans:
+            queries[span.root] = queries.get(span.root, 0) + span.length
+        bounds = [(self._starts[root], self._starts[root + 1]) for root in queries]
+        keys = [end - start for start, end in bounds]
+        runs = KeyRuns.of(list(queries.values()), keys, self._device, causal=False)
+        if sum(keys) == self._num_root_tokens:
+            return None, runs
+        return upload(torch.cat([torch.arange(*each) for each in bounds]), self._device), runs
+
+    @cached_property
+    def _own_runs(self) -> KeyRuns:
+        lengths = [span.length for span in self._spans]
+        return KeyRuns.of(lengths, lengths, self._device, causal=True)
+
+    @cached_property
+    def _groups(self) -> list[list[_Span]]:
+        return _group(self._spans, [end - start for start, end in itertools.pairwise(self._starts)])
+
+    @cached_property
+    def _batches(self) -> list[_BranchBatch]:
+        num_own = self._num_tokens - self._num_root_tokens
+        return [_make_batch(group, self._starts, num_own, self._device) for group in self._groups]
+
+    @cached_property
+    def _restore(self) -> Tensor | None:
+        return restoring_order([[span[:2] for span in group] for group in self._groups], self._device)
 
     def _check(self, query: Tensor) -> None:
         if query.shape[0] != self._num_tokens:
@@ -188,7 +240,7 @@ def _make_batch(spans: list[_Span], root_starts: list[int], num_own: int, device
     real = None
     if not is_real.all():
         real = torch.cat((is_real[root_of_row], torch.ones(len(spans), own.length, dtype=torch.bool)), 1)
-        real = real[:, None, None].to(device)
-    roots = Rectangle(len(distinct), longest, source.to(device), None)
+        real = upload(real[:, None, None], device)
+    roots = Rectangle(len(distinct), longest, upload(source, device), None)
     visibility = Visibility(own.length, longest, device, real=real)
-    return _BranchBatch(own, roots, root_of_row.to(device), visibility)
+    return _BranchBatch(own, roots, upload(root_of_row, device), visibility)

@@ -15,6 +15,7 @@ from areal.models.blocks.padded_attention import MAX_PADDING_RATIO, restoring_or
 from areal.models.blocks.recurrences.chunks import Borders
 from areal.models.blocks.recurrences.rows import PaddedRows, mapped
 from areal.models.blocks.short_convolution import rounded, shifted_products
+from areal.utils.transfers import upload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +53,7 @@ class SharedPrefixStates:
         self._branches = [branch for branch in branches if branch.length]
         self._lengths = [*root_lengths, *(branch.length for branch in self._branches)]
         self._starts = list(accumulate(self._lengths, initial=0))
-        self._places = torch.cat([torch.arange(length) for length in self._lengths]).to(device)
+        self._places = upload(torch.cat([torch.arange(length) for length in self._lengths]), device)
         first = len(root_lengths)
         self._root_rows = self._similar(range(first))
         self._branch_rows = self._similar(range(first, len(self._lengths)))

@@ -15,6 +15,7 @@ from areal.models.blocks.recurrences.decayed_sum import decayed_sum_rows, decaye
 from areal.models.blocks.recurrences.delta import delta_rule_rows, delta_rule_step
 from areal.models.blocks.recurrences.diagonal import diagonal_rows, diagonal_step
 from areal.models.blocks.recurrences.selective import selective_rows, selective_step
+from areal.utils.transfers import upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -102,7 +103,7 @@ def lanes(lengths: Sequence[int], device: torch.device) -> PaddedRows:
     begins = torch.zeros(len(rows), max(sums), dtype=torch.bool)
     for number, row in enumerate(rows):
         begins[number, list(accumulate(row[:-1], initial=0))] = True
-    return PaddedRows(sums, Borders(begins.to(device)))
+    return PaddedRows(sums, Borders(upload(begins, device)))
 
 
 def _filled(documents: Sequence[int], size: int) -> list[list[int]]:
