@@ -114,9 +114,9 @@ class MegatronPasses:
         finalize_model_grads([self._decoder])
         self.weights.pull_gradients()
 
-    def all_totals(self, totals: Totals) -> BatchTotals:
+    def all_totals(self, totals: Totals, gradient_norm: Tensor) -> BatchTotals:
         """Totals of all ranks, which only those of the last stage have seen."""
-        return self._ranks.sent(totals.over(self._ranks), "pp", self._last)
+        return self._ranks.sent(totals.over(self._ranks, gradient_norm), "pp", self._last)
 
     def share(self, result: Tensor) -> None:
         """Hand what the ranks of the last stage have to all others."""

@@ -20,7 +20,8 @@ import torch.distributed as dist
 from areal.algorithm.images import images_to
 from areal.algorithm.packing import select
 from areal.api import EngineError
-from areal.engine.train.packing import divide_rows, upload
+from areal.engine.train.packing import divide_rows
+from areal.utils.transfers import upload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ function's denominators are those of the whole step.
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -212,9 +212,10 @@ class TrainingEngine:
             raise EngineError("a critic has no distribution over tokens: with_entropy and smoothing must stay off")
         received = self._runner.receive(batch)
         scoring = Scoring(temperature=temperature, only_masked=True, with_entropy=with_entropy, smoothing=smoothing)
-        totals, gradient_norm = self._backward(received, loss_fn, scoring)
+        totals = self._backward(received, loss_fn, scoring)
+        gradient_norm = totals.gradient_norm
         rate = learning_rate(self.config, self.num_steps, self._total_steps)
-        stepped = self._is_finite(totals, gradient_norm)
+        stepped = totals.is_finite
         metrics = dict(totals.metrics)
         if stepped:
             if totals.num_predicted:
@@ -282,20 +283,25 @@ class TrainingEngine:
         """Write the adapters alone, as a folder that goes on top of the checkpoint `base`; EngineError without any."""
         self.state.save_adapter(path, base=base)
 
-    def _backward(self, batch: DividedBatch, loss_fn: LossFunction, scoring: Scoring) -> tuple[BatchTotals, float]:
-        """Gradients of the rows of each data rank: totals and gradient norm of all ranks."""
-        totals = self._runner.backward(batch, loss_fn, scoring, zero_grad=self.optimizer.zero_grad)
-        self.optimizer.sum_partial()
-        return totals, self.optimizer.gradient_norm() if totals.num_predicted else 0.0
+    def _backward(self, batch: DividedBatch, loss_fn: LossFunction, scoring: Scoring) -> BatchTotals:
+        """Gradients of the rows of each data rank: totals and gradient norm of all ranks, which all have the same.
 
-    def _is_finite(self, totals: BatchTotals, gradient_norm: float) -> bool:
-        return math.isfinite(self.ranks.agree(totals.loss)) and math.isfinite(gradient_norm)
+        A process that is alone reads from its device once, here, for the decision whether to step."""
+        optimizer = self.optimizer
+
+        def norm() -> Tensor:
+            optimizer.sum_partial()
+            return optimizer.gradient_norm()
+
+        found = self._runner.backward(batch, loss_fn, scoring, zero_grad=optimizer.zero_grad, gradient_norm=norm)
+        loss, gradient_norm = self.ranks.agree(found.loss, found.gradient_norm)
+        return replace(found, loss=loss, gradient_norm=gradient_norm)
 
     def _find_offending_rows(self, batch: DividedBatch, loss_fn: LossFunction, scoring: Scoring) -> tuple[int, ...]:
         """Run each sequence, or pair of them, on its own; costs a pass per row, in a case that should be rare."""
         found: list[int] = []
         for unit in units(batch):
-            if not self._is_finite(*self._backward(batch.limited_to(unit), loss_fn, scoring)):
+            if not self._backward(batch.limited_to(unit), loss_fn, scoring).is_finite:
                 found += unit
         return tuple(found)
 

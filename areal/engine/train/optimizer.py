@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _HOST: Final = torch.device("cpu")
 _ADAM_STATE: Final = frozenset({"exp_avg", "exp_avg_sq", "step"})
 _MOMENTUM: Final = frozenset({"momentum_buffer"})
+_WAITING_BYTES: Final = 1 << 26
+"""Of gradients that are added up together."""
 
 
 class ModelOptimizer:
@@ -79,12 +82,12 @@ class ModelOptimizer:
         self._copies = frozenset(copies)
         self.keeps_rounded = ranks.is_alone and torch.finfo(dtype).bits < 32
         """Whether parameters are rounded copies of their masters."""
-        self._sums: dict[str, Tensor] = {}
+        self._sums = _GradientSums()
         home = _HOST if home is None and config.offload_optimizer else home
         if self.keeps_rounded:
             self.masters = _copies(self.parameters, home, torch.float32)
             for name, parameter in self.parameters.items():
-                parameter.register_post_accumulate_grad_hook(_GradientToSum(self._sums, name))
+                parameter.register_post_accumulate_grad_hook(partial(self._sums.take, name))
         if ranks.is_alone:
             for parameter in model.parameters():  # frozen ones compute in it as well
                 parameter.data = parameter.data.to(dtype)
@@ -170,12 +173,14 @@ class ModelOptimizer:
         for term, piece in zip(terms, summed.split([term.numel() for term in terms]), strict=True):
             term.copy_(piece.view_as(term))
 
-    def gradient_norm(self) -> float:
-        """L2 norm over the gradients of the whole model, the same on every rank; not finite when any entry is not, 0
+    def gradient_norm(self) -> Tensor:
+        """L2 norm over the gradients of the whole model, one number on the device; not finite when any entry is not, 0
         when there are none."""
         if self._ranks.is_alone:
             found = list(self._gradients().values())
-            return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(found)))) if found else 0.0
+            if not found:
+                return torch.zeros((), device=self._ranks.device)
+            return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(found)))
         totals: dict[tuple[ProcessGroup, ...], list[Tensor]] = defaultdict(list)
         for name, parameter in self.parameters.items():
             if name in self._copies:
@@ -193,7 +198,7 @@ class ModelOptimizer:
             total += square
         if self._ranks.count("pp") > 1:
             self._ranks.sum(total, "pp")
-        return self._ranks.agree(float(total.sqrt()))
+        return total.sqrt()
 
     @torch.no_grad()
     def step(self, lr: float, gradient_norm: float) -> None:
@@ -214,10 +219,11 @@ class ModelOptimizer:
             for group in optimizer.param_groups:
                 group["lr"] = lr
             optimizer.step()
-        for name, master in self.masters.items():
+        for master in self.masters.values():
             master.grad = None
-            if name in gradients and master is not self.shards[name]:
-                self.shards[name].copy_(master, non_blocking=True)
+        if apart := [name for name, master in self.masters.items() if master is not self.shards[name]]:
+            shards, masters = ([each[name] for name in apart] for each in (self.shards, self.masters))
+            torch._foreach_copy_(shards, masters, non_blocking=True)
         self._wait_for_copies()
         self.zero_grad()
 
@@ -267,7 +273,8 @@ class ModelOptimizer:
 
     def _gradients(self) -> dict[str, Tensor]:
         if self.keeps_rounded:
-            return {name: self._sums[name] for name in self.parameters if name in self._sums}
+            sums = self._sums.finished()
+            return {name: sums[name] for name in self.parameters if name in sums}
         return {name: local_data(found.grad) for name, found in self.parameters.items() if found.grad is not None}
 
     def _wait_for_copies(self) -> None:
@@ -276,22 +283,49 @@ class ModelOptimizer:
             torch.accelerator.synchronize()
 
 
-class _GradientToSum:
-    """Adds each new gradient of a small-dtype parameter to a sum in float32."""
+class _GradientSums:
+    """Adds gradients of parameters of a small dtype up in float32, many in one kernel. Those that wait for others are
+    few: all at once would be half as much memory as the sums again."""
 
-    def __init__(self, sums: dict[str, Tensor], name: str) -> None:
-        self._sums = sums
-        self._name = name
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._waiting: dict[str, Tensor] = {}
+        self._waiting_bytes = 0
 
-    def __call__(self, parameter: Tensor) -> None:
-        gradient = parameter.grad
-        parameter.grad = None
+    def take(self, name: str, parameter: Tensor) -> None:
+        """Take the gradient of a parameter over; a hook, called when it is there."""
+        gradient, parameter.grad = parameter.grad, None
         if gradient is None:
             return
-        if self._name in self._sums:
-            self._sums[self._name] += gradient
-        else:
-            self._sums[self._name] = gradient.to(torch.float32)
+        if name in self._waiting:
+            self._add_waiting()
+        self._waiting[name] = gradient
+        self._waiting_bytes += gradient.nbytes
+        if self._waiting_bytes >= _WAITING_BYTES:
+            self._add_waiting()
+
+    def finished(self) -> dict[str, Tensor]:
+        """Return the sums of all that was taken, by name."""
+        self._add_waiting()
+        return self._sums
+
+    def clear(self) -> None:
+        """Forget all gradients."""
+        self._sums.clear()
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
+    @torch.no_grad()
+    def _add_waiting(self) -> None:
+        if not self._waiting:
+            return
+        wide = {name: torch.empty_like(each, dtype=torch.float32) for name, each in self._waiting.items()}
+        torch._foreach_copy_(list(wide.values()), list(self._waiting.values()))
+        if known := [name for name in wide if name in self._sums]:
+            torch._foreach_add_([self._sums[name] for name in known], [wide.pop(name) for name in known])
+        self._sums |= wide
+        self._waiting.clear()
+        self._waiting_bytes = 0
 
 
 def learning_rate(config: TrainEngineConfig, step: int, total_steps: int | None) -> float:

@@ -23,6 +23,7 @@ from areal.algorithm.packing import micro_batches, units
 from areal.api import EngineError, PackedImage
 from areal.models.blocks.packed_backend import SharedPrefixBackend
 from areal.models.blocks.shared_prefix import Branch
+from areal.utils.transfers import upload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,13 +112,6 @@ class TokenLayout:
     """In order of their tokens."""
     routes: Tensor | None = None
     """[T, M, K], as in the batch."""
-
-
-def upload(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the host on `device`, to which it is copied while the host goes on."""
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ Shape letters: S sequences, L padded length, T tokens that go through the model,
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,7 +22,7 @@ from areal.api import DistilledBatch, EngineError
 from areal.engine.precision import score_dtype
 from areal.engine.train.divided import to_device
 from areal.engine.train.head import TokenScores, VocabularyShares, score_tokens
-from areal.engine.train.packing import TokenLayout, lay_out, upload
+from areal.engine.train.packing import TokenLayout, lay_out
 from areal.models.blocks.packed_backend import PackedBackend
 from areal.models.blocks.routing import RouteReplay
 from areal.models.parallel.apply import Sharding
@@ -30,6 +31,7 @@ from areal.models.parallel.context import ParallelBackend
 from areal.models.parallel.data import give_back, shard_rest
 from areal.models.registry import get_spec
 from areal.utils.routes import unrecorded
+from areal.utils.transfers import read_together, upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -315,11 +317,18 @@ class BatchTotals:
     """What the micro-batches of all ranks add up to."""
 
     loss: float
+    gradient_norm: float
+    """Of the whole model."""
     metrics: dict[str, float]
     num_micro_batches: int
     """Blank ones not counted."""
     num_predicted: int
     """Tokens that the loss is about."""
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether an optimizer may step."""
+        return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
 
 
 class SequentialPasses:
@@ -381,9 +390,9 @@ class SequentialPasses:
                 totals.add(output, layout)
             torch.autograd.backward(roots, gradients)
 
-    def all_totals(self, totals: Totals) -> BatchTotals:
+    def all_totals(self, totals: Totals, gradient_norm: Tensor) -> BatchTotals:
         """Totals of all ranks."""
-        return totals.over(self._ranks)
+        return totals.over(self._ranks, gradient_norm)
 
     def share(self, result: Tensor) -> None:
         """Nothing to do: every rank has its scores."""
@@ -419,15 +428,16 @@ class Totals:
         self._metrics.clear()
         self._num_model_tokens = self._num_predicted = 0
 
-    def over(self, ranks: Ranks) -> BatchTotals:
-        """Totals of all ranks that have rows of their own, added in the order of the ranks."""
-        own: dict[str, float] = {}
+    def over(self, ranks: Ranks, gradient_norm: Tensor) -> BatchTotals:
+        """Totals of all ranks that have rows of their own, added in the order of the ranks. gradient_norm: one number,
+        read together with the others."""
+        combined = {name: _combine(name, torch.stack(values)) for name, values in self._metrics.items()}
         if self._losses:
-            combined = [_combine(name, torch.stack(values)) for name, values in self._metrics.items()]
-            # Read at once: each read waits for everything that the device still has to do.
-            *found, loss = torch.stack([*combined, torch.stack(self._losses).sum().double()]).tolist()
-            own = dict(zip(self._metrics, found, strict=True))
-            own |= {MODEL_TOKENS: float(self._num_model_tokens), _LOSS: loss}
+            combined[_LOSS] = torch.stack(self._losses).sum()
+        norm, *found = read_together([gradient_norm, *combined.values()])
+        own = dict(zip(combined, found, strict=True))
+        if self._losses:
+            own[MODEL_TOKENS] = float(self._num_model_tokens)
         values: dict[str, list[float]] = {}
         counts = [0, 0]
         for others, *numbers in ranks.gather((own, len(self._losses), self._num_predicted), "data"):
@@ -436,7 +446,11 @@ class Totals:
                 values.setdefault(name, []).append(value)
         metrics = {name: _over_ranks(name, found) for name, found in values.items()}
         return BatchTotals(
-            loss=metrics.pop(_LOSS, 0.0), metrics=metrics, num_micro_batches=counts[0], num_predicted=counts[1]
+            loss=metrics.pop(_LOSS, 0.0),
+            gradient_norm=norm,
+            metrics=metrics,
+            num_micro_batches=counts[0],
+            num_predicted=counts[1],
         )
 
 
@@ -497,10 +511,10 @@ def partial_gradients(sharding: Sharding, *, is_critic: bool) -> frozenset[str]:
 
 
 def _combine(name: str, values: Tensor) -> Tensor:
-    """One value of a metric from those of micro-batches, in float64; see `LossOutput.metrics`."""
+    """One value of a metric from those of micro-batches; see `LossOutput.metrics`."""
     if name.endswith("_max"):
-        return values.max().double()
-    return (values.min() if name.endswith("_min") else values.sum()).double()
+        return values.max()
+    return values.min() if name.endswith("_min") else values.sum()
 
 
 def _over_ranks(name: str, values: list[float]) -> float:

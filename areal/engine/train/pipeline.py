@@ -122,9 +122,9 @@ class PipelinePasses:
         self._run(batch, micro, scoring, loss, backward=True)
         self._sum_embedding()
 
-    def all_totals(self, totals: Totals) -> BatchTotals:
+    def all_totals(self, totals: Totals, gradient_norm: Tensor) -> BatchTotals:
         """Totals of all ranks, which only the last piece's have seen."""
-        return self._ranks.sent(totals.over(self._ranks), "pp", self._layout.last_rank)
+        return self._ranks.sent(totals.over(self._ranks, gradient_norm), "pp", self._layout.last_rank)
 
     def share(self, result: Tensor) -> None:
         """Hand what the last piece's ranks have to all others."""

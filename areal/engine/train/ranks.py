@@ -97,16 +97,16 @@ class Ranks:
         dist.broadcast_object_list(found, group=self.group(way), group_src=source)
         return found[0]
 
-    def agree(self, number: float) -> float:
-        """One number for all ranks: the largest, or NaN when any is not finite. Alone: the number as it is."""
+    def agree(self, *numbers: float) -> list[float]:
+        """Return the same numbers on all ranks: of each the largest, NaN when any is not finite; alone as they are."""
         if self.meshes is None:
-            return number
-        finite = math.isfinite(number)
-        found = torch.tensor(
-            [number if finite else 0.0, 0.0 if finite else 1.0], dtype=torch.float64, device=self.device
-        )
+            return list(numbers)
+        finite = [math.isfinite(number) for number in numbers]
+        given = [number if good else 0.0 for number, good in zip(numbers, finite, strict=True)]
+        found = torch.tensor([given, [float(not good) for good in finite]], dtype=torch.float64, device=self.device)
         dist.all_reduce(found, dist.ReduceOp.MAX)
-        return math.nan if found[1] else float(found[0])
+        largest, wrong = found.tolist()
+        return [math.nan if bad else number for number, bad in zip(largest, wrong, strict=True)]
 
     def failures(self, failure: str | None) -> dict[int, str]:
         """Collect the failures of all ranks, by rank; {} when there are none.

@@ -26,11 +26,12 @@ from areal.api import ConfigError, EngineError, TeacherScores
 from areal.engine.config import TrainEngineConfig
 from areal.engine.precision import with_concrete_dtype
 from areal.engine.train.divided import DividedBatch
-from areal.engine.train.packing import cuts_of, tokens_of, upload
+from areal.engine.train.packing import cuts_of, tokens_of
 from areal.engine.train.passes import Scoring, SequentialPasses, Totals, score_dtype_of
 from areal.engine.train.ranks import Ranks, local_data
 from areal.models.parallel.plan import ParallelPlan
 from areal.utils.logging import getLogger
+from areal.utils.transfers import upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -70,8 +71,8 @@ class Passes(Protocol):
         """Gradients of this data rank's micro-batches, summed over data ranks."""
         ...
 
-    def all_totals(self, totals: Totals) -> BatchTotals:
-        """Totals of all ranks."""
+    def all_totals(self, totals: Totals, gradient_norm: Tensor) -> BatchTotals:
+        """Totals of all ranks, read from the device together with the norm of all gradients."""
         ...
 
     def share(self, result: Tensor) -> None:
@@ -229,8 +230,10 @@ class ModelRunner:
         scoring: Scoring,
         *,
         zero_grad: Callable[[], None],
+        gradient_norm: Callable[[], Tensor] | None = None,
     ) -> BatchTotals:
-        """Gradients of all rows; each rank has received its own. Totals are those of all ranks."""
+        """Gradients of all rows; each rank has received its own. Totals are those of all ranks. gradient_norm: called
+        when all gradients are there; the norm is 0 without it."""
         totals = Totals()
 
         def reset() -> None:
@@ -244,7 +247,8 @@ class ModelRunner:
             lambda micro: self.passes.backward(batch, micro, loss_fn, scoring, totals),
             reset=reset,
         )
-        return self.passes.all_totals(totals)
+        norm = torch.zeros((), device=self.ranks.device) if gradient_norm is None else gradient_norm()
+        return self.passes.all_totals(totals, norm)
 
 
 class FrozenModel:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from areal.api import LossOutput
+from areal.engine.config import TrainEngineConfig
 from areal.engine.train.divided import DividedBatch
+from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.passes import Scoring, SequentialPasses, Totals
 from areal.engine.train.ranks import Ranks
 from areal.models.parallel.plan import ParallelPlan
+from areal.utils.transfers import read_together
 
 META = torch.device("meta")
 
@@ -45,26 +49,43 @@ def test_a_read_would_be_noticed(make_model):
         model.embed_tokens.weight.sum().item()
 
 
-class Reads(TorchDispatchMode):
-    """Counts the numbers that the host asks for. Of `tolist` only those of tensors of one number are seen."""
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_whole_step_reads_once(make_model, make_batch, monkeypatch, dtype, optimizer):
+    """Whatever else would be read raises here; what is read is replaced by ones."""
+    reads = []
 
-    def __init__(self):
-        super().__init__()
-        self.count = 0
+    def read(numbers):
+        reads.append({number.device.type for number in numbers})
+        return [1.0] * len(numbers)
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func in {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
-        return func(*args, **(kwargs or {}))
+    monkeypatch.setattr("areal.engine.train.passes.read_together", read)
+    # torch has the shapes of its fused kernels, but does not take them for this device.
+    checks = sys.modules["torch.optim.optimizer"]  # which torch.optim hides
+    monkeypatch.setattr(checks, "_get_fused_kernels_supported_devices", lambda: ["meta"])
+    config = TrainEngineConfig(dtype=dtype, device="meta", optimizer=optimizer, max_tokens_per_micro_batch=20)
+    engine = TrainingEngine(make_model(), config=config)
+    for step in range(1, 3):
+        stats = engine.train_batch(make_batch(lengths=(9, 14, 11, 5), prompts=(4, 4, 4, 2)), loss_fn, with_entropy=True)
+        assert reads == [{"meta"}] * step
+        assert (stats.stepped, stats.num_micro_batches, stats.grad_norm) == (True, 3, 1.0)
+        assert set(stats.metrics) == {"logp", "length_max", "model_tokens_count"}
 
 
-def test_losses_and_metrics_of_a_step_are_read_at_once(make_model, make_batch):
+def test_what_is_read_together_is_what_single_reads_give():
+    numbers = [torch.tensor(3), torch.tensor(0.1), torch.tensor(float("inf")), torch.tensor(1e300).double()]
+    assert read_together(numbers) == [float(number) for number in numbers]
+    assert read_together([]) == []
+
+
+def test_losses_metrics_and_gradient_norm_of_a_step_are_those_of_its_micro_batches(make_model, make_batch):
     totals, ranks = Totals(), Ranks(torch.device("cpu"))
     passes = SequentialPasses(make_model(), ParallelPlan(), ranks, chunk=7, is_critic=False, replays=False)
     divided = DividedBatch.of(make_batch(), ranks, keep_groups=True).received(ranks)
     scoring = Scoring(only_masked=True, with_entropy=True)
     passes.backward(divided, [[0, 1, 2], [3, 4]], loss_fn, scoring, totals)
-    with Reads() as reads:
-        found = totals.over(ranks)
-    assert reads.count == 0
+    found = totals.over(ranks, torch.tensor(0.5))
+    assert (found.gradient_norm, found.is_finite) == (0.5, True)
     assert found.metrics["length_max"] == 12.0
     assert found.num_micro_batches == 2
+    assert not totals.over(ranks, torch.tensor(float("nan"))).is_finite

@@ -67,6 +67,22 @@ def test_muon_turns_matrices_and_leaves_tokens_and_vectors_to_adamw(make_engine,
     assert turned == 2 * 7
 
 
+@pytest.mark.parametrize("together", [1, 600, 1 << 26], ids=["one by one", "some at a time", "all at once"])
+def test_rounded_gradients_add_up_in_float32_however_many_wait(
+    make_engine, make_batch, policy_loss, monkeypatch, together
+):
+    def stepped(**options):
+        engine, batch = make_engine(dtype="bfloat16", max_tokens_per_micro_batch=9, **options), make_batch()
+        stats = engine.train_batch(batch, policy_loss(batch))
+        return stats, engine.optimizer.masters
+
+    expected, theirs = stepped()
+    monkeypatch.setattr("areal.engine.train.optimizer._WAITING_BYTES", together)
+    found, ours = stepped()
+    assert (found, found.num_micro_batches) == (expected, 4)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("optimizer", KINDS)
 def test_a_state_brings_every_optimizer_back_bit_by_bit(make_engine, make_batch, policy_loss, optimizer, dtype):
