@@ -89,6 +89,9 @@ class TrainEngineConfig(Config):
     """"auto" takes an accelerator when present, else "cpu"."""
     gradient_checkpointing: bool = False
     """Recompute layer activations in the backward pass: less memory, about a third more time."""
+    compile: bool = False
+    """Compile blocks with torch.compile, attention and experts of other ranks left out; pays off on accelerators, and
+    costs minutes at the first steps. Families of ours only."""
     router_replay: bool = False
     """Mixtures of experts only: record which experts each token was sent to while it was sampled, and send it to the
     same ones in training, where other kernels would choose otherwise between two that score alike
@@ -120,8 +123,6 @@ class ArchonConfig(Config):
     sequence_parallel: bool = False
     """Each rank of tp keeps only its part of the tokens between attention and feed-forward layers: tp-fold less memory
     for those activations."""
-    compile: bool = False
-    """Compile blocks with torch.compile; pays off on accelerators, and costs minutes at the first steps."""
     reshard_after_forward: bool = True
     """Blocks give back gathered parameters between forward and backward pass: less memory, half as much communication
     again."""

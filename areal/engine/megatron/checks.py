@@ -83,11 +83,12 @@ def _config_problems(config: TrainEngineConfig, archon: ArchonConfig) -> Iterato
         yield "archon.pp_schedule", (f"is {archon.pp_schedule}; stages run in megatron's order 1F1B", "write 1F1B")
     for name, is_on, why in (
         ("sequence_parallel", archon.sequence_parallel, "megatron's layers without Transformer Engine refuse it"),
-        ("compile", archon.compile, "megatron's layers are not compiled"),
         ("offload_parameters", archon.offload_parameters, "megatron keeps parameters on the device"),
     ):
         if is_on:
             yield f"archon.{name}", (f"is true; {why}", f"set it to false, or {_NATIVE}")
+    if config.compile:
+        yield "actor.compile", ("is true; megatron's layers are not compiled", f"set it to false, or {_NATIVE}")
     if config.lora is not None:
         yield "actor.lora", ("is set; this engine trains no adapters", f"set it to null, or {_NATIVE}")
 

@@ -200,8 +200,8 @@ class Scorer:
     def prepare(self, layout: Layout, *, length: int = 1) -> Prepared:
         """Cut out this rank's piece of the tokens, padded so that all pieces are equal, and at least to `length`
         tokens for all ranks together."""
-        packed, ranks = layout.tokens, self._ranks
-        if ranks.is_alone:
+        packed, ranks, compiled = layout.tokens, self._ranks, self._sharding.plan.compile
+        if ranks.is_alone and not compiled:
             return Prepared(
                 layout=layout,
                 tokens=packed.tokens,
@@ -221,8 +221,8 @@ class Scorer:
                 packed.attention or PackedBackend(packed.cu_seqlens, num_tokens, packed.tokens.device),
                 num_tokens,
                 heads=(ranks.place("tp"), self._tp),
-                tokens=ranks.group("cp"),
-                compiled=self._sharding.plan.compile,
+                tokens=None if ranks.is_alone else ranks.group("cp"),
+                compiled=compiled,
             )
         routes = packed.routes
         if routes is not None:
@@ -350,7 +350,7 @@ class SequentialPasses:
         self._ranks, self._is_critic = ranks, is_critic
         holder: Any = model
         decoder: Any = holder.backbone if is_critic else holder
-        if ranks.is_alone:
+        if ranks.is_alone and not plan.compile:
             sharding = Sharding(plan=plan)
             if plan.activation_checkpointing:
                 holder.set_gradient_checkpointing(True)

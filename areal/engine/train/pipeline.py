@@ -60,7 +60,7 @@ class PipelinePasses:
         does not go with another option."""
         self._rank, self._is_critic, self._ranks = ranks.place("pp"), is_critic, ranks
         self._layout = pipeline_layout(archon.pp_schedule, ranks.count("pp"), archon.pp_pieces)
-        for name, is_on in (("gradient_checkpointing", config.gradient_checkpointing), ("compile", archon.compile)):
+        for name, is_on in (("gradient_checkpointing", config.gradient_checkpointing), ("compile", config.compile)):
             if is_on and self._layout.kind.splits_backward:
                 raise ConfigError(
                     f"pp_schedule {self._layout.schedule} computes gradients of hidden states and of parameters apart, "

@@ -110,10 +110,10 @@ class ModelRunner:
         options: dict[str, Any] = {"chunk": config.logprob_chunk_size, "is_critic": is_critic}
         options["replays"] = config.router_replay
         if config.router_replay:
-            check_replay(model, archon)
+            check_replay(model, config)
         if archon is None:
             self.ranks = Ranks(next(model.parameters()).device)
-            plan = ParallelPlan(activation_checkpointing=config.gradient_checkpointing)
+            plan = ParallelPlan(activation_checkpointing=config.gradient_checkpointing, compile=config.compile)
             self.passes = SequentialPasses(model, plan, self.ranks, **options)
         else:
             plan = _plan_of(model, config, archon, source)
@@ -318,14 +318,14 @@ def _plan_of(
         meshes=build_meshes(dims, device.type),
         sequence_parallel=archon.sequence_parallel,
         activation_checkpointing=config.gradient_checkpointing,
-        compile=archon.compile,
+        compile=config.compile,
         param_dtype="bfloat16" if config.dtype == "bfloat16" else None,
         reshard_after_forward=archon.reshard_after_forward,
         offload_parameters=archon.offload_parameters,
     )
 
 
-def check_replay(model: nn.Module, archon: ArchonConfig | None) -> None:
+def check_replay(model: nn.Module, config: TrainEngineConfig) -> None:
     """Raise ConfigError where routers cannot be given the experts that they chose before."""
     numbers: Any = getattr(model, "router_numbers", ())
     if not any(numbers):
@@ -335,11 +335,11 @@ def check_replay(model: nn.Module, archon: ArchonConfig | None) -> None:
             where="actor.router_replay",
             fix="leave it false; for a mixture that runs by transformers, generate a family (docs/models.md)",
         )
-    if archon is not None and archon.compile:
+    if config.compile:
         raise ConfigError(
             "router_replay changes what compiled blocks compute with every micro-batch",
             where="actor.router_replay",
-            fix="set archon.compile to false",
+            fix="set actor.compile to false",
         )
 
 

@@ -39,16 +39,19 @@ class ParallelBackend:
         num_tokens: int,
         *,
         heads: tuple[int, int],
-        tokens: ProcessGroup,
+        tokens: ProcessGroup | None,
         compiled: bool = False,
     ) -> None:
         """inner: computes `num_tokens` packed tokens; what the ranks hold together beyond them is padding and gets
-        zeros. heads: (rank, number of ranks) of tensor parallelism; tokens: ranks that hold pieces of the tokens.
-        compiled: blocks are; the backend is then called as it is, since its tables differ from forward to forward."""
+        zeros. heads: (rank, number of ranks) of tensor parallelism; tokens: ranks that hold pieces of the tokens, None
+        for a process that is alone. compiled: blocks are; the backend is then called as it is, since its tables differ
+        from forward to forward."""
         self._inner = inner
         self._num_tokens = num_tokens
         self._head_rank, self._head_ranks = heads
-        self._group = tokens
+        # A process that is alone never asks for the group.
+        self._group: Any = tokens
+        self._size = 1 if tokens is None else tokens.size()
         self._attend, self._convolve, self._scan = self._attend_whole, self._convolve_whole, self._scan_whole
         self._select = self._select_whole
         if compiled:
@@ -82,12 +85,12 @@ class ParallelBackend:
         **options: Any,
     ) -> Tensor:
         if key is None or value is None:  # those of an earlier layer, which the inner backend has as they were traded
-            assert self._group.size() == 1, "models that share keys between layers are not split"
+            assert self._size == 1, "models that share keys between layers are not split"
             attended = self._inner(
                 options.pop("layer"), query[: self._num_tokens], None, None, sinks=sinks, alibi=alibi, **options
             )
             return self._back(attended, query.shape[0] - self._num_tokens)
-        size, heads = self._group.size(), query.shape[1]
+        size, heads = self._size, query.shape[1]
         if alibi is not None:
             alibi = alibi[self._head_rank * heads :][:heads]  # layers know the slopes of all heads
         if size > 1:
@@ -114,13 +117,13 @@ class ParallelBackend:
         return self._scan(layer, recurrence)
 
     def _select_whole(self, layer: int, query: Tensor, key: Tensor, weight: Tensor, count: int) -> None:
-        if self._group.size() > 1:
+        if self._size > 1:
             query, key, weight = (collectives.join_pieces(part, self._group) for part in (query, key, weight))
         query, key, weight = (part[: self._num_tokens] for part in (query, key, weight))
         with_selection(self._inner, layer).select(layer, query, key, weight, count=count)
 
     def _convolve_whole(self, layer: int, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        size, channels = self._group.size(), inputs.shape[1]
+        size, channels = self._size, inputs.shape[1]
         if size > 1:
             inputs = self._to_heads(inputs)
             share = slice(self._group.rank() * channels // size, (self._group.rank() + 1) * channels // size)
@@ -130,7 +133,7 @@ class ParallelBackend:
         return self._back(convolved, padding)
 
     def _scan_whole(self, layer: int, recurrence: Recurrence) -> Tensor:
-        size, heads = self._group.size(), recurrence.value.shape[1]
+        size, heads = self._size, recurrence.value.shape[1]
         if size > 1:
             if not isinstance(recurrence, Diagonal):
                 query, key = (_repeated(part, size, heads) for part in (recurrence.query, recurrence.key))
@@ -147,16 +150,16 @@ class ParallelBackend:
         """[num_tokens, heads / ranks, ...] -> [piece, heads, ...]."""
         if padding:
             outputs = torch.cat((outputs, outputs.new_zeros(padding, *outputs.shape[1:])))
-        return self._to_tokens(outputs) if self._group.size() > 1 else outputs
+        return self._to_tokens(outputs) if self._size > 1 else outputs
 
     def _to_heads(self, part: Tensor) -> Tensor:
         """[piece, heads, ...] -> [all tokens, heads / ranks, ...]."""
-        by_rank = part.unflatten(1, (self._group.size(), -1)).transpose(0, 1)
+        by_rank = part.unflatten(1, (self._size, -1)).transpose(0, 1)
         return exchange(by_rank.flatten(0, 1), self._group)
 
     def _to_tokens(self, part: Tensor) -> Tensor:
         """[all tokens, heads / ranks, ...] -> [piece, heads, ...]."""
-        by_rank = exchange(part, self._group).unflatten(0, (self._group.size(), -1))
+        by_rank = exchange(part, self._group).unflatten(0, (self._size, -1))
         return by_rank.transpose(0, 1).flatten(1, 2)
 
 

@@ -58,9 +58,7 @@ def single_of(kind, *, seed=0, **changes):
 
 
 def many_of(kind, sizes=None, *, seed=0, model=None, **changes):
-    archon = ArchonConfig(
-        parallel=ParallelDims(**(sizes or {"dp_shard": 2})), compile=changes.pop("compile", False), keep_groups=False
-    )
+    archon = ArchonConfig(parallel=ParallelDims(**(sizes or {"dp_shard": 2})), keep_groups=False)
     return TrainingEngine(model or model_of(kind, seed=seed), config=decaying(**changes), archon=archon)
 
 

@@ -274,7 +274,7 @@ def refusals():
     """What is said on every rank, of settings, of models, and of a second arrangement."""
     everything = ArchonConfig(
         engine="megatron", parallel=ParallelDims(dp_shard=2, cp=2, ep=2), pp_schedule="GPipe",
-        sequence_parallel=True, compile=True,
+        sequence_parallel=True,
     )  # fmt: skip
     moe = {**_SHARED, "model_type": "qwen3_moe", "vocab_size": 64, "head_dim": 8, "num_experts": 4,
            "num_experts_per_tok": 2, "moe_intermediate_size": 8}  # fmt: skip

@@ -42,10 +42,10 @@ def test_tensor_pipeline_and_copies_for_data_are_not_refused():
         ("archon.parallel.dp_shard", {"parallel": ParallelDims(dp_shard=2)}),
         ("archon.parallel.dp_shard", {"parallel": ParallelDims(dp_shard=-1)}),
         ("archon.sequence_parallel", {"sequence_parallel": True}),
-        ("archon.compile", {"compile": True}),
         ("archon.offload_parameters", {"offload_parameters": True}),
         ("archon.pp_schedule", {"pp_schedule": "GPipe"}),
         ("archon.megatron.transformer_engine", {"megatron": MegatronConfig(transformer_engine=True)}),
+        ("actor.compile", {"config": TrainEngineConfig(compile=True)}),
         ("actor.lora", {"config": TrainEngineConfig(lora=LoraConfig())}),
     ],
 )
@@ -56,9 +56,9 @@ def test_each_setting_that_is_not_there_is_refused_by_name(key, changes):
 
 
 def test_all_contradictions_are_listed_together_with_ways_out():
-    archon = ArchonConfig(engine="megatron", parallel=ParallelDims(cp=2), compile=True)
+    archon = ArchonConfig(engine="megatron", parallel=ParallelDims(cp=2), sequence_parallel=True)
     with pytest.raises(
-        ConfigError, match=r"archon\.parallel\.cp is 2;.*archon\.compile is true;.*critic is a"
+        ConfigError, match=r"archon\.parallel\.cp is 2;.*archon\.sequence_parallel is true;.*critic is a"
     ) as found:
         check_config(TrainEngineConfig(), archon, is_critic=True)
     assert "set archon.engine to native" in found.value.fix
