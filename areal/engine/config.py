@@ -200,6 +200,10 @@ class ServerEngineConfig(Config):
     """Sequences that one server decodes together; further requests wait in its queue."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """dtype of the servers' weights; trained weights are converted before they are sent."""
+    quantization: Literal["fp8", "none"] = "none"
+    """fp8: linear layers of vLLM servers compute in 8-bit floating point, from weights that each server rounds when it
+    gets them: half the memory and faster decoding on GPUs that have it. Answers are then sampled from another policy
+    than the trained one, so objective.correction must weigh them."""
     stream_interval: int = number(16, at_least=1)
     """Tokens per message from a server. Fewer tokens lose less when a server dies; more tokens cost less."""
     stall_seconds: float = number(120.0, above=0)
@@ -226,7 +230,8 @@ class ServerEngineConfig(Config):
     probe_tokens: int = number(16, at_least=0)
     """Length of the sequence that both trainer and server score after every weight update; 0 is off."""
     probe_tolerance: float = number(0.0, at_least=0)
-    """Largest difference of a log-probability in that comparison; 0 means 1e-3 for float32 and 0.3 for bfloat16."""
+    """Largest difference of a log-probability in that comparison; 0 means 1e-3 for float32, 0.3 for bfloat16, and 1
+    with quantization."""
     parity: bool = False
     """For debugging: servers run in their most deterministic mode, every answer is scored again in one forward pass,
     and a difference above parity_tolerance fails the request. Slow."""
@@ -251,6 +256,12 @@ class ServerEngineConfig(Config):
                 f"max_adapters is {self.max_adapters}, and sleep_level {self.sleep_level} would drop adapters with the "
                 f"device's memory; set one of them to 0"
             )
+        if self.quantization != "none" and (self.dtype == "float32" or self.parity):
+            other = "parity: true compares" if self.parity else "dtype float32 asks for"
+            raise ConfigError(
+                f"quantization is {self.quantization!r}, and {other} exact numbers; use dtype bfloat16 without parity, "
+                f"or quantization none"
+            )
         if self.probe_tokens == 1:
             raise ConfigError(f"probe_tokens is {self.probe_tokens}, expected 0 (off) or at least 2")
 
@@ -272,8 +283,9 @@ class ServerEngineConfig(Config):
 
     @property
     def resolved_probe_tolerance(self) -> float:
-        """probe_tolerance, with 0 replaced by the default for the dtype."""
-        return self.probe_tolerance or (1e-3 if self.dtype == "float32" else 0.3)
+        """probe_tolerance, with 0 replaced by the default for the dtype and quantization."""
+        rounded = 0.3 if self.quantization == "none" else 1.0
+        return self.probe_tolerance or (1e-3 if self.dtype == "float32" else rounded)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,8 +52,8 @@ def prepare(
     """Write model folder and plugin below `folder`; returns (server index, port) -> (argv, environment).
 
     The model folder has no weights: a server starts with random ones and receives the real ones before its first
-    request, like every later version. Raises ConfigError without an SGLang environment, and for what SGLang cannot do
-    on CPUs.
+    request, like every later version. Raises ConfigError without an SGLang environment, for quantization, and for what
+    SGLang cannot do on CPUs.
     """
     if shutil.which(config.python) is None and not Path(config.python).is_file():
         raise ConfigError(
@@ -63,6 +63,13 @@ def prepare(
     if on_cpu and config.deterministic:
         raise ConfigError(
             "sglang.deterministic is true, but SGLang has no deterministic attention for CPUs: set it to false here"
+        )
+    if servers.quantization != "none":
+        raise ConfigError(
+            f"servers.quantization is {servers.quantization!r}, and SGLang quantizes weights only when it starts: a "
+            f"later version would be loaded as it is",
+            where="servers.quantization",
+            fix="set it to none, or rollout.engine to vllm",
         )
     model = folder.absolute() / "model"
     model.mkdir(parents=True, exist_ok=True)

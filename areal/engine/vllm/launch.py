@@ -49,9 +49,15 @@ def prepare(
     The model folder has no weights: a server starts with random ones and receives the real ones before its first
     request, like every later version. model_config: content of config.json. processor: folder with the settings of the
     image processor, for a model that reads images, which needs its tokenizer too. Raises ConfigError without a vLLM
-    environment, and for an image model without either.
+    environment, for an image model without either, and for quantization on CPUs.
     """
     check_environment(config)
+    if on_cpu and servers.quantization != "none":
+        raise ConfigError(
+            f"servers.quantization is {servers.quantization!r}, which vLLM computes on GPUs only, and there is none",
+            where="servers.quantization",
+            fix="set it to none here",
+        )
     model = folder.absolute() / "model"
     model.mkdir(parents=True, exist_ok=True)
     (model / "config.json").write_text(json.dumps(dict(model_config), indent=2) + "\n", encoding="utf-8")
@@ -139,6 +145,9 @@ def arguments(
         command.append("--enforce-eager")
     if not config.prefix_caching or servers.parity:
         command.append("--no-enable-prefix-caching")
+    if servers.quantization == "fp8":
+        # What vLLM does to 16-bit weights as they are loaded, and to each version that is loaded later.
+        command += ["--quantization", "fp8"]
     if servers.sleep_level:
         command.append("--enable-sleep-mode")
     if servers.max_adapters:

@@ -362,6 +362,7 @@ def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str | RegistryError]]
     yield from _objective_problems(config)
     if config.actor.router_replay:
         yield from _router_problems(config.model)
+    yield from _quantization_problems(config)
     yield from _teacher_problems(config)
     yield from _server_problems(config)
 
@@ -497,6 +498,25 @@ def _objective_problems(config: PPOConfig) -> Iterator[tuple[str, str | Registry
             f"1 leaves nothing to compare: {advantage} is a reward relative to the other samples of the same prompt, "
             f"so it is 0 for all of them and nothing is learned; set rollout.group_size to at least 2, or choose an "
             f"advantage without groups (objective.advantage: reinforce_pp, or gae with a critic)",
+        )
+
+
+def _quantization_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
+    """Yield what is missing where servers sample from a rounded policy."""
+    kind, correction = config.servers.quantization, config.objective.build().correction
+    if kind == "none" or config.rollout.engine == "embedded":
+        return
+    if config.rollout.engine != "vllm":
+        yield (
+            "servers.quantization",
+            f"{kind}, and {config.rollout.engine} cannot quantize weights that arrive later; use rollout.engine vllm, "
+            f"or none",
+        )
+    if not correction.weighted:
+        yield (
+            "objective.correction",
+            f"{block_name(correction)!r}, and with servers.quantization {kind} answers come from a rounded policy: "
+            f"without importance weights the gradient is biased; use tis (docs/rl-configuration.md)",
         )
 
 

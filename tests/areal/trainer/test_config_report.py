@@ -103,6 +103,19 @@ def test_a_group_of_one_is_for_advantages_without_groups(good):
         assert "nothing is learned" in refusal([*alone, f"objective.preset={preset}"])
 
 
+def test_servers_with_rounded_weights_need_importance_weights_and_vllm(good):
+    rounded = [*good, "rollout.engine=vllm", f"vllm.python={sys.executable}", "servers.quantization=fp8"]
+    validate_run(load_config(None, [*rounded, "objective.correction=tis"]).config)
+    validate_run(load_config(None, [*rounded, "objective.correction=icepop"]).config)
+    validate_run(load_config(None, [*good, "servers.quantization=fp8"]).config)  # of servers that there are none of
+    for correction in ("none", "kpop"):
+        found = refusal([*rounded, f"objective.correction={correction}"])
+        assert f"objective.correction (command line): '{correction}', and with servers.quantization fp8" in found
+        assert "use tis" in found
+    sglang = [*rounded, "rollout.engine=sglang", f"sglang.python={sys.executable}", "objective.correction=tis"]
+    assert "sglang cannot quantize weights that arrive later" in refusal(sglang)
+
+
 def test_adapters_without_their_package_are_refused(good, monkeypatch):
     real = validation.importlib.util.find_spec
     monkeypatch.setattr(validation.importlib.util, "find_spec", lambda name: None if name == "peft" else real(name))

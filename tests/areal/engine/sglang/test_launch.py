@@ -50,6 +50,12 @@ def test_what_cpus_cannot_do_is_refused_before_anything_starts(tmp_path):
     assert "--disable-radix-cache" in parity
 
 
+def test_weights_that_arrive_later_would_not_be_rounded(tmp_path):
+    with pytest.raises(ConfigError, match="SGLang quantizes weights only when it starts") as found:
+        launch(tmp_path, on_cpu=False, servers=ServerEngineConfig(quantization="fp8"))
+    assert "rollout.engine to vllm" in found.value.fix
+
+
 def test_the_model_folder_has_no_stop_tokens_of_its_own(tmp_path):
     arguments, _ = launch(tmp_path)
     written = json.loads((tmp_path / "model" / "config.json").read_text())

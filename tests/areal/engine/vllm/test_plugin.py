@@ -12,7 +12,7 @@ from areal.api import ConfigError
 from areal.engine.config import ServerEngineConfig, VLLMConfig
 from areal.engine.server.plugin import write_plugin
 from areal.engine.sglang.launch import MODULES as SGLANG_MODULES
-from areal.engine.vllm.launch import MODULES, arguments, check_environment, environment
+from areal.engine.vllm.launch import MODULES, arguments, check_environment, environment, prepare
 
 ALLOWED = {*sys.stdlib_module_names, "torch", "safetensors", "vllm"}
 
@@ -74,6 +74,21 @@ def test_log_probabilities_are_asked_for_after_all_filters(tmp_path):
 def test_on_cpus_no_prompt_is_cut_for_seeded_requests_would_end_the_server(tmp_path):
     assert "--no-enable-chunked-prefill" in command(tmp_path, on_cpu=True)
     assert "--no-enable-chunked-prefill" not in command(tmp_path, on_cpu=False)
+
+
+def test_rounded_weights_are_vllms_own_and_for_gpus(tmp_path):
+    servers = ServerEngineConfig(quantization="fp8")
+    line = command(tmp_path, servers=servers, on_cpu=False)
+    assert line[line.index("--quantization") + 1] == "fp8"
+    assert line[line.index("--dtype") + 1] == "bfloat16"
+    assert "--quantization" not in command(tmp_path, on_cpu=False)
+    assert (servers.resolved_probe_tolerance, ServerEngineConfig().resolved_probe_tolerance) == (1.0, 0.3)
+    more = {"folder": tmp_path, "model_config": {}, "context": 64}
+    with pytest.raises(ConfigError, match=r"servers\.quantization is 'fp8', which vLLM computes on GPUs only"):
+        prepare(VLLMConfig(python=sys.executable), servers, **more, on_cpu=True)
+    for exact in ({"dtype": "float32"}, {"parity": True}):
+        with pytest.raises(ConfigError, match="exact numbers"):
+            ServerEngineConfig(quantization="fp8", **exact)
 
 
 def test_parity_mode_turns_off_what_makes_results_depend_on_other_requests(tmp_path):

@@ -31,6 +31,7 @@ VLLM_FLAGS = [
     "--enable-lora",
     "--enable-scale-out",
     "--enable-sleep-mode",
+    "--quantization",
     "--skip-tokenizer-init",
     "--enforce-eager",
     "--no-enable-prefix-caching",
