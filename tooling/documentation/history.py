@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 from tooling.cli.git import Git
 from tooling.documentation.markdown import read_page
 from tooling.documentation.numbers import missing
-from tooling.documentation.pages import take_mark
+from tooling.documentation.pages import take_mark, without_generated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tooling.documentation.markdown import MarkdownPage, Section
@@ -105,8 +105,10 @@ class Version:
 class History:
     """The versions of all pages of a repository; nothing is read twice."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, generated: Sequence[str] = ()) -> None:
+        """Regions whose name is among `generated` are left out of every version."""
         self._root = root
+        self._generated = generated
         self._changes: dict[str, list[PageChange]] = {}
         self._read_already: dict[tuple[str, str], Version | None] = {}
 
@@ -121,8 +123,11 @@ class History:
             wanted = [change for change in part if change.blob and (path, change.commit) not in self._read_already]
             contents = Git(self._root).blobs([change.blob for change in wanted])
             for change, content in zip(wanted, contents, strict=True):
-                text = take_mark(content.decode("utf-8", errors="replace"))[1] if content is not None else None
-                self._read_already[path, change.commit] = Version(path, change, text) if text is not None else None
+                version = None
+                if content is not None:
+                    _, plain = take_mark(content.decode("utf-8", errors="replace"))
+                    version = Version(path, change, without_generated(plain, self._generated))
+                self._read_already[path, change.commit] = version
             for change in part:
                 version = self._read_already.get((path, change.commit))
                 if version is None:

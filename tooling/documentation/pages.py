@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import UsageError
@@ -91,6 +92,24 @@ def marked(text: str, source: str, pairs: Sequence[tuple[Section, Section]]) -> 
     return plain.rstrip("\n") + "\n\n" + "\n".join([*lines, "-->"]) + "\n"
 
 
+_REGION: Final = re.compile(
+    r"^<!-- (?P<name>[^\s/][^\n]*?) -->\n(?P<inside>.*?)^<!-- /(?P=name) -->$", re.DOTALL | re.MULTILINE
+)
+
+
+def without_generated(text: str, names: Sequence[str]) -> str:
+    """Return the page without what programs keep up to date: the lines of these regions are empty, so that all others
+    keep their numbers. names: patterns such as "areal-new:*" for the name in `<!-- NAME -->` ... `<!-- /NAME -->`.
+    """
+
+    def emptied(found: re.Match[str]) -> str:
+        if not any(fnmatchcase(found["name"], name) for name in names):
+            return found[0]
+        return "\n" * found[0].count("\n")
+
+    return _REGION.sub(emptied, text) if names else text
+
+
 SUFFIXES: Final = (".md", ".mdx", ".markdown")
 
 
@@ -117,10 +136,10 @@ class Tree:
     files: frozenset[str]
 
     def read(self, path: str) -> tuple[MarkdownPage, Mark | None]:
-        """Read a page without its mark, and the mark. Raises UsageError when it is not UTF-8."""
-        text = self.text(path)
-        mark, plain = take_mark(text)
-        return read_page(path, plain), mark
+        """Read a page without its mark and without generated regions, and the mark. Raises UsageError when it is not
+        UTF-8."""
+        mark, plain = take_mark(self.text(path))
+        return read_page(path, without_generated(plain, self.settings.generated)), mark
 
     def text(self, path: str) -> str:
         """Return the whole file."""

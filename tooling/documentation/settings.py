@@ -6,6 +6,7 @@ translation = "docs/zh"              # folder of their translations; may lie ins
 exclude = ["docs/en/reference/**"]   # pages that are not translated on purpose: generated ones, for example
 complete = true                      # every page of the source has to have its translation
 glossary = "docs/glossary.md"        # a table of terms: source, translation, words that must not be used for it
+generated = ["toc"]                  # regions that programs write: `<!-- toc -->` to `<!-- /toc -->`; "areal-new:*"
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class DocsSettings(Settings):
     exclude: Strings = ()
     complete: bool = True
     glossary: str = ""
+    generated: Strings = ()
 
     def excluded(self, path: str) -> bool:
         """Whether a page of the source has no translation on purpose."""

@@ -268,7 +268,7 @@ def open_judge(start: Path, names: Sequence[str], *, ask_history: bool = True) -
     repository = find_repository(start)
     root, settings = repository.root, read_docs_settings(repository.root)
     whole = read_tree(root, repository.files(), settings)
-    history = History(root) if ask_history else None
+    history = History(root, settings.generated) if ask_history else None
     inference = Inference(root, history) if history is not None else None
     glossary = read_glossary(root, settings.glossary)
     return TranslationJudge(repository, chosen(whole, names), glossary, history, inference, Links(whole))

@@ -176,3 +176,18 @@ def test_a_page_that_was_moved_is_found_by_its_mark(marked):
     assert problems["docs/zh/guide.md"][0] == "its source is gone"
     assert "docs/en/start.md: move it to docs/zh/start.md" in problems["docs/zh/guide.md"][1]
     assert problems["docs/zh/start.md"][0] == "has no translation"
+
+
+def test_what_a_program_writes_into_a_region_is_not_translated(marked):
+    table = "<!-- areal-new:faults -->\n| name |\n| --- |\n| `gone` |\n<!-- /areal-new:faults -->"
+    marked.replace("docs/en/versions.md", "- one fault", f"{table}\n\n- one fault")
+    marked.commit("docs: a table")
+    assert "source changed" in marked.states()["## Faults"], "without the setting it counts"
+    marked.write("pyproject.toml", '[tool.areal.docs]\ngenerated = ["areal-new:*"]\n')
+    assert marked.states() == {}
+    marked.replace("docs/en/versions.md", "| `gone` |", "| `gone` |\n| `new` |")
+    assert marked.states() == {}
+    marked.replace("docs/en/versions.md", "- one fault", "- one more fault")
+    [section] = [one for one in marked.run("zh-plan", "versions.md")[1]["tasks"] if "Faults" in str(one)]
+    assert "- one fault" in str(section)
+    assert "gone" not in str(section), "its history is read without the region, too"
