@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from areal.hub.publishing import Publication
+    from areal.infra.metrics.notebook import MetricCurves
     from areal.trainer.python.arguments import RunSettings
 
 
@@ -37,7 +38,7 @@ class MetricTable(list[dict[str, float]]):
 
     def __repr__(self) -> str:
         """Return the table."""
-        known = {key for row in self for key in row}
+        known = self._known()
         first = (names.REWARD_MEAN, names.LOSS, names.ACCURACY, names.LENGTH_MEAN, names.KL)
         shown = ["step", *(name for name in first if name in known)]
         shown += [name for name in (names.EVAL_LOSS, names.EVAL_ACCURACY) if name in known]
@@ -53,9 +54,27 @@ class MetricTable(list[dict[str, float]]):
         """Return the values of one metric, steps without it left out. Raises UsageError for one that no step has."""
         values = [row[name] for row in self if name in row]
         if not values:
-            known = sorted({key for row in self for key in row})
-            raise UsageError(f"no step has the metric {name!r}", where=name, fix=f"choose one of {', '.join(known)}")
+            known = ", ".join(sorted(self._known()))
+            raise UsageError(f"no step has the metric {name!r}", where=name, fix=f"choose one of {known}")
         return values
+
+    def curves(self, *charts: str | Sequence[str]) -> MetricCurves:
+        """Return charts over steps, which a notebook draws in the output of a cell: one for each metric that is named,
+        and one for all of a list. Without names: reward with evaluations, or loss with evaluations, then accuracy,
+        length and entropy. Raises UsageError for a metric that no step has.
+        """
+        from areal.infra.metrics.notebook import MetricCurves
+
+        wanted = [[chart] if isinstance(chart, str) else list(chart) for chart in charts]
+        for name in (name for chart in wanted for name in chart):
+            self.column(name)
+        if not wanted:
+            known = self._known()
+            lead = names.REWARD_MEAN if names.REWARD_MEAN in known else names.LOSS
+            beside = names.eval_scores(known) if lead == names.REWARD_MEAN else (names.EVAL_LOSS,)
+            usual = [[lead, *beside], [names.ACCURACY, names.EVAL_ACCURACY], [names.LENGTH_MEAN], [names.ENTROPY]]
+            wanted = [found for chart in usual if (found := [name for name in chart if name in known])]
+        return MetricCurves({int(row["step"]): row for row in self}, wanted)
 
     def to_pandas(self) -> Any:
         """Return a pandas.DataFrame with a row for each step. Raises UsageError without pandas."""
@@ -65,6 +84,9 @@ class MetricTable(list[dict[str, float]]):
             fix = "pip install pandas, or use the rows as they are"
             raise UsageError("to_pandas needs the package pandas, which is not installed", fix=fix) from error
         return pandas.DataFrame(list(self))
+
+    def _known(self) -> set[str]:
+        return {key for row in self for key in row}
 
 
 def _cell(value: float | None) -> str:
