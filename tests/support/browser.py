@@ -95,15 +95,16 @@ class Browser:
         elif message.get("method") == "Network.requestWillBeSent":
             self.requests.append(content["request"]["url"])
 
-    def open(self, page: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Load a file, and wait until it is there."""
+    def open(self, page: Path | str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+        """Load a file or an address, and wait until it is there."""
         self.send(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
-        self.send("Page.navigate", url=page.resolve().as_uri())
-        while self.evaluate("document.readyState + location.protocol") != "completefile:":
+        url = page if isinstance(page, str) else page.resolve().as_uri()
+        self.send("Page.navigate", url=url)
+        while self.evaluate("document.readyState + location.protocol") != f"complete{url.partition(':')[0]}:":
             pass
 
     def evaluate(self, expression: str) -> Any:
