@@ -162,6 +162,9 @@ class EmbeddedEngineConfig(Config):
     """"auto" uses the trained model's device."""
     num_threads: int = number(0, at_least=0)
     """Intra-op threads of the decode loop; 0 keeps the process default."""
+    kernel: Literal["auto", "torch"] = "auto"
+    """What computes tokens: "auto", on CPUs a kernel in C, built with the machine's compiler at first use, for dense
+    float32 decoders, else torch; "torch" always. The two agree within 1e-5, not in every bit."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,9 @@ import torch
 from areal.api import FaultError, FaultKind, StopReason
 from areal.engine.checks import sampled_placeholder
 from areal.engine.embedded.cache import KVCache
+from areal.engine.embedded.kernel_library import kernel_in_background
+from areal.engine.embedded.native import NativeForward, make_rows
+from areal.engine.embedded.native_layout import UnsupportedLayer
 from areal.engine.embedded.prompts import NO_GROUP, SharedPrompts
 from areal.engine.embedded.sequence import RowTable, SamplingRows, Sequence, broken_logits, sample
 from areal.engine.embedded.states import StateStore, StepBackend
@@ -82,6 +85,7 @@ class DecodeBatch:
         device: torch.device,
         guard: Callable[[], AbstractContextManager[Any]],
         record_routes: bool = False,
+        kernel: str = "torch",
     ) -> None:
         self.waiting: deque[Sequence] = deque()
         self.active: list[Sequence] = []
@@ -105,6 +109,10 @@ class DecodeBatch:
         self._sampling: SamplingRows | None = None
         self._checks_text = False
         self._recorded_experts = count_experts(model.layers) if record_routes else 0
+        self._kernel = kernel
+        self._native: NativeForward | None = None
+        if kernel != "torch":
+            kernel_in_background()
 
     @property
     def has_work(self) -> bool:
@@ -128,7 +136,8 @@ class DecodeBatch:
                 return self._fail_all(error)
 
     def preempt(self, version: int) -> None:
-        """Send all active sequences back to the head of the queue: their cache will be recomputed on admission."""
+        """Take over changed weights: all active sequences go back to the head of the queue, and have their cache
+        recomputed on admission."""
         active = self.active
         for slot, sequence in enumerate(active):
             sequence.settle(*self._rows.outputs(slot), version)
@@ -137,6 +146,8 @@ class DecodeBatch:
         self._kept.clear()
         self._prompts.clear()
         self._sampling = None
+        if self._native is not None:
+            self._native.refresh()
 
     def remove(self, wanted: Callable[[Sequence], bool], version: int) -> list[Sequence]:
         """Take out all waiting and active sequences that are `wanted`, with their output settled."""
@@ -159,7 +170,9 @@ class DecodeBatch:
     def free(self) -> None:
         """Let go of model and cache, for good. No sequence may be active."""
         self._forget()
-        self._model = None
+        if self._native is not None:
+            self._native.close()
+        self._model = self._native = None
 
     # ---- admission
 
@@ -271,9 +284,8 @@ class DecodeBatch:
 
     def _logits(self, wave: _Wave) -> Tensor:
         """Next-token logits [active rows, vocab]."""
-        table = self._rows.table
         decode, fresh = wave.decode, [len(leader.context) for leader in wave.leaders]
-        lengths, own = table["length"][:decode].copy(), self._own_lengths(decode)
+        own = self._own_lengths(decode)
         longest = int(own.max()) + 1 if decode else 1
         # Of a group, a row keeps the last prompt token.
         kept = max((1 if group is not None else n for n, group in zip(fresh, wave.groups, strict=True)), default=1)
@@ -283,13 +295,46 @@ class DecodeBatch:
         if wave.attached_from:
             targets = torch.arange(decode - len(wave.attached_from), decode, device=self._device)
             self._cache.copy_rows(self._upload(np.array(wave.attached_from)), targets, longest)
-        positions = self._upload(lengths)
+        native = self._find_native()
+        if native is None:
+            logits = self._logits_by_modules(wave, longest, is_uniform=bool(decode and int(own.min()) + 1 == longest))
+        else:
+            rows = make_rows(self._rows.table[:decode], [leader.context for leader in wave.leaders], wave.groups)
+            logits = native.logits(rows, decode + len(fresh), self._cache, self._prompts.cache)
+        self._rows.table["length"][:decode] += 1
+        self._keep_prompts(wave, logits)
+        if wave.leader_of:
+            first = decode + len(fresh)
+            sources = self._upload(np.array(wave.leader_of) + decode)
+            self._copy(sources, torch.arange(first, first + len(wave.leader_of), device=self._device), kept)
+            logits = torch.cat((logits, logits.index_select(0, sources)))
+        return self._continue(wave, logits) if wave.continued else logits
+
+    def _find_native(self) -> NativeForward | None:
+        """Return the kernel where it computes this model; settled once, so that a run takes one way from its start."""
+        if self._kernel == "auto":
+            self._kernel = "torch"
+            library = kernel_in_background().result()
+            try:
+                if isinstance(library, str):
+                    raise UnsupportedLayer(library)
+                self._native = NativeForward(library, self._model, max_length=self._cache.max_length)
+                _logger.info("tokens are computed by the compiled kernel")
+            except UnsupportedLayer as reason:
+                _logger.info("tokens are computed by torch: %s", reason)
+        return self._native
+
+    def _logits_by_modules(self, wave: _Wave, longest: int, *, is_uniform: bool) -> Tensor:
+        """Logits [decode rows and leaders, vocab] by the model's own modules; see `StepAttention`."""
+        table, decode = self._rows.table, wave.decode
+        fresh = [len(leader.context) for leader in wave.leaders]
+        positions = self._upload(table["length"][:decode].copy())
         backend = StepBackend(
             self._cache,
             self._states,
             lengths=positions,
             longest=longest,
-            uniform=bool(decode and int(own.min()) + 1 == longest),
+            uniform=is_uniform,
             fresh_lengths=fresh,
             fresh_slots=list(range(decode, decode + len(fresh))),
             shared=self._prompts.grouped(table["group"][:decode], table["before"][:decode]),
@@ -308,17 +353,10 @@ class DecodeBatch:
         hidden = self._model.hidden(tokens, positions, starts, max(fresh, default=1), attention=backend, **options)
         if recorder is not None:
             self._record_routes(wave, recorder.routes(self._recorded_experts).cpu())
-        table["length"][:decode] += 1
         if fresh:
             hidden = hidden.index_select(0, self._upload(np.concatenate((np.arange(decode), ends - 1))))
         logits: Tensor = self._model.project(hidden)
-        self._keep_prompts(wave, logits)
-        if wave.leader_of:
-            first = decode + len(fresh)
-            sources = self._upload(np.array(wave.leader_of) + decode)
-            self._copy(sources, torch.arange(first, first + len(wave.leader_of), device=self._device), kept)
-            logits = torch.cat((logits, logits.index_select(0, sources)))
-        return self._continue(wave, logits) if wave.continued else logits
+        return logits
 
     def _record_routes(self, wave: _Wave, routes: Tensor) -> None:
         """Give every active sequence the routes of its new tokens, and of those that it shares; routes: of the tokens

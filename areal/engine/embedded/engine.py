@@ -207,7 +207,9 @@ class EmbeddedEngine:
             tokenizer=tokenizer,
             refused=refused_tokens(model.args) | dict(self._vision.refused if self._vision else {}),
         )
-        self._batch: Any = (make_batch or partial(DecodeBatch, self._model, record_routes=record_routes))(
+        self._batch: Any = (
+            make_batch or partial(DecodeBatch, self._model, record_routes=record_routes, kernel=config.kernel)
+        )(
             max_rows=config.max_batch_size,
             max_length=self._limits.context,
             device=next(self._model.parameters()).device,
