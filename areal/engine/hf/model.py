@@ -74,7 +74,10 @@ class HuggingFaceModel(nn.Module):
         )
         self.inner = inner
         self.sharding: Sharding | None = None
-        self._length_dependent = _rope_type(config) in _LENGTH_DEPENDENT_ROPE
+        self.layers_of: dict[int, tuple[str, ...]] = {}
+        """Of a part of a pipeline: the layers of each of its pieces, by name."""
+        self.last_piece = 0
+        self.has_length_dependent_positions = _rope_type(config) in _LENGTH_DEPENDENT_ROPE
         self.rebuild_head()
         self._check_head()
 
@@ -84,16 +87,17 @@ class HuggingFaceModel(nn.Module):
         return 0
 
     @property
-    def embed_tokens(self) -> nn.Module:
-        """Of the input."""
-        embedding: nn.Module = self.inner.get_input_embeddings()
-        return embedding
+    def embed_tokens(self) -> nn.Module | None:
+        """Of the input; None in parts of a pipeline that do not have it."""
+        found: nn.Module = self.inner.get_input_embeddings()
+        return None if isinstance(found, nn.Identity) else found
 
     @property
     def lm_head(self) -> nn.Module | None:
         """None where the projection is the embedding's weight."""
         head: Any = self.inner.get_output_embeddings()
-        return None if head is None or head.weight is self.inner.get_input_embeddings().weight else head
+        embedding = self.embed_tokens
+        return None if head is None or (embedding is not None and head.weight is embedding.weight) else head
 
     @property
     def head_transform(self) -> None:
@@ -124,16 +128,34 @@ class HuggingFaceModel(nn.Module):
         *,
         attention: AttentionBackend | None = None,
         images: Sequence[PackedImage] = (),
+        piece: int | None = None,
+        received: Tensor | None = None,
+        routes: None = None,
     ) -> Tensor:
         """Output of the body [T, hidden_size]; see `CausalModel.hidden`. Sequences start at position 0.
 
-        images: those of the tokens, which have all placeholders of each.
+        images: those of the tokens, which have all placeholders of each. attention, piece, received: where the model is
+        divided, see `packed_hidden`. routes: never recorded of such a model.
         """
+        if attention is not None and self.sharding is not None and self.sharding.plan.meshes is not None:
+            from areal.engine.hf.divided import packed_hidden
+
+            return packed_hidden(
+                self,
+                tokens,
+                positions,
+                cu_seqlens,
+                cp=self.sharding.plan.meshes.group("cp"),
+                attention=attention,
+                images=images,
+                piece=piece,
+                received=received,
+            )
         if attention is not None or tree_attn_meta is not None:
             raise ModelError("a model of transformers has its own attention; pass attention=None, tree_attn_meta=None")
         bounds = cu_seqlens.tolist()
         spans = [(start, end - start) for start, end in itertools.pairwise(bounds) if end > start]
-        groups = _group(spans, exact=self._length_dependent)
+        groups = _group(spans, exact=self.has_length_dependent_positions)
         num_blanks = self._num_rectangles(len(groups), tokens.device) - len(groups)
         blank = tokens.new_full((1,), 0 if self.vision is None else int(self.vision.placeholder == 0))
         parts = [self._run(tokens, group, images) for group in groups]
@@ -202,7 +224,7 @@ class HuggingFaceModel(nn.Module):
         continue a sequence from a cache."""
         from areal.engine.hf.decoding import RectangleBatch
 
-        if self._length_dependent:
+        if self.has_length_dependent_positions:
             raise ModelError(
                 f"positions of {type(self.inner).__name__} change with the length of a sequence (rope type "
                 f"{_rope_type(self.inner.config.get_text_config())}), which a cache cannot follow; sample from a server"
@@ -210,10 +232,16 @@ class HuggingFaceModel(nn.Module):
         return RectangleBatch(self, **options)
 
     def parallelize(self, plan: ParallelPlan) -> None:
-        """Apply `plan` in place. Raises ModelError where it is more than data parallelism."""
+        """Apply `plan` in place. Raises ModelError where that splits what this type of model does not allow."""
         from areal.engine.hf.parallel import shard
 
         self.sharding = shard(self, plan)
+
+    def take_part(self, pieces: Sequence[int], number: int, *, projects: bool) -> HuggingFaceModel:
+        """Return some pieces; see `areal.models.parallel.pipeline.take_part`."""
+        from areal.engine.hf.divided import part_of
+
+        return part_of(self, pieces, number, projects=projects)
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write a checkpoint folder that `transformers` loads, replacing an existing one; whole or not at all."""

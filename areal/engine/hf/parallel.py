@@ -1,15 +1,15 @@
 """A model of `transformers` over many processes: data parallelism with FSDP2, around each of its blocks.
 
-Which of its modules are blocks is found by structure, not by name. Its matrices, layers and experts are not split: that
-takes a table which only a family of ours has, and rules of attention which `transformers` does not announce. The tower
-of an image-text model is gathered with what is outside of blocks, once per pass and whether or not there are images, so
-that ranks need not agree on who runs it.
+Which of its modules are blocks is found by structure, not by name. Matrices, sequences and layers are split for types
+that are known to allow it (`areal.engine.hf.divided`), experts never. The tower of an image-text model is gathered with
+what is outside of blocks, once per pass and whether or not there are images, so that ranks need not agree on who runs
+it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
 from areal.api import ModelError
+from areal.engine.hf.divided import attend_packed, check_divisible, split_layers
 from areal.engine.hf.pixels import is_vision
 from areal.models.parallel.apply import Sharding
 from areal.models.parallel.data import shard_rest, shard_unit
@@ -26,43 +27,46 @@ if TYPE_CHECKING:
 
     from torch.distributed import ProcessGroup
 
-    from areal.models.parallel.dims import ParallelDims
     from areal.models.parallel.plan import ParallelPlan
-
-_NOT_SPLIT: Final = {
-    "pp": "layers",
-    "tp": "matrices",
-    "cp": "sequences",
-    "ep": "experts",
-}
-"""Ways that take a family of ours, and what they would split."""
-
-
-def check_dims(dims: ParallelDims) -> None:
-    """Raise ModelError for ways of splitting that a model of `transformers` does not have."""
-    asked = [f"{name}={getattr(dims, name)}" for name in _NOT_SPLIT if getattr(dims, name) > 1]
-    if asked:
-        things = " and ".join(things for name, things in _NOT_SPLIT.items() if getattr(dims, name) > 1)
-        raise ModelError(
-            f"parallel.{', parallel.'.join(asked)}: a model of transformers does not say how its {things} may be "
-            f"split; use dp_shard and dp_replicate, or make it a family with `areal-new model` and leave "
-            f"model.implementation native"
-        )
 
 
 def shard(model: Any, plan: ParallelPlan) -> Sharding:
     """Split a `HuggingFaceModel` in place. Raises ModelError for a plan that it does not fit."""
-    check_dims(plan.dims)
-    if plan.compile:
-        raise ModelError("compile: blocks of a model of transformers are not compiled; set compile to false")
+    dims = plan.dims
+    is_divided = max(dims.tp, dims.cp, dims.pp) > 1
+    _check(model, plan, is_divided=is_divided)
     model.set_gradient_checkpointing(plan.activation_checkpointing)
+    partial: frozenset[str] = frozenset()
+    if is_divided:
+        assert plan.meshes is not None, "more than one rank"
+        if dims.tp > 1:
+            partial = split_layers(model, plan.meshes.tp)
+        attend_packed(model)
     if plan.meshes is not None and plan.shards_data:
         for block in blocks_of(model.inner):
             shard_unit(block, plan, plan.meshes.fsdp)
         shard_rest(model, plan, plan.meshes)
         register_fsdp_forward_method(model, "hidden")
         _reduce_all(model)
-    return Sharding(plan=plan, attends_itself=True)
+    return Sharding(plan=plan, partial_over_tp=partial, attends_itself=not is_divided)
+
+
+def _check(model: Any, plan: ParallelPlan, *, is_divided: bool) -> None:
+    """Raise ModelError for a plan that the model does not fit."""
+    dims = plan.dims
+    if dims.ep > 1:
+        raise ModelError(
+            f"parallel.ep={dims.ep}: a model of transformers does not say how its experts may be split; use dp_shard "
+            f"and dp_replicate, or make it a family with `areal-new model` and leave model.implementation native"
+        )
+    if plan.compile:
+        raise ModelError("compile: blocks of a model of transformers are not compiled; set compile to false")
+    if plan.sequence_parallel and dims.tp > 1:
+        raise ModelError(
+            "sequence_parallel: norms of a model of transformers are computed for all tokens; set it to false"
+        )
+    if is_divided:
+        check_divisible(model, dims)
 
 
 def blocks_of(inner: Any) -> list[nn.Module]:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from areal.algorithm.images import images_to
 from areal.algorithm.packing import select
-from areal.api import EngineError
+from areal.api import BatchImages, EngineError
 from areal.engine.train.packing import divide_rows
 from areal.utils.transfers import upload
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _SHARING: Final = ("pp", "cp", "tp")
 """Ways of splitting along which ranks have the same rows, in the order in which they hand them on."""
+_IMAGES: Final = "images."
+"""Before names of tensors of a batch's images, where they are sent beside its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +62,7 @@ class DividedBatch:
 
     @classmethod
     def of(cls, batch: PaddedBatch, ranks: Ranks, *, keep_groups: bool) -> DividedBatch:
-        """Divide a whole batch; see `divide_rows`. Raises EngineError for images where ranks share rows."""
-        if batch.images is not None and any(ranks.count(way) > 1 for way in _SHARING):
-            raise EngineError("rows with images go over data ranks only; use parallel.dp_shard and dp_replicate")
+        """Divide a whole batch; see `divide_rows`."""
         outline = cls(
             lengths=batch.lengths.cpu(),
             groups=batch.groups.cpu(),
@@ -117,24 +117,31 @@ def _has_source(ranks: Ranks, way: str) -> bool:
 
 def _handed_on(part: PaddedBatch | None, ranks: Ranks, way: str) -> PaddedBatch:
     """Send the tensors of the first rank along `way` to the others."""
-    described: tuple[type[PaddedBatch], dict[str, tuple[torch.dtype, torch.Size]]] | None = None
+    described: tuple[type[PaddedBatch], tuple[str, ...], dict[str, tuple[torch.dtype, torch.Size]]] | None = None
     tensors: dict[str, Tensor] = {}
     if ranks.place(way) == 0:
         assert part is not None, "the first rank has the rows"
-        found: dict[str, Any] = {item.name: getattr(part, item.name) for item in fields(part)}
-        assert part.images is None, "ranks that share rows are given none"
-        tensors = {name: value.contiguous() for name, value in found.items() if value is not None}
-        described = (type(part), {name: (value.dtype, value.shape) for name, value in tensors.items()})
+        tensors = _tensors_of(part) | {f"{_IMAGES}{name}": value for name, value in _tensors_of(part.images).items()}
+        digests = () if part.images is None else part.images.digests
+        described = (type(part), digests, {name: (value.dtype, value.shape) for name, value in tensors.items()})
     described = ranks.sent(described, way, 0)
     assert described is not None, "sent by the first"
-    kind, shapes = described
+    kind, digests, shapes = described
     for name, (dtype, shape) in shapes.items():
         if name not in tensors:
             tensors[name] = torch.empty(shape, dtype=dtype, device=ranks.device)
         # As bytes: gloo does not know the 16-bit integers of routes.
         dist.broadcast(tensors[name].view(torch.uint8), group=ranks.group(way), group_src=0)
-    values: dict[str, Any] = dict(tensors)
-    return kind(**values)
+    values: dict[str, Any] = {name: value for name, value in tensors.items() if not name.startswith(_IMAGES)}
+    pictures: dict[str, Any] = {
+        name.removeprefix(_IMAGES): value for name, value in tensors.items() if name.startswith(_IMAGES)
+    }
+    return kind(**values, images=BatchImages(**pictures, digests=digests) if digests else None)
+
+
+def _tensors_of(record: PaddedBatch | BatchImages | None) -> dict[str, Tensor]:
+    found = {} if record is None else {item.name: getattr(record, item.name) for item in fields(record)}
+    return {name: value.contiguous() for name, value in found.items() if isinstance(value, torch.Tensor)}
 
 
 def to_device(batch: PaddedBatch, device: torch.device) -> PaddedBatch:

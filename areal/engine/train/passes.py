@@ -175,7 +175,7 @@ class Scorer:
                     f"{type(self._decoder).__name__} takes no pixels, but rows of the batch have images; train an "
                     f"image-text model with model.implementation=transformers"
                 )
-            if self._cp > 1 and limit is not None and longest > limit:
+            if self._cp > 1 and limit and longest > limit:
                 raise EngineError(
                     f"a sequence of {longest} tokens is rotated differently than one of up to {limit}, which pieces of "
                     f"it cannot tell; set parallel.cp to 1 or limit sequences to {limit} tokens"

@@ -71,6 +71,8 @@ class PipelinePasses:
         part: Any = take_part(
             decoder, self._layout.pieces_of(self._rank), self._layout.num_pieces, projects=not is_critic
         )
+        # Asked before FSDP2 replaces the parameters of this part, and of this part only.
+        self._shares_embedding = is_tied(decoder) and not is_critic and self._layout.last_rank > 0
         sharding = split_decoder(part, plan)
         if isinstance(part, FSDPModule):
             # Other micro-batches' backward passes still need what the head was gathered into.
@@ -79,7 +81,6 @@ class PipelinePasses:
         self.model: nn.Module = _part_of_critic(whole, part, plan) if is_critic else part
         self.partial_over_tp = partial_gradients(sharding, is_critic=is_critic)
         self.copies = frozenset(f"backbone.{name}" if is_critic else name for name in copies_of(part))
-        self._shares_embedding = is_tied(decoder) and not is_critic and self._layout.last_rank > 0
         self._hidden_dtype: torch.dtype = getattr(torch, config.dtype)
         self._scorer = Scorer(
             self.model,
@@ -246,6 +247,8 @@ class _PieceOfBatch(nn.Module):
         """received: hidden states of the piece before; of the first piece, the number once more."""
         prepared = self._prepared[int(number)]
         part: Any = self.part
+        images = prepared.layout.tokens.images
+        options: dict[str, Any] = {"images": images} if images else {}
         states: Tensor = part.hidden(
             prepared.tokens,
             prepared.positions,
@@ -255,6 +258,7 @@ class _PieceOfBatch(nn.Module):
             piece=self._piece,
             received=received if self._piece else None,
             routes=None if prepared.routes is None else RouteReplay(prepared.routes),
+            **options,
         )
         return states
 

@@ -39,6 +39,9 @@ def take_part(model: nn.Module, pieces: Sequence[int], number: int, *, projects:
     copies of it, whose gradients have to be summed (`copies_of`). Raises ModelError when a piece would have no layer.
     """
     whole: Any = model
+    if hasattr(whole, "take_part"):
+        part_of_it: nn.Module = whole.take_part(pieces, number, projects=projects)
+        return part_of_it
     if not hasattr(whole, "layers"):
         raise ModelError(f"a {type(whole).__name__} cannot be cut into pieces; set parallel.pp to 1")
     if whole.args.num_layers < number:
@@ -85,8 +88,10 @@ def is_tied(model: nn.Module) -> bool:
 def copies_of(part: nn.Module) -> frozenset[str]:
     """Return the parameters of a part that the part with the first piece has as well."""
     own: Any = part
-    is_copy = own.embed_tokens is not None and 0 not in own.layers_of
-    return frozenset({"embed_tokens.weight"} if is_copy else ())
+    if own.embed_tokens is None or 0 in own.layers_of:
+        return frozenset()
+    weight = own.embed_tokens._parameters["weight"]
+    return frozenset(name for name, parameter in own.named_parameters() if parameter is weight)
 
 
 class _Part:

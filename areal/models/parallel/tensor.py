@@ -101,7 +101,7 @@ def apply_tensor_parallel(
             split |= {f"{module_name}.{name}" for name, _ in module.named_parameters()}
             continue
         splits = dict(splits_of(module_name, module, table))
-        _split_parameters(module, splits, mesh)
+        split_parameters(module, splits, mesh)
         split |= {f"{module_name}.{name}" for name in splits}
     regions = _Boundaries(group, sequence_parallel=sequence_parallel, compiled=compiled)
     for layer in _layers(model):
@@ -202,7 +202,8 @@ def splits_of(module_name: str, module: nn.Module, table: Mapping[str, Shard]) -
                 break
 
 
-def _split_parameters(module: nn.Module, splits: Mapping[str, Shard], mesh: DeviceMesh) -> None:
+def split_parameters(module: nn.Module, splits: Mapping[str, Shard], mesh: DeviceMesh) -> None:
+    """Split parameters of the module itself over the ranks of `mesh`; its forward reads this rank's parts."""
     if not splits:
         return
     reads: dict[str, Callable[[Tensor], Tensor | None]] = {}

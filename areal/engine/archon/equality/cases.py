@@ -22,7 +22,10 @@ Kind = Literal[
     "lightning",
     "transformers gpt2",
     "transformers llama",
+    "transformers mistral",
     "transformers mixtral",
+    "transformers qwen2",
+    "transformers qwen3",
 ]
 
 _SHARED: Final = {
@@ -176,6 +179,13 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
         "num_key_value_heads": 2,
         "attention_bias": True,
     },
+    "transformers mistral": {
+        **_SHARED,
+        "model_type": "mistral",
+        "intermediate_size": 48,
+        "num_key_value_heads": 2,
+        "sliding_window": 5,
+    },
     "transformers mixtral": {
         **_SHARED,
         "model_type": "mixtral",
@@ -183,12 +193,26 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
         "num_key_value_heads": 2,
         "num_local_experts": 4,
     },
+    "transformers qwen2": {
+        **_SHARED,
+        "model_type": "qwen2",
+        "intermediate_size": 48,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+    },
+    "transformers qwen3": {
+        **_SHARED,
+        "model_type": "qwen3",
+        "intermediate_size": 48,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+    },
 }
 """Content of config.json. dense: query and key norms, grouped heads; tied: biases, tied embeddings, one key-value head;
 mixture: experts in every layer; latent: MLA, sigmoid router with groups, a shared expert, a dense layer; delta, mamba,
 convolution: a mixer with a state and attention in turn, with experts but for the last, whose embeddings are tied;
 beside: Mamba-2 beside attention; lightning: linear attention with norms in the residual stream, and experts;
-"transformers ...": models without a family of ours, gpt2 with tied embeddings."""
+"transformers ...": computed by `transformers`, gpt2 and qwen2 with tied embeddings, mistral with a window."""
 _BY_LAYER: Final = "layer_types"
 """A list with an entry per layer, which is repeated in deeper models."""
 
@@ -318,6 +342,21 @@ _CASES: Final[list[Case]] = [
     _case("transformers llama", dp_shard=2, is_critic=True),
     _case("transformers mixtral", dp_shard=2),
     _case("transformers mixtral", dp_shard=2, few_rows=True),
+    _case("transformers llama", tp=2),
+    _case("transformers llama", cp=2, few_rows=True, options={"gradient_checkpointing": True}),
+    _case("transformers llama", pp=2, layers=4, options={"pp_schedule": "ZBVZeroBubble"}),
+    _case("transformers llama", pp=2, is_critic=True),
+    _case("transformers llama", tp=2, is_critic=True),
+    _case("transformers mistral", tp=2, options=_MUON),
+    _case("transformers mistral", cp=2),
+    _case("transformers mistral", pp=2),
+    _case("transformers qwen2", tp=2),
+    _case("transformers qwen2", cp=2),
+    _case("transformers qwen2", pp=2),
+    _case("transformers qwen2", pp=2, layers=4, options={"pp_schedule": "Interleaved1F1B"}, few_rows=True),
+    _case("transformers qwen3", tp=2, options={"gradient_checkpointing": True}),
+    _case("transformers qwen3", cp=2),
+    _case("transformers qwen3", pp=2, options={"pp_schedule": "GPipe", "gradient_checkpointing": True}),
     _adapters("dense", dp_shard=2),
     _adapters("dense", tp=2, quick=True),
     _adapters("dense", tp=2, options={"sequence_parallel": True, "gradient_checkpointing": True}),
@@ -329,6 +368,9 @@ _CASES: Final[list[Case]] = [
     _adapters("latent", tp=2),
     _adapters("transformers gpt2", dp_shard=2),
     _adapters("transformers llama", dp_shard=2, few_rows=True, options={"gradient_checkpointing": True}),
+    _adapters("transformers llama", tp=2),
+    _adapters("transformers qwen3", cp=2),
+    _adapters("transformers qwen2", pp=2),
     # Four processes: the pairs that matter, and all together.
     _case("dense", dp_shard=2, tp=2, quick=True),
     _case("dense", dp_shard=2, tp=2, options={"sequence_parallel": True, "gradient_checkpointing": True}),
@@ -368,6 +410,12 @@ _CASES: Final[list[Case]] = [
     _case("dense", dp_shard=2, tp=2, is_critic=True),
     _case("transformers llama", dp_replicate=2, dp_shard=2),
     _case("transformers mixtral", dp_shard=4),
+    _case("transformers llama", pp=2, tp=2),
+    _case("transformers mistral", dp_shard=2, tp=2),
+    _case("transformers llama", pp=2, cp=2),
+    _case("transformers qwen2", pp=2, cp=2),
+    _case("transformers qwen3", cp=2, tp=2),
+    _adapters("transformers qwen3", dp_shard=2, tp=2),
     _adapters("dense", dp_shard=2, tp=2, quick=True),
     _adapters("tied", dp_replicate=2, tp=2, options={"sequence_parallel": True}),
     _adapters("mixture", dp_shard=2, tp=2, ep=4),

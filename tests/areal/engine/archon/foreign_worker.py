@@ -58,7 +58,8 @@ def single_of(kind, *, seed=0, **changes):
 
 
 def many_of(kind, sizes=None, *, seed=0, model=None, **changes):
-    archon = ArchonConfig(parallel=ParallelDims(**(sizes or {"dp_shard": 2})), keep_groups=False)
+    options = {"sequence_parallel": changes.pop("sequence_parallel", False)}
+    archon = ArchonConfig(parallel=ParallelDims(**(sizes or {"dp_shard": 2})), keep_groups=False, **options)
     return TrainingEngine(model or model_of(kind, seed=seed), config=decaying(**changes), archon=archon)
 
 
@@ -244,7 +245,8 @@ def refusals():
     """What cannot be built, each with its reason."""
     foreign = "transformers llama"
     return {
-        **{way: message(many_of, foreign, {way: 2}) for way in ("tp", "cp", "pp")},
+        **{way: message(many_of, "transformers gpt2", {way: 2}) for way in ("tp", "cp", "pp")},
+        "sequence_parallel": message(many_of, foreign, {"tp": 2}, sequence_parallel=True),
         "ep": message(many_of, "transformers mixtral", {"dp_shard": 2, "ep": 2}),
         "compile": message(many_of, foreign, compile=True),
         "no adapter": message(many_of("dense").save_adapter, Path(tempfile.gettempdir()) / "none", base=""),

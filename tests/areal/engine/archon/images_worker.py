@@ -18,6 +18,13 @@ from tests.support.vision import MODELS, noisy_image
 
 QUICK = (("llava", "all"),)
 CASES = tuple((kind, train) for kind in MODELS for train in ("none", "projector", "all"))
+WAYS = {way: ArchonConfig(parallel=ParallelDims(**{way: 2})) for way in ("tp", "cp", "pp")}
+COMBINED = {
+    "tp cp": ArchonConfig(parallel=ParallelDims(tp=2, cp=2)),
+    "pp tp": ArchonConfig(parallel=ParallelDims(pp=2, tp=2)),
+    "dp cp": ArchonConfig(parallel=ParallelDims(dp_shard=2, cp=2)),
+}
+DIVIDED = ("qwen3_vl", "qwen2_5_vl", "llava")
 # The first image of this model begins in column 0, where blank work of a rank begins as well.
 SIZES = {"llava": ((8, 8), (8, 8), (8, 8)), "grid": ((16, 24), (8, 16), (24, 8))}
 
@@ -112,6 +119,11 @@ def states(folder, quick):
     lora = LoraConfig(rank=2, alpha=4)
     for name, kind, train, changes in (
         ("tower", "qwen3_vl", "all", {}),
+        ("matrices", "qwen3_vl", "all", {"archon": WAYS["tp"]}),
+        ("sequences", "qwen2_5_vl", "projector", {"archon": WAYS["cp"]}),
+        ("layers", "llava", "all", {"archon": WAYS["pp"]}),
+        ("adapters and matrices", "qwen3_vl", "none", {"archon": WAYS["tp"], "lora": lora}),
+        ("adapters and layers", "qwen3_vl", "none", {"archon": WAYS["pp"], "lora": lora}),
         ("frozen tower", "llava", "none", {}),
         ("adapters", "llava", "none", {"lora": lora}),
         ("adapters everywhere", "llava", "none", {"lora": replace(lora, scope=["language", "projector", "tower"])}),
@@ -121,7 +133,7 @@ def states(folder, quick):
         many, single = (engine_of(kind, train, many=is_many, **changes) for is_many in (True, False))
         batch = batch_of(many.model.vision, is_apart=False)
         many.train_batch(batch, loss_fn)
-        seed = 3 if changes else 9
+        seed = 3 if "lora" in changes else 9
         store = CheckpointStore(folder / name, keep=2) if dist.get_rank() == 0 else None
         saved = ShardedCheckpoints(many, store)
         saved.save(1)
@@ -147,13 +159,51 @@ def states(folder, quick):
     return found
 
 
+def ways(quick, combined):
+    """Two steps of one process and of ranks among which the language half is divided."""
+    found = {}
+    chosen = COMBINED if combined else WAYS
+    for kind in DIVIDED[:1] if quick else DIVIDED:
+        for way, archon in chosen.items():
+            for train in ("all",) if quick else ("none", "all"):
+                single, many = (
+                    engine_of(kind, train, many=is_many, archon=archon, max_tokens_per_micro_batch=96)
+                    for is_many in (False, True)
+                )
+                batch = batch_of(single.model.vision, is_apart=False)
+                scored = [[engine.forward_logp(batch)] for engine in (single, many)]
+                stats = [[engine.train_batch(batch, loss_fn) for _ in range(2)] for engine in (single, many)]
+                for engine, results in zip((single, many), scored, strict=True):
+                    results.append(engine.forward_logp(batch))
+                found[f"{kind} {way} {train}"] = {
+                    "logp": [float((ours - theirs).abs().max()) for ours, theirs in zip(*scored, strict=True)],
+                    "loss": max(abs(ours.loss - theirs.loss) for ours, theirs in zip(*stats, strict=True)),
+                    "norm": max(abs(ours.grad_norm - theirs.grad_norm) for ours, theirs in zip(*stats, strict=True)),
+                    "parameters": difference(weights_of(many), single.weights()),
+                }
+    return found
+
+
 def refusals():
-    archon = ArchonConfig(parallel=ParallelDims(tp=2))
-    return {"tp": message(engine_of, "llava", many=True, archon=archon)}
+    def attempt(config, **dims):
+        return message(
+            TrainingEngine,
+            loading.from_config(config, dtype=torch.float64),
+            config=config_of(),
+            archon=ArchonConfig(parallel=ParallelDims(**dims)),
+        )
+
+    odd = {**MODELS["llava"], "text_config": {**MODELS["llava"]["text_config"], "num_key_value_heads": 1}}
+    deep = {**MODELS["qwen3_vl"]}
+    deep["vision_config"] = {**deep["vision_config"], "deepstack_visual_indexes": [0, 1]}
+    return {"heads": attempt(odd, tp=2), "deep": attempt(deep, pp=2)}
 
 
 def main(arguments):
+    if arguments.what:
+        return {"ways": ways(arguments.quick, combined=True)}
     return {
+        "ways": ways(arguments.quick, combined=False),
         "steps": steps(arguments.quick),
         "states": states(arguments.folder / "states", arguments.quick),
         "refusals": refusals(),

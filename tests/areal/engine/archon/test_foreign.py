@@ -120,10 +120,11 @@ def test_folders_from_shards_are_those_of_one_process_and_other_libraries_read_t
 @pytest.mark.parametrize(
     ("what", "expected"),
     [
-        ("tp", "parallel.tp=2: a model of transformers does not say how its matrices may be split"),
-        ("cp", "parallel.cp=2: a model of transformers does not say how its sequences"),
+        ("tp", "'gpt2' does not say how its matrices, tokens and layers may be split"),
+        ("cp", "'gpt2' does not say how its matrices, tokens and layers"),
         ("ep", "parallel.ep=2: a model of transformers does not say how its experts"),
-        ("pp", "cannot be cut into pieces; set parallel.pp to 1"),
+        ("pp", "'gpt2' does not say how its matrices, tokens and layers"),
+        ("sequence_parallel", "norms of a model of transformers are computed for all tokens"),
         ("compile", "blocks of a model of transformers are not compiled"),
         ("no adapter", "no adapter to save"),
         ("targets", "name no linear layer; there are down_proj, gate_proj"),

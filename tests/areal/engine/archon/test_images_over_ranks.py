@@ -57,7 +57,19 @@ def test_two_ranks_have_the_numbers_of_one_process(found, case, rows):
     "case",
     [
         "frozen tower",
-        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("tower", "adapters", "adapters everywhere")),
+        *(
+            pytest.param(name, marks=pytest.mark.exhaustive)
+            for name in (
+                "tower",
+                "matrices",
+                "sequences",
+                "layers",
+                "adapters",
+                "adapters everywhere",
+                "adapters and matrices",
+                "adapters and layers",
+            )
+        ),
     ],
 )
 def test_states_with_images_continue_bit_by_bit(found, folder, case):
@@ -71,8 +83,42 @@ def test_states_with_images_continue_bit_by_bit(found, folder, case):
     assert theirs.state_dict().keys() == ours.inner.state_dict().keys()
 
 
-def test_matrices_are_not_split(found):
-    assert "does not say how its matrices may be split" in found["refusals"]["tp"]
+def _assert_equal(result):
+    assert max(result["logp"]) < 1e-5
+    assert result["logp"][0] < 1e-6
+    assert max(result["loss"], result["norm"], result["parameters"]) < 1e-6
+
+
+@pytest.mark.parametrize("way", ["tp", "cp", "pp"])
+def test_a_divided_language_half_has_the_numbers_of_one_process(found, way):
+    _assert_equal(found["ways"][f"qwen3_vl {way} all"])
+
+
+@pytest.mark.exhaustive
+def test_every_type_divides_in_every_way(found):
+    assert len(found["ways"]) == 18
+    for result in found["ways"].values():
+        _assert_equal(result)
+
+
+@pytest.mark.exhaustive
+def test_ways_of_dividing_combine(folder, fork_server):
+    worker = Path(__file__).with_name("images_worker.py")
+    results = fork_server.run_ranks(worker, 4, [f"--folder={folder}", "--what", "combined"], timeout_seconds=280)[0]
+    assert len(results["ways"]) == 18
+    for result in results["ways"].values():
+        _assert_equal(result)
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("heads", "1 key-value heads and 24 features between matrices; tp has to divide both"),
+        ("deep", "features of images are added behind the first 2 layers, and the first of 2 pieces has 1"),
+    ],
+)
+def test_what_does_not_divide_is_refused_with_the_reason(found, what, reason):
+    assert reason in found["refusals"][what]
 
 
 @pytest.mark.parametrize("kind", MODELS)
