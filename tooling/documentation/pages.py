@@ -93,13 +93,16 @@ def marked(text: str, source: str, pairs: Sequence[tuple[Section, Section]]) -> 
 
 
 _REGION: Final = re.compile(
-    r"^<!-- (?P<name>[^\s/][^\n]*?) -->\n(?P<inside>.*?)^<!-- /(?P=name) -->$", re.DOTALL | re.MULTILINE
+    r"^<!-- (?P<name>[^\s/:][^\n]*?)(?P<begin>: begin)? -->\n.*?^<!-- (?(begin)(?P=name): end|/(?P=name)) -->$",
+    re.DOTALL | re.MULTILINE,
 )
+"""`<!-- NAME -->` to `<!-- /NAME -->`, or `<!-- NAME: begin -->` to `<!-- NAME: end -->`."""
 
 
 def without_generated(text: str, names: Sequence[str]) -> str:
     """Return the page without what programs keep up to date: the lines of these regions are empty, so that all others
-    keep their numbers. names: patterns such as "areal-new:*" for the name in `<!-- NAME -->` ... `<!-- /NAME -->`.
+    keep their numbers. names: patterns such as "areal-new:*" for NAME in `<!-- NAME -->` ... `<!-- /NAME -->`, or in
+    `<!-- NAME: begin -->` ... `<!-- NAME: end -->`.
     """
 
     def emptied(found: re.Match[str]) -> str:

@@ -178,8 +178,12 @@ def test_a_page_that_was_moved_is_found_by_its_mark(marked):
     assert problems["docs/zh/start.md"][0] == "has no translation"
 
 
-def test_what_a_program_writes_into_a_region_is_not_translated(marked):
-    table = "<!-- areal-new:faults -->\n| name |\n| --- |\n| `gone` |\n<!-- /areal-new:faults -->"
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [("areal-new:faults", "/areal-new:faults"), ("areal-new:faults: begin", "areal-new:faults: end")],
+)
+def test_what_a_program_writes_into_a_region_is_not_translated(marked, begin, end):
+    table = f"<!-- {begin} -->\n| name |\n| --- |\n| `gone` |\n<!-- {end} -->"
     marked.replace("docs/en/versions.md", "- one fault", f"{table}\n\n- one fault")
     marked.commit("docs: a table")
     assert "source changed" in marked.states()["## Faults"], "without the setting it counts"
