@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.findings import FindingKind
 from tooling.upgrade.fixes.expressions import covered_by_imports, fix_expression
-from tooling.upgrade.fixes.imports import fix_imports
-from tooling.upgrade.fixes.source import EditableSource, LeftAloneError
+from tooling.upgrade.fixes.imports import bound_name, fix_imports
+from tooling.upgrade.fixes.source import EditableSource, EditableText, LeftAloneError
+from tooling.upgrade.fixes.text import fix_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tooling.upgrade.findings import AuditFinding
 
@@ -36,6 +37,10 @@ def fix_file(
     import ast
 
     wanted = [finding for finding in findings if finding.fixable and finding.replacement is not None]
+    if not path.endswith((".py", ".pyi")):
+        text = EditableText(path, data)
+        reasons = {finding: _attempt(text, finding, fix_text) for finding in wanted}
+        return _outcome(text.result(), wanted, reasons)
     try:
         source = EditableSource(path, data)
     except LeftAloneError as error:
@@ -53,29 +58,55 @@ def fix_file(
                 for part in ast.walk(node.value)
                 if isinstance(part, ast.Constant) and isinstance(part.value, str)
             }
-    outcome, mended = fix_imports(source, wanted, lambda name: exported(name) or name in public)
+    at_import = {finding: _where_imported(source, finding) for finding in wanted}
+    told, mended = fix_imports(source, tuple(at_import.values()), lambda name: exported(name) or name in public)
+    outcome = {finding: told[there] for finding, there in at_import.items() if there in told}
     rest = [finding for finding in wanted if finding not in outcome]
     outcome |= dict.fromkeys(covered_by_imports(source, rest, mended), "")
     for finding in rest:
         if finding in outcome:
             continue
-        kept = list(source.splices)
-        try:
-            fix_expression(source, finding)
-            outcome[finding] = ""
-        except LeftAloneError as error:
-            source.splices = kept
-            outcome[finding] = str(error)
+        why = _attempt(source, finding, fix_expression)
+        if why and not finding.parameter and source.has_string(finding.line, finding.column, finding.end_line):
+            why = _attempt(source, finding, fix_text) and why
+        outcome[finding] = why
     _refuse_half_named_calls(source, outcome)
     try:
         after = source.result()
     except LeftAloneError as error:
         return Fixed(data, (), tuple((finding, str(error)) for finding in wanted))
-    return Fixed(
-        after,
-        tuple(finding for finding in wanted if not outcome[finding]),
-        tuple((finding, outcome[finding]) for finding in wanted if outcome[finding]),
-    )
+    return _outcome(after, wanted, outcome)
+
+
+def _outcome(data: bytes, wanted: Sequence[AuditFinding], reasons: Mapping[AuditFinding, str]) -> Fixed:
+    done = tuple(finding for finding in wanted if not reasons[finding])
+    return Fixed(data, done, tuple((finding, reasons[finding]) for finding in wanted if reasons[finding]))
+
+
+def _where_imported(source: EditableSource, finding: AuditFinding) -> AuditFinding:
+    """Find the import of a deprecated name that is used as it is: there it is mended."""
+    import libcst
+
+    if finding.kind is not FindingKind.DEPRECATED or finding.parameter:
+        return finding
+    here = [each for each in source.nodes(libcst.Name) if source.start(each) == (finding.line, finding.column)]
+    for statement in source.nodes(libcst.ImportFrom) if here else ():
+        for alias in () if isinstance(statement.names, libcst.ImportStar) else statement.names:
+            if bound_name(alias) == here[0].value and alias.name.value == finding.symbol.rpartition(".")[2]:
+                line, column = source.start(alias)
+                return replace(finding, line=line, column=column)
+    return finding
+
+
+def _attempt(source: Any, finding: AuditFinding, edit: Callable[[Any, AuditFinding], None]) -> str:
+    """Why a finding was left alone; "" if it was mended."""
+    kept = list(source.splices)
+    try:
+        edit(source, finding)
+    except LeftAloneError as error:
+        source.splices = kept
+        return str(error)
+    return ""
 
 
 def _refuse_half_named_calls(source: EditableSource, outcome: dict[AuditFinding, str]) -> None:

@@ -72,7 +72,7 @@ def fix_imports(
             else:
                 changes = [_change(statement, *pair) for pair in here]
                 texts = {change: _alias_text(source, change, exported) for change in changes}
-                old_module = _dotted(statement.module)
+                old_module = dotted_text(statement.module)
                 staying = [change for change in changes if change.module == old_module]
                 leaving = [change for change in changes if change.module != old_module]
                 if len(leaving) == len(statement.names) and len({change.module for change in leaving}) == 1:
@@ -167,6 +167,21 @@ def _alias_text(source: EditableSource, change: _Change, exported: Callable[[str
     return change.name
 
 
+def import_below(source: EditableSource, alias: Any, text: str) -> None:
+    """Write an import in a line below the statement of another one."""
+    statement = source.parents[alias]
+    line = source.parents[statement]
+    start, end = source.ranges[statement].start, source.span(statement)[1]
+    indentation = source.indentation(start.line)
+    if len(line.body) != 1 or start.column != len(indentation):
+        raise LeftAloneError("the import shares its line with something else")
+    below = source.data.find(b"\n", end)
+    at = len(source.data) if below < 0 else below - (source.data[below - 1 : below] == b"\r")
+    insertion = f"{source.newline}{indentation}{text}"
+    if not any(each.start == each.end == at and insertion.encode() in each.text for each in source.splices):
+        source.append(at, insertion)
+
+
 def references(source: EditableSource, alias: Any) -> list[Any] | None:
     """Return the places that use what an import binds; None when another binding of that name may be meant."""
     import libcst
@@ -187,9 +202,10 @@ def references(source: EditableSource, alias: Any) -> list[Any] | None:
     return found
 
 
-def _dotted(node: Any) -> str:
+def dotted_text(node: Any) -> str:
+    """Return "a.b.c" for names joined by dots; "" for anything else inside."""
     import libcst
 
     if isinstance(node, libcst.Attribute):
-        return f"{_dotted(node.value)}.{node.attr.value}"
+        return f"{dotted_text(node.value)}.{node.attr.value}"
     return node.value if isinstance(node, libcst.Name) else ""

@@ -27,12 +27,65 @@ class TextReplacement:
 
 
 @dataclass
-class EditableSource:
-    """A parsed file. Raises LeftAloneError when it cannot be parsed, or is not UTF-8."""
+class EditableText:
+    """A file as lines, and the splices for it. Raises LeftAloneError when it is not UTF-8."""
 
     path: str
     data: bytes
     splices: list[TextReplacement] = field(default_factory=list)
+
+    @cached_property
+    def _lines(self) -> list[tuple[int, str]]:
+        """Byte offset and text of each line. Only \\n, \\r\\n and \\r end a line, as for Python's tokenizer."""
+        rows, offset = [], 0
+        for piece in self.data.splitlines(keepends=True):  # bytes: splits at \n, \r and \r\n only
+            try:
+                rows.append((offset, piece.decode("utf-8")))
+            except UnicodeDecodeError as error:
+                raise LeftAloneError("the file is not UTF-8") from error
+            offset += len(piece)
+        rows.append((offset, ""))
+        return rows
+
+    def offset(self, line: int, column: int) -> int:
+        """Byte offset of a position in characters."""
+        start, text = self._lines[line - 1]
+        return start + len(text[:column].encode())
+
+    def line_span(self, first: int, last: int) -> tuple[int, int]:
+        """Byte offsets of whole lines, counted from 1."""
+        return self._lines[first - 1][0], self._lines[min(last, len(self._lines) - 1)][0]
+
+    def put(self, start: int, end: int, text: str) -> None:
+        """Remember a splice. The same splice twice is one. Raises LeftAloneError if it overlaps another."""
+        new = TextReplacement(start, end, text.encode())
+        if new in self.splices:
+            return
+        for other in self.splices:
+            apart = new.end <= other.start or other.end <= new.start
+            if not apart or (new.start == new.end == other.start == other.end):
+                raise LeftAloneError("two edits would overlap")
+        self.splices.append(new)
+
+    def append(self, at: int, text: str) -> None:
+        """Insert text at a place, behind what was inserted there before."""
+        for number, other in enumerate(self.splices):
+            if other.start == other.end == at:
+                self.splices[number] = TextReplacement(at, at, other.text + text.encode())
+                return
+        self.put(at, at, text)
+
+    def result(self) -> bytes:
+        """Return the file with all splices done."""
+        data = self.data
+        for splice in sorted(self.splices, reverse=True):
+            data = data[: splice.start] + splice.text + data[splice.end :]
+        return data
+
+
+@dataclass
+class EditableSource(EditableText):
+    """A parsed file of Python. Raises LeftAloneError when it cannot be parsed, or is not UTF-8."""
 
     def __post_init__(self) -> None:
         import libcst
@@ -68,21 +121,6 @@ class EditableSource:
 
         return self._wrapper.resolve(ScopeProvider)
 
-    @cached_property
-    def _lines(self) -> list[tuple[int, str]]:
-        """Byte offset and text of each line. Only \\n, \\r\\n and \\r end a line, as for Python's tokenizer."""
-        rows, offset = [], 0
-        for piece in self.data.splitlines(keepends=True):  # bytes: splits at \n, \r and \r\n only
-            rows.append((offset, piece.decode("utf-8")))
-            offset += len(piece)
-        rows.append((offset, ""))
-        return rows
-
-    def offset(self, line: int, column: int) -> int:
-        """Byte offset of a position in characters."""
-        start, text = self._lines[line - 1]
-        return start + len(text[:column].encode())
-
     def span(self, node: libcst.CSTNode) -> tuple[int, int]:
         """Byte offsets of a node, without the blanks around it."""
         place = self.ranges[node]
@@ -99,6 +137,29 @@ class EditableSource:
         _, text = self._lines[line - 1]
         return text[: len(text) - len(text.lstrip(" \t"))]
 
+    @cached_property
+    def parents(self) -> Mapping[Any, Any]:
+        """Node to the node around it."""
+        from libcst.metadata import ParentNodeProvider
+
+        return self._wrapper.resolve(ParentNodeProvider)
+
+    def has_string(self, line: int, column: int, end_line: int) -> bool:
+        """Whether a string begins in these lines, at the column or behind it, or reaches into them."""
+        import libcst
+
+        return any(
+            (line, column) <= self.start(node) < (end_line + 1, 0)
+            or self.start(node) < (line, column) < (self.ranges[node].end.line, self.ranges[node].end.column)
+            for node in self.nodes(libcst.SimpleString, libcst.FormattedString)
+        )
+
+    def around(self, node: libcst.CSTNode) -> Iterator[Any]:
+        """Nodes around a node, the innermost first."""
+        while (outer := self.parents.get(node)) is not None:
+            yield outer
+            node = outer
+
     @property
     def newline(self) -> str:
         """How lines end here."""
@@ -109,24 +170,11 @@ class EditableSource:
         found: list[Any] = [node for node in self.ranges if isinstance(node, kinds)]
         return iter(sorted(found, key=self.start))
 
-    def put(self, start: int, end: int, text: str) -> None:
-        """Remember a splice. The same splice twice is one. Raises LeftAloneError if it overlaps another."""
-        new = TextReplacement(start, end, text.encode())
-        if new in self.splices:
-            return
-        for other in self.splices:
-            apart = new.end <= other.start or other.end <= new.start
-            if not apart or (new.start == new.end == other.start == other.end):
-                raise LeftAloneError("two edits would overlap")
-        self.splices.append(new)
-
     def result(self) -> bytes:
         """Return the file with all splices done. Raises LeftAloneError if that does not parse."""
         import ast
 
-        data = self.data
-        for splice in sorted(self.splices, reverse=True):
-            data = data[: splice.start] + splice.text + data[splice.end :]
+        data = super().result()
         try:
             ast.parse(data)
         except (SyntaxError, ValueError) as error:

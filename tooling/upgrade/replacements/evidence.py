@@ -1,4 +1,4 @@
-"""Find evidence where a gone name went: advice in texts, the package's importers, stand-ins."""
+"""Find evidence where a gone name went: the package's importers, and what a shim stands for."""
 
 from __future__ import annotations
 
@@ -10,69 +10,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from tooling.upgrade.symbols import Upstream
-
-
-_NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
-_QUOTE = r"[`'\"]{0,3}"
-_ADVICE = re.compile(
-    r"\b(?:use|using|prefer|switch(?:ing)? to|migrate to|renamed(?: to| as)?|moved (?:to|into)|in favou?r of|"
-    r"(?:been )?replaced (?:by|with)|available (?:as|in|from|under)|import(?:ed)?(?: it)? from|pass|set|call)\s+"
-    r"(?:(?:it|them)\s+(?:to|as|from|by|with)\s+)?(?:the\s+)?(?:new\s+|following\s+)?"
-    r"(?:(?:class|function|method|module|attribute|argument|parameter|keyword|field|property|option)\s+)?"
-    rf"(?P<quote>{_QUOTE})(?P<name>{_NAME})(?:\([^)]*\))?(?P=quote)"
-    rf"(?:(?:,|,? or|/)\s+{_QUOTE}(?P<other>{_NAME}))?",
-    re.IGNORECASE,
-)
-_IMPORT = re.compile(rf"\bfrom\s+(?P<module>{_NAME})\s+import\s+(?P<name>[A-Za-z_]\w*)")
-_ENDS = re.compile(
-    r"deprecat|obsolete|no longer|legacy|instead|(?:re)?moved|renamed|replaced|favou?r|will be|superseded",
-    re.IGNORECASE,
-)
-_LONGEST = 4000
-
-
-def advised(text: str) -> Iterator[str]:
-    """Names that a text tells to use, in order, as it writes them: "use `model.dtype` instead" gives "model.dtype".
-
-    Any word after "use" is one: whoever asks checks that it exists."""
-    text = " ".join(text[:_LONGEST].split())
-    for match in _IMPORT.finditer(text):
-        yield f"{match['module']}.{match['name']}"
-    for match in _ADVICE.finditer(text):
-        yield match["name"]
-        if match["other"]:
-            yield match["other"]
-
-
-def texts_about(source: str, name: str) -> Iterator[str]:
-    """Texts in a piece of code that mention a name and speak of its end; adjacent strings are one, of f-strings only
-    the constant parts count. Nothing for code that cannot be parsed."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    word = re.compile(rf"\b{re.escape(name)}\b")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
-                text = constant_text(argument)
-                if word.search(text) and _ENDS.search(text) and _ADVICE.search(" ".join(text.split())):
-                    yield text
-
-
-def constant_text(node: ast.expr) -> str:
-    """The text of a string expression, as far as it is constant; "" for anything else."""
-    match node:
-        case ast.Constant(value=str(text)):
-            return text
-        case ast.JoinedStr(values=values):
-            return "".join(constant_text(value) if isinstance(value, ast.Constant) else " " for value in values)
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return constant_text(left) + constant_text(right)
-    return ""
 
 
 Imported = tuple[str, str]

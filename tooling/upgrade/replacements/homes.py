@@ -11,6 +11,7 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from tooling.upgrade import advice
 from tooling.upgrade.replacements import evidence, similarity
 from tooling.upgrade.replacements.candidates import Candidate, Reason, best
 from tooling.upgrade.replacements.evidence import Keyed, import_index, votes
@@ -44,7 +45,7 @@ class Homes:
         self._old = old
         self._new = new
         self._source = similarity.source_of(old, subject.symbol)
-        own = evidence.texts_about(self._source, subject.name)
+        own = advice.texts_about(self._source, subject.name)
         self._texts = [text for text in (*texts, *own) if text]
         self._found: dict[str, Candidate] = {}
         self._symbols: dict[str, Symbol] = {}
@@ -91,7 +92,7 @@ class Homes:
     def _by_advice(self) -> None:
         package = self._subject.path.partition(".")[0]
         for text in self._texts:
-            paths = [path for name in evidence.advised(text) if (path := self._advised_path(name, package))]
+            paths = [path for name in advice.advised(text) if (path := self._advised_path(name, package))]
             if paths:
                 dotted = self._add(paths[0], Reason.ADVICE)
                 if dotted and len(set(paths)) > 1:

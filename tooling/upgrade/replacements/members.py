@@ -6,7 +6,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.replacements import evidence, similarity
+from tooling.upgrade import advice
+from tooling.upgrade.replacements import similarity
 from tooling.upgrade.replacements.candidates import Candidate, Reason, best
 from tooling.upgrade.replacements.evidence import import_index, votes
 from tooling.upgrade.replacements.similarity import is_compatible
@@ -25,7 +26,7 @@ _MOST = 0.6
 def new_module(dotted: str, old: Upstream, new: Upstream, texts: Iterable[str]) -> Candidate | None:
     """The module that took the place of one that is gone."""
     for text in texts:
-        for word in evidence.advised(text):
+        for word in advice.advised(text):
             if _is_module(word, new):
                 return Candidate(word, {Reason.ADVICE})
     container, _, name = dotted.rpartition(".")
@@ -69,7 +70,7 @@ def best_member(
     before = old.resolve(gone.owner)
     if not isinstance(before, Found):
         return None
-    told = [word.rpartition(".")[2] for text in texts for word in evidence.advised(text)]
+    told = [word.rpartition(".")[2] for text in texts for word in advice.advised(text)]
     had, has = _names(before.symbol, old), _names(owner, new)
     found: dict[str, tuple[Candidate, Symbol]] = {}
     fresh = [each for each in has if each not in had]
@@ -84,7 +85,11 @@ def best_member(
     places = similarity.took_places(
         similarity.source_of(old, before.symbol), similarity.source_of(new, owner), lost, fresh
     )
+    values_lost = [each for each in lost if _is_value(before.symbol, each, old)]
+    values_fresh = [each for each in fresh if _is_value(owner, each, new)]
     for other, (candidate, symbol) in found.items():
+        if values_lost == [name] and values_fresh == [other]:
+            candidate.reasons.add(Reason.ONLY_ONE)
         candidate.reasons.update(_reasons(gone, symbol, old, new))
         if places.get(name) == other:
             candidate.reasons.add(Reason.SUBSTITUTED)
@@ -110,6 +115,11 @@ def _reasons(gone: Symbol, symbol: Symbol, old: Upstream, new: Upstream) -> Iter
             yield Reason.SIMILAR_BODY
     if gone.binding == symbol.binding and is_compatible(old, gone, new, symbol):
         yield Reason.COMPATIBLE
+
+
+def _is_value(owner: Symbol, name: str, upstream: Upstream) -> bool:
+    found = upstream.member(owner, name)
+    return isinstance(found, Found) and found.symbol.kind is SymbolKind.VALUE
 
 
 def _names(symbol: Symbol, upstream: Upstream) -> list[str]:

@@ -7,7 +7,8 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.replacements import evidence, similarity
+from tooling.upgrade import advice
+from tooling.upgrade.replacements import similarity
 from tooling.upgrade.replacements.candidates import Candidate, Reason, best
 from tooling.upgrade.symbols import Found, Open, SymbolKind
 
@@ -37,10 +38,10 @@ def best_parameter(
     # Names that the old release tells to use instead, in texts about this parameter
     word = re.compile(rf"\b{re.escape(name)}\b")
     about = [text for text in texts if word.search(text)]
-    about += evidence.texts_about(textwrap.dedent(bodies_of[0]), name)
+    about += advice.texts_about(textwrap.dedent(bodies_of[0]), name)
     if gone is not None and gone.deprecated:
         about.append(gone.deprecated)
-    told = {word.rpartition(".")[2] for text in about for word in evidence.advised(text)}
+    told = {word.rpartition(".")[2] for text in about for word in advice.advised(text)}
     places = similarity.took_places(*bodies_of, [each.name for each in lost], [each.name for each in fresh])
     found = {each.name: Candidate(each.name) for each in right.parameters if each in fresh or each.name in told}
     for each in right.parameters:
@@ -67,7 +68,7 @@ def best_parameter(
 
 def announcements(upstream: Upstream, symbol: Symbol, name: str) -> list[str]:
     """What the body of a function or constructor says about the end of a parameter."""
-    return list(evidence.texts_about(textwrap.dedent(_body(upstream, symbol)), name))
+    return list(advice.texts_about(textwrap.dedent(_body(upstream, symbol)), name))
 
 
 def _is_proven(gone: Parameter, other: Parameter, reasons: set[Reason], *, is_carried: bool, only: bool) -> bool:

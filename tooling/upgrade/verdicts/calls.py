@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.symbols import Absent, Keyword, SymbolKind
 from tooling.upgrade.uses import Action, Argument, PassedArguments
+from tooling.upgrade.verdicts.answers import by_position, inside_of_another, left_out, old_default
 from tooling.upgrade.verdicts.binding import STAR, STARS, BoundCall, bind, named, takes
 from tooling.upgrade.verdicts.case import sure
 from tooling.upgrade.verdicts.comparison import UseProblem, evidence, mentions
@@ -18,6 +19,7 @@ from tooling.upgrade.verdicts.weight import effective_default, reads
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tooling.upgrade.symbols import Parameter
     from tooling.upgrade.uses import SourcePlace
     from tooling.upgrade.verdicts.binding import Callable_
     from tooling.upgrade.verdicts.case import JudgedUse
@@ -43,6 +45,7 @@ def changed(case: JudgedUse) -> Iterator[UseProblem]:
         now = effective_default(after[0], parameter.name, parameter.folded)
         if before_call == now or not reads(after[0], parameter.name, new, arguments):
             continue
+        written_out = old_default(was, parameter, arguments)
         yield UseProblem(
             kind=FindingKind.DEFAULT_CHANGED,
             severity=AuditSeverity.WARNING,
@@ -53,6 +56,8 @@ def changed(case: JudgedUse) -> Iterator[UseProblem]:
             confidence=case.confidence,
             old=evidence(case.old, before[0].symbol),
             new=evidence(case.new, after[0].symbol),
+            replacement=written_out,
+            fixable=bool(written_out and written_out.certain),
         )
 
 
@@ -179,7 +184,9 @@ class _Comparison:
         if self.new.slots.get(index, STARS) != STARS:
             return None
         if index in self.new.by_keyword_only:
-            return self._change(FindingKind.PARAM_POSONLY, name, argument, f"`{name}` must be passed by position now")
+            place = by_position(self.after.signature, self.arguments, name)
+            message = f"`{name}` must be passed by position now"
+            return self._change(FindingKind.PARAM_POSONLY, name, argument, message, replacement=place)
         fate = self.new.keywords.get(index, Keyword.OPEN)
         was = self.old.keywords.get(index, Keyword.NAMED)
         if fate is Keyword.REFUSED:
@@ -212,6 +219,11 @@ class _Comparison:
     ) -> CallChange:
         kind, replacement = self._explained(name)
         advice = f"; it is `{replacement.text}` now" if replacement else ""
+        if replacement is None:
+            was = named(self.before.signature, name)
+            replacement = left_out(name, was, argument, is_idle=fate is Keyword.IGNORED) or inside_of_another(
+                self.case.new, self.after.symbol, self.before.signature, self.after.signature, name
+            )
         message = {
             Keyword.REFUSED: f"`{name}` is not a parameter any more{advice}",
             Keyword.OPEN: f"`{name}` is not named any more: whether `**kwargs` still takes it is not known{advice}",
@@ -250,7 +262,15 @@ class _Comparison:
             if had and lost:
                 continue  # it was optional beside what is gone: what is gone is the cause
             message = f"`{parameter.name}` must be passed now" + ("; it had a default" if had else "")
-            found.append(CallChange(FindingKind.PARAM_REQUIRED, parameter.name, self.case.use.place, message))
+            found.append(
+                CallChange(
+                    FindingKind.PARAM_REQUIRED,
+                    parameter.name,
+                    self.case.use.place,
+                    message,
+                    replacement=_to_be_passed(parameter),
+                )
+            )
         return found + self._perhaps_missing()
 
     def _perhaps_missing(self) -> list[CallChange]:
@@ -267,6 +287,7 @@ class _Comparison:
                 f"`{each.name}` must be passed now, and is not unless what is unpacked here holds it",
                 AuditSeverity.WARNING,
                 raises="",
+                replacement=_to_be_passed(each),
             )
             for each in self.after.signature.parameters
             if each.default is None and each.kind in kinds and each.name not in filled
@@ -284,7 +305,15 @@ class _Comparison:
         raises: str = "TypeError",
         replacement: Replacement | None = None,
     ) -> CallChange:
+        other_file = argument.place.path not in ("", self.case.use.place.path)
+        if replacement is not None and argument.from_mapping and other_file:
+            replacement = replace(replacement, certain=False)  # that mapping may be used elsewhere too
         return CallChange(kind, parameter, argument.place, message, severity, raises, replacement)
+
+
+def _to_be_passed(parameter: Parameter) -> Replacement:
+    annotated = f": {parameter.annotation}" if parameter.annotation else ""
+    return Replacement(f"{parameter.name}=", f"the new parameter{annotated}", certain=False)
 
 
 def _problem(case: JudgedUse, found: list[tuple[CallChange, Callable_, Callable_]], *, whole: bool) -> UseProblem:

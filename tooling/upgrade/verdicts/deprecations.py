@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from tooling.upgrade.findings import AuditSeverity, FindingKind
-from tooling.upgrade.symbols import SymbolKind
+from tooling.upgrade import advice
+from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
+from tooling.upgrade.symbols import Open, SymbolKind
 from tooling.upgrade.uses import Action, Attribute, Name
+from tooling.upgrade.verdicts.answers import advised
 from tooling.upgrade.verdicts.binding import bind, named
 from tooling.upgrade.verdicts.calls import arguments_of
 from tooling.upgrade.verdicts.comparison import UseProblem, evidence, shorten
+from tooling.upgrade.verdicts.returns import fits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +37,8 @@ def announced(case: JudgedUse) -> Iterator[UseProblem]:
         text = _text(case, after)
         if text:
             known = bool(_text(case, before))
-            yield _problem(case, after, before, text, known=known, place=case.use.place)
+            answer = _instead(case, after, text)
+            yield _problem(case, after, before, text, known=known, place=case.use.place, answer=answer)
     yield from _parameters(case)
 
 
@@ -100,7 +104,32 @@ def _parameters(case: JudgedUse) -> Iterator[UseProblem]:
             was = named(before.signature, name)
             known = was is not None and bool(was.deprecated or _old_name(before.signature, was, name))
             said = f"`{name}`: {text}"
-            yield _problem(case, after.met, before.met, said, known=known, place=argument.place, parameter=name)
+            answer = _other_name(after.signature, parameter, name, text, written=argument.name is not None)
+            place = argument.place
+            yield _problem(case, after.met, before.met, said, known=known, place=place, parameter=name, answer=answer)
+
+
+def _instead(case: JudgedUse, after: Resolved, text: str) -> Replacement | None:
+    """What the announcement says to use; certain where this use of the old one fits it."""
+    found = advised(case.new, after.symbol, case.symbol, advice.advised(text))
+    if found is None:
+        return None
+    path, symbol = found
+    if symbol.owner:  # from where this code names the old one
+        path = f"{case.symbol.rpartition('.')[0]}.{symbol.dotted.rpartition('.')[2]}"
+    arguments, signature = arguments_of(case), case.new.signature(symbol)
+    fitting = arguments is None or (not isinstance(signature, Open) and fits(signature, arguments))
+    certain = symbol == after.symbol or (symbol.kind is after.symbol.kind and fitting)
+    return Replacement(path, "the new version says to use it", certain=certain)
+
+
+def _other_name(
+    signature: Signature, parameter: Parameter, name: str, text: str, *, written: bool
+) -> Replacement | None:
+    if name != parameter.name:
+        return Replacement(parameter.name, "the name it has now", certain=written)
+    names = [word for word in advice.advised(text) if word != name and named(signature, word) is not None]
+    return Replacement(names[0], "the new version says to use it", certain=False) if names else None
 
 
 def _old_name(signature: Signature, parameter: Parameter, name: str) -> str:
@@ -117,6 +146,7 @@ def _problem(
     known: bool,
     place: SourcePlace,
     parameter: str = "",
+    answer: Replacement | None = None,
 ) -> UseProblem:
     overdue = _is_overdue(after.symbol.removed_in, case.new.release.origin.version)
     until = f" (to be removed in {after.symbol.removed_in})" if after.symbol.removed_in else ""
@@ -130,6 +160,8 @@ def _problem(
         confidence=case.confidence * (0.7 if overdue else 1.0),
         old=evidence(case.old, before.symbol),
         new=evidence(case.new, after.symbol),
+        replacement=answer,
+        fixable=bool(answer and answer.certain and not known),
     )
 
 

@@ -118,6 +118,8 @@ def _new_path(case: JudgedUse, pairs: Sequence[ReleasePair]) -> Iterator[UseProb
 
 def _certain(problem: UseProblem, use: Use) -> UseProblem:
     """What is never run breaks for type checkers only, and what the code does not say itself is a warning at most."""
+    if use.evidence:
+        problem = replace(problem, fixable=False)  # what the value is was guessed: nothing is written on that ground
     if (use.evaluated and not use.evidence) or problem.severity is not AuditSeverity.BREAKING:
         return problem
     if use.evidence:

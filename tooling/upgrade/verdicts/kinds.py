@@ -39,7 +39,13 @@ def async_changes(case: JudgedUse) -> Iterator[UseProblem]:
         message = _async_contradiction(case, before.symbol, after.symbol)
         if message:
             raises = "TypeError" if case.use.awaited else ""
-            yield _problem(case, FindingKind.ASYNC_CHANGED, before, after, message, raises)
+            styles = _call_style(case.old, before.symbol), _call_style(case.new, after.symbol)
+            awaited = styles[1] == "coroutine"
+            why = "its result must be awaited" if awaited else "its result is there at once"
+            text = f"{'await ' if awaited else ''}{_own(after.symbol)}(...)"
+            # Who looped over a generator does not loop over what a coroutine gives
+            replacement = Replacement(text, why, certain=set(styles) == {"plain", "coroutine"})
+            yield _problem(case, FindingKind.ASYNC_CHANGED, before, after, message, raises, replacement)
 
 
 def _contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str, Replacement | None] | None:
@@ -64,15 +70,24 @@ def _contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str,
         and _is_literal(old)
         and (new.kind is SymbolKind.CLASS or (new.kind is SymbolKind.FUNCTION and not _is_property(new)))
     ):
-        return f"{name} is a {new.kind} now, and was the value {old.value}", "", None
+        bare = new.kind is SymbolKind.FUNCTION and not _needs_arguments(case.new, new)
+        ask = Replacement(f"{_own(new)}()", "the value became a function without required parameters", certain=True)
+        return f"{name} is a {new.kind} now, and was the value {old.value}", "", ask if bare else None
     unbound = new.binding == "method" and any(met.unbound and met.symbol == new for met in case.after.found)
     if action is Action.CALL and old.binding in ("staticmethod", "classmethod") and unbound:
-        return f"{name} is a method of instances now: called on the class it lacks one", "TypeError", None
+        message = f"{name} is a method of instances now: called on the class it lacks one"
+        return message, "TypeError", _of_an_instance(new)
     if action in (Action.CALL, Action.READ) and _is_of_instances(case, old, new):
-        return f"{name} is set on instances only now: the class has none", "AttributeError", None
+        message = f"{name} is set on instances only now: the class has none"
+        return message, "AttributeError", _of_an_instance(new)
     if action is Action.CALL:
         return _uncallable(case, old, new)
     return None
+
+
+def _of_an_instance(new: Symbol) -> Replacement:
+    owner = new.owner.rpartition(".")[2]
+    return Replacement(f"{owner}(...).{_own(new)}", "only instances have it", certain=False)
 
 
 def _is_of_instances(case: JudgedUse, old: Symbol, new: Symbol) -> bool:
@@ -98,7 +113,9 @@ def _uncallable(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str, Re
         read = Replacement(_own(new), "the method became a property", certain=True) if bare else None
         return f"{name} is a property now: its value cannot be called", "TypeError", read
     if _is_literal(new):
-        return f"{name} is the value {new.value} now, and cannot be called", "TypeError", None
+        bare = case.use.arguments is not None and not case.use.arguments.given
+        read = Replacement(_own(new), "the function became a value", certain=True) if bare else None
+        return f"{name} is the value {new.value} now, and cannot be called", "TypeError", read
     if new.kind is SymbolKind.MODULE:
         return f"{name} is a module now, and cannot be called", "TypeError", None
     return None
@@ -174,7 +191,7 @@ def _problem(
         old=evidence(case.old, before.symbol),
         new=evidence(case.new, after.symbol),
         replacement=replacement,
-        fixable=replacement is not None and whole,
+        fixable=bool(replacement and replacement.certain and whole),
     )
 
 

@@ -48,7 +48,8 @@ def unloaded(case: JudgedUse) -> Iterator[UseProblem]:
                 confidence=case.confidence * 0.9,
                 old=evidence(case.old, before),
                 new=evidence(case.new, after),
-                replacement=Replacement(f"import {module}", "the module is still there", certain=False),
+                replacement=Replacement(f"import {module}", "the module is still there", certain=True),
+                fixable=True,
             )
             return
 

@@ -7,9 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind
+from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
 from tooling.upgrade.symbols import Absent, Found, Open, Signature, SymbolKind
 from tooling.upgrade.uses import Action, Attribute
+from tooling.upgrade.verdicts.answers import adapted_override, new_method
 from tooling.upgrade.verdicts.case import sure
 from tooling.upgrade.verdicts.comparison import UseProblem, evidence, mentions, shorten
 from tooling.upgrade.verdicts.returns import call_arguments, fits, misfit, receiver_is_self, signature_of
@@ -73,6 +74,7 @@ def new_abstract_methods(case: JudgedUse) -> Iterator[UseProblem]:
             confidence=case.confidence * 0.9,
             old=evidence(case.old, before),
             new=evidence(case.new, symbol),
+            replacement=new_method(name, case.new.signature(symbol)),
         )
 
 
@@ -82,10 +84,12 @@ def _met_by_chance(case: JudgedUse, method: ClientMethod, name: str) -> Iterator
         return
     new = case.after.found[0].symbol
     is_property = method.binding == "property"
+    answer = None
     if new.kind is SymbolKind.VALUE and is_property and case.new.member_names().get(name, {}).get(new.owner) == 0:
         message = f"the base class assigns `self.{name}` now, which this property does not take unless it has a setter"
     elif new.kind is SymbolKind.FUNCTION and is_property and new.binding == "method":
         message = f"the base class has a method {name} now and may call it: this property gives a value"
+        answer = new_method(name, case.new.signature(new))
     elif "property" in new.binding and method.binding == "method":
         message = f"the base class has a property {name} now and may read it: this is a method"
     else:
@@ -99,6 +103,7 @@ def _met_by_chance(case: JudgedUse, method: ClientMethod, name: str) -> Iterator
         confidence=case.confidence * 0.8,
         old=Evidence(),
         new=evidence(case.new, new),
+        replacement=answer,
     )
 
 
@@ -156,7 +161,9 @@ def _changed(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) ->
         how = f"{site.file}:{site.line} calls {shorten(site.source, 100)}"
         certain = case.after.closed and not method.decorated and _is_about(case, site, new, before)
         severity = sure(AuditSeverity.BREAKING, all_members=certain)
-        yield _drift(case, old, new, f"this override does not fit how it is called now: {how}", severity)
+        head = adapted_override(name, method, after)
+        message = f"this override does not fit how it is called now: {how}"
+        yield _drift(case, old, new, message, severity, replacement=head)
         return
     why = misfit(method, after)
     if why and not misfit(method, before) and not method.decorated:
@@ -166,7 +173,8 @@ def _changed(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) ->
         callback = "" if called else _refers(case.new, receiver, name, r"\s*[,)]")
         how = f"; {callback} hands it on as a callback" if callback else ""
         message = f"this override does not fit the hook's signature any more: {why}{how}"
-        yield _drift(case, old, new, message, AuditSeverity.BREAKING if callback else AuditSeverity.WARNING)
+        severity = AuditSeverity.BREAKING if callback else AuditSeverity.WARNING
+        yield _drift(case, old, new, message, severity, replacement=adapted_override(name, method, after))
 
 
 def _shape_change(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) -> UseProblem | None:
@@ -174,14 +182,20 @@ def _shape_change(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbo
     was, now = "property" in old.binding, "property" in new.binding
     if was != now and (method.binding == "property") == was:
         kind = "property" if now else "method"
-        return _drift(
-            case, old, new, f"{case.symbol} is a {kind} now", AuditSeverity.BREAKING, FindingKind.KIND_CHANGED
-        )
+        head = Replacement(f"{'@property ' if now else ''}def {_own(new)}(self)", "as the base has it", certain=False)
+        message = f"{case.symbol} is a {kind} now"
+        return _drift(case, old, new, message, AuditSeverity.BREAKING, FindingKind.KIND_CHANGED, head)
     if old.is_async != new.is_async and method.is_async == old.is_async and not method.decorated:
         how = "asynchronous" if new.is_async else "not asynchronous"
         message = f"{case.symbol} is {how} now, and so its callers treat it"
-        return _drift(case, old, new, message, AuditSeverity.BREAKING, FindingKind.ASYNC_CHANGED)
+        style = "async " if new.is_async else ""
+        head = Replacement(f"{style}def {_own(new)}(...)", "as the base has it", certain=False)
+        return _drift(case, old, new, message, AuditSeverity.BREAKING, FindingKind.ASYNC_CHANGED, head)
     return None
+
+
+def _own(symbol: Symbol) -> str:
+    return symbol.dotted.rpartition(".")[2]
 
 
 def _drift(
@@ -191,6 +205,7 @@ def _drift(
     message: str,
     severity: AuditSeverity,
     kind: FindingKind = FindingKind.OVERRIDE_DRIFT,
+    replacement: Replacement | None = None,
 ) -> UseProblem:
     return UseProblem(
         kind=kind,
@@ -201,6 +216,8 @@ def _drift(
         confidence=case.confidence,
         old=evidence(case.old, old),
         new=evidence(case.new, new),
+        replacement=replacement,
+        fixable=bool(replacement and replacement.certain),
     )
 
 

@@ -7,7 +7,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind
+from tooling.upgrade import advice
+from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
 from tooling.upgrade.symbols import Definite, Found, Open, SymbolKind, Values
 from tooling.upgrade.uses import (
     Action,
@@ -24,9 +25,10 @@ from tooling.upgrade.uses import (
     SuperOf,
     Unknown,
 )
+from tooling.upgrade.verdicts.answers import advised
 from tooling.upgrade.verdicts.binding import named
 from tooling.upgrade.verdicts.case import sure
-from tooling.upgrade.verdicts.comparison import UseProblem, evidence, evidence_of_absence, mentions
+from tooling.upgrade.verdicts.comparison import UseProblem, definition, evidence, evidence_of_absence, mentions
 from tooling.upgrade.verdicts.returns import misfit
 from tooling.upgrade.verdicts.targets import locate
 
@@ -70,6 +72,7 @@ def misfitting_patches(case: JudgedUse) -> Iterator[UseProblem]:
         confidence=case.confidence,
         old=evidence(case.old, before),
         new=evidence(case.new, after),
+        replacement=Replacement(definition(case.new, after), "as the package defines it", certain=False),
     )
 
 
@@ -266,6 +269,8 @@ def star_losses(case: JudgedUse) -> Iterator[UseProblem]:
         confidence=case.confidence,
         old=evidence(case.old, case.before.found[0].symbol),
         new=evidence(case.new, case.after.found[0].symbol),
+        replacement=Replacement(f"{module}.{name}", "it is still there, by name", certain=True),
+        fixable=True,
     )
 
 
@@ -289,6 +294,7 @@ def refusals(case: JudgedUse) -> Iterator[UseProblem]:
         message = _refusal(case.new, after)
         if not message or _refusal(case.old, before):
             continue
+        instead = advised(case.new, after.symbol, case.symbol, advice.advised(message))
         yield UseProblem(
             kind=FindingKind.REMOVED,
             severity=sure(AuditSeverity.BREAKING, all_members=len(case.after.found) == 1 and case.after.closed),
@@ -299,6 +305,7 @@ def refusals(case: JudgedUse) -> Iterator[UseProblem]:
             confidence=case.confidence,
             old=evidence(case.old, before.symbol),
             new=evidence(case.new, after.symbol),
+            replacement=Replacement(instead[0], "what it says to use", certain=False) if instead else None,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind
+from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
 from tooling.upgrade.symbols import (
     Absent,
     Builtin,
@@ -14,6 +14,7 @@ from tooling.upgrade.symbols import (
     Found,
     Instance,
     Keyword,
+    Open,
     Parameter,
     Signature,
     SymbolKind,
@@ -26,7 +27,7 @@ from tooling.upgrade.verdicts.comparison import UseProblem, evidence
 from tooling.upgrade.verdicts.targets import locate, spelled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tooling.upgrade.symbols import Type, Upstream
     from tooling.upgrade.uses import AccessPath, ClientMethod
@@ -149,7 +150,11 @@ def contradictions(case: JudgedUse) -> Iterator[UseProblem]:
             yield from _protocol(case)
             return
         message = f"{_name(case)} gives {new} values now; {count} are unpacked here"
-        yield _problem(case, FindingKind.RETURN_CHANGED, message, "ValueError", whole=True, inferred=False)
+        names = ", ".join(f"value_{number}" for number in range(1, new + 1))
+        answer = Replacement(names, "as many names as there are values; which is new is to be looked up", certain=False)
+        yield _problem(
+            case, FindingKind.RETURN_CHANGED, message, "ValueError", whole=True, inferred=False, answer=answer
+        )
     elif case.use.action in _VERBS:
         yield from _protocol(case)
 
@@ -173,7 +178,22 @@ def _protocol(case: JudgedUse) -> Iterator[UseProblem]:
     how = " asynchronously" if key[1] else ""
     message = f"{_name(case)} gives {kinds} now, which cannot be {_VERBS[case.use.action]}{how}"
     inferred = before.inferred or after.inferred
-    yield _problem(case, kind, message, "TypeError", whole=whole, inferred=inferred)
+    answer = _parts(case.new, after.types) if action in (Action.SUBSCRIPT, Action.UNPACK) else None
+    if action is Action.ITERATE and not asynchronous and len(after.types) == 1:
+        answer = _parts(case.new, after.types)
+    yield _problem(case, kind, message, "TypeError", whole=whole, inferred=inferred, answer=answer)
+
+
+def _parts(new: Upstream, types: Sequence[Type]) -> Replacement | None:
+    """The attributes of the object that is returned instead of a container."""
+    (first, *others) = types
+    if others or not isinstance(first, Instance):
+        return None
+    signature = new.signature(first.symbol)
+    names = [] if isinstance(signature, Open) else [each.name for each in signature.parameters]
+    read = [f".{name}" for name in (*names, *new.body_names(first.symbol)) if not name.startswith("_")]
+    words = ", ".join(dict.fromkeys(read))
+    return Replacement(words, f"what a {first.symbol.dotted} has", certain=False) if words else None
 
 
 def _goes(upstream: Upstream, value: Type, key: tuple[Action, bool]) -> bool | None:
@@ -228,7 +248,14 @@ def _side(upstream: Upstream, target: AccessPath) -> Evidence:
 
 
 def _problem(
-    case: JudgedUse, kind: FindingKind, message: str, raises: str, *, whole: bool, inferred: bool
+    case: JudgedUse,
+    kind: FindingKind,
+    message: str,
+    raises: str,
+    *,
+    whole: bool,
+    inferred: bool,
+    answer: Replacement | None = None,
 ) -> UseProblem:
     return UseProblem(
         kind=kind,
@@ -240,4 +267,5 @@ def _problem(
         confidence=0.7 if inferred else 0.9,
         old=_side(case.old, case.use.target),
         new=_side(case.new, case.target_after),
+        replacement=answer,
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tooling.upgrade.advice import advised, texts_about
 from tooling.upgrade.replacements.candidates import Candidate, Reason, best
-from tooling.upgrade.replacements.evidence import advised, import_index, texts_about, votes
+from tooling.upgrade.replacements.evidence import import_index, votes
 from tooling.upgrade.replacements.similarity import is_similar_name, similarity, tokens, took_places
 from tooling.upgrade.sources.folder import memory_release
 from tooling.upgrade.upstream import open_upstream
