@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from areal.algorithm.images import images_to
 from areal.algorithm.packing import select
-from areal.api import BatchImages, EngineError
+from areal.api import BatchImages
 from areal.engine.train.packing import divide_rows
 from areal.utils.transfers import upload
 
