@@ -8,6 +8,7 @@ tensors are bit for bit those of a server that receives the whole model.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -94,17 +95,26 @@ def to_reload(names: list[str], changed: list[str], *, modules: set[str], fused:
     return [name for name in names if any(prefix in prefixes for prefix in _parents(name))]
 
 
-def base_name(name: str, *, modules: set[str], fused: Mapping[str, list[str]]) -> str:
-    """Return the name by which a model loads a tensor when its layers are wrapped for adapters of the server's own
-    (servers.max_adapters): "q_proj.weight" is "q_proj.base_layer.weight" where "qkv_proj" is wrapped.
+@contextmanager
+def unwrapped(model: torch.nn.Module) -> Iterator[None]:
+    """Take the layers out of those that a server wraps around them for adapters of its own (servers.max_adapters).
 
-    modules, fused: see `to_reload`.
+    So a model loads weights as it did at first: loaders of some models find a wrapped layer by its old name, others by
+    the new one ("q_proj.base_layer"), and some by neither.
     """
-    layer, _, kind = name.rpartition(".")
-    parent, _, leaf = layer.rpartition(".")
-    wholes = [leaf, *(whole for whole, parts in fused.items() if leaf in parts)]
-    wrapped = any(f"{parent}.{whole}.base_layer".removeprefix(".") in modules for whole in wholes)
-    return f"{layer}.base_layer.{kind}" if wrapped else name
+    found = [
+        (parent, name, layer)
+        for parent in list(model.modules())
+        for name, layer in parent._modules.items()
+        if layer is not None and "base_layer" in layer._modules
+    ]
+    for parent, name, layer in found:
+        setattr(parent, name, layer._modules["base_layer"])
+    try:
+        yield
+    finally:
+        for parent, name, layer in found:
+            setattr(parent, name, layer)
 
 
 def _prefixes(layer: str, modules: set[str], fused: Mapping[str, list[str]]) -> list[str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.engine.server.adapters import AdaptedWeights, base_name, to_reload
+from areal.engine.server.adapters import AdaptedWeights, to_reload, unwrapped
 from areal.engine.server.changes import WholeVersion
 from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver
 
@@ -54,16 +54,17 @@ class Worker:
     def _switch(self, model: Any, version: int) -> None:
         tensors = self._receiver.take(version)
         names, identity = list(tensors), ""
-        modules = {name for name, _ in model.named_modules()}
-        fused: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", None) or {}
-        if isinstance(tensors, AdaptedWeights | WholeVersion):
-            identity = tensors.identity
-            if tensors.since and tensors.since == self._loaded:
-                names = to_reload(names, tensors.changed, modules=modules, fused=fused)
-        # In case it fails half way: nothing can be left out next time.
-        self._loaded = ""
-        if names:
-            model.load_weights((base_name(name, modules=modules, fused=fused), tensors[name]) for name in names)
+        with unwrapped(model):
+            modules = {name for name, _ in model.named_modules()}
+            fused: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", None) or {}
+            if isinstance(tensors, AdaptedWeights | WholeVersion):
+                identity = tensors.identity
+                if tensors.since and tensors.since == self._loaded:
+                    names = to_reload(names, tensors.changed, modules=modules, fused=fused)
+            # In case it fails half way: nothing can be left out next time.
+            self._loaded = ""
+            if names:
+                model.load_weights((name, tensors[name]) for name in names)
         self._version, self._loaded = version, identity
 
 

@@ -19,12 +19,11 @@ import logging
 import os
 import time
 import uuid
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.engine.server.adapters import AdaptedWeights, base_name, to_reload
+from areal.engine.server.adapters import AdaptedWeights, to_reload, unwrapped
 from areal.engine.server.changes import WholeVersion
 from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver
 
@@ -86,20 +85,20 @@ class WorkerExtension:
         worker: Any = self
         tensors = self._areal_receiver().take(version)
         model = worker.model_runner.get_model()
-        shown = partial(base_name, modules=_modules(model), fused=_fused(model))
         names, quiet, identity = list(tensors), "", ""
-        if isinstance(tensors, AdaptedWeights | WholeVersion):
-            identity = tensors.identity
-            if tensors.since and tensors.since == getattr(self, "_areal_loaded", ""):
-                names, quiet = _changed_layers(model, tensors), _RELOADING
-        # In case it fails half way: nothing can be left out next time.
-        self._areal_loaded = ""
-        if names:
-            with _without_warnings(quiet):
-                worker.model_runner.reload_weights(
-                    weights_iterator=((shown(name), tensors[name]) for name in names), is_checkpoint_format=True
-                )
-            _repack_heads(model)
+        with unwrapped(model):
+            if isinstance(tensors, AdaptedWeights | WholeVersion):
+                identity = tensors.identity
+                if tensors.since and tensors.since == getattr(self, "_areal_loaded", ""):
+                    names, quiet = _changed_layers(model, tensors), _RELOADING
+            # In case it fails half way: nothing can be left out next time.
+            self._areal_loaded = ""
+            if names:
+                with _without_warnings(quiet):
+                    worker.model_runner.reload_weights(
+                        weights_iterator=((name, tensors[name]) for name in names), is_checkpoint_format=True
+                    )
+                _repack_heads(model)
         self._areal_version, self._areal_loaded = version, identity
 
     def _areal_receiver(self) -> WeightReceiver:

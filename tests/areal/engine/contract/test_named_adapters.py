@@ -1,11 +1,13 @@
 """Adapters that servers hold by name beside their weights: each request gets its own, and none is left behind.
 
-With doubles of vLLM and SGLang, which compute with the merged model, as the servers' kernels do up to rounding.
+With doubles of vLLM and SGLang, which compute with the merged model, as the servers' kernels do up to rounding;
+and with the programs themselves, where they are installed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import json
 import sys
@@ -22,6 +24,7 @@ from areal.engine.config import ServerEngineConfig, SGLangConfig, VLLMConfig
 from areal.engine.server.client import is_healthy
 from areal.engine.sglang.launch import prepare as prepare_sglang
 from areal.engine.vllm.launch import prepare as prepare_vllm
+from areal.infra.supervisor.process import ServerProcess, free_port
 
 engines = sys.modules["contract_engines"]
 EXACT = 5e-5
@@ -47,27 +50,77 @@ def write_adapter(folder, model, seed):
                 weight += up @ down * ALPHA / RANK
     folder.mkdir(parents=True)
     save_file(stored, folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text(json.dumps({"r": RANK, "lora_alpha": ALPHA, "peft_type": "LORA"}))
+    content = {"r": RANK, "lora_alpha": ALPHA, "peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none",
+               "target_modules": [layer.rpartition(".")[2] for layer in LAYERS]}  # fmt: skip
+    (folder / "adapter_config.json").write_text(json.dumps(content))
     return adapted
 
 
-@pytest.fixture(params=["vllm", pytest.param("sglang", marks=pytest.mark.exhaustive)])
-def served(request, tmp_path, fork_server):
-    """An engine over one double, its model, and the address of the double."""
-    api, model = request.param, engines.build_model()
-    with engines.forked_double(fork_server, api, tmp_path / "served", model) as address:
+REAL = {
+    "vllm server": (engines.VLLM_PYTHON, engines.vllm_command, "bash scripts/setup_vllm.sh"),
+    "sglang server": (engines.SGLANG_PYTHON, engines.sglang_command, "bash scripts/setup_sglang.sh"),
+}
+"""Programs that are started for real, where they are installed; how; and what installs them."""
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """Returns a function: name of a program to the address of its server, which is started once."""
+    running, addresses = contextlib.ExitStack(), {}
+
+    def address_of(program):
+        python, command, setup = REAL[program]
+        if not python.is_file():
+            pytest.skip(f"{python} is not there: {setup}")
+        if program == "sglang server" and not torch.cuda.is_available():
+            pytest.skip("SGLang 0.5.20 holds adapters in pinned memory, which needs an accelerator")
+        if program not in addresses:
+            folder, port = tmp_path_factory.mktemp("real"), free_port()
+            config = ServerEngineConfig(dtype="float32", max_adapters=2)
+            started = command(folder, engines.build_model(), config)(0, port)
+            process = ServerProcess(
+                started.arguments, environment=started.environment, log_path=folder / "log",
+                incarnation=engines.RunningServer.incarnation, grace_seconds=5.0,
+            )  # fmt: skip
+            running.callback(process.stop)
+            addresses[program] = f"http://127.0.0.1:{port}"
+            ready = eventually(lambda: is_healthy(addresses[program], 1.0) or process.exit_text, 300)
+            assert ready is True, process.tail(60)
+        return addresses[program]
+
+    with running:
+        yield address_of
+
+
+EVERYWHERE = [
+    "vllm",
+    pytest.param("sglang", marks=pytest.mark.exhaustive),
+    *(pytest.param(name, marks=[pytest.mark.exhaustive, pytest.mark.timeout(500)]) for name in REAL),
+]
+
+
+@pytest.fixture(params=EVERYWHERE)
+def served(request, tmp_path, fork_server, start):
+    """An engine over one server, its model, and the address of the server: a double, or the program itself."""
+    (api, _, real), model = request.param.partition(" "), engines.build_model()
+    with contextlib.ExitStack() as stack:
+        address = (
+            start(request.param) if real
+            else stack.enter_context(engines.forked_double(fork_server, api, tmp_path / "served", model))
+        )  # fmt: skip
         engine = engines.with_servers(
             api, None, model, tmp_path / "served", pool=engines.RunningServer(address), max_adapters=2, drain_seconds=20
         )
+        stack.callback(engine.close)
         engine.wait_ready()
-        yield engines.Subject(engine, model, f"{api} double"), address
-        engine.close()
+        yield engines.Subject(engine, model, api), address
 
 
 def held(address):
     """Adapters of a server, without the engine's part of their names."""
-    with urllib.request.urlopen(f"{address}/memory", timeout=10) as response:
-        return [name.rpartition(".")[0] for name in json.loads(response.read())["adapters"]]
+    with urllib.request.urlopen(f"{address}/v1/models", timeout=10) as response:
+        models = json.loads(response.read())["data"]
+    return sorted(model["id"].rpartition(".")[0] for model in models if model["parent"])
 
 
 def asking(subject, name, *prompt, new=16, seed=0):
@@ -158,7 +211,7 @@ def test_a_server_that_kept_its_adapters_takes_them_again(served, tmp_path):
 
 def test_what_a_run_that_died_has_left_is_unloaded_by_the_next_one_that_has_the_server(served, tmp_path):
     subject, address = served
-    api = subject.kind.partition(" ")[0]
+    api = subject.kind
     write_adapter(tmp_path / "judge", subject.model, 0)
     path = {"vllm": "/v1/load_lora_adapter", "sglang": "/load_lora_adapter"}[api]
     for name in ("judge.1.0123abcd", "by-hand", "judge.2"):
@@ -180,9 +233,10 @@ def test_what_a_run_that_died_has_left_is_unloaded_by_the_next_one_that_has_the_
         after.close()
 
 
+@pytest.mark.parametrize("served", EVERYWHERE[:2], indirect=True)
 def test_a_server_joins_while_generations_keep_an_adapter_that_is_to_leave(served, tmp_path, fork_server):
     subject, address = served
-    api = subject.kind.partition(" ")[0]
+    api = subject.kind
     merged = write_adapter(tmp_path / "judge", subject.model, 0)
     subject.engine.load_adapter("judge", tmp_path / "judge")
 

@@ -8,13 +8,14 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from areal import models
 from areal.api import EngineError, ServerInstance, WeightManifest, WeightUpdateMeta
 from areal.engine.config import LoraConfig, TrainEngineConfig
 from areal.engine.hf import loading as hf_loading
 from areal.engine.hf.on_disk import AdaptersOnDisk, base_tensors, checkpoint_tensors, merged_tensors, transposed_layers
-from areal.engine.server.adapters import base_name, to_reload
+from areal.engine.server.adapters import to_reload, unwrapped
 from areal.engine.server.publishing import AdapterBase, WeightPublisher, serving_tensors
 from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver
 from areal.engine.train.engine import TrainingEngine
@@ -272,11 +273,28 @@ def test_layers_are_loaded_whole(changed, expected):
     assert found == [name for name in NAMES if name in expected]
 
 
-def test_layers_that_a_server_wraps_for_adapters_are_loaded_by_another_name():
-    wrapped = MODULES | {"layers.0.attn.qkv.base_layer", "layers.0.attn.o.base_layer"}
-    found = [base_name(name, modules=wrapped, fused=FUSED) for name in NAMES]
-    changed = {name: other for name, other in zip(NAMES, found, strict=True) if name != other}
-    assert changed == {
-        f"layers.0.attn.{part}": f"layers.0.attn.{part.replace('.', '.base_layer.')}"
-        for part in ("q.weight", "q.bias", "k.weight", "k.bias", "v.weight", "o.weight")
-    }
+class Wrapper(nn.Module):
+    """As servers put one around a layer, for adapters of their own."""
+
+    def __init__(self, base_layer):
+        super().__init__()
+        self.base_layer = base_layer
+
+
+def test_layers_that_a_server_wraps_for_adapters_are_loaded_as_if_it_did_not():
+    block = nn.ModuleDict({"qkv": Wrapper(nn.Linear(2, 6)), "norm": nn.LayerNorm(2)})
+    model = nn.ModuleDict({"embed": Wrapper(nn.Embedding(3, 2)), "layers": nn.ModuleList([block])})
+    model["head"] = model["embed"]
+    before = [name for name, _ in model.named_modules(remove_duplicate=False)]
+    seen = []
+
+    def load():
+        with unwrapped(model):
+            seen.extend(name for name, _ in model.named_parameters(remove_duplicate=False))
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        load()
+    inner = ("qkv.weight", "qkv.bias", "norm.weight", "norm.bias")
+    assert sorted(seen) == sorted(["embed.weight", "head.weight", *(f"layers.0.{name}" for name in inner)])
+    assert [name for name, _ in model.named_modules(remove_duplicate=False)] == before
