@@ -233,7 +233,11 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "unguarded-mask-division": (
-        ["def f(x, loss_mask):\n    return (x * loss_mask).sum() / loss_mask.count_nonzero()\n"],
+        [
+            "def f(x, loss_mask):\n    return (x * loss_mask).sum() / loss_mask.count_nonzero()\n",
+            "def f(x, mask=None):\n    if mask is not None:\n"
+            "        return (x * mask).sum() / mask.sum()\n    return x.mean()\n",
+        ],
         [
             "def f(x, loss_mask):\n    return (x * loss_mask).sum() / loss_mask.sum().clamp(min=1)\n",
             "def f(x, mask):\n    if not mask.any():\n        return 0\n    return (x * mask).sum() / mask.sum()\n",
@@ -285,11 +289,16 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             "class A:\n    def destroy(self):\n        self.thread.join()\n",
             "class A:\n    def close(self):\n        self.executor.shutdown(wait=True)\n",
+            "class A:\n    def close(self):\n        self.executor.shutdown()\n",
+            "def stop(procs):\n    for p in procs:\n        p.wait()\n",
         ],
         [
             "class A:\n    def destroy(self):\n        self.thread.join(timeout=5)\n",
             "class A:\n    def run(self):\n        self.thread.join()\n",
             "class A:\n    def close(self, parts):\n        self.path.join(parts)\n",
+            "class A:\n    def close(self):\n        self.executor.shutdown(wait=False)\n"
+            "        self.engine.shutdown()\n",
+            "def stop(p, event):\n    event.wait()\n    p.wait(timeout=5)\n",
         ],
     ),
     "endless-retry": (
@@ -366,6 +375,17 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["import torch\ndef f(p):\n    return torch.load(p, weights_only=False)\n"],
         ["import torch\ndef f(p):\n    return torch.load(p, weights_only=True)\n"],
     ),
+    "default-torch-load": (
+        [
+            "import torch\ndef f(p):\n    return torch.load(p, map_location='cpu')\n",
+            "import torch\nx = torch.load('a')\n",
+        ],
+        [
+            "import torch\ndef f(p):\n    return torch.load(p, weights_only=True)\n",
+            "import torch\ndef f(p, **k):\n    return torch.load(p, **k)\n",
+            "import pkg\ndef f(p):\n    return pkg.load(p)\n",
+        ],
+    ),
     "unsafe-yaml": (
         ["import yaml\ndef f(t):\n    return yaml.load(t, Loader=yaml.Loader)\n"],
         ["import yaml\ndef f(t):\n    return yaml.load(t, Loader=yaml.SafeLoader), yaml.safe_load(t)\n"],
@@ -374,6 +394,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             "import os\ndef f(p):\n    os.system(f'rm {p}')\n",
             "import subprocess\ndef f(p):\n    subprocess.run('rm ' + p, shell=True)\n",
+            "import subprocess\ndef f(p):\n    c = f'rm {p}'\n    subprocess.run(c, shell=True)\n",
         ],
         [
             "import subprocess\ndef f(p):\n    subprocess.run(['rm', p])\n    subprocess.run('ls', shell=True)\n",
@@ -389,8 +410,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "open-address": (
-        ["import uvicorn\ndef f(app):\n    uvicorn.run(app, host='0.0.0.0')\n"],
-        ["import uvicorn\ndef f(app, host):\n    uvicorn.run(app, host=host)\n"],
+        [
+            "import uvicorn\ndef f(app):\n    uvicorn.run(app, host='0.0.0.0')\n",
+            "def f(port):\n    return ['python', '-m', 'server', '--host', '0.0.0.0', '--port', port]\n",
+        ],
+        [
+            "import uvicorn\ndef f(app, host):\n    uvicorn.run(app, host=host)\n",
+            "def f(port):\n    return ['python', '-m', 'server', '--host', '127.0.0.1', '--port', port]\n",
+        ],
     ),
     "wildcard-import": (["from os.path import *\n"], ["from os.path import join\n"]),
     "swallowed-error": (
@@ -416,8 +443,15 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [f"{REWARD}    try:\n        return float(completions)\n    except ValueError:\n        return 0.0\n"],
     ),
     "reward-unguarded": (
-        [f"{REWARD}    if completions.strip() == answer.strip():\n        return 1.0\n    return 0.0\n"],
-        [f"{REWARD}    return float(completions == answer)\n"],
+        [
+            f"{REWARD}    if completions.strip() == answer.strip():\n        return 1.0\n    return 0.0\n",
+            f"def part(text):\n    return float(text)\n\n\n{REWARD}    score = part(completions)\n    return score\n",
+        ],
+        [
+            f"{REWARD}    return float(completions == answer)\n",
+            "def part(text):\n    try:\n        return float(text)\n    except ValueError:\n        return 0.0\n\n\n"
+            f"{REWARD}    score = part(completions)\n    return score\n",
+        ],
     ),
     "reward-no-number": (
         [f"{REWARD}    return None\n", f"{REWARD}    return 1.0, 'why'\n"],

@@ -25,6 +25,7 @@ _BLOCKING = frozenset(
     }
 )
 _WAITER = re.compile(r"thread|proc|worker", re.IGNORECASE)
+_PROCESS = re.compile(r"proc(ess)?$|popen|^p$", re.IGNORECASE)
 _POOL = re.compile(r"executor|pool", re.IGNORECASE)
 
 
@@ -134,19 +135,24 @@ def dropped_task(module: Module, _side: Side) -> Iterator[Place]:
 def unbounded_wait(module: Module, _side: Side) -> Iterator[Place]:
     """Find waits without a limit while something is torn down."""
     for node in module.nodes(ast.Call):
-        if not isinstance(node.func, ast.Attribute) or node.func.attr not in {"join", "shutdown"}:
+        if not isinstance(node.func, ast.Attribute) or node.func.attr not in {"join", "shutdown", "wait"}:
             continue
         function = module.function_of(node)
         if not isinstance(function, Function) or not TEARDOWN.match(function.name):
             continue
         owner = ast.unparse(node.func.value)
-        if node.func.attr == "join" and not node.args and not node.keywords and _WAITER.search(owner):
+        kinds = {"join": _WAITER, "wait": _PROCESS}
+        waiter = kinds.get(node.func.attr)
+        if waiter is not None and not node.args and not node.keywords and waiter.search(owner):
             calls = (each for each in own_nodes(function) if isinstance(each, ast.Call))
-            if any(last_name(each.func) == "join" and (each.args or each.keywords) for each in calls):
-                continue  # another join has a limit
-            yield Place(module.path, node.lineno, f"`{owner}.join()` in `{function.name}` may wait for ever")
+            if any(last_name(each.func) == node.func.attr and (each.args or each.keywords) for each in calls):
+                continue  # another one has a limit
+            said = f"`{owner}.{node.func.attr}()` in `{function.name}` may wait for ever"
+            yield Place(module.path, node.lineno, said)
         wait = keyword(node, "wait") or (node.args[0] if node.args else None)
+        # Executors wait unless they are asked not to.
         waits = isinstance(wait, ast.Constant) and wait.value is True
+        waits |= "executor" in owner.lower() and not node.args and not node.keywords
         if node.func.attr == "shutdown" and _POOL.search(owner) and waits:
             yield Place(module.path, node.lineno, f"`{owner}.shutdown` in `{function.name}` waits for running work")
 

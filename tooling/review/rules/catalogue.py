@@ -153,6 +153,7 @@ CONCERNS: Final[dict[str, tuple[str, ...]]] = {
     "unsafe deserialisation and shells": (
         "unsafe-deserialisation",
         "unsafe-torch-load",
+        "default-torch-load",
         "unsafe-yaml",
         "evaluated-text",
         "shell-from-values",

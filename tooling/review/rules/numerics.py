@@ -73,6 +73,10 @@ def _guarded(module: Module, node: ast.BinOp) -> bool:
     if isinstance(function, Function):
         checks = (each for each in own_nodes(function) if isinstance(each, ast.If | ast.Assert))
         tests += [each.test for each in checks if each.lineno < node.lineno]
+    # `if mask is not None` says that there is a mask, not that it selects something.
+    tests = [
+        each for each in tests if not isinstance(each, ast.Compare) or not isinstance(each.ops[0], ast.Is | ast.IsNot)
+    ]
     spoken = {part.id for test in tests for part in ast.walk(test) if isinstance(part, ast.Name)}
     cleaned = any(isinstance(each, ast.Call) and last_name(each.func) == "nan_to_num" for each in module.around(node))
     return bool(names & spoken) or cleaned

@@ -56,12 +56,29 @@ def unguarded(module: Module, _side: Side) -> Iterator[Place]:
     for function in rewards_of(module):
         nodes = list(own_nodes(function))
         # Whether it returns numbers that it made, instead of handing on what another function returns
-        scores = any(isinstance(node, ast.Return) and isinstance(node.value, ast.Constant) for node in nodes)
+        plain = (ast.Constant, ast.Name, ast.BinOp)
+        scores = any(isinstance(node, ast.Return) and isinstance(node.value, plain) for node in nodes)
         if not scores or any(isinstance(node, ast.Try) for node in nodes):
             continue
         parsing = [node for node in nodes if _is_parsing(node)]
-        if parsing:
+        if parsing or _handed_on(module, function, nodes):
             yield Place(module.path, function.lineno, f"`{function.name}` parses what a model wrote, unguarded")
+
+
+def _handed_on(module: Module, function: Function, nodes: list[ast.AST]) -> bool:
+    """Whether the answer goes to a function of the same file that parses it, or gives it to another package, with no
+    `try` either."""
+    own = {each.name: each for each in module.tree.body if isinstance(each, Function)}
+    for call in (each for each in nodes if isinstance(each, ast.Call)):
+        target = own.get(last_name(call.func)) if isinstance(call.func, ast.Name) else None
+        answers = [each for each in call.args if last_name(each) in {"completions", "completion"}]
+        inside = list(own_nodes(target)) if target is not None and target is not function and answers else []
+        guarded = any(isinstance(each, ast.Try) for each in inside)
+        parses = (isinstance(each, ast.Call) and _is_parsing(each) for each in inside)
+        foreign = (isinstance(each, ast.Call) and last_name(each.func) in module.imported for each in inside)
+        if not guarded and (any(parses) or any(foreign)):
+            return True
+    return False
 
 
 def _is_parsing(node: ast.AST) -> bool:

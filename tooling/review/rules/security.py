@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from typing import TYPE_CHECKING
 
 from tooling.review.records import Place, Rule, Severity, is_test
-from tooling.review.repository.module import Function, keyword, last_name
+from tooling.review.repository.module import Function, keyword, last_name, own_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +55,14 @@ def unsafe_loads(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, f"`{name}` runs whatever its bytes say")
 
 
+def default_load(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `torch.load(path)`, whose default ran code until torch 2.6."""
+    for node in module.nodes(ast.Call):
+        named = any(each.arg in {"weights_only", None} for each in node.keywords)
+        if module.dotted(node.func) == "torch.load" and not named:
+            yield Place(module.path, node.lineno, "`torch.load` without `weights_only`: before torch 2.6 it runs code")
+
+
 def torch_load(module: Module, _side: Side) -> Iterator[Place]:
     """`torch.load(..., weights_only=False)`."""
     for node in module.nodes(ast.Call):
@@ -74,14 +83,19 @@ def yaml_load(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def shell(module: Module, _side: Side) -> Iterator[Place]:
-    """Find a command line put together from values and given to a shell."""
+    """Find a command line put together from values and given to a shell, under a name or not."""
     for node in module.nodes(ast.Call):
         name = module.dotted(node.func)
         shell_given = keyword(node, "shell")
         by_shell = name == "os.system" or (
             name in _SHELLS and isinstance(shell_given, ast.Constant) and shell_given.value is True
         )
-        if by_shell and node.args and _has_values(node.args[0]):
+        commands = list(node.args[:1]) if by_shell else []
+        function = module.function_of(node)
+        if commands and isinstance(commands[0], ast.Name) and function is not None:
+            made = [each for each in own_nodes(function) if isinstance(each, ast.Assign)]
+            commands = [each.value for each in made if ast.unparse(each.targets[0]) == commands[0].id]
+        if any(map(_has_values, commands)):
             yield Place(module.path, node.lineno, f"`{name}` gives values to a shell")
 
 
@@ -120,6 +134,11 @@ def open_address(module: Module, _side: Side) -> Iterator[Place]:
         flat = [part for value in values for part in (value.elts if isinstance(value, ast.Tuple) else [value])]
         if any(isinstance(part, ast.Constant) and part.value in {"0.0.0.0", "::"} for part in flat):
             yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}` listens on all interfaces by a literal")
+    for command in module.nodes(ast.List):
+        words = [each.value if isinstance(each, ast.Constant) else "" for each in command.elts]
+        for option, value in itertools.pairwise(words):
+            if option in {"--host", "--bind", "--listen"} and value in {"0.0.0.0", "::"}:
+                yield Place(module.path, command.lineno, f"`{option} {value}` listens on all interfaces by a literal")
 
 
 def fixed_endpoint(comparison: Comparison) -> Iterator[Place]:
@@ -208,6 +227,16 @@ RULES = (
         example="torch.load(path, weights_only=False)",
         in_tests=False,
         in_file=torch_load,
+    ),
+    Rule(
+        id="default-torch-load",
+        severity=Severity.LOW,
+        title="torch.load with the default of weights_only",
+        why="Before torch 2.6 it unpickles arbitrary objects of the file; since then it refuses files that have some.",
+        fix="Say `weights_only=True`, or use safetensors.",
+        example='state = torch.load(path, map_location="cpu")',
+        in_tests=False,
+        in_file=default_load,
     ),
     Rule(
         id="unsafe-yaml",

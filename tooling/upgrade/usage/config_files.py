@@ -103,17 +103,27 @@ def _targets(lines: Sequence[str]) -> Iterator[Found]:
 
 
 def _siblings(lines: Sequence[str], index: int, indent: int) -> Iterator[tuple[str, int, int]]:
-    """Keys of the mapping that a line is in: (name, line, column)."""
+    """Keys of the mapping that a line is in: (name, line, column). A mapping names one callable: where another one is
+    named at the same depth, the file is wrong, and is still read in a time that grows with its length."""
     first = index
     while first and "-" not in lines[first][:indent] and _depth(lines[first - 1]) >= indent:
+        if _names_callable(lines[first - 1], indent):
+            break
         first -= 1
     for number in range(first, len(lines)):
         depth = _depth(lines[number])
         if depth < indent or (number > first and "-" in lines[number][:indent]):
             return
+        if number > index and _names_callable(lines[number], indent):
+            return
         match = _KEY.match(lines[number])
         if match is not None and depth == indent and number != index:
             yield match["key"], number + 1, match.start("key")
+
+
+def _names_callable(line: str, indent: int) -> bool:
+    match = _TARGET.match(line)
+    return match is not None and len(match["indent"]) == indent
 
 
 def _inside(lines: Sequence[str], line: int) -> Iterator[tuple[str, int, int]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+
+from tooling.upgrade.usage.config_files import config_uses
 from tooling.upgrade.uses import Action, Attribute, Called, Name, Use
 
 
@@ -160,3 +163,11 @@ def test_a_byte_order_mark_moves_nothing(index, tmp_path):
     (tmp_path / "repo" / "bom.py").write_bytes(b"\xef\xbb\xbfimport pkg; pkg.f()\n")
     found = index({})
     assert [(use.symbol_text, use.place.column) for use in found.uses()] == [("pkg", 7), ("pkg.f()", 12)]
+
+
+def test_a_file_that_names_thousands_of_callables_is_read_in_a_moment(tmp_path):
+    (tmp_path / "a.yaml").write_text("_target_: pkg.f\nx: 1\n" * 20_000)
+    started = time.process_time()
+    (found,) = config_uses(tmp_path, ["a.yaml"], lambda dotted: dotted.partition(".")[0])
+    assert len(found.uses) >= 40_000
+    assert time.process_time() - started < 20, "each of them was looked for in the whole file"
