@@ -11,6 +11,10 @@ PARSER = "import argparse\nparser = argparse.ArgumentParser()\n"
 BASE = "class Base:\n    FIELDS = ['b']\n\n\nclass Grand:\n    FIELDS = ['g']\n\n\n"
 KIND = "from enum import Enum\n\n\nclass Kind(Enum):\n    A = 1\n    B = 2\n    C = 3\n    D = 4\n\n\n"
 TRY = "def f(log, read):\n    try:\n        rows = read()\n    except OSError:\n"
+TRACKERS = "".join(
+    f"class {name}(Tracker):\n    def log(self, values, step):\n        v = values\n        self.run.log(v, step)\n\n\n"
+    for name in "ABC"
+)
 LOCAL = "def f(self, dist, local_rank):\n"
 
 CASES: dict[str, tuple[list[str], list[str]]] = {
@@ -198,6 +202,21 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             f"{BASE}class C(Base):\n    FIELDS = Base.FIELDS + ['c']\n",
             f"{BASE}class Other:\n    pass\n\n\nclass C(Other):\n    FIELDS = Grand.FIELDS + ['c']\n",
             f"{BASE}class C(Base):\n    MORE = Grand.FIELDS + ['c']\n",
+        ],
+    ),
+    "parameter-ignored": (
+        [
+            f"{TRACKERS}class D(Tracker):\n    def log(self, values, step):\n        v = values\n"
+            "        self.run.log(v)\n",
+            f"{TRACKERS}class E(Tracker):\n    def log(self, values, step):\n        if values:\n"
+            "            self.run.log(values)\n        self.run.flush()\n",
+        ],
+        [
+            f"{TRACKERS}class D(Tracker):\n    def log(self, values, step):\n        v = values, step\n"
+            "        self.run.log(v)\n",
+            f"{TRACKERS}class D(Tracker):\n    def log(self, values, step):\n        pass\n",
+            f"{TRACKERS}class D(Other):\n    def log(self, values, step):\n        v = values\n"
+            "        self.run.log(v)\n",
         ],
     ),
     "version-as-text": (

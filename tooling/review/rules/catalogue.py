@@ -227,7 +227,7 @@ CONCERNS: Final[dict[str, tuple[str, ...]]] = {
         "unbound-after-except",
         "error-returned",
     ),
-    "classes and their bases": ("attribute-no-longer-set", "asks-for-another", "base-skipped"),
+    "classes and their bases": ("attribute-no-longer-set", "asks-for-another", "base-skipped", "parameter-ignored"),
     "options of a command line": ("unknown-option", "option-too-late", "option-without-effect"),
     "values that are read as something else": (
         "version-as-text",

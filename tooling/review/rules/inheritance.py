@@ -7,7 +7,7 @@ import ast
 from typing import TYPE_CHECKING, Final
 
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, last_name
+from tooling.review.repository.module import Function, last_name, parameters
 from tooling.review.rules.members import is_self_read
 
 if TYPE_CHECKING:
@@ -133,6 +133,28 @@ def base_skipped(module: Module, side: Side) -> Iterator[Place]:
                 yield Place(module.path, node.lineno, said)
 
 
+def parameter_ignored(module: Module, _side: Side) -> Iterator[Place]:
+    """Find a method that leaves a parameter out which the same method of all its siblings in the file uses."""
+    alike: dict[tuple[str, str], list[tuple[ast.ClassDef, Function]]] = {}
+    for owner in module.nodes(ast.ClassDef):
+        for method in (each for each in owner.body if isinstance(each, Function) and not each.name.startswith("__")):
+            long = any(not isinstance(each, ast.Pass | ast.Raise | ast.Return) for each in method.body[1:])
+            for base in owner.bases if long else ():
+                alike.setdefault((ast.unparse(base), method.name), []).append((owner, method))
+    for (_, name), methods in alike.items():
+        used = {method: {each.id for each in ast.walk(method) if isinstance(each, ast.Name)} for _, method in methods}
+        for parameter in sorted({each.arg for each in methods[0][1].args.args} - {"self", "cls"}):
+            taking = [(owner, each) for owner, each in methods if parameter in parameters(each)]
+            idle = [(owner, each) for owner, each in taking if not {parameter, "locals", "super"} & used[each]]
+            if len(idle) == 1 and len(taking) > _SIBLINGS and not parameter.startswith("_"):
+                said = f"`{idle[0][0].name}.{name}` ignores `{parameter}`, which {len(taking) - 1} siblings use"
+                yield Place(module.path, idle[0][1].lineno, said)
+
+
+_SIBLINGS: Final = 3
+"""Methods that use a parameter, from which one that does not is odd."""
+
+
 RULES: Final = (
     Rule(
         id="attribute-no-longer-set",
@@ -160,5 +182,15 @@ RULES: Final = (
         fix="Extend the base's own.",
         example="class C(Base):\n    FIELDS = Grand.FIELDS + ['a']  # Base has FIELDS too",
         in_file=base_skipped,
+    ),
+    Rule(
+        id="parameter-ignored",
+        severity=Severity.LOW,
+        title="Parameter that only this sibling ignores",
+        why="Callers pass it and nothing happens: a step, a limit or a group that has no effect here.",
+        fix="Use it, or refuse it.",
+        example="class Wandb(Tracker):\n    def log(self, values, step): self.run.log(values)  # others log the step",
+        in_tests=False,
+        in_file=parameter_ignored,
     ),
 )
