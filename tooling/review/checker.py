@@ -11,6 +11,7 @@ this finds the call in one file of a method that another one changed, whatever c
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -59,6 +60,8 @@ def check(side: Side, asked: Collection[str]) -> tuple[dict[str, list[tuple[str,
         rows, note = _run(program, Path(folder), wanted)
     found: dict[str, list[tuple[str, Place]]] = {}
     for path, line, rule, message in _certain(rows, texts):
+        if rule == "signature-mismatch" and _takes_fields_of_others(side, path, line):
+            continue
         found.setdefault(path, []).append((rule, Place(path, line, message)))
     return found, note
 
@@ -84,12 +87,39 @@ def _certain(rows: list[dict[str, Any]], texts: Mapping[str, str]) -> Iterator[t
         if rule == "unknown-attribute" and not _defined_nowhere(message, texts):
             continue
         # None is what a failed optional import leaves; a union may be narrowed by what the checker cannot follow.
-        if rule == "not-callable" and ("`None`" in message or "|" in message or "Unknown" in message):
+        # Who yields once, under a decorator that was left out of the annotation, makes a context manager.
+        if rule == "not-callable" and any(
+            word in message for word in ("`None`", "|", "Unknown", "Generator", "Iterator")
+        ):
             continue
         # A tokenizer that is annotated as str | Tokenizer
         if _BUILTIN.search(message):
             continue
         yield path, row["location"]["positions"]["begin"]["line"], rule, f"{message} ({code})"
+
+
+def _takes_fields_of_others(side: Side, path: str, line: int) -> bool:
+    """Whether a call makes a dataclass with a base of another package: ty counts only the fields that it can read."""
+    module = side.module(path)
+    calls = module.nodes(ast.Call) if module is not None else ()
+    names = {
+        module.imported.get(call.func.id, f"{module.package}.{call.func.id}")
+        for call in calls
+        if module is not None and isinstance(call.func, ast.Name) and call.lineno <= line <= (call.end_lineno or line)
+    }
+    waiting = [found for name in names if (found := side.definition(name)) is not None]
+    for owner, node in waiting:  # grows while it is read
+        for base in node.bases if isinstance(node, ast.ClassDef) and len(waiting) < _MOST_BASES else ():
+            plain = ast.unparse(base).partition("[")[0]
+            found = side.definition(owner.imported.get(plain, f"{owner.package}.{plain}"))
+            if found is None and plain.rpartition(".")[2] not in _OF_PYTHON:
+                return True
+            waiting += [found] if found is not None else []
+    return False
+
+
+_MOST_BASES: Final = 50
+_OF_PYTHON: Final = frozenset({"ABC", "Enum", "Exception", "Generic", "Protocol", "object"})
 
 
 def _defined_nowhere(message: str, texts: Mapping[str, str]) -> bool:

@@ -94,6 +94,12 @@ def test_a_renamed_method_is_found_where_it_was_called(package) -> None:
         "import torch\n\n\ndef f(x: torch.Tensor):\n    return x.no_such_thing(torch.zeros(1, nothing=2))\n",
         # Annotated too narrowly, checked at run time
         "def f(tokenizer: str):\n    return tokenizer.encode('a', add_special_tokens=False)\n",
+        # Fields that a base of another package has
+        "from dataclasses import dataclass\n\nfrom lib import Base\n\n\n@dataclass\nclass A(Base):\n    x: int = 1\n"
+        "\n\ndef f():\n    return A(\n        x=1,\n        y=2,\n    )\n",
+        # Annotated as what is behind a decorator
+        "from collections.abc import Generator\n\n\ndef make(it) -> Generator[None, None, None]:\n    return it\n\n\n"
+        "def f(it):\n    return make(it)(1)\n",
         # Somebody has looked at it.
         "from package.engine import make_engine\n\n\ndef f():\n    return make_engine().clear()  # type: ignore\n",
     ],
