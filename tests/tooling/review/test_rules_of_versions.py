@@ -248,6 +248,33 @@ CASES: dict[str, tuple[list[Version], list[Version]]] = {
             ("def f(a, b):\n    return g(a, b)\n", "def f(a, b):\n    return h(b, a)\n"),
         ],
     ),
+    "number-moved": (
+        [
+            ("def f(a, n):\n    while a < n:\n        a += 1\n", "def f(a, n):\n    while a <= n:\n        a += 1\n"),
+            ("def f(x):\n    return x.sum(dim=-1)\n", "def f(x):\n    return x.sum(dim=0)\n"),
+            ("def f(a):\n    return [b for b in a if b >= 3]\n", "def f(a):\n    return [b for b in a if b > 3]\n"),
+        ],
+        [
+            ("def f(a, n):\n    return a < n\n", "def f(a, n):\n    return a <= n - 1\n"),
+            ("def f(a, n):\n    b = 1\n    return a < n\n", "def f(a, n):\n    b = 2\n    return a <= n\n"),
+            ("def f(x):\n    return x.sum(dim=-1)\n", "def f(x):\n    return x.sum(dim=-1, keepdim=True)\n"),
+            ("def f(x, y):\n    return x.sum(dim=-1)\n", "def f(x, y):\n    return y.sum(dim=0)\n"),
+        ],
+    ),
+    "log-printed": (
+        [
+            (f"{LOG}def f(x):\n    logger.info(x)\n", f"{LOG}def f(x):\n    print(x)\n"),
+            (
+                f"{LOG}def f(x):\n    if x:\n        logger.debug('no value')\n",
+                f"{LOG}def f(x):\n    if x:\n        print('no value')\n",
+            ),
+        ],
+        [
+            (f"{LOG}def f(x):\n    print(x)\n", f"{LOG}def f(x):\n    logger.info(x)\n"),
+            (f"{LOG}def f(x):\n    logger.info(x)\n", f"{LOG}def f(x):\n    logger.debug(x)\n"),
+            ("def f(x):\n    x.show(1)\n", "def f(x):\n    print(1)\n"),
+        ],
+    ),
     "shift-turned": (
         [
             ("def f(ids):\n    return ids[:, 1:]\n", "def f(ids):\n    return ids[:, :-1]\n"),

@@ -212,6 +212,8 @@ CONCERNS: Final[dict[str, tuple[str, ...]]] = {
         "guard-inverted",
         "arguments-swapped",
         "shift-turned",
+        "number-moved",
+        "log-printed",
     ),
     "code that contradicts itself": ("guard-contradicts", "argument-order", "error-not-raised", "misspelt-attribute"),
     "conditions that ask something else": (

@@ -274,7 +274,7 @@ def handler_silenced(comparison: Comparison) -> Iterator[Place]:
                 continue
             was, now = _says(old), _says(new)
             quiet = all(isinstance(each, ast.Pass | ast.Continue | ast.Return) for each in new.body)
-            told = any(isinstance(each, ast.Name) and each.id == new.name for each in ast.walk(new))
+            told = any(isinstance(each, ast.Name) and each.id == new.name for each in ast.walk(new)) and bool(new.name)
             if was and not now and quiet and not told:
                 caught = ast.unparse(new.type) if new.type is not None else "everything"
                 yield Place(file.path, new.lineno, f"`{caught}` was {was} here, and disappears now")
@@ -426,6 +426,44 @@ def _is_step(module: Module, node: ast.AST) -> bool:
     return isinstance(call, ast.Call) and last_name(call.func) == "roll" and name in {"", "shifts"}
 
 
+_STRICT: Final = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
+_DIMENSIONS: Final = frozenset({"axis", "dim", "dims"})
+
+
+def number_moved(comparison: Comparison) -> Iterator[Place]:
+    """Find `<` that became `<=`, and `dim=-1` that became `dim=0`, as the only line of a function that changed."""
+    for file, _, after, found in _matches(comparison):
+        for old, new in found.pairs:
+            said = ""
+            if isinstance(old, ast.Compare) and isinstance(new, ast.Compare) and len(old.ops) == len(new.ops) == 1:
+                same = dumped(old.left) == dumped(new.left) and dumped(old.comparators[0]) == dumped(new.comparators[0])
+                said = "is a bound" if same and _STRICT.get(type(old.ops[0])) is type(new.ops[0]) else ""
+            if isinstance(old, ast.Call) and isinstance(new, ast.Call) and dumped(old.func) == dumped(new.func):
+                same = [dumped(each) for each in old.args] == [dumped(each) for each in new.args]
+                given = {each.arg: ast.unparse(each.value) for each in new.keywords}
+                other = {each.arg for each in old.keywords if given.get(each.arg, "") != ast.unparse(each.value)}
+                said = "is a dimension" if same and len(other) == 1 and other <= _DIMENSIONS & given.keys() else ""
+            function = after.function_of(new) if said else None
+            span = range(function.lineno, (function.end_lineno or function.lineno) + 1) if function is not None else ()
+            if said and isinstance(new, ast.expr) and len(file.added.intersection(span)) == 1:
+                yield Place(file.path, new.lineno, f"`{ast.unparse(old)}` became `{ast.unparse(new)}`, which {said}")
+
+
+def log_printed(comparison: Comparison) -> Iterator[Place]:
+    """Find `logger.info(x)` that became `print(x)`."""
+    for file, _, _, found in _matches(comparison):
+        for old, new in found.pairs:
+            if (
+                not isinstance(old, ast.Call)
+                or not isinstance(new, ast.Call)
+                or not isinstance(old.func, ast.Attribute)
+            ):
+                continue
+            same = [dumped(each) for each in old.args] == [dumped(each) for each in new.args]
+            if same and _LOG.match(last_name(old.func.value)) and ast.unparse(new.func) == "print":
+                yield Place(file.path, new.lineno, f"`{ast.unparse(old.func)}` became `print`")
+
+
 RULES: Final = (
     Rule(
         id="safeguard-dropped",
@@ -545,5 +583,25 @@ RULES: Final = (
         fix="Shift all of them alike, once, in one place.",
         example="labels = ids[:, 1:]  ->  labels = ids[:, :-1]",
         in_change=shift_turned,
+    ),
+    Rule(
+        id="number-moved",
+        severity=Severity.LOW,
+        title="Bound or dimension that alone changed",
+        why="Nothing else says which one is right: the code around it was written for the other one.",
+        fix="Say in a comment or a test why it is another one now.",
+        example="while step < total:  ->  while step <= total:",
+        in_tests=False,
+        in_change=number_moved,
+    ),
+    Rule(
+        id="log-printed",
+        severity=Severity.LOW,
+        title="Message that was logged and is printed",
+        why="It has no level, time or rank any more, and cannot be switched off.",
+        fix="Log it.",
+        example="logger.info(state)  ->  print(state)",
+        in_tests=False,
+        in_change=log_printed,
     ),
 )
