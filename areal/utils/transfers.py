@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
     from torch import Tensor
@@ -21,6 +21,23 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and not tensor.is_cuda:
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
+
+
+def download(tensors: Mapping[str, Tensor], *, copy: bool = False) -> dict[str, Tensor]:
+    """Return contiguous tensors of the host, waiting once for all of them. copy: also of those that are there."""
+    import torch
+
+    host: dict[str, Tensor] = {}
+    away = {name: tensor.detach() for name, tensor in tensors.items() if tensor.is_cuda}
+    for name, tensor in tensors.items():
+        if name in away:
+            host[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        else:
+            host[name] = tensor.detach().to("cpu", copy=copy, memory_format=torch.contiguous_format).contiguous()
+    if away:
+        torch._foreach_copy_([host[name] for name in away], list(away.values()), non_blocking=True)
+        torch.cuda.synchronize(next(iter(away.values())).device)
+    return host
 
 
 def read_together(numbers: Sequence[Tensor]) -> list[float]:

@@ -321,10 +321,9 @@ def verify(manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
                     f"{name} is {dtype_name(tensor)} {list(tensor.shape)}, announced {entry['dtype']} {entry['shape']}"
                 )
     if not problems:
-        found = digests(tensors)
-        problems = [
-            f"{name} has other bytes than announced" for name in tensors if found[name] != expected[name]["digest"]
-        ]
+        announced = {name: entry["digest"] for name, entry in expected.items()}
+        found = digests(tensors, announced)
+        problems = [f"{name} has other bytes than announced" for name in tensors if found[name] != announced[name]]
     if problems:
         more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise RefusedWeightsError(

@@ -13,6 +13,7 @@ from areal.api import BASE_VERSION, EngineError, PublishedWeights, SentWeights, 
 from areal.infra.weights.manifest import Versions, manifest_of, sent_of
 from areal.utils.process_groups import broadcast, join_group, open_store
 from areal.utils.tensors import bucket_bytes, buckets, views
+from areal.utils.transfers import download
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,14 +59,9 @@ class BroadcastCarrier:
         changes: Sequence[LowRankChange] = (),
     ) -> PublishedWeights:
         """See `WeightCarrier.publish`."""
-        import torch
-
+        manifest, delta = self._versions.next(manifest_of(version, tensors, base=base, changes=changes))
         # A copy in any case: the trained weights change while this version is still being handed out.
-        own = {
-            name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-            for name, tensor in tensors.items()
-        }
-        manifest, delta = self._versions.next(manifest_of(version, own, base=base, changes=changes))
+        own = download(tensors, copy=True)
         published = PublishedWeights(manifest=manifest, base=base, delta=delta)
         self._held[version] = (published, own)
         return published
@@ -143,8 +139,7 @@ class BroadcastCarrier:
         import torch
 
         buffer = torch.empty(bucket_bytes(run), dtype=torch.uint8, device=self._device)
-        for entry, view in zip(run, views(buffer, run), strict=True):
-            view.copy_(tensors[entry["name"]])
+        torch._foreach_copy_(views(buffer, run), [tensors[entry["name"]] for entry in run])
         broadcast(self._group, buffer)
 
     def _leave(self) -> None:

@@ -12,6 +12,7 @@ from areal.api import BASE_VERSION, EngineError, PublishedWeights, SentWeights, 
 from areal.infra.weights.manifest import Versions, manifest_of, sent_of
 from areal.utils.atomic import atomic_directory
 from areal.utils.logging import getLogger
+from areal.utils.transfers import download
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,8 +74,8 @@ class FileCarrier:
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
-        own = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
-        manifest = manifest_of(version, own, base=base, changes=changes)
+        manifest = manifest_of(version, tensors, base=base, changes=changes)
+        own = download(tensors)
         target = self._folder / ("base" if version == BASE_VERSION else f"version-{version}")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

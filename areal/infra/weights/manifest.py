@@ -23,7 +23,8 @@ def manifest_of(
     base: PublishedWeights | None = None,
     changes: Sequence[LowRankChange] = (),
 ) -> WeightManifest:
-    """Names, dtypes, shapes and digests, in the order of `tensors`. base, changes: see `WeightCarrier.publish`.
+    """Names, dtypes, shapes and digests, in the order of `tensors`, which are better on the device they are trained on
+    than copies of them: see `digests`. base, changes: see `WeightCarrier.publish`.
 
     Raises EngineError for changes of tensors that the base has not.
     """

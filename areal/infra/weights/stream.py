@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from areal.api import NO_VERSION
 from areal.utils.process_groups import broadcast, connect_store, join_group, receive, say, send
-from areal.utils.tensors import digest, dtype_of, views
+from areal.utils.tensors import digests, dtype_of, views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -318,8 +318,8 @@ class ShardStream:
     def _hand_out(self, bucket: Bucket, buffer: Tensor) -> None:
         """Digest and send a bucket; in the thread for that."""
         names = [name for number in bucket.units for name in self._layout.units[number].stored]
-        for name, tensor in zip(names, views(buffer, [self._model.entries[name] for name in names]), strict=True):
-            self._digests[name] = digest(tensor)
+        stored = views(buffer, [self._model.entries[name] for name in names])
+        self._digests |= digests(dict(zip(names, stored, strict=True)))
         if self._failure:
             return
         if self._known is not None:

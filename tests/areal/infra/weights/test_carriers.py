@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from areal.api import EngineError, ServerInstance, WeightManifest
-from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver
+from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver, verify
 from areal.infra.weights.broadcast import BroadcastCarrier
 from areal.infra.weights.building import build_carrier
 from areal.infra.weights.config import WeightTransferConfig
 from areal.infra.weights.files import FileCarrier
 from areal.infra.weights.manifest import manifest_of
-from areal.utils.tensors import bucket_bytes, buckets, digest, views
+from areal.utils.tensors import bit_sums, bucket_bytes, buckets, digest, views
 
 TENSORS = {
     "embed.weight": torch.arange(12.0).reshape(3, 4),
@@ -75,6 +75,24 @@ def carrier(request, tmp_path):
 def test_every_receiver_gets_every_byte(carrier):
     for found in deliver(carrier, carrier.publish(3, TENSORS), [receiver(), receiver()]):
         assert_equal(found, TENSORS)
+
+
+def test_bytes_of_accelerators_are_compared_by_sums_that_every_device_can_make(carrier, monkeypatch):
+    """What is published from a GPU, whose sums are made here by the same function."""
+
+    def summed(tensors):
+        return dict(zip(tensors, bit_sums(list(tensors.values())), strict=True))
+
+    monkeypatch.setattr("areal.infra.weights.manifest.digests", summed)
+    published = carrier.publish(3, TENSORS)
+    assert {entry.digest[:5] for entry in published.manifest.entries} == {"sums:"}
+    for found in deliver(carrier, published, [receiver(), receiver()]):
+        assert_equal(found, TENSORS)
+    entries = published.manifest.to_json()["tensors"]
+    damaged = {name: tensor.clone() for name, tensor in TENSORS.items()}
+    damaged["norm.weight"][1] = -damaged["norm.weight"][1]
+    with pytest.raises(RefusedWeightsError, match=r"norm\.weight has other bytes than announced"):
+        verify({"version": 3, "tensors": entries}, damaged)
 
 
 def test_versions_follow_each_other_over_the_same_carrier(carrier):
