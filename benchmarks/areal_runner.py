@@ -97,7 +97,7 @@ def settings(job: dict[str, Any]) -> dict[str, Any]:
         "objective.advantage": {"eps": 1e-4},
         "actor.lr": job["lr"],
         "actor.device": job["device"],
-        "actor.dtype": "bfloat16" if job["device"] == "cuda" else "float32",
+        "actor.dtype": job["dtype"],
         "actor.max_tokens_per_micro_batch": 1 << 20,
         "metrics.progress": False,
         "metrics.rollouts_per_step": 0,
@@ -128,7 +128,9 @@ def _engine_settings(job: dict[str, Any], samples: int, threads: int) -> dict[st
     return {
         "vllm.python": job["vllm_python"],
         "vllm.cpu_cores": ",".join(map(str, job["cores"][-threads:])),
-        "servers.dtype": "float32",
+        "vllm.gpu_memory_utilization": job["gpu_share"],
+        "vllm.enforce_eager": job["device"] == "cpu",
+        "servers.dtype": job["dtype"],
         "servers.max_concurrent": samples,
         "servers.max_seq_len": job["max_seq_len"],
     }

@@ -22,7 +22,12 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 DOCUMENT: Final = ROOT / "docs/benchmarks.md"
 TRL_PYTHON: Final = ROOT / ".venv-trl/bin/python"
 VLLM_PYTHON: Final = ROOT / ".venv-vllm/bin/python"
-SETUP: Final = {TRL_PYTHON: "bash scripts/setup_trl.sh", VLLM_PYTHON: "bash scripts/setup_vllm.sh"}
+TRL_VLLM_PYTHON: Final = ROOT / ".venv-trl-vllm/bin/python"
+SETUP: Final = {
+    TRL_PYTHON: "bash scripts/setup_trl.sh",
+    TRL_VLLM_PYTHON: "bash scripts/setup_trl.sh --vllm",
+    VLLM_PYTHON: "bash scripts/setup_vllm.sh",
+}
 """Environments of other programs, and what makes them."""
 EXIT_CODES: Final = "exit codes: 0 measured, 1 a side failed, 2 wrong arguments, or what is compared is missing"
 
@@ -102,6 +107,24 @@ def stop(reason: str, *, code: int = 2) -> None:
     """End the program: nothing was measured."""
     print(reason, file=sys.stderr)
     sys.exit(code)
+
+
+def add_device_argument(parser: argparse.ArgumentParser) -> None:
+    """--device."""
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: bfloat16 on all sides (cpu)")
+
+
+def require_device(name: str, device: str) -> None:
+    """End the program with exit code 2 where there is no such device."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        stop(f"{name}: there is no CUDA device; --size tiny --device cpu tries the program without one")
+
+
+def device_dtype(device: str) -> str:
+    """Name of the dtype that all sides compute in."""
+    return "bfloat16" if device == "cuda" else "float32"
 
 
 def progress(text: str) -> None:

@@ -26,7 +26,8 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from common import alternate, machine, set_thread_environment
+from common import add_device_argument, alternate, device_dtype, machine, require_device, set_thread_environment
+from gpu_step import SIZES as LARGE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,7 +52,9 @@ SIZES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 4,
         "head_dim": 64,
     },
+    **LARGE,
 }
+"""Changes of a small Qwen3; those of gpu_step.py have vocabularies of their own, in which an answer ends late."""
 VOCAB_SIZE = 256
 CONTEXT = 1024
 # Ids 0 .. 3 may end an answer: under near-uniform predictions a mean length of VOCAB_SIZE / 4 = 64 tokens.
@@ -112,11 +115,12 @@ class EngineSide:
 class ReferenceSide:
     """`transformers` generate: left-padded static batches of at most `batch` rows."""
 
-    def __init__(self, folder: str, *, batch: int, keep_logits: bool) -> None:
+    def __init__(self, folder: str, *, batch: int, keep_logits: bool, device: str) -> None:
         import torch
         from transformers import AutoModelForCausalLM
 
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        dtype = getattr(torch, device_dtype(device))
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
         self.batch = batch
         self.keep_logits = keep_logits
 
@@ -135,8 +139,8 @@ class ReferenceSide:
         ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
         out = self.model.generate(
-            ids,
-            attention_mask=mask,
+            ids.to(self.model.device),
+            attention_mask=mask.to(self.model.device),
             do_sample=True,
             temperature=1.0,
             top_k=0,
@@ -148,7 +152,7 @@ class ReferenceSide:
             return_dict_in_generate=True,
             output_logits=self.keep_logits,
         )
-        return count_tokens(out.sequences[:, width:], stops)
+        return count_tokens(out.sequences[:, width:].cpu(), stops)
 
 
 def count_tokens(outputs: Tensor, stops: tuple[int, ...]) -> int:
@@ -161,15 +165,20 @@ def count_tokens(outputs: Tensor, stops: tuple[int, ...]) -> int:
 
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """One row of figures per shape of work."""
+    import torch
+
     from areal.engine.config import EmbeddedEngineConfig
     from areal.engine.embedded.engine import EmbeddedEngine
     from areal.models import from_config, save_pretrained
 
-    model = from_config(model_config(arguments.size))
-    engine = EngineSide(EmbeddedEngine(model, config=EmbeddedEngineConfig(max_seq_len=CONTEXT), eos_token_id=None))
+    # Written in float32 on the host by either side's way; then both compute in the same dtype.
+    model = from_config(model_config(arguments.size), dtype=getattr(torch, device_dtype(arguments.device)))
+    most = max([128, *arguments.batch])
+    config = EmbeddedEngineConfig(max_seq_len=CONTEXT, max_batch_size=most, device=arguments.device)
+    engine = EngineSide(EmbeddedEngine(model, config=config, eos_token_id=None))
     with tempfile.TemporaryDirectory() as folder:
         save_pretrained(model, folder)
-        reference = ReferenceSide(folder, batch=128, keep_logits=arguments.reference_logits)
+        reference = ReferenceSide(folder, batch=most, keep_logits=arguments.reference_logits, device=arguments.device)
     shapes: list[tuple[str, list[list[int]], dict[str, Any]]] = [
         (
             f"equal, batch {batch}",
@@ -190,7 +199,11 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         }
         clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
         rates = alternate(sides, rounds=arguments.rounds, clock=clock)
-        rows.append({"shape": name, **rates, "ratio": rates["engine"]["median"] / rates["transformers"]["median"]})
+        found = {"shape": name, **rates, "ratio": rates["engine"]["median"] / rates["transformers"]["median"]}
+        if not options["stops"]:
+            # Every step has all rows: a prefill, which this counts too, and a step for each further token.
+            found["step_milliseconds"] = 1000 * len(prompts) / rates["engine"]["median"]
+        rows.append(found)
     return rows
 
 
@@ -207,6 +220,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--clock", choices=("wall", "cpu"), default="wall", help="cpu: on a busy machine, with 1 thread"
     )
+    add_device_argument(parser)
     parser.add_argument("--reference-logits", action="store_true", help="let transformers keep its logits as well")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     return parser.parse_args()
@@ -218,6 +232,7 @@ def main() -> None:
     set_thread_environment(arguments.threads)
     import torch
 
+    require_device("embedded_engine", arguments.device)
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     from areal.models.blocks.linear import measure_products, use_products
@@ -239,7 +254,8 @@ def main() -> None:
         cells = [
             f"{row[s]['median']:8.0f} ({row[s]['min']:.0f} .. {row[s]['max']:.0f})" for s in ("engine", "transformers")
         ]
-        print(f"{row['shape']:26} engine {cells[0]:28} transformers {cells[1]:28} ratio {row['ratio']:.2f}")
+        step = f", {row['step_milliseconds']:.2f} ms per step" if "step_milliseconds" in row else ""
+        print(f"{row['shape']:26} engine {cells[0]:28} transformers {cells[1]:28} ratio {row['ratio']:.2f}{step}")
 
 
 if __name__ == "__main__":

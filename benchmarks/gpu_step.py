@@ -17,6 +17,10 @@ and AdamW; no side compiles or recomputes, unless --checkpointing (all of them).
 MFU = needed FLOPs per step / seconds / peak FLOPs of the device (dense, bfloat16, as the maker states it). Needed are
 three times those of the forward pass: `areal/models/flops.py` has the formula and its source. Memory is the most that
 was allocated by tensors (on CPUs: resident, beyond the empty process), `planned` what `areal plan` says of the engines.
+
+--profile runs the steps under torch's profiler, which slows them down, and counts per step: how often the host waits
+for the device, kernels launched, and the share of the time in which the device has nothing to do. On CPUs it counts
+numbers that are read from tensors, of which most are the host's own on a GPU.
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ from common import (
     markdown,
     planned,
     progress,
+    require_device,
     set_thread_environment,
     shown,
     spread,
@@ -99,6 +104,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
             "steps": options.steps,
             "device": options.device,
             "checkpointing": options.checkpointing,
+            "profile": options.profile,
             "threads": options.threads,
         }
         (folder / "job.json").write_text(json.dumps(job))
@@ -145,6 +151,7 @@ def _row(side: str, results: list[dict[str, Any]], plan: int) -> dict[str, Any]:
         "flops": first["flops"],
         "parameters": first["parameters"],
         "first_loss": first["first_loss"],
+        "profile": first["profile"],
     }
 
 
@@ -172,9 +179,17 @@ def table(rows: list[dict[str, Any]]) -> str:
     known = f"peak {peak:g} TFLOP/s" if peak else "whose peak is not in the table"
     losses = ", ".join(f"{row['side']} {row['first_loss']:.4f}" for row in rows)
     return (
-        f"{text}\n\n{first['device']}, {known}; {first['parameters'] / 1e6:.0f}M parameters, "
+        f"{text}{_profile_table(rows)}\n\n{first['device']}, {known}; {first['parameters'] / 1e6:.0f}M parameters, "
         f"{first['flops'] / 1e12:.3g} TFLOP per step. Losses of the first step, as a check of equal work: {losses}."
     )
+
+
+def _profile_table(rows: list[dict[str, Any]]) -> str:
+    if rows[0]["profile"] is None:
+        return ""
+    names = list(rows[0]["profile"])
+    cells = [[row["side"], *(f"{row['profile'][name]:.4g}" for name in names)] for row in rows]
+    return f"\n\n{markdown(['side', *(f'{name} per step' for name in names)], cells)}"
 
 
 def parse() -> argparse.Namespace:
@@ -190,6 +205,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=2, help="processes of each side (2)")
     parser.add_argument("--threads", type=int, default=1, help="on the CPU (1)")
     parser.add_argument("--checkpointing", action="store_true", help="recompute activations, on all sides")
+    parser.add_argument("--profile", action="store_true", help="count waits, launches and idle time of a step")
     add_output_arguments(parser)
     return parser.parse_args()
 
@@ -201,11 +217,7 @@ def main() -> None:
     if options.device == "cpu" and options.size != "tiny":
         stop(f"gpu_step: {options.size} on a CPU would take minutes a step; use --size tiny, or a CUDA device")
     report = Report("gpu_step", options)
-    if options.device == "cuda":
-        import torch
-
-        if not torch.cuda.is_available():
-            stop("gpu_step: there is no CUDA device; --size tiny --device cpu tries the program without one")
+    require_device("gpu_step", options.device)
     rows = measure(options)
     report.finish({"results": rows}, table(rows))
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import tempfile
 import time
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,6 +96,30 @@ def transformers_step(job: dict[str, Any], tokens: Tensor) -> Callable[[], float
     return step
 
 
+def profiled(on_cuda: bool) -> Any:
+    """torch's profiler, for as long as the returned context lasts."""
+    from torch.profiler import ProfilerActivity, profile
+
+    return profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_cuda else [])])
+
+
+def per_step(recorder: Any, seconds: list[float], *, on_cuda: bool) -> dict[str, float]:
+    """Count what the profiler saw, per step; without this program's own synchronisation, one per step."""
+    counts = Counter(event.name for event in recorder.events())
+    steps = len(seconds)
+    if not on_cuda:
+        return {"numbers read": counts["aten::_local_scalar_dense"] / steps}
+    waits = sum(counts[name] for name in ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"))
+    launches = sum(count for name, count in counts.items() if name.startswith(("cudaLaunchKernel", "cuLaunchKernel")))
+    on_device = [event for event in recorder.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    busy = sum(event.self_device_time_total for event in on_device) / 1e6
+    return {
+        "waits of the host": waits / steps - 1,
+        "kernel launches": launches / steps,
+        "idle share of the device": max(0.0, 1 - busy / sum(seconds)),
+    }
+
+
 def main() -> None:
     """Measure one side."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -119,19 +144,22 @@ def main() -> None:
             step = transformers_step(job, tokens)
         else:
             step = engine_step(job, tokens, archon=arguments.side == "archon", stack=stack)
-        seconds, losses = [], []
+        seconds, losses, recorder = [], [], None
         for number in range(WARM_UP_STEPS + job["steps"]):
             if number == WARM_UP_STEPS:
                 memory.forget()
+                recorder = stack.enter_context(profiled(on_cuda)) if job["profile"] else None
             started = time.perf_counter()
             losses.append(step())
             if on_cuda:
                 torch.cuda.synchronize()
             seconds.append(time.perf_counter() - started)
+    counted = seconds[WARM_UP_STEPS:]
     shape = blank_model(job["model"])
     lengths = [job["length"]] * job["rows"]
     result = {
-        "seconds": seconds[WARM_UP_STEPS:],
+        "seconds": counted,
+        "profile": None if recorder is None else per_step(recorder, counted, on_cuda=on_cuda),
         "first_loss": losses[0],
         "tokens": tokens.numel(),
         "flops": training_flops(shape, lengths, num_predicted=tokens.numel() - len(tokens)),

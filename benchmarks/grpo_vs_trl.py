@@ -8,7 +8,10 @@ areal             the embedded engine, generation and training in turn
 areal-async       the same, at most one weight version behind: half of the cores generate, half train
 areal-vllm        a vLLM server on the same cores, in turn
 areal-vllm-async  a vLLM server on half of the cores, at most one weight version behind
-trl               GRPOTrainer with its own generation; always there, for the ratios
+trl               GRPOTrainer with its own generation; with --trl-vllm by vLLM in its process, which needs `bash
+                  scripts/setup_trl.sh --vllm`; always there, for the ratios
+
+On a GPU, servers get 0.3 of its memory, beside the trainer, and so does TRL's vLLM.
 
 Same checkpoint and tokenizer, same prompts in the same order, same group size, token limits, learning rate, clip range,
 fp32 (bfloat16 on a GPU), number of threads; beta = 0 on all sides. Step figures are medians after the first 3 steps, so
@@ -32,26 +35,31 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import (
     ROOT,
     TRL_PYTHON,
+    TRL_VLLM_PYTHON,
     VLLM_PYTHON,
     Report,
+    add_device_argument,
     add_output_arguments,
+    device_dtype,
     markdown,
     processors,
     progress,
     require,
+    require_device,
     shown,
     spread,
     stop,
 )
 from gpu_step import SIZES as LARGE
 from image_work import image_model, image_rows
+from servers import GPU_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,9 +97,10 @@ def main() -> int:
     """Prepare the workloads, run the sides in turn, print the comparison."""
     options = _parse()
     uses_vllm = any(SIDES[side].engine == "vllm" for side in options.sides)
-    if options.device == "cuda" and uses_vllm:
-        stop("grpo_vs_trl: sides with vLLM run on CPUs only: on one GPU, server and trainer would share its memory")
-    require("grpo_vs_trl", TRL_PYTHON, *([VLLM_PYTHON] if uses_vllm else []))
+    if options.trl_vllm and options.device != "cuda":
+        stop("grpo_vs_trl: --trl-vllm needs --device cuda: TRL runs vLLM in its own process on GPUs only")
+    require("grpo_vs_trl", _baseline(options).python, *([VLLM_PYTHON] if uses_vllm else []))
+    require_device("grpo_vs_trl", options.device)
     for workload in _workloads(options.workload):
         report = Report(f"grpo_vs_trl {workload}", options)
         results = []
@@ -139,7 +148,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--reward-steps", type=int, default=120, help="steps of the reward workload (120)")
     parser.add_argument("--level", type=float, default=0.65, help="mean reward to reach (0.65)")
     parser.add_argument("--threads", type=int, default=2, help="intra-op threads of all sides (2)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: bfloat16 on all sides (cpu)")
+    add_device_argument(parser)
+    parser.add_argument("--trl-vllm", action="store_true", help="TRL generates by vLLM in its own process, on one GPU")
     parser.add_argument("--workload", choices=("both", "images", "reward", "throughput"), default="both")
     parser.add_argument(
         "--sides",
@@ -153,6 +163,11 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _baseline(options: argparse.Namespace) -> Side:
+    """TRL, in the environment that has what it generates with."""
+    return replace(SIDES[BASELINE], python=TRL_VLLM_PYTHON) if options.trl_vllm else SIDES[BASELINE]
+
+
 def _workloads(choice: str) -> tuple[str, ...]:
     return ("throughput", "reward") if choice == "both" else (choice,)
 
@@ -164,7 +179,8 @@ def _compare(workload: str, folder: Path, options: argparse.Namespace, size: str
     for index in range(options.rounds):
         for side in sides:
             progress(f"{workload}, {size}, prompts of {prompt}: round {index + 1} of {options.rounds}, {side}")
-            runs[side].append(_run(side, job | {"seed": 1 + index}, folder))
+            definition = _baseline(options) if side == BASELINE else SIDES[side]
+            runs[side].append(_run(side, definition, job | {"seed": 1 + index}, folder))
     figures = {side: _figures(results, options.level) for side, results in runs.items()}
     for side, found in figures.items():
         found["trained_tokens"] = _trained_tokens(side, job, found["tokens_per_step"])
@@ -231,6 +247,9 @@ def _prepare(workload: str, folder: Path, options: argparse.Namespace, size: str
         "loss_type": "dapo",
         "threads": options.threads,
         "device": options.device,
+        "dtype": device_dtype(options.device),
+        "trl_vllm": options.trl_vllm,
+        "gpu_share": GPU_SHARE,
     }
 
 
@@ -270,8 +289,7 @@ def _arithmetic_rows(count: int) -> list[dict[str, str]]:
     return [{"prompt": f"{fact.expression}=", "answer": fact.result} for fact in facts]
 
 
-def _run(name: str, job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    side = SIDES[name]
+def _run(name: str, side: Side, job: dict[str, Any], folder: Path) -> dict[str, Any]:
     path = folder / "job.json"
     own = {"staleness": side.staleness, "engine": side.engine, "output_dir": str(folder / f"out-{name}")}
     own |= {"vllm_python": str(VLLM_PYTHON), "cores": processors()[: job["threads"]]}

@@ -4,7 +4,7 @@
     .venv/bin/python benchmarks/rollout_engines.py [--size 25M] [--rounds 3] [--json]
 
 Compared, in turn, on equal prompts (new ones in every round, so that no cache has them), with temperature 1, float32
-and the same number of cores for each side:
+(bfloat16 on a GPU) and the same number of cores for each side:
 
 embedded  the engine in the trainer's process (areal/engine/embedded)
 vllm      a vLLM server on the same cores through `ServerEngine`, HTTP and its client included
@@ -31,12 +31,15 @@ from common import (
     TRL_PYTHON,
     VLLM_PYTHON,
     Report,
+    add_device_argument,
     add_output_arguments,
     alternate,
+    device_dtype,
     markdown,
     processors,
     progress,
     require,
+    require_device,
     set_thread_environment,
     shown,
 )
@@ -126,22 +129,24 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 
     torch.set_num_threads(options.threads)
     work = kinds_of_work(options)
-    model: Any = from_config(model_config(options.size) | VOCABULARY, seed=1)
+    dtype, on_cuda = device_dtype(options.device), options.device == "cuda"
+    vocabulary = VOCABULARY if "vocab_size" not in SIZES[options.size] else VOCABULARY | SIZES[options.size]
+    model: Any = from_config(model_config(options.size) | vocabulary, dtype=getattr(torch, dtype), seed=1)
     cores = ",".join(map(str, processors()[: options.threads]))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save_pretrained(model, folder / "model")
         load_tokenizer("bytes:").save_pretrained(folder / "model")
         job = {"model": str(folder / "model"), "threads": options.threads, "output_dir": str(folder / "out")}
+        job |= {"device": options.device, "dtype": dtype}
         progress("rollout_engines: starting vLLM and TRL")
         most = max(each["batch"] for each in work.values())
-        actor = TrainingEngine(model, config=TrainEngineConfig(device="cpu"))
-        vllm = vllm_engine(actor, folder, context=CONTEXT, cores=(cores,), max_concurrent=most)
-        embedded = EmbeddedEngine(
-            model,
-            config=EmbeddedEngineConfig(max_seq_len=CONTEXT, max_batch_size=most, num_threads=options.threads),
-            eos_token_id=None,
+        actor = TrainingEngine(model, config=TrainEngineConfig(device=options.device, dtype=dtype))
+        vllm = vllm_engine(
+            actor, folder, context=CONTEXT, cores=(cores,), on_cuda=on_cuda, dtype=dtype, max_concurrent=most
         )
+        settings = {"max_seq_len": CONTEXT, "max_batch_size": most, "num_threads": options.threads}
+        embedded = EmbeddedEngine(model, config=EmbeddedEngineConfig(**settings), eos_token_id=None)
         trl = None
         try:
             trl = TRLSide(job | {"work": work}, folder)
@@ -210,6 +215,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--new-tokens", type=int, default=64, help="new tokens; grpo: at most twice that (64)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds that count, after one that does not (3)")
     parser.add_argument("--threads", type=int, default=len(processors()), help="cores of each side (all)")
+    add_device_argument(parser)
     add_output_arguments(parser)
     return parser.parse_args()
 
@@ -219,6 +225,7 @@ def main() -> None:
     options = parse()
     require("rollout_engines", VLLM_PYTHON, TRL_PYTHON)
     set_thread_environment(options.threads)
+    require_device("rollout_engines", options.device)
     report = Report("rollout_engines", options)
     rows = measure(options)
     report.finish({"results": rows}, table(rows))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from areal.infra.supervisor.supervisor import ServerCommand
 
 STARTUP_SECONDS = 300.0
+GPU_SHARE = 0.3
+"""Of a GPU's memory that servers get beside a trainer."""
 
 
 def vllm_engine(
@@ -30,19 +32,22 @@ def vllm_engine(
     *,
     context: int,
     cores: tuple[str, ...] = ("",),
+    on_cuda: bool = False,
     carrier: WeightCarrier | None = None,
     adapter: ServerAdapter | None = None,
     **options: Any,
 ) -> ServerEngine:
     """Start an engine over a server per entry of `cores` (VLLM_CPU_OMP_THREADS_BIND; "" leaves it to vLLM).
 
-    actor: float32, one of our families; with adapters, only they travel. carrier: shared memory when None. adapter:
-    vLLM's own when None. options: of ServerEngineConfig. The caller closes it.
+    actor: one of our families; with adapters, only they travel. on_cuda: all share the GPU of the trainer, which leaves
+    them GPU_SHARE of its memory together. carrier: shared memory when None. adapter: vLLM's own when None. options: of
+    ServerEngineConfig, float32 by default. The caller closes it.
     """
     from areal.engine.checks import RequestLimits
     from areal.engine.config import ServerEngineConfig
     from areal.engine.server.client import is_healthy
     from areal.engine.server.engine import ServerEngine
+    from areal.engine.server.updates import ProbeReference
     from areal.engine.vllm.adapter import VLLMAdapter
     from areal.infra.supervisor.config import SupervisorConfig
     from areal.infra.supervisor.supervisor import LocalSupervisor
@@ -56,7 +61,7 @@ def vllm_engine(
     to_hf, base = _what_travels(actor)
     pool = LocalSupervisor(
         [f"vllm-{index}" for index in range(len(cores))],
-        _commands(model, folder, config, cores, context=context),
+        _commands(model, folder, config, cores, context=context, on_cuda=on_cuda),
         health=is_healthy,
         config=SupervisorConfig(poll_seconds=0.2, startup_seconds=STARTUP_SECONDS, max_restarts=0),
         log_folder=folder / "logs",
@@ -70,7 +75,7 @@ def vllm_engine(
         to_hf=to_hf,
         weights=to_hf(actor.weights()),
         base=base,
-        reference=lambda tokens: log_probabilities(model, tokens),
+        reference=ProbeReference(score=lambda tokens, images: log_probabilities(model, list(tokens))),
     )
     try:
         engine.wait_ready()
@@ -96,13 +101,13 @@ def _what_travels(
 
 
 def _commands(
-    model: Any, folder: Path, config: ServerEngineConfig, cores: tuple[str, ...], *, context: int
+    model: Any, folder: Path, config: ServerEngineConfig, cores: tuple[str, ...], *, context: int, on_cuda: bool
 ) -> Callable[[int, int], ServerCommand]:
     from areal.engine.config import VLLMConfig
     from areal.engine.vllm.launch import prepare
     from areal.infra.supervisor.supervisor import ServerCommand
 
-    vllm = VLLMConfig(python=str(VLLM_PYTHON))
+    vllm = VLLMConfig(python=str(VLLM_PYTHON), gpu_memory_utilization=GPU_SHARE / len(cores), enforce_eager=not on_cuda)
     commands = [
         prepare(
             replace(vllm, cpu_cores=bound),
@@ -110,7 +115,7 @@ def _commands(
             folder=folder / f"server-{index}",
             model_config=model.args.to_hf_config() | {"dtype": config.dtype},
             context=context,
-            on_cpu=True,
+            on_cpu=not on_cuda,
         )
         for index, bound in enumerate(cores)
     ]
@@ -126,8 +131,9 @@ def log_probabilities(model: nn.Module, tokens: list[int]) -> list[float]:
     """Return what the model gives to all tokens but the first."""
     import torch
 
-    ids, length = torch.tensor(tokens), len(tokens)
+    device, length = next(model.parameters()).device, len(tokens)
+    ids, positions = torch.tensor(tokens, device=device), torch.arange(length, device=device)
     with torch.no_grad():
-        logits = model(ids, torch.arange(length), torch.tensor([0, length], dtype=torch.int32), length).float()
+        logits = model(ids, positions, torch.tensor([0, length], dtype=torch.int32), length).float()
     found: list[float] = logits[:-1].log_softmax(-1).gather(1, ids[1:, None])[:, 0].tolist()
     return found

@@ -31,8 +31,8 @@ def make_trainer(job: dict[str, Any], work: dict[str, Any], model: Any, tokenize
         max_completion_length=work["new_tokens"],
         generation_kwargs=None if work["stops"] else {"eos_token_id": -1},
         temperature=1.0,
-        use_cpu=True,
-        bf16=False,
+        use_cpu=job["device"] == "cpu",
+        bf16=job["device"] == "cuda",
         fp16=False,
         gradient_checkpointing=False,
         report_to="none",
@@ -62,7 +62,7 @@ def main() -> None:
     torch.set_num_threads(job["threads"])
     torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(job["model"], padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=getattr(torch, job["dtype"]))
     trainers = {name: make_trainer(job, work, model, tokenizer) for name, work in job["work"].items()}
     answers.write("ready\n")
     answers.flush()

@@ -4,9 +4,10 @@
     .venv/bin/python benchmarks/weight_updates.py [--sizes 0.4M 25M] [--servers 1 2] [--what whole adapters] [--json]
 
 What is compared: the carriers shared_memory, disk and broadcast (gloo), in turn on the same servers, each after one
-update that does not count. An update moves all tensors (float32) of a Qwen3 with random weights, or with `--what
-adapters` those of adapters of rank 16 on all linear layers, while the model stays in the servers. All checks of an
-ordinary run are made: digests on both sides, and the probe. Meanwhile requests are in flight at every server.
+update that does not count. An update moves all tensors (float32, on a GPU bfloat16) of a Qwen3 with random weights, or
+with `--what adapters` those of adapters of rank 16 on all linear layers, while the model stays in the servers. All
+checks of an ordinary run are made: digests on both sides, and the probe. Meanwhile requests are in flight at every
+server.
 
 publish  the trainer copies the tensors, computes their digests, and writes or holds them
 stage    the slowest server fetches them and compares the digests; generation goes on
@@ -17,7 +18,7 @@ gap      the longest time without a token of any request during the update, as t
          and, since caches are computed anew, the time to the next token after it
 total    the whole call of update_weights; also has the trainer's own score of the probe and health checks
 
-All of it shares the cores of one machine, so phases take longer than they would on machines of their own.
+All of it shares the cores of one machine, or its GPU, so phases take longer than they would on machines of their own.
 """
 
 from __future__ import annotations
@@ -35,10 +36,13 @@ from typing import TYPE_CHECKING, Any
 from common import (
     VLLM_PYTHON,
     Report,
+    add_device_argument,
     add_output_arguments,
+    device_dtype,
     markdown,
     progress,
     require,
+    require_device,
     set_thread_environment,
     shown,
     spread,
@@ -46,11 +50,11 @@ from common import (
 from embedded_engine import SIZES, make_prompts, model_config
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
-    from areal.api import LowRankChange, PublishedWeights, ServerInstance, WeightCarrier, WeightRoute
+    from areal.api import LowRankChange, PublishedWeights, SentWeights, ServerInstance, WeightCarrier, WeightRoute
     from areal.engine.server.adapter import ServerAdapter
     from areal.engine.server.engine import ServerEngine
     from areal.engine.train.engine import TrainingEngine
@@ -81,14 +85,12 @@ class TimedAdapter:
     """A `ServerAdapter` around another one, that measures the calls of weight updates."""
 
     def __init__(self, inner: ServerAdapter, watch: Stopwatch) -> None:
-        self._inner, self._watch, self.name = inner, watch, inner.name
+        self._inner, self._watch = inner, watch
         self._paused: dict[str, float] = {}
-        self.unsupported_sampling = inner.unsupported_sampling
-        self.probe = inner.probe
-        self.abort = inner.abort
 
-    def stream(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
-        return self._inner.stream(*arguments, **options)
+    def __getattr__(self, name: str) -> Any:
+        """Hand on what is not measured."""
+        return getattr(self._inner, name)
 
     async def pause(self, client: Any, url: str, **options: Any) -> None:
         self._paused[url] = time.perf_counter()
@@ -148,6 +150,9 @@ class ChosenCarrier:
 
     def send(self) -> None:
         self._carriers[self._sender].send()
+
+    def sent(self) -> SentWeights:
+        return self._carriers[self._sender].sent()
 
     def close(self) -> None:
         for carrier in self._carriers.values():
@@ -216,7 +221,7 @@ def measure(size: str, servers: int, what: str, options: argparse.Namespace) -> 
 
     from areal.engine.vllm.adapter import VLLMAdapter
 
-    actor, watch = _actor(size, what), Stopwatch()
+    actor, watch = _actor(size, what, options.device), Stopwatch()
     seconds: dict[str, list[dict[str, float]]] = {name: [] for name in options.carriers}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -226,6 +231,8 @@ def measure(size: str, servers: int, what: str, options: argparse.Namespace) -> 
             folder,
             context=CONTEXT,
             cores=("",) * servers,
+            on_cuda=options.device == "cuda",
+            dtype=device_dtype(options.device),
             carrier=carrier,
             adapter=TimedAdapter(VLLMAdapter(), watch),
             max_concurrent=16,
@@ -254,14 +261,14 @@ def measure(size: str, servers: int, what: str, options: argparse.Namespace) -> 
     ]
 
 
-def _actor(size: str, what: str) -> TrainingEngine:
+def _actor(size: str, what: str, device: str) -> TrainingEngine:
     from areal.engine.config import LoraConfig, TrainEngineConfig
     from areal.engine.train.engine import TrainingEngine
     from areal.models import from_config
 
     lora = LoraConfig(rank=16) if what == "adapters" else None
     model: Any = from_config(model_config(size), seed=1)
-    return TrainingEngine(model, config=TrainEngineConfig(device="cpu", lora=lora))
+    return TrainingEngine(model, config=TrainEngineConfig(device=device, dtype=device_dtype(device), lora=lora))
 
 
 def _carriers(names: Sequence[str], folder: Path) -> dict[str, WeightCarrier]:
@@ -269,7 +276,8 @@ def _carriers(names: Sequence[str], folder: Path) -> dict[str, WeightCarrier]:
     from areal.infra.weights.config import WeightTransferConfig
 
     def build(name: Any) -> WeightCarrier:
-        config = WeightTransferConfig(carrier=name)
+        # gloo, also from a GPU: NCCL refuses two processes on one.
+        config = WeightTransferConfig(carrier=name, backend="gloo")
         return build_carrier(config, run_directory=folder, device="cpu", model_config={})
 
     return {name: build(name) for name in names}
@@ -335,6 +343,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--carriers", nargs="+", choices=CARRIERS, default=list(CARRIERS), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=5, help="updates by each carrier that count (5)")
     parser.add_argument("--requests", type=int, default=4, help="in flight at each server (4)")
+    add_device_argument(parser)
     add_output_arguments(parser)
     return parser.parse_args()
 
@@ -344,6 +353,7 @@ def main() -> None:
     options = parse()
     require("weight_updates", VLLM_PYTHON)
     set_thread_environment(1)
+    require_device("weight_updates", options.device)
     report = Report("weight_updates", options)
     rows = []
     for size in options.sizes:
