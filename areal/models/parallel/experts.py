@@ -16,6 +16,7 @@ from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.distributed.tensor import Shard as ShardPlacement
 from torch.nn import functional
 
+from areal.models.blocks.grouped_products import RowRuns
 from areal.models.blocks.moe import Experts
 from areal.models.parallel.collectives import exchange
 from areal.models.parallel.local import adopt, local_part
@@ -99,17 +100,20 @@ def _travel(
 ) -> Tensor:
     num_local = module.up_proj.shape[0]
     # Sorted as on one process: by expert, and among its tokens by position. So rows for one rank are neighbours.
-    order = experts.flatten().argsort(stable=True)
+    sorted_experts, order = experts.flatten().sort(stable=True)
     tokens = order // experts.shape[1]
-    leaving = experts.flatten().bincount(minlength=num_local * group.size())
+    ends = RowRuns.of(sorted_experts, num_local * group.size()).ends.long()
+    leaving = ends.diff(prepend=ends.new_zeros(1))
     arriving = torch.empty_like(leaving)
     dist.all_to_all_single(arriving, leaving, group=group)
-    send = leaving.view(group.size(), num_local).sum(1).tolist()
-    receive = arriving.view(group.size(), num_local).sum(1).tolist()
+    # Read at once: how many rows are sent to each rank, and received from it.
+    both = torch.stack((leaving, arriving)).view(2, group.size(), num_local).sum(2)
+    send, receive = both.tolist()
     factors = weights.flatten()[order, None]
     leaving_rows = (hidden[tokens] * factors).to(hidden.dtype) if module.weigh_inputs else hidden[tokens]
     received = exchange(leaving_rows, group, send, receive)
-    chosen = torch.arange(num_local, device=hidden.device).repeat(group.size()).repeat_interleave(arriving)
+    chosen = torch.arange(num_local, device=hidden.device).repeat(group.size())
+    chosen = chosen.repeat_interleave(arriving, output_size=sum(receive))
     if not sum(receive):
         # Parameters get a gradient on every rank, be it of zeros: FSDP2 counts on it.
         received, chosen = functional.pad(received, (0, 0, 0, 1)), chosen.new_zeros(1)

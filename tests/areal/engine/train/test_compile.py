@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
 
 from areal.api import ConfigError, ModelError
 from areal.engine.config import TrainEngineConfig
@@ -22,6 +21,8 @@ MIXTURE = {
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_steps_and_scores_are_equal(make_engine, make_batch, policy_loss, checkpointing):
+    from torch._dynamo.utils import counters  # an import of seconds
+
     def run(**options):
         engine = make_engine(dtype="float32", max_tokens_per_micro_batch=16, **options)
         batches = [make_batch(seed=seed, lengths=(7, 9, 12, 5 + seed, 9)) for seed in range(3)]
