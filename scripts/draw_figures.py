@@ -2,9 +2,11 @@
 
     python scripts/draw_figures.py                                 # all figures; --check: exit 1 if one differs
     python scripts/draw_figures.py --from runs/digits/first NAME   # take the numbers of a run first
+    python scripts/draw_figures.py --from runs/digits/first/trace/step-000010.json NAME     # or those of a trace
 
-A figure shows the reward of each step with its deviation, and below it where the seconds of each step went. Its colours
-suit light and dark pages; nothing in it is loaded from elsewhere.
+The figure of a run shows the reward of each step with its deviation, and below it where the seconds of each step went;
+that of a trace, what trainer, rollouts and rewards did at the same time. Colours suit light and dark pages; nothing is
+loaded from elsewhere.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "docs/figures"
@@ -39,8 +42,85 @@ def points(pairs: list[tuple[float, float]]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in pairs)
 
 
-def svg(data: dict[str, list[float]]) -> str:
-    """Return a figure. Rewards are shown from 0 to 1 at least, seconds up to their 98th percentile."""
+def events_of(trace: Path) -> dict[str, Any]:
+    """Return what the figure of a trace needs, in milliseconds since its first step: slices of the trainer as (part,
+    begin, end), episodes in flight as (time, number), times at which the process of a reward worked, and publications.
+    """
+    events = sorted(json.loads(trace.read_text(encoding="utf-8")), key=lambda event: event["ts"])
+    slices = [event for event in events if event["ph"] == "X"]
+    steps = [event for event in slices if event["name"].startswith("step ")]
+    first, last = steps[0]["ts"], max(event["ts"] + event["dur"] for event in steps)
+
+    def spans(events: list[dict[str, Any]]) -> list[tuple[str, float, float]]:
+        times = [(event["name"], event["ts"], event["ts"] + event["dur"]) for event in events]
+        kept = [(name, max(begin, first), min(end, last)) for name, begin, end in times if begin < last and end > first]
+        return [(name, round((begin - first) / 1e3, 1), round((end - first) / 1e3, 1)) for name, begin, end in kept]
+
+    flying, flights = 0, [(0.0, 0)]
+    for event in events:
+        if event["name"].partition(" ")[0] == "episode" and event["ph"] in "be" and event["ts"] <= last:
+            flying += 1 if event["ph"] == "b" else -1
+            time = round(max(0.0, (event["ts"] - first) / 1e3), 1)
+            if time - flights[-1][0] < (last - first) / 1e3 / 400:
+                flights[-1] = (flights[-1][0], flying)
+            else:
+                flights.append((time, flying))
+    busy: list[tuple[float, float]] = []
+    for _, begin, end in spans([event for event in slices if event["name"] == "value"]):
+        if busy and begin - busy[-1][1] < 1.0:
+            busy[-1] = (busy[-1][0], max(end, busy[-1][1]))
+        else:
+            busy.append((begin, end))
+    return {
+        "length": round((last - first) / 1e3, 1),
+        "steps": spans(steps),
+        "parts": spans([event for event in slices if event["name"] in PARTS]),
+        "flights": flights,
+        "busy": busy,
+    }
+
+
+def timeline(data: dict[str, Any]) -> str:
+    """Return the figure of a trace: the trainer's parts, episodes in flight and the reward's process on one axis."""
+
+    def x(time: float) -> float:
+        return LEFT + (RIGHT - LEFT) * time / data["length"]
+
+    def bar(begin: float, end: float, top: int, colour: str) -> str:
+        width = max(x(end) - x(begin), 1.0)
+        return f'<rect x="{x(begin):.1f}" y="{top}" width="{width:.1f}" height="34" fill="{colour}"/>'
+
+    most = max(number for _, number in data["flights"])
+    corners = [(x(0.0), 220.0)]
+    for time, number in [*data["flights"], (data["length"], 0)]:
+        corners += [(x(time), corners[-1][1]), (x(time), 220.0 - 80.0 * number / most)]
+    drawn = [
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 330" role="img">',
+        f"<title>{len(data['steps'])} steps of a run, {data['length'] / 1e3:.1f} seconds</title><style>{STYLE}</style>",
+        f'<text x="{LEFT}" y="38">trainer</text>',
+        *(bar(begin, end, 74, PARTS[part]) for part, begin, end in data["parts"]),
+        f'<text x="{LEFT}" y="132">episodes in flight, at most {most}</text>',
+        f'<polygon points="{points([*corners, (x(data["length"]), 220.0)])}" fill="#4c78a8" fill-opacity="0.5"/>',
+        f'<text x="{LEFT}" y="246">process of the reward</text>',
+        *(bar(begin, end, 254, "#b279a2") for begin, end in data["busy"]),
+        f'<path class="axis" fill="none" d="M{LEFT} 300H{RIGHT}"/>',
+    ]
+    for index, (part, colour) in enumerate(PARTS.items()):
+        at = LEFT + 70 + 130 * index
+        drawn.append(
+            f'<rect x="{at}" y="29" width="10" height="10" fill="{colour}"/><text x="{at + 14}" y="38">{part}</text>'
+        )
+    for name, begin, end in data["steps"]:
+        drawn.append(f'<text x="{x((begin + end) / 2):.1f}" y="64" text-anchor="middle">{name}</text>')
+        drawn.append(f'<path class="axis" stroke-dasharray="2 3" d="M{x(end):.1f} 54V300"/>')
+    for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
+        time = data["length"] * share
+        drawn.append(f'<text x="{x(time):.1f}" y="318" text-anchor="{anchor}">{time / 1e3:.1f} s</text>')
+    return "\n".join([*drawn, "</svg>"]) + "\n"
+
+
+def curves(data: dict[str, list[float]]) -> str:
+    """Return the figure of a run. Rewards are shown from 0 to 1 at least, seconds up to their 98th percentile."""
     steps = len(data["step"])
     columns = [LEFT + (RIGHT - LEFT) * index / max(1, steps - 1) for index in range(steps)]
     best = max(1.0, *data["reward"])
@@ -91,19 +171,21 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="figures; default: all")
     parser.add_argument(
-        "--from", dest="run", type=Path, metavar="RUN", help="take the numbers of this run, for one NAME"
+        "--from", dest="run", type=Path, metavar="RUN", help="take the numbers of this run or trace, for one NAME"
     )
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a figure is not as drawn")
     options = parser.parse_args(argv)
     if options.run and len(options.names) != 1:
         parser.error("--from needs one NAME")
     if options.run:
-        (FIGURES / f"{options.names[0]}.json").write_text(json.dumps(numbers_of(options.run)) + "\n", encoding="utf-8")
+        numbers = numbers_of(options.run) if options.run.is_dir() else events_of(options.run)
+        (FIGURES / f"{options.names[0]}.json").write_text(json.dumps(numbers) + "\n", encoding="utf-8")
     stale = []
     for source in sorted(FIGURES.glob("*.json")):
         if options.names and source.stem not in options.names:
             continue
-        drawn, target = svg(json.loads(source.read_text(encoding="utf-8"))), source.with_suffix(".svg")
+        data, target = json.loads(source.read_text(encoding="utf-8")), source.with_suffix(".svg")
+        drawn = timeline(data) if "flights" in data else curves(data)
         if not options.check:
             target.write_text(drawn, encoding="utf-8")
         elif not target.exists() or target.read_text(encoding="utf-8") != drawn:
