@@ -4,6 +4,7 @@ torchrun --nproc-per-node 2 rank_runs.py --out=FILE --folder=FOLDER KIND ...
 """
 
 import argparse
+import base64
 import json
 import math
 import os
@@ -28,10 +29,12 @@ from areal.trainer.assembly import save_states, tokenizer_of
 from areal.trainer.rank_group import RankGroup
 from areal.trainer.run import lead, run_on_rank_zero
 from areal.trainer.sft import SFTLearner
+from tests.support.vision import LLAVA, encoded, noise
 
 NUMBERS = {"num_threads": 1, "actor__dtype": "float64", "actor__adam_eps": 1e-3, "actor__device": "cpu"}
 SHARDED = ArchonConfig(parallel=ParallelDims(dp_shard=2))
 SPLIT = ArchonConfig(parallel=ParallelDims(tp=2), sequence_parallel=True)
+MATRICES = ArchonConfig(parallel=ParallelDims(tp=2))
 WAYS = ("ranks", "ranks to one", "one to ranks")
 DIFFERENT = ("micro_batches", "model_tokens", "tokens_per_second", "time", "rollout/", "seconds", "perf/")
 """Metrics that are about the work and not about its results."""
@@ -107,6 +110,26 @@ def images(folder, **changes):
     return image_runs.tiny(folder, **NUMBERS, **changes)
 
 
+def image_sft(folder, **changes):
+    """Rows with two images, one, and none."""
+    rows = folder.parent / "pictures.jsonl"
+    if not rows.exists():
+        lines = []
+        for number in range(12):
+            files = [
+                base64.b64encode(encoded(noise(9, 9, seed=number + other))).decode() for other in range(number % 3)
+            ]
+            prompt = f"{'<image>' * len(files)}{number}+?"
+            lines.append({"prompt": prompt, "images": files, "answer": str(number)})
+        rows.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    settings = {
+        "model__init": LLAVA, "model__implementation": "transformers",
+        "model__tokenizer_path": "characters:0123456789?+", "valid_dataset__split": "train",
+        "batch_size": 6, "actor__vision__train": "all",
+    }  # fmt: skip
+    return pair_runs.tiny("sft", folder, rows, **{**NUMBERS, **settings, **changes})
+
+
 MAKERS = {
     "rl": rl,
     "distillation": distillation,
@@ -114,6 +137,7 @@ MAKERS = {
     "adapters": adapters,
     "foreign": foreign,
     "images": images,
+    "image_sft": image_sft,
     "dpo": pairs("dpo"),
     "reward_model": pairs("reward_model"),
 }
@@ -134,7 +158,11 @@ def difference(kind, first, second):
             if any(part in name for part in DIFFERENT) or not isinstance(value, float):
                 continue
             metrics[name] = max(metrics.get(name, 0.0), abs(value - theirs[step].get(name, math.nan)))
-    load = {"reward_model": load_reward_model, "images": loading.from_pretrained}.get(kind, from_pretrained)
+    load = {
+        "reward_model": load_reward_model,
+        "images": loading.from_pretrained,
+        "image_sft": loading.from_pretrained,
+    }.get(kind, from_pretrained)
     states = [load(folder / "final", dtype=torch.float64).state_dict() for folder in (first, second)]
     weights = max(float((tensor - states[1][name]).abs().max()) for name, tensor in states[0].items())
     return {"metrics": metrics, "weights": weights}
@@ -148,7 +176,7 @@ def compare(kind, folder, group, ways):
     for way in ways:
         target = folder / f"{kind} {way}"
         if way == "ranks":
-            run(kind, target, group, SPLIT if kind == "sft" else SHARDED)
+            run(kind, target, group, {"sft": SPLIT, "image_sft": MATRICES}.get(kind, SHARDED))
         else:
             parts = [(group, SHARDED), (RankGroup(), None)]
             first, second = parts if way == "ranks to one" else reversed(parts)

@@ -74,7 +74,7 @@ def engine_of(kind, train="none", *, many, seed=3, archon=None, **changes):
     archon = archon or ArchonConfig(parallel=ParallelDims(dp_shard=2), keep_groups=False)
     config = config_of(weight_decay=0.1, **changes)
     return TrainingEngine(
-        loading.from_config(MODELS[kind], dtype=torch.float64, seed=seed),
+        loading.from_config(MODELS[kind], dtype=getattr(torch, config.dtype), seed=seed),
         config=replace(config, vision=VisionTrainConfig(train=train)),
         archon=archon if many else None,
     )
@@ -110,6 +110,31 @@ def steps(quick):
                 "image rows": everywhere(len(rows & set(own))),
                 "towers run": everywhere(many.model.tower.num_computed),
             }  # fmt: skip
+    return found
+
+
+def low_precision(quick):
+    """Steps in bfloat16 of ranks and of one process, which continue what ranks have saved."""
+    found = {}
+    for name, archon in (("dp_shard", None), *WAYS.items()):
+        if quick and name != "cp":
+            continue
+        options = {"archon": archon, "dtype": "bfloat16", "adam_eps": 0.1}
+        engines = [engine_of("qwen3_vl", "all", many=is_many, **options) for is_many in (True, False)]
+        batch = batch_of(engines[0].model.vision, is_apart=False)
+        losses = [[engine.train_batch(batch, loss_fn).loss for _ in range(2)] for engine in engines]
+        state = engines[0].state_dict()
+        later = [engine_of("qwen3_vl", "all", many=is_many, seed=9, **options) for is_many in (True, False)]
+        for engine in later:
+            engine.load_state_dict(state)
+        continued = [engine.train_batch(batch, loss_fn).loss for engine in (engines[0], *later)]
+        found[name] = {
+            "losses": losses,
+            "dtypes": sorted({str(tensor.dtype) for tensor in state["parameters"].values()}),
+            "again": abs(continued[0] - continued[1]),
+            "weights": difference(weights_of(engines[0]), weights_of(later[0])),
+            "one process": abs(continued[0] - continued[2]),
+        }
     return found
 
 
@@ -205,6 +230,7 @@ def main(arguments):
     return {
         "ways": ways(arguments.quick, combined=False),
         "steps": steps(arguments.quick),
+        "low precision": low_precision(arguments.quick),
         "states": states(arguments.folder / "states", arguments.quick),
         "refusals": refusals(),
     }

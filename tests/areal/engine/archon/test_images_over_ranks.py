@@ -111,6 +111,19 @@ def test_ways_of_dividing_combine(folder, fork_server):
 
 
 @pytest.mark.parametrize(
+    "way", ["cp", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("dp_shard", "tp", "pp"))]
+)
+def test_bfloat16_over_ranks_learns_as_one_process_does_and_goes_on_bit_by_bit(found, way):
+    result = found["low precision"][way]
+    many, one = result["losses"]
+    assert many == pytest.approx(one, rel=0.02)
+    assert many[1] < many[0]
+    assert result["dtypes"] == ["torch.bfloat16"]
+    assert (result["again"], result["weights"]) == (0.0, 0.0)
+    assert result["one process"] < 0.02 * abs(one[1])
+
+
+@pytest.mark.parametrize(
     ("what", "reason"),
     [
         ("heads", "1 key-value heads and 24 features between matrices; tp has to divide both"),
