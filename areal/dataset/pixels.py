@@ -12,12 +12,14 @@ scaled by their range, which Pillow by itself would cut off at 255.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import DataError, Image
@@ -88,16 +90,24 @@ class FinalImages:
         self._fit = fit
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="images")
         self._recent: OrderedDict[bytes, Future[Image]] = OrderedDict()
+        self._lock = Lock()
 
     def submit(self, content: bytes) -> Future[Image]:
         """Return the image that a thread makes of a file; a recent one is the same object. It raises DataError."""
         key = hashlib.sha256(content).digest()
-        found = self._recent.get(key)
-        if found is None:
-            found = self._recent[key] = self._threads.submit(self._final, content)
-            if len(self._recent) > _IMAGES_KEPT:
-                self._recent.popitem(last=False)
+        with self._lock:
+            found = self._recent.get(key)
+            if found is None:
+                found = self._recent[key] = self._threads.submit(self._final, content)
+                if len(self._recent) > _IMAGES_KEPT:
+                    self._recent.popitem(last=False)
         return found
+
+    async def image_of_file(self, content: bytes) -> Image:
+        """Return the image of a file, as `submit`, which takes milliseconds to tell large files apart; here a thread
+        does that too."""
+        submitted = await asyncio.wrap_future(self._threads.submit(self.submit, content))
+        return await asyncio.shield(asyncio.wrap_future(submitted))
 
     def _final(self, content: bytes) -> Image:
         import numpy as np

@@ -73,8 +73,7 @@ class PixelPrompts:
         files: the base64 of each, one fewer than pieces. Raises DataError for a file that cannot be used, and when the
         text ends with an image.
         """
-        contents = [decoded_file(index, value) for index, value in enumerate(files)]
-        images = await asyncio.gather(*(self._image(index, content) for index, content in enumerate(contents)))
+        images = await asyncio.gather(*(self._image(index, value) for index, value in enumerate(files)))
         sizes = [(image.height, image.width) for image in images]
         ids, spans = self.vision.place([self._encoded(piece) for piece in pieces], sizes)
         refs = tuple(
@@ -88,9 +87,10 @@ class PixelPrompts:
     def _encoded(self, piece: str) -> list[int]:
         return encode_text(piece, self._tokenizer) if piece else []
 
-    async def _image(self, index: int, content: bytes) -> Image:
+    async def _image(self, index: int, value: Any) -> Image:
+        content = await asyncio.to_thread(decoded_file, index, value)
         try:
-            return await asyncio.shield(asyncio.wrap_future(self.files.submit(content)))
+            return await self.files.image_of_file(content)
         except DataError as error:
             raise DataError(f"images[{index}]: {error}") from error
 

@@ -7,6 +7,7 @@ is an error, never an empty or shortened generation.
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import urllib.error
 import urllib.request
@@ -39,8 +40,8 @@ class ServerClient:
         """Return the JSON answer of a GET; None for an empty answer."""
         return await self._exchange("GET", url, path, None, timeout)
 
-    async def post(self, url: str, path: str, body: Mapping[str, Any] | None = None, *, timeout: float) -> Any:
-        """Return the JSON answer of a POST; None for an empty answer."""
+    async def post(self, url: str, path: str, body: Mapping[str, Any] | bytes | None = None, *, timeout: float) -> Any:
+        """Return the JSON answer of a POST; None for an empty answer. body: bytes are JSON already."""
         return await self._exchange("POST", url, path, body or {}, timeout)
 
     async def post_for_text(self, url: str, path: str, body: Mapping[str, Any], *, timeout: float) -> str:
@@ -48,9 +49,9 @@ class ServerClient:
         return str(await self._exchange("POST", url, path, body, timeout, parse=lambda text, _: text))
 
     async def events(
-        self, url: str, path: str, body: Mapping[str, Any], *, patience: float
+        self, url: str, path: str, body: Mapping[str, Any] | bytes, *, patience: float
     ) -> AsyncIterator[Mapping[str, Any] | None]:
-        """Yield the server-sent events that answer a POST, up to "[DONE]".
+        """Yield the server-sent events that answer a POST, up to "[DONE]". body: as of `post`.
 
         Yields None whenever nothing arrived for `patience` seconds: the caller decides whether that is too long. Raises
         ConnectionFailedError when the stream ends before its end mark, BadAnswerError for anything that is not an
@@ -59,9 +60,8 @@ class ServerClient:
         where = f"{url}{path}"
         try:
             with tracing.async_span(f"POST {path}", leaf=True, server=url):
-                async with self._open().post(
-                    where, json=body, headers={"Accept": "text/event-stream", **self._headers}
-                ) as response:
+                headers = {"Accept": "text/event-stream", **self._headers}
+                async with self._open().post(where, **_content(body, headers)) as response:
                     if response.status != 200:
                         raise BadStatusError(response.status, where, _excerpt(await response.text(errors="replace")))
                     if response.content_type != "text/event-stream":
@@ -84,7 +84,7 @@ class ServerClient:
         method: str,
         url: str,
         path: str,
-        body: Mapping[str, Any] | None,
+        body: Mapping[str, Any] | bytes | None,
         timeout: float,
         *,
         parse: Callable[[str, str], Any] | None = None,
@@ -93,7 +93,7 @@ class ServerClient:
         try:
             with tracing.async_span(f"{method} {path}", server=url):
                 async with asyncio.timeout(timeout):
-                    async with self._open().request(method, where, json=body, headers=self._headers) as response:
+                    async with self._open().request(method, where, **_content(body, self._headers)) as response:
                         text = await response.text(errors="replace")
                         if response.status >= 300:
                             raise BadStatusError(response.status, where, _excerpt(text))
@@ -136,6 +136,13 @@ def is_healthy(url: str, timeout: float, path: str = "/health") -> bool:
             return int(response.status) == 200
     except (urllib.error.URLError, OSError, ValueError):
         return False
+
+
+def _content(body: Mapping[str, Any] | bytes | None, headers: Mapping[str, str]) -> dict[str, Any]:
+    """Return how aiohttp is given a body and headers; long ones as a stream, which other tasks may interrupt."""
+    if isinstance(body, bytes):
+        return {"data": io.BytesIO(body), "headers": {**headers, "Content-Type": "application/json"}}
+    return {"json": body, "headers": headers}
 
 
 async def _parse_events(

@@ -19,7 +19,6 @@ from areal.engine.checks import SeedStream
 from areal.engine.server.client import ServerClient
 from areal.engine.server.errors import ServerError
 from areal.engine.server.generation import Generation
-from areal.engine.server.images import png_url
 from areal.engine.server.loop import EngineLoop
 from areal.engine.server.members import Members
 from areal.engine.server.publishing import WeightPublisher
@@ -119,9 +118,6 @@ class ServerEngine:
         problem = self._adapter.unsupported_sampling(request.gconfig)
         if problem:
             raise ConfigError(f"{self._adapter.name}: {problem}")
-        for ref in request.images:
-            # Here, so that the loop, which all streams share, finds the file made.
-            await asyncio.to_thread(png_url, ref.image)
         generation = Generation(self._seeds.seeded(request), self._limits, self._config.stream_interval)
         response = await self._loop.await_here(self._generate(generation))
         self._limits.check_output(request, response.output_tokens)

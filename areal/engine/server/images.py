@@ -1,7 +1,8 @@
 """Images of requests on their way to a server, and the comparison of what the server made of them with what was meant.
 
     contracted([5, 27, 27, 27, 9], images)      # [5, 27, 9]: one placeholder for each image, which the server expands
-    png_url(image)                              # "data:image/png;base64,...": every pixel as it is
+    png_url(image)                              # b"data:image/png;base64,...": every pixel as it is
+    await body_with_images({...}, images)       # the JSON of a request, made beside the event loop
     check_echo(echo, call_tokens, images, where="vllm-0")
 
 Records hold expanded prompts. A server expands by itself, and would expand an expanded prompt once more silently.
@@ -10,15 +11,17 @@ What it used is therefore compared for every call; a difference is an error, nev
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
+import json
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.engine.server.errors import BrokenTokensError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from areal.api import Image, ImageRef
 
@@ -39,13 +42,27 @@ def contracted(tokens: Sequence[int], images: Sequence[ImageRef]) -> list[int]:
 
 
 @lru_cache(maxsize=_FILES_KEPT)
-def png_url(image: Image) -> str:
+def png_url(image: Image) -> bytes:
     """Return the image as a lossless file in a URL; recent ones are kept."""
     from PIL import Image as Pillow
 
     stream = io.BytesIO()
     Pillow.fromarray(image.pixels).save(stream, "PNG", compress_level=1)
-    return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
+    return b"data:image/png;base64," + base64.b64encode(stream.getvalue())
+
+
+async def body_with_images(body: Mapping[str, Any], images: Sequence[ImageRef]) -> bytes:
+    """Return `body` as JSON, with the files of images as its `content_parts`.
+
+    Files are made in threads. What is in base64 needs no escapes, so it is put in as it is: to look for some would keep
+    all other threads waiting for as long as it takes, 6 ms for an image of 1024 x 1024 pixels.
+    """
+    urls = await asyncio.gather(*(asyncio.to_thread(png_url, ref.image) for ref in images))
+    pieces = [json.dumps(body).encode().removesuffix(b"}"), b', "content_parts": [{"type": "image_url", "url": "']
+    for url in urls:
+        pieces += [url, b'"}, {"type": "image_url", "url": "']
+    pieces[-1] = b'"}]}'
+    return await asyncio.to_thread(b"".join, pieces)
 
 
 def check_echo(answer: object, tokens: Sequence[int], images: Sequence[ImageRef], *, where: str) -> None:

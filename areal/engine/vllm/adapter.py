@@ -20,7 +20,7 @@ from areal.engine.server.errors import (
     RefusedError,
     ReplacedError,
 )
-from areal.engine.server.images import check_echo, contracted, png_url
+from areal.engine.server.images import body_with_images, check_echo, contracted
 from areal.engine.vllm.launch import MODEL_NAME
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class VLLMAdapter:
     ) -> AsyncIterator[Chunk | None]:
         """See `ServerAdapter`."""
         native = capabilities.details["native"]
-        path, body = (GENERATE, _native_body(call)) if native else (COMPLETIONS, _completion_body(call))
+        path, body = (GENERATE, await _native_body(call)) if native else (COMPLETIONS, _completion_body(call))
         where = f"{url}{path}"
         if call.images and not native:
             raise RefusedError(f"vLLM at {url} has no {GENERATE}, which images need: start it with --enable-scale-out")
@@ -195,10 +195,11 @@ class VLLMAdapter:
     ) -> list[float]:
         """See `ServerAdapter`."""
         sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
-        body: dict[str, Any] = {**_prompt_body(tokens, images), "sampling_params": sampling}
         path = GENERATE
         try:
-            answer = await client.post(url, path, body, timeout=timeout)
+            answer = await client.post(
+                url, path, await _prompt_body(tokens, images, {"sampling_params": sampling}), timeout=timeout
+            )
             if images:
                 check_echo(answer, tokens, images, where=f"{url}{path}")
             found = field_of(answer, "prompt_logprobs", list, where=f"{url}{path}")
@@ -276,25 +277,24 @@ def _common(values: Iterable[str]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def _native_body(call: Call) -> dict[str, Any]:
-    return {
+async def _native_body(call: Call) -> dict[str, Any] | bytes:
+    rest = {
         "request_id": call.call_id,
         **({"model": call.adapter} if call.adapter else {}),
-        **_prompt_body(call.prompt, call.images),
         "stream": True,
         "sampling_params": {**_sampling(call), "stream_interval": call.stream_interval},
     }
+    return await _prompt_body(call.prompt, call.images, rest)
 
 
-def _prompt_body(tokens: Sequence[int], images: Sequence[ImageRef]) -> dict[str, Any]:
+async def _prompt_body(
+    tokens: Sequence[int], images: Sequence[ImageRef], rest: Mapping[str, Any]
+) -> dict[str, Any] | bytes:
+    """Return a prompt with the other fields of its request."""
     if not images:
-        return {"token_ids": list(tokens)}
-    return {
-        # The server puts all placeholders of an image in the place of one.
-        "token_ids": contracted(tokens, images),
-        "content_parts": [{"type": "image_url", "url": png_url(ref.image)} for ref in images],
-        "return_token_ids": True,
-    }
+        return {"token_ids": list(tokens), **rest}
+    # The server puts all placeholders of an image in the place of one.
+    return await body_with_images({"token_ids": contracted(tokens, images), "return_token_ids": True, **rest}, images)
 
 
 def _completion_body(call: Call) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from areal.engine.hf.on_disk import checkpoint_tensors
 from areal.engine.server.client import is_healthy
 from areal.engine.server.engine import ServerEngine
 from areal.engine.server.errors import BrokenTokensError
-from areal.engine.server.images import check_echo, contracted, png_url
+from areal.engine.server.images import body_with_images, check_echo, contracted, png_url
 from areal.engine.server.updates import ProbeReference
 from areal.engine.sglang.adapter import SGLangAdapter
 from areal.engine.train.engine import TrainingEngine
@@ -312,6 +312,26 @@ class TestVLLM:
         # Features of this tower are numbers up to 60, in float32: two ways to compute them differ by 2e-4.
         assert max(real.deviation(*pair) for pair in real.generate(*requests)) < 2e-4
 
+    def test_samples_follow_two_updates_of_language_half_and_tower(self, real):
+        """Last in its class, since the weights are others from here on."""
+        shown = [[size] for size in SIZES] + [[SIZES[0], SIZES[3]], [SIZES[4], SIZES[1]], []]
+        requests = [
+            real.request(*(noisy_image(*real.vision.final_size(*size), seed=seed) for size in sizes), seed=seed)
+            for seed in range(4)
+            for sizes in shown
+        ]
+        assert len(requests) == 32
+        for update in range(3):
+            found = real.generate(*requests)
+            assert sum(bool(request.images) for request, _ in found) > len(found) / 2 > 5
+            worst = max(real.deviation(*pair) for pair in found)
+            assert worst < 2e-4, f"after {update} updates"
+            if update < 2:
+                real.change_weights(update)
+                assert max(real.deviation(*pair) for pair in found) > 1e-2
+                real.publish()
+        assert real.engine.version == 2
+
 
 IMAGE = noisy_image(8, 8)
 REFS = (ImageRef(image=IMAGE, start=1, length=3), ImageRef(image=IMAGE, start=5, length=2))
@@ -328,6 +348,11 @@ def test_one_placeholder_of_each_image_is_sent():
     with pytest.raises(ValueError, match="columns 1 to 3 hold other tokens"):
         contracted([5, 27, 4, 27, 9, 27, 27, 8], REFS)
     assert png_url(IMAGE) is png_url(noisy_image(8, 8))
+    body = json.loads(asyncio.run(body_with_images({"token_ids": [5, 27]}, REFS)))
+    assert body == {
+        "token_ids": [5, 27],
+        "content_parts": [{"type": "image_url", "url": png_url(IMAGE).decode()}] * 2,
+    }
 
 
 @pytest.mark.parametrize(
