@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tooling.python.access_paths import AccessPath
     from tooling.upgrade.releases import NameTable, Release
-    from tooling.upgrade.uses import AccessPath
 
 
 class SymbolKind(StrEnum):

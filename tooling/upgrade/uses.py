@@ -1,149 +1,19 @@
 """Contract between `usage`, which reads the repository, and those who judge: what a piece of code does with a package.
 
-Uses do not depend on a version. What it touches is written as an access path, how the value came about:
-
-    from vllm import LLM                         Name("vllm.LLM")
-    llm = LLM(model)                             Called(Name("vllm.LLM"))
-    llm.generate(x)                              a call of Attribute(Called(Name("vllm.LLM")), "generate")
-    async for out in engine.generate(x): out.y   Attribute(Iterated(Called(Attribute(...)), asynchronous=True), "y")
-
-so that the same use can be followed through the old and through the new release (`upstream`). Everything is frozen
-and hashable. An access path never ends in something that is not ours: unknown values are `Unknown`.
+Uses do not depend on a version. What a use touches is an access path, and what must hold for it to be reached are
+conditions (`tooling.python`), so that the same use can be followed through the old and through the new release
+(`upstream`). Everything is frozen and hashable.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-# --------------------------------------------------------------------------------------------------------- access paths
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A dotted path that an import or a plain `import a.b` chain reaches: module, or symbol in it."""
-
-    dotted: str
-
-
-@dataclass(frozen=True, slots=True)
-class Attribute:
-    """`base.name`."""
-
-    base: AccessPath
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """The value of calling `base` (an instance, if it is a class)."""
-
-    base: AccessPath
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceOf:
-    """A value annotated with the type expression `base`: `x: LLM`, `self` of a subclass, an `isinstance` branch."""
-
-    base: AccessPath
-
-
-@dataclass(frozen=True, slots=True)
-class SuperOf:
-    """`super()` in a class whose bases are these, in order."""
-
-    bases: tuple[AccessPath, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Awaited:
-    """`await base`."""
-
-    base: AccessPath
-
-
-@dataclass(frozen=True, slots=True)
-class Iterated:
-    """An element of `base` as a loop or comprehension gives it."""
-
-    base: AccessPath
-    asynchronous: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ItemOf:
-    """`base[key]`; `key` where it is a constant, else None. Unpacking `a, b = base` gives items 0 and 1."""
-
-    base: AccessPath
-    key: str | int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Entered:
-    """The target of `with base as x`."""
-
-    base: AccessPath
-    asynchronous: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Parametrised:
-    """A type expression with arguments: list[LLM], AsyncIterator[X]. `name` is the origin's last part."""
-
-    name: str
-    arguments: tuple[AccessPath, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ClientClass:
-    """A class of the repository with bases among ours. Instances have its own members (not here) and the bases'."""
-
-    dotted: str
-    bases: tuple[AccessPath, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Either:
-    """One of several, by branches or assignments."""
-
-    members: tuple[AccessPath, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Duck:
-    """A value that nothing types, on which these attributes are used; whose class has them all may be meant."""
-
-    names: frozenset[str]
-    label: str = ""
-    """What the code calls it: "tokenizer" is hardly a processor."""
-
-
-def is_distinctive(name: str) -> bool:
-    """Whether a name is of several words, and so few packages share it."""
-    return "_" in name.strip("_") and len(name) > 7
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """Not ours, or beyond inference."""
-
-
-AccessPath = (
-    Name
-    | Attribute
-    | Called
-    | InstanceOf
-    | SuperOf
-    | Awaited
-    | Iterated
-    | ItemOf
-    | Entered
-    | Parametrised
-    | ClientClass
-    | Either
-    | Duck
-    | Unknown
-)
+if TYPE_CHECKING:
+    from tooling.python.access_paths import AccessPath, Name
+    from tooling.python.conditions import Condition
 
 # -------------------------------------------------------------------------------------------------------------- places
 
@@ -157,93 +27,6 @@ class SourcePlace:
     column: int
     end_line: int
     end_column: int
-
-
-# --------------------------------------------------------------------------------------------------- guards, fallbacks
-
-
-class VersionSource(StrEnum):
-    """Whose version a condition compares."""
-
-    MODULE = "module"
-    """`subject` is an import name: vllm.__version__."""
-    DISTRIBUTION = "distribution"
-    """`subject` is a distribution: importlib.metadata.version("trl")."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompareVersion:
-    """`version(subject) operator literal`; operator is one of < <= > >= == != startswith.
-
-    literal is a version text; tuples are joined with dots, and `release_parts` says how many leading release parts
-    the code looked at (0: the whole version)."""
-
-    source: VersionSource
-    subject: str
-    operator: str
-    literal: str
-    release_parts: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class HasName:
-    """`hasattr(base, "name")`, `"name" in dir(base)`, or `getattr(base, "name", None)` used as a condition."""
-
-    base: AccessPath
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class HasParameter:
-    """`"name" in inspect.signature(base).parameters`, or of dataclasses.fields(base)."""
-
-    base: AccessPath
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleExists:
-    """`importlib.util.find_spec("a.b") is not None`."""
-
-    dotted: str
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A condition with a known value: TYPE_CHECKING is `Constant(False)`."""
-
-    value: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Undecided:
-    """A condition about something else; `text` is its source, shortened."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Not:
-    """Negation."""
-
-    condition: Condition
-
-
-@dataclass(frozen=True, slots=True)
-class AllOf:
-    """Conjunction."""
-
-    conditions: tuple[Condition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AnyOf:
-    """Disjunction."""
-
-    conditions: tuple[Condition, ...]
-
-
-Condition = CompareVersion | HasName | HasParameter | ModuleExists | Constant | Undecided | Not | AllOf | AnyOf
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,17 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tooling.python.access_paths import Name
+from tooling.python.conditions import AllOf, AnyOf, CompareVersion, HasName, HasParameter, ModuleExists, Not
 from tooling.upgrade.symbols import Definite, Found, Instance, SymbolKind, Values
-from tooling.upgrade.uses import Action, AllOf, AnyOf, CompareVersion, HasName, HasParameter, ModuleExists, Name, Not
+from tooling.upgrade.uses import Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from tooling.python.conditions import Condition
     from tooling.upgrade.symbols import Signature, Symbol, Upstream
-    from tooling.upgrade.uses import Condition, FileUses, Use
+    from tooling.upgrade.uses import FileUses, Use
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.interfaces.modules import FunctionNode, ReleaseModule, dotted_name
+from tooling.python.source import FunctionNode, dotted_name, module_name
+from tooling.upgrade.interfaces.modules import ReleaseModule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +43,7 @@ class RepositoryCode:
         """Last part of a module's name to (whole name, path)."""
         found: dict[str, list[tuple[str, str]]] = {}
         for path in self._files:
-            dotted = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            dotted = module_name(path)[0]
             found.setdefault(dotted.rpartition(".")[2], []).append((dotted, path))
         return found
 
@@ -51,7 +52,7 @@ class RepositoryCode:
         if path not in self._modules:
             file = self._files.get(path)
             tree = file.tree if file is not None else None
-            dotted = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            dotted = module_name(path)[0]
             self._modules[path] = ReleaseModule(dotted, path, tree) if tree is not None else None
         return self._modules[path]
 
@@ -82,7 +83,7 @@ class RepositoryCode:
     def named(self, node: ast.expr, module: ReleaseModule) -> CodeDefinition | None:
         """What a name or dotted expression means at the top level of a module."""
         dotted = dotted_name(node)
-        if dotted is None:
+        if not dotted:
             return None
         head, _, rest = dotted.partition(".")
         if not rest:
@@ -131,28 +132,20 @@ class RepositoryCode:
             return node.value if isinstance(node.value, str) else None
         if isinstance(node, ast.JoinedStr):
             return "".join(
-                str(each.value) if isinstance(each, ast.Constant) else self._formatted(each, module, owner, depth)
+                self.text(each.value if isinstance(each, ast.FormattedValue) else each, module, owner, depth) or HOLE
                 for each in node.values
             )
         if isinstance(node, ast.Name | ast.Attribute) and depth < _DEPTH:
-            found = self._meant(node, module, owner)
+            if isinstance(node, ast.Attribute) and dotted_name(node.value) in {"self", "cls"}:
+                found = self.attribute(owner, node.attr) if owner is not None else None
+            else:
+                found = self.named(node, module)
             if found is not None and isinstance(found.node, ast.expr):
                 return self.text(found.node, found.module, None, depth + 1)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             left, right = (self.text(each, module, owner, depth) for each in (node.left, node.right))
             return None if left is None and right is None else (left or HOLE) + (right or HOLE)
         return None
-
-    def _formatted(self, node: ast.expr, module: ReleaseModule, owner: CodeDefinition | None, depth: int) -> str:
-        inner = node.value if isinstance(node, ast.FormattedValue) else node
-        return self.text(inner, module, owner, depth) or HOLE
-
-    def _meant(
-        self, node: ast.Name | ast.Attribute, module: ReleaseModule, owner: CodeDefinition | None
-    ) -> CodeDefinition | None:
-        if isinstance(node, ast.Attribute) and dotted_name(node.value) in {"self", "cls"}:
-            return self.attribute(owner, node.attr) if owner is not None else None
-        return self.named(node, module)
 
     def has_flags(self, path: str) -> bool:
         """Whether strings of a file begin like flags of a command."""
@@ -161,7 +154,7 @@ class RepositoryCode:
 
     def importers(self, path: str) -> list[str]:
         """Files that import a file's module, or something of it."""
-        dotted = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        dotted = module_name(path)[0]
         name = dotted.rpartition(".")[2].encode()
         found = []
         for other, file in self._files.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from tooling.python.source import FunctionNode, dotted_name
 from tooling.upgrade.interfaces.code import CodeDefinition
 from tooling.upgrade.interfaces.command_frames import (
     CommandFrame,
@@ -15,7 +16,6 @@ from tooling.upgrade.interfaces.command_frames import (
     parameters_of,
 )
 from tooling.upgrade.interfaces.commands import CommandWord
-from tooling.upgrade.interfaces.modules import FunctionNode, dotted_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,20 +94,19 @@ class CommandCalls:
         self, node: ast.expr, frame: CommandFrame
     ) -> tuple[CodeDefinition, CommandFrame | None, CommandObject | None, ast.AST | None] | None:
         """(function, frame it sees, object it is called on, class that defines it)."""
-        name = dotted_name(node)
         if isinstance(node, ast.Name):
             local = frame.function_of(node.id)
             if local is not None:
                 return CodeDefinition(local[1].module, local[0]), local[1], frame.within, None
         if isinstance(node, ast.Attribute):
-            receiver = dotted_name(node.value) or ""
+            receiver = dotted_name(node.value)
             within = frame.within if receiver in {"self", "cls"} else frame.objects.get(receiver)
             if within is not None:
                 return self._method(within, node.attr)
             is_super = isinstance(node.value, ast.Call) and dotted_name(node.value.func) == "super"
             if is_super and frame.within is not None:
                 return self._method(frame.within, node.attr, after=frame.home)
-        found = self._code.named(node, frame.module) if name is not None else None
+        found = self._code.named(node, frame.module)
         if found is None or not isinstance(found.node, FunctionNode):
             return None
         return found, None, None, None
@@ -177,7 +176,7 @@ class CommandCalls:
         if text is not None and " " not in text:
             inner.texts[name] = text
             return
-        held = frame.rows_of(dotted_name(value) or "") if isinstance(value, ast.Name | ast.Attribute) else None
+        held = frame.rows_of(dotted_name(value)) if isinstance(value, ast.Name | ast.Attribute) else None
         rows = held if held is not None else self._words.rows(value, frame)
         if rows:
             inner.rows[name] = rows

@@ -6,13 +6,15 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tooling.python.signatures import each_parameter
+from tooling.python.source import dotted_name
 from tooling.upgrade.interfaces.code import HOLE
 from tooling.upgrade.interfaces.commands import CommandWord
-from tooling.upgrade.interfaces.modules import dotted_name
 
 if TYPE_CHECKING:
+    from tooling.python.source import FunctionNode
     from tooling.upgrade.interfaces.code import CodeDefinition
-    from tooling.upgrade.interfaces.modules import FunctionNode, ReleaseModule
+    from tooling.upgrade.interfaces.modules import ReleaseModule
 
 
 @dataclass(slots=True, eq=False)
@@ -146,7 +148,4 @@ def parameters_of(node: FunctionNode, *, bound: bool) -> list[str]:
 
 def defaults_of(node: FunctionNode) -> dict[str, ast.expr]:
     """Parameters with their default values."""
-    names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
-    found = dict(zip(names[len(names) - len(node.args.defaults) :], node.args.defaults, strict=True))
-    pairs = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-    return {**found, **{each.arg: value for each, value in pairs if value is not None}}
+    return {entry.arg: default for entry, _, default in each_parameter(node.args) if default is not None}

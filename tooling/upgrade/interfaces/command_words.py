@@ -7,10 +7,10 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tooling.python.source import FunctionNode, dotted_name
 from tooling.upgrade.interfaces.code import HOLE
 from tooling.upgrade.interfaces.command_frames import CommandFrame, CommandResult, CommandRow
 from tooling.upgrade.interfaces.commands import CommandWord, recognise, split_shell
-from tooling.upgrade.interfaces.modules import FunctionNode, dotted_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,7 +97,7 @@ class CommandWords:
         if result is not None and (result.rows or result.texts):
             texts = [] if result.rows else [word for text in result.texts for word in self.split(text, node, frame)]
             return [*(word for row in result.rows for word in row.words), *texts]
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted_name(node.func) or ""
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted_name(node.func)
         if name == "split" and isinstance(node.func, ast.Attribute) and self.text(node.func.value, frame):
             return self.words(node.func.value, frame)
         if name in _SAME_WORDS and node.args:
@@ -108,7 +108,7 @@ class CommandWords:
 
     def held(self, node: ast.Name | ast.Attribute, frame: CommandFrame) -> list[CommandWord] | None:
         """The words of a variable, an attribute, or a constant of this or another module."""
-        name = dotted_name(node) or ""
+        name = dotted_name(node)
         rows = frame.rows_of(name)
         if rows is not None:
             return [word for row in rows for word in row.words]
@@ -178,7 +178,7 @@ class CommandWords:
             ]
             return "".join(parts)
         if isinstance(node, ast.Name | ast.Attribute):
-            name = dotted_name(node) or ""
+            name = dotted_name(node)
             known = frame.text_of(name)
             if known is not None or frame.rows_of(name) is not None:
                 return known
@@ -226,7 +226,7 @@ class CommandWords:
                 return self.keys(node.args[0], frame)
             result = self.called(node, frame)
             return result.keys or None if result is not None else None
-        name = dotted_name(node) or ""
+        name = dotted_name(node)
         known = frame.keys_of(name)
         if known is None and isinstance(node, ast.Name | ast.Attribute):
             owner = frame.within.owner if frame.within is not None and name.startswith("self.") else None
@@ -263,7 +263,7 @@ class CommandWords:
             node = node.func.value
         if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
             return node
-        name = dotted_name(node) or ""
+        name = dotted_name(node)
         seen: CommandFrame | None = frame
         while seen is not None:
             if name in seen.tables:

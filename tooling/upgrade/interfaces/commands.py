@@ -113,6 +113,7 @@ def _use(program: str, head: CommandWord, rest: Sequence[CommandWord]) -> Comman
 
 
 _TOKEN = re.compile(r"(?:[^\s\"']|\"(?:[^\"\\]|\\.)*\"|'[^']*')+")
+_QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'")
 _SEPARATOR = re.compile(r"&&|\|\||[;|]|(?<![>&])&(?![>&\d])|(?<!\\)\n")
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
 
@@ -124,17 +125,16 @@ def split_shell(text: str, line: int) -> Iterable[list[CommandWord]]:
     start = 0
     for end in [*(hit.start() for hit in _SEPARATOR.finditer(flat)), len(flat)]:
         row = [
-            CommandWord(_unquoted(hit[0]), line + text.count("\n", 0, hit.start()))
+            CommandWord(
+                _QUOTED.sub(lambda part: part[1] if part[1] is not None else part[2], hit[0]),
+                line + text.count("\n", 0, hit.start()),
+            )
             for hit in _TOKEN.finditer(flat, start, end)
         ]
         if row:
             row[0] = CommandWord(row[0].text.lstrip("&|;("), row[0].line)
             yield [word for word in row if word.text]
         start = end
-
-
-def _unquoted(text: str) -> str:
-    return re.sub(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'", lambda hit: hit[1] if hit[1] is not None else hit[2], text)
 
 
 _ASSIGNED = r"^[ \t]*(?:local |export |declare -a )?(?P<name>\w+)(?P<more>\+?)="

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from tooling.python.source import FunctionNode, dotted_name
 from tooling.upgrade.interfaces.code import CodeDefinition
 from tooling.upgrade.interfaces.command_calls import DEPTH, CommandCalls
 from tooling.upgrade.interfaces.command_frames import (
@@ -21,7 +22,6 @@ from tooling.upgrade.interfaces.command_frames import (
 )
 from tooling.upgrade.interfaces.command_words import CommandWords
 from tooling.upgrade.interfaces.commands import CommandUse, CommandWord, recognise, split_shell
-from tooling.upgrade.interfaces.modules import FunctionNode, dotted_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -173,9 +173,9 @@ class PythonCommands(CommandWords):
             for target in targets:
                 self._assign(target, node.value, frame, block)
         elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-            self._grow(dotted_name(node.target) or "", self._added(node.value, frame), frame)
+            self._grow(dotted_name(node.target), self._added(node.value, frame), frame)
         elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.BitOr):
-            self._grow_keys(dotted_name(node.target) or "", self.keys(node.value, frame), frame)
+            self._grow_keys(dotted_name(node.target), self.keys(node.value, frame), frame)
         elif isinstance(node, ast.Return):
             self._return(node.value, frame)
         elif isinstance(node, ast.Expr):
@@ -225,7 +225,7 @@ class PythonCommands(CommandWords):
             self._subscript(target, value, frame)
             return
         name = dotted_name(target)
-        if name is None:
+        if not name:
             return
         made = self._calls.made(value, frame)
         if made is not None:
@@ -251,7 +251,7 @@ class PythonCommands(CommandWords):
             self._expression(value, frame)
             return
         present = frame.rows_of(name) or []
-        name_of_one = (dotted_name(value) or "") if len(rows) == 1 else ""
+        name_of_one = (dotted_name(value)) if len(rows) == 1 else ""
         shared = frame.rows_of(name_of_one) if name_of_one else None
         made = shared or [CommandRow(list(row.words), block) for row in rows]
         kept = [row for row in present if row.block[: len(block)] != block]
@@ -269,7 +269,7 @@ class PythonCommands(CommandWords):
         result = self.called(value, frame) if isinstance(value, ast.Call) else None
         for target, rows in zip(targets, result.parts if result is not None else [], strict=False):
             name = dotted_name(target)
-            if name is not None and rows:
+            if name and rows:
                 frame.keep_rows(name, [CommandRow(list(row.words), block) for row in rows])
         if result is None:
             self._expression(value, frame)
@@ -278,7 +278,7 @@ class PythonCommands(CommandWords):
         """`options["port"] = 1`."""
         if isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str):
             word = frame.word(target.slice.value, target.slice)
-            self._grow_keys(dotted_name(target.value) or "", [word], frame)
+            self._grow_keys(dotted_name(target.value), [word], frame)
         self._expression(value, frame)
 
     def _grow_keys(self, name: str, keys: list[CommandWord] | None, frame: CommandFrame) -> None:
@@ -328,11 +328,11 @@ class PythonCommands(CommandWords):
                     self._expression(child, frame)
 
     def _call(self, node: ast.Call, frame: CommandFrame) -> None:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted_name(node.func) or ""
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted_name(node.func)
         if name in _TALK:
             return
         if isinstance(node.func, ast.Attribute):
-            receiver = dotted_name(node.func.value) or ""
+            receiver = dotted_name(node.func.value)
             if name in {"append", "insert", "extend"} and frame.rows_of(receiver) is not None and node.args:
                 value = node.args[-1]
                 words = self._added(value, frame) if name == "extend" else list(self.element(value, frame))

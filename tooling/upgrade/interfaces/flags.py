@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tooling.python.source import dotted_name
 from tooling.upgrade.findings import (
     AuditFinding,
     AuditSeverity,
@@ -19,7 +20,7 @@ from tooling.upgrade.findings import (
 from tooling.upgrade.interfaces.code import RepositoryCode
 from tooling.upgrade.interfaces.commands import docker_commands, shell_commands, yaml_commands
 from tooling.upgrade.interfaces.commands_python import PythonCommands
-from tooling.upgrade.interfaces.modules import ModuleDefinition, ReleaseModule, ReleaseModules, dotted_name
+from tooling.upgrade.interfaces.modules import ReleaseModule
 from tooling.upgrade.interfaces.pair import What
 from tooling.upgrade.interfaces.plugins import loaded_modules
 from tooling.upgrade.interfaces.programs import ReleasePrograms
@@ -85,16 +86,13 @@ class CommandsOfFiles:
         readers = {"shell": shell_commands, "docker": docker_commands, "yaml": yaml_commands}
         for file in named:
             if file.kind != "python":
-                self.uses += [_placed(use, file.path) for use in readers[file.kind](file.text, programs)]
+                for use in readers[file.kind](file.text, programs):
+                    flags = tuple(replace(word, path=file.path) for word in use.flags)
+                    self.uses.append(replace(use, head=replace(use.head, path=file.path), flags=flags))
 
     def file(self, word: CommandWord) -> RepositoryFile:
         """The file of a word."""
         return self._files[word.path]
-
-
-def _placed(use: CommandUse, path: str) -> CommandUse:
-    head = replace(use.head, path=path)
-    return replace(use, head=head, flags=tuple(replace(word, path=path) for word in use.flags))
 
 
 def _judge(
@@ -295,8 +293,13 @@ def _script(file: RepositoryFile, pair: InterfacePair) -> Script | None:
         return None
     module = ReleaseModule(file.path.removesuffix(".py").replace("/", "."), file.path, file.tree)
     calls = [node for node in ast.walk(file.tree) if isinstance(node, ast.Call)]
-    made = [call for call in calls if (dotted_name(call.func) or "").rpartition(".")[2] in _PARSERS]
-    classes = [each for call in made for each in _given(call)]
+    made = [call for call in calls if dotted_name(call.func).rpartition(".")[2] in _PARSERS]
+    given = [
+        value
+        for call in made
+        for value in (*call.args[:1], *(each.value for each in call.keywords if each.arg == "dataclass_types"))
+    ]
+    classes = [each for value in given for each in (value.elts if isinstance(value, ast.Tuple | ast.List) else [value])]
     if not classes:
         return None
     old, new, own, whole = _fields(classes, module, pair)
@@ -305,11 +308,6 @@ def _script(file: RepositoryFile, pair: InterfacePair) -> Script | None:
     texts = [ast.unparse(call) for call in calls if isinstance(call.func, ast.Attribute) and "parse" in call.func.attr]
     lenient = any("return_remaining_strings=True" in text or "parse_known_args" in text for text in texts)
     return Script(file.path, old, new, frozenset(own), whole, lenient)
-
-
-def _given(call: ast.Call) -> list[ast.expr]:
-    values = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "dataclass_types")]
-    return [part for value in values for part in (value.elts if isinstance(value, ast.Tuple | ast.List) else [value])]
 
 
 def _fields(
@@ -323,7 +321,7 @@ def _fields(
     waiting = list(classes)
     seen: set[str] = set()
     while waiting:
-        name = dotted_name(waiting.pop()) or ""
+        name = dotted_name(waiting.pop())
         local = module.definitions.get(name)
         if name in seen:
             continue
@@ -343,13 +341,8 @@ def _fields(
         old.update(pair.old.fields(before))
         if after is not None:
             new.update(pair.new.fields(after))
-            whole = whole and _in_sight(pair.new, after)
+            bases = [(each.module, base) for each in pair.new.bases(after) for base in getattr(each.node, "bases", [])]
+            whole = whole and all(
+                pair.new.named(base, home) is not None or dotted_name(base) in {"object", "ABC"} for home, base in bases
+            )
     return old, new, own, whole
-
-
-def _in_sight(modules: ReleaseModules, definition: ModuleDefinition) -> bool:
-    for each in modules.bases(definition):
-        for base in getattr(each.node, "bases", []):
-            if modules.named(base, each.module) is None and dotted_name(base) not in {"object", "ABC"}:
-                return False
-    return True

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Protocol
 
-from tooling.upgrade.interfaces.modules import ModuleDefinition, ReleaseModule, ReleaseModules, dotted_name
+from tooling.python.source import dotted_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from tooling.upgrade.interfaces.modules import ModuleDefinition, ReleaseModule, ReleaseModules
 
 
 Made = dict[str, tuple[str, int, bool]]
@@ -72,7 +74,7 @@ def _spelling(node: ast.expr) -> tuple[str, Callable[[str], str]] | None:
         dashes = [each.value for each in inner.args if isinstance(each, ast.Constant)] == ["_", "-"]
         inner = inner.func.value
     variable = dotted_name(inner)
-    if variable is None:
+    if not variable:
         return None
     return variable, lambda name: prefix + (name.replace("_", "-") if dashes else name)
 
@@ -81,7 +83,7 @@ def _literal(frame: FrameLike, node: ast.expr) -> Sequence[str] | None:
     if isinstance(node, ast.Name) and node.id in frame.values:
         node = frame.values[node.id]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {"items", "keys"}:
-        node = frame.values.get(dotted_name(node.func.value) or "", node.func.value)
+        node = frame.values.get(dotted_name(node.func.value), node.func.value)
     parts: Sequence[ast.expr | None] = []
     if isinstance(node, ast.List | ast.Tuple | ast.Set):
         parts = [each.elts[0] if isinstance(each, ast.Tuple) and each.elts else each for each in node.elts]
@@ -125,7 +127,9 @@ def _annotated_flags(frame: FrameLike, call: ast.Call) -> Made | None:
     classes = _classes(frame, loop.iter, 0)
     if len({id(each.node) for each in classes}) != 1 or not isinstance(loop, ast.For):
         return None
-    skipping = _skipping(loop)
+    # `if described.no_cli: continue`: attributes that keep a field from being a flag
+    tests = [node.test for node in loop.body if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Continue)]
+    skipping = {test.attr for test in tests if isinstance(test, ast.Attribute)}
     found: Made = {}
     # A boolean is `store_true` there: such a loop makes no negations.
     for name, (module, node) in frame.modules.annotations(classes[0]).items():
@@ -138,22 +142,16 @@ def _annotated_flags(frame: FrameLike, call: ast.Call) -> Made | None:
     return found or None
 
 
-def _skipping(loop: ast.For) -> set[str]:
-    """`if described.no_cli: continue`: attributes that keep a field from being a flag."""
-    tests = [node.test for node in loop.body if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Continue)]
-    return {test.attr for test in tests if isinstance(test, ast.Attribute)}
-
-
 def _description(annotation: ast.expr, modules: ReleaseModules, module: ReleaseModule) -> list[ast.expr]:
     """What follows the type in `Annotated[T, ...]`, under whatever name Annotated was imported; [] without it."""
     if not isinstance(annotation, ast.Subscript) or not isinstance(annotation.slice, ast.Tuple):
         return []
-    name = dotted_name(annotation.value) or ""
+    name = dotted_name(annotation.value)
     source = module.imports.get(name, name)
     home = modules.module(source.rpartition(".")[0])
     alias = home.values.get(source.rpartition(".")[2]) if home is not None else module.values.get(name)
     known = dotted_name(alias) if alias is not None else source
-    return annotation.slice.elts[1:] if (known or "").rpartition(".")[2] == "Annotated" else []
+    return annotation.slice.elts[1:] if known.rpartition(".")[2] == "Annotated" else []
 
 
 def _is_skipped(described: ast.expr, skipping: set[str]) -> bool:

@@ -7,44 +7,19 @@ types. A file that cannot be parsed is as good as absent.
 from __future__ import annotations
 
 import ast
-import gc
-import warnings
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from tooling.python.source import FunctionNode, absolute, dotted_name, module_name, package_of, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.upgrade.releases import Release
 
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _DEPTH = 8
 """Re-exports that are followed for one name."""
-
-
-@contextmanager
-def calm() -> Iterator[None]:
-    """No garbage collection while trees grow (it costs three times the parsing), no warnings about foreign escapes."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        if collecting:
-            gc.enable()
-
-
-def parse(content: bytes) -> ast.Module | None:
-    """The tree; None for what Python's parser refuses."""
-    try:
-        with calm():
-            return ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +47,13 @@ class ReleaseModule:
                 found.setdefault(node.name, node)
         return found
 
+    def absolute(self, node: ast.ImportFrom) -> str:
+        """The module that an import names, relative ones resolved."""
+        return absolute(package_of(self.path), node.level, node.module or "")
+
     @cached_property
     def imports(self) -> dict[str, str]:
         """Names bound by imports anywhere in the file, to dotted paths: lazy imports inside functions count."""
-        package = self.dotted if self.path.endswith("__init__.py") else self.dotted.rpartition(".")[0]
         found: dict[str, str] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
@@ -83,7 +61,7 @@ class ReleaseModule:
                     name = alias.asname or alias.name.split(".")[0]
                     found[name] = alias.name if alias.asname else name
             elif isinstance(node, ast.ImportFrom):
-                base = _absolute(node, package)
+                base = self.absolute(node)
                 for alias in node.names:
                     found[alias.asname or alias.name] = f"{base}.{alias.name}" if base else alias.name
         return found
@@ -113,14 +91,6 @@ def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _top(handler.body)
 
 
-def _absolute(node: ast.ImportFrom, package: str) -> str:
-    if not node.level:
-        return node.module or ""
-    parts = package.split(".")
-    base = parts[: len(parts) - node.level + 1]
-    return ".".join([*base, *([node.module] if node.module else [])])
-
-
 class ReleaseModules:
     """All modules of a release."""
 
@@ -135,7 +105,7 @@ class ReleaseModules:
         found = {}
         for path in self.release.files():
             if path.endswith(".py"):
-                found[path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")] = path
+                found[module_name(path)[0]] = path
         return found
 
     def content(self, path: str) -> bytes:
@@ -161,13 +131,13 @@ class ReleaseModules:
         if path is None:
             return None
         if dotted not in self._parsed:
-            tree = parse(self.content(path))
+            tree = parsed(self.content(path))
             self._parsed[dotted] = None if tree is None else ReleaseModule(dotted, path, tree)
         return self._parsed[dotted]
 
     def at(self, path: str) -> ReleaseModule | None:
         """The module in a file."""
-        return self.module(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+        return self.module(module_name(path)[0])
 
     def find(self, dotted: str, depth: int = 0) -> ModuleDefinition | None:
         """The function or class that a dotted path leads to."""
@@ -179,9 +149,8 @@ class ReleaseModules:
             return ModuleDefinition(module, module.definitions[name])
         if name in module.imports and module.imports[name] != dotted:
             return self.find(module.imports[name], depth + 1)
-        package = module.dotted if module.path.endswith("__init__.py") else module.dotted.rpartition(".")[0]
         nodes = [node for node in module.tree.body if isinstance(node, ast.ImportFrom)]
-        for star in [_absolute(node, package) for node in nodes if node.names[0].name == "*"]:
+        for star in [module.absolute(node) for node in nodes if node.names[0].name == "*"]:
             if (found := self.find(f"{star}.{name}", depth + 1)) is not None:
                 return found
         return None
@@ -189,7 +158,7 @@ class ReleaseModules:
     def named(self, expression: ast.expr, module: ReleaseModule) -> ModuleDefinition | None:
         """The definition that a name or dotted expression in a module means."""
         dotted = dotted_name(expression)
-        if dotted is None:
+        if not dotted:
             return None
         head, _, rest = dotted.partition(".")
         if not rest and head in module.definitions:
@@ -265,16 +234,6 @@ class ReleaseModules:
                 if part is not None and isinstance(part.node, ast.ClassDef) and part.node is not definition.node:
                     found.append(part)
         return found
-
-
-def dotted_name(expression: ast.expr) -> str | None:
-    """`a.b.c` as text; None for other expressions."""
-    if isinstance(expression, ast.Name):
-        return expression.id
-    if isinstance(expression, ast.Attribute):
-        base = dotted_name(expression.value)
-        return None if base is None else f"{base}.{expression.attr}"
-    return None
 
 
 def class_constant(modules: ReleaseModules, owner: ModuleDefinition, name: str) -> str | None:

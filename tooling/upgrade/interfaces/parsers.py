@@ -7,19 +7,14 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from tooling.python.source import dotted_name
 from tooling.upgrade.interfaces.looped_flags import looped_flags
-from tooling.upgrade.interfaces.modules import (
-    ModuleDefinition,
-    ReleaseModule,
-    ReleaseModules,
-    class_constant,
-    dotted_name,
-)
+from tooling.upgrade.interfaces.modules import ModuleDefinition, ReleaseModule, ReleaseModules, class_constant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.upgrade.interfaces.modules import FunctionNode
+    from tooling.python.source import FunctionNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +254,7 @@ class _Frame:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
             name = dotted_name(target)
-            if name is None:
+            if not name:
                 continue
             self.values[name] = node.value
             if found is not None:
@@ -276,7 +271,7 @@ class _Frame:
         if isinstance(node, ast.Call):
             return self.call(node)
         name = dotted_name(node)
-        if name is not None:
+        if name:
             if name in self.variables:
                 return self.variables[name]
             owner = id(self.owner.node) if self.owner else 0
@@ -304,7 +299,7 @@ class _Frame:
 
     def class_of(self, node: ast.expr) -> ModuleDefinition | None:
         """The class that an argument is."""
-        name = dotted_name(node) or ""
+        name = dotted_name(node)
         found = self.owner if name == "cls" else self.classes.get(name) or self.modules.named(node, self.module)
         return found if found is not None and isinstance(found.node, ast.ClassDef) else None
 
@@ -340,7 +335,7 @@ class _Frame:
 
     def construct(self, node: ast.Call) -> ParserNode | None:
         """`ArgumentParser(...)` and whatever is called like it."""
-        name = (dotted_name(node.func) or "").rpartition(".")[2]
+        name = dotted_name(node.func).rpartition(".")[2]
         if not name.endswith(_PARSERS) and not self.is_parser(node.func):
             return None
         parser = ParserNode()
@@ -357,7 +352,7 @@ class _Frame:
         if definition is None or not isinstance(definition.node, ast.ClassDef):
             return False
         bases = [base for each in self.modules.bases(definition) for base in getattr(each.node, "bases", [])]
-        return any((dotted_name(base) or "").endswith(_PARSERS) for base in bases)
+        return any(dotted_name(base).endswith(_PARSERS) for base in bases)
 
     def inherit(self, parser: ParserNode, node: ast.Call) -> None:
         for keyword in node.keywords:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from tooling.python.source import module_name
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -22,7 +24,7 @@ def loaded_modules(code: RepositoryCode, use: CommandUse) -> Iterator[tuple[str,
         path = code.path(dotted) or code.path(dotted.rpartition(".")[0])
         if path is not None and "." in dotted:
             for each in imported_closure(code, path):
-                yield each, 1, each.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+                yield each, 1, module_name(each)[0]
 
 
 def imported_closure(code: RepositoryCode, path: str) -> list[str]:

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tooling.python.condition_reader import GuardDefinition, GuardSymbol, read_condition
+from tooling.python.conditions import CompareVersion, Condition, Not, all_hold, answer_by_version, describe, evaluate
+from tooling.python.source import parsed
 from tooling.upgrade.declarations.find import repository_files
-from tooling.upgrade.interfaces.modules import parse
-from tooling.upgrade.usage.conditions import condition_of
-from tooling.upgrade.usage.guards import GuardDefinition, GuardSymbol, Value
-from tooling.upgrade.uses import AllOf, AnyOf, CompareVersion, Condition, Constant, Not
-from tooling.upgrade.verdicts.guards import compare, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from tooling.python.conditions import Probe
 
 
 Spans = list[tuple[int, int, Condition]]
@@ -27,7 +27,7 @@ class _Scope:
     """Names of a module: imports, and what is assigned at its top level."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.bound: dict[str, Value | GuardDefinition] = {}
+        self.bound: dict[str, object] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -43,12 +43,12 @@ class _Scope:
             elif isinstance(node, ast.FunctionDef):
                 self.bound[node.name] = GuardDefinition(node, self)
 
-    def find(self, name: str) -> Value | GuardDefinition | None:
-        """See `usage.guards.values.Scope`."""
+    def find(self, name: str) -> object:
+        """See `GuardScope`."""
         return self.bound.get(name)
 
-    def symbol(self, dotted: str) -> Value | GuardDefinition | None:
-        """See `usage.guards.values.Scope`."""
+    def symbol(self, dotted: str) -> object:
+        """See `GuardScope`."""
         return None
 
 
@@ -63,7 +63,7 @@ class Guards:
 
     def _of(self, node: ast.AST) -> Iterator[tuple[int, int, Condition]]:
         if isinstance(node, ast.If | ast.IfExp):
-            test = condition_of(node.test, self._scope)
+            test = read_condition(node.test, self._scope)
             body = node.body if isinstance(node.body, list) else [node.body]
             other = node.orelse if isinstance(node.orelse, list) else [node.orelse]
             for part, condition in ((body, test), (other, Not(test))):
@@ -79,14 +79,14 @@ class Guards:
             ends = isinstance(node, ast.If) and isinstance(node.body[-1], ast.Return | ast.Raise | ast.Continue)
             if ends and isinstance(node, ast.If):
                 last = block[-1]
-                condition = Not(condition_of(node.test, self._scope))
+                condition = Not(read_condition(node.test, self._scope))
                 yield block[index + 1].lineno, last.end_lineno or last.lineno, condition
 
     def reached(self, line: int, versions: dict[str, str]) -> bool | None:
         """Whether a line is reached with these versions (import names and distributions to version): None if unknown,
         or if nothing guards it."""
-        answers = [_evaluate(each, versions) for each in self.around(line)]
-        return False if False in answers else (True if answers and None not in answers else None)
+        around = self.around(line)
+        return all_hold(evaluate(each, _answers(versions)) for each in around) if around else None
 
     def around(self, line: int) -> list[Condition]:
         """The conditions that a line stands under."""
@@ -94,26 +94,18 @@ class Guards:
 
     def words(self, line: int, versions: dict[str, str]) -> str:
         """Those that have to do with the versions, for a report."""
-        return " and ".join(describe(each) for each in self.around(line) if _evaluate(each, versions) is not None)
+        return " and ".join(
+            describe(each) for each in self.around(line) if evaluate(each, _answers(versions)) is not None
+        )
 
 
-def _evaluate(condition: Condition, versions: dict[str, str]) -> bool | None:
-    match condition:
-        case Constant(value):
-            return value
-        case Not(inner):
-            answer = _evaluate(inner, versions)
-            return None if answer is None else not answer
-        case AllOf(conditions):
-            answers = [_evaluate(each, versions) for each in conditions]
-            return False if False in answers else (None if None in answers else True)
-        case AnyOf(conditions):
-            answers = [_evaluate(each, versions) for each in conditions]
-            return True if True in answers else (None if None in answers else False)
-        case CompareVersion(_, subject):
-            version = versions.get(subject)
-            return None if version is None else compare(version, condition)
-    return None
+def _answers(versions: dict[str, str]) -> Callable[[Probe], bool | None]:
+    def answer(probe: Probe) -> bool | None:
+        if not isinstance(probe, CompareVersion) or probe.subject not in versions:
+            return None
+        return answer_by_version(versions[probe.subject], probe)
+
+    return answer
 
 
 _KINDS = (
@@ -141,7 +133,7 @@ class RepositoryFile(_Slots):
     @cached_property
     def tree(self) -> ast.Module | None:
         """Of a Python file that can be parsed."""
-        return parse(self.content) if self.kind == "python" else None
+        return parsed(self.content) if self.kind == "python" else None
 
     @cached_property
     def guards(self) -> Guards | None:

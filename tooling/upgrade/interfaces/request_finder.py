@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tooling.python.source import FunctionNode, dotted_name
 from tooling.upgrade.interfaces.code import HOLE
-from tooling.upgrade.interfaces.modules import FunctionNode, dotted_name
 from tooling.upgrade.interfaces.routes import VERBS, shaped
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class _Scope:
                         self._assign(name, each)
             return
         held = dotted_name(target)
-        if held is None:
+        if not held:
             return
         body = self._dict(value)
         if body is not None:
@@ -172,8 +172,8 @@ class _Scope:
         """The literal that an expression is, or that a function of this file returns."""
         if isinstance(node, ast.Dict):
             return node
-        held = self.dicts.get(dotted_name(node) or "")
-        function = self.module.definitions.get(dotted_name(node.func) or "") if isinstance(node, ast.Call) else None
+        held = self.dicts.get(dotted_name(node))
+        function = self.module.definitions.get(dotted_name(node.func)) if isinstance(node, ast.Call) else None
         if held is not None or not isinstance(function, FunctionNode):
             return held
         returned = [each.value for each in ast.walk(function) if isinstance(each, ast.Return)]
@@ -198,18 +198,18 @@ class _Scope:
             texts = _joined([each.text for each in left] or [HOLE], [each.text for each in right])
             return [_Text(text, node) for text in texts]
         if isinstance(node, ast.Call):
-            is_join = (dotted_name(node.func) or "").endswith("urljoin") and len(node.args) == 2
+            is_join = dotted_name(node.func).endswith("urljoin") and len(node.args) == 2
             tails = self.alternatives(node.args[1]) if is_join else []
             return [_Text(f"{HOLE}/{each.text.lstrip('/')}", node) for each in tails]
         name = dotted_name(node)
-        if name is not None and name in self.texts:
+        if name in self.texts:
             return self.texts[name]
         text = self.finder.code.text(node, self.module)
         return [_Text(text, node)] if text is not None else []
 
     def asked(self, node: ast.Call) -> list[tuple[_Text, str]]:
         """URLs and methods that a call may request, through helpers too."""
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else (dotted_name(node.func) or "")
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else (dotted_name(node.func))
         found = [each for sender in self.finder.senders.get(name, ()) for each in self._sent(node, sender)]
         if name not in _ASKERS or (isinstance(node.func, ast.Name) and name not in {"Request", "urlopen"}):
             return found

@@ -7,16 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.interfaces.modules import (
-    FunctionNode,
-    ModuleDefinition,
-    ReleaseModule,
-    ReleaseModules,
-    dotted_name,
-)
+from tooling.python.source import FunctionNode, dotted_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from tooling.upgrade.interfaces.modules import ModuleDefinition, ReleaseModule, ReleaseModules
 
 VERBS = frozenset({"get", "post", "put", "delete", "patch", "head", "options", "websocket"})
 _ADDERS = frozenset({"Route", "add_api_route", "add_api_websocket_route", "add_route", "add_websocket_route"})
@@ -81,7 +77,7 @@ def _included(files: list[ReleaseModule]) -> dict[str, set[str]]:
                     continue
                 router = node.args[0] if node.func.attr == "include_router" else node.args[-1]
                 prefix = _keyword(node, "prefix") or (_constant(node.args[0]) if node.func.attr == "mount" else "")
-                name = (dotted_name(router) or "").rpartition(".")[2]
+                name = dotted_name(router).rpartition(".")[2]
                 found.setdefault(name, set()).add(prefix or "")
     return found
 
@@ -114,7 +110,7 @@ def _of_module(modules: ReleaseModules, module: ReleaseModule, included: dict[st
             for path, methods, named in _declared(call, decorating=handler is not None):
                 receiver = dotted_name(call.func.value) if isinstance(call.func, ast.Attribute) else ""
                 endpoint = handler or functions.get(named)
-                name = (receiver or "").rpartition(".")[2]
+                name = receiver.rpartition(".")[2]
                 body = _body(modules, module, endpoint) if endpoint is not None else _RequestBody()
                 for prefix in sorted(included.get(name) or {""}):
                     whole = shaped(prefix + own.get(name, "") + path)
@@ -125,7 +121,7 @@ def _of_module(modules: ReleaseModules, module: ReleaseModule, included: dict[st
 
 def _declared(call: ast.Call, *, decorating: bool) -> Iterator[tuple[str, frozenset[str], str]]:
     """(path, methods, name of the handler)."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else dotted_name(call.func) or ""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else dotted_name(call.func)
     path = (_constant(call.args[0]) if call.args else None) or _keyword(call, "path")
     if not path or not path.startswith("/"):
         return
@@ -141,9 +137,9 @@ def _declared(call: ast.Call, *, decorating: bool) -> Iterator[tuple[str, frozen
         "Route",
         "add_api_websocket_route",
     }:
-        handler = dotted_name(call.args[1]) if len(call.args) > 1 else None
+        handler = dotted_name(call.args[1]) if len(call.args) > 1 else ""
         endpoint = handler or next((dotted_name(each.value) for each in call.keywords if each.arg == "endpoint"), "")
-        yield path, methods or frozenset({"GET"}), (endpoint or "").rpartition(".")[2]
+        yield path, methods or frozenset({"GET"}), endpoint.rpartition(".")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +166,7 @@ def _body(modules: ReleaseModules, module: ReleaseModule, handler: FunctionNode)
 
 def _inner(annotation: ast.expr) -> ast.expr:
     """`Annotated[X, Body()]`, `"X"` and `X | None` as X."""
-    wrapped = (isinstance(annotation, ast.Subscript) and dotted_name(annotation.value)) or ""
+    wrapped = dotted_name(annotation.value) if isinstance(annotation, ast.Subscript) else ""
     if isinstance(annotation, ast.Subscript) and wrapped.endswith(("Annotated", "Optional")):
         inner = annotation.slice
         return inner.elts[0] if isinstance(inner, ast.Tuple) else inner
@@ -194,7 +190,7 @@ def _all_known(modules: ReleaseModules, definition: ModuleDefinition) -> bool:
             return False
         for base in each.node.bases:
             origin = base.value if isinstance(base, ast.Subscript) else base
-            name = (dotted_name(origin) or "").rpartition(".")[2]
+            name = dotted_name(origin).rpartition(".")[2]
             if name not in _KNOWN_BASES and modules.named(origin, each.module) is None:
                 return False
     return True

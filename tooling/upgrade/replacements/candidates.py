@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from tooling.python.access_paths import Attribute, Name
 from tooling.upgrade.symbols import Definite, Found, Instance, Open, SymbolKind, Values
-from tooling.upgrade.uses import Attribute, Name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tooling.python.access_paths import AccessPath
     from tooling.upgrade.symbols import Absent, Symbol, Upstream
-    from tooling.upgrade.uses import AccessPath, Use
+    from tooling.upgrade.uses import Use
 
 
 class Reason(Enum):

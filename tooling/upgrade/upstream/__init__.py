@@ -1,12 +1,7 @@
 """A release as symbols, found on demand and never loaded whole. Three answers everywhere: found, absent, open.
 
-- parsing, tables: source text to trees; the records that are kept of a module
-- scan: a file's names: bindings, star imports, `__all__`, class bodies
-- functions, keyword_flow, attributes: what a definition's own text says
-- deprecations: texts that announce that something goes
 - store, definitions: files by dotted path, kept facts; symbols and the way back to their text
-- terms, constants, execute: a small interpreter that runs nothing, for `__getattr__` tables, lazy structures, defaults
-- runtime, made_names, modules, values: names of modules, however they come about
+- runtime, made_names, modules, values: names of modules, however they come about; `tooling.python` interprets them
 - members, fields: classes, their order, attributes and fields
 - decorators, signatures, keywords: how things are called
 - annotations, containers, expressions, inference, follow: values of expressions, of the release and of its clients

@@ -6,9 +6,9 @@ import ast
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tooling.python.source import dotted_name, parse_expression
 from tooling.upgrade.symbols import Builtin, Container, Definite, Found, Instance, SymbolKind, Type, Values
 from tooling.upgrade.upstream.model import Where, external
-from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -192,14 +192,11 @@ class AnnotationReader:
             return Values((Instance(found.symbol),))
         outside = external(found)
         if outside:
-            return self._outside(outside)
+            module, _, last = outside.rpartition(".")
+            if last == "Self" and self.receiver is not None:
+                return Values((Instance(self.receiver),))
+            return of_python(last, ()) if module in _PYTHON and last != "Self" else OPEN
         return self._alias(found.symbol) if found.symbol.kind is SymbolKind.VALUE else OPEN
-
-    def _outside(self, dotted: str) -> Values:
-        module, _, name = dotted.rpartition(".")
-        if name == "Self" and self.receiver is not None:
-            return Values((Instance(self.receiver),))
-        return of_python(name, ()) if module in _PYTHON and name != "Self" else OPEN
 
     def _alias(self, symbol: Symbol) -> Values:
         """`X = Union[A, B]`, `T = TypeVar("T", bound="A")`."""
@@ -246,7 +243,7 @@ class AnnotationReader:
             values = self.of(arguments[0])
             types = tuple(Definite(kind.symbol) for kind in values.types if isinstance(kind, Instance))
             return Values(types, values.open or len(types) < len(values.types))
-        if name in ("tuple", "Tuple") and len(arguments) == 2 and _ellipsis(arguments[1]):
+        if name in ("tuple", "Tuple") and len(arguments) == 2 and getattr(arguments[1], "value", None) is Ellipsis:
             return container("list", [self.of(arguments[0])])
         if name == "Callable":
             return OPEN
@@ -259,7 +256,3 @@ class AnnotationReader:
         if name not in _TRANSPARENT:
             return OPEN
         return self.of(node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice)
-
-
-def _ellipsis(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is Ellipsis

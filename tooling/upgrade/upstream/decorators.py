@@ -6,15 +6,15 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from tooling.python.functions import of_decorator, renamed_parameter
+from tooling.python.source import dotted_name, parse_expression
 from tooling.upgrade.symbols import Found, SymbolKind
-from tooling.upgrade.upstream.functions import of_decorator, renamed_parameter
 from tooling.upgrade.upstream.model import Where, external
-from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
 
 if TYPE_CHECKING:
+    from tooling.python.tables import FunctionTable
     from tooling.upgrade.symbols import Symbol
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.tables import FunctionTable
 
 MAX_DEPTH = 4
 KEEPERS = re.compile(
@@ -126,7 +126,11 @@ class _Judge:
     def _named(self, name: str, parameters: list[str], depth: int) -> bool:
         if name in self.facts.inner:
             inner, decorated, values, _ = self.facts.inner[name]
-            if any("wraps" in decorator for decorator in decorated) or _passes_through(inner):
+            kinds = {kind for _, kind, _, _ in inner}
+            named = [parameter for parameter, kind, _, _ in inner if kind not in ("star", "double-star")]
+            # `(*args, **kwargs)`, with `self` before it perhaps
+            through = {"star", "double-star"} <= kinds and all(each in _THROUGH for each in named)
+            if through or any("wraps" in decorator for decorator in decorated):
                 return True
             return self.returns_keep([parameter for parameter, *_ in inner], values, depth=depth + 1)
         if name in parameters:
@@ -151,10 +155,3 @@ class _Judge:
         if isinstance(node.func, ast.Call) and arguments:
             return self.decorators.keeps(self.where, ast.unparse(node.func))
         return False
-
-
-def _passes_through(parameters: list[tuple[str, str, str | None, str]]) -> bool:
-    """`(*args, **kwargs)`, with `self` before it perhaps."""
-    kinds = {kind for _, kind, _, _ in parameters}
-    named = [name for name, kind, _, _ in parameters if kind not in ("star", "double-star")]
-    return {"star", "double-star"} <= kinds and all(name in _THROUGH for name in named)

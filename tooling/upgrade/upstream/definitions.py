@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tooling.python.functions import of_decorator, removed_in
+from tooling.python.source import dotted_name, parse_expression
+from tooling.python.tables import DEFINITIONS, NameBinding
 from tooling.upgrade.symbols import Symbol, SymbolKind
-from tooling.upgrade.upstream.functions import of_decorator, removed_in
-from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
-from tooling.upgrade.upstream.tables import DEFINITIONS, NameBinding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tooling.python.tables import BodyTable, FunctionTable, ModuleTable
     from tooling.upgrade.upstream.store import ReleaseStore
-    from tooling.upgrade.upstream.tables import BodyTable, FunctionTable, ModuleTable
 
 _BINDINGS = {
     "staticmethod": "staticmethod",
@@ -141,7 +141,8 @@ class SymbolDefinitions:
 
     def _function(self, table: ModuleTable, name: str, dotted: str, binding: NameBinding, owner: str) -> Symbol:
         facts = self.store.function(table, binding)
-        decorators = [_last(decorator) for decorator in binding.decorators]
+        nodes = map(parse_expression, binding.decorators)
+        decorators = [dotted_name(getattr(node, "func", node)).rpartition(".")[2] for node in nodes]
         kind = binding_of(name, decorators) if owner else "function"
         text = decorated_text(binding.decorators) or facts.deprecated
         return Symbol(
@@ -167,12 +168,6 @@ def _refusal(facts: FunctionTable, *, method: bool) -> str:
     if facts.refuses is None or (method and facts.refusal_type in ("NotImplementedError", "NotImplemented")):
         return ""
     return facts.refuses or facts.refusal_type
-
-
-def _last(decorator: str) -> str:
-    node = parse_expression(decorator)
-    called = getattr(node, "func", node)
-    return dotted_name(called).rpartition(".")[2]
 
 
 def binding_of(name: str, decorators: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from tooling.python.source import dotted_name, parse_expression
 from tooling.upgrade.symbols import Builtin, Definite, Found, Instance, SymbolKind, Values
 from tooling.upgrade.upstream.annotations import (
     OPEN,
@@ -17,12 +18,11 @@ from tooling.upgrade.upstream.annotations import (
     union,
 )
 from tooling.upgrade.upstream.model import Where
-from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
 
 if TYPE_CHECKING:
+    from tooling.python.tables import FunctionTable
     from tooling.upgrade.symbols import Absent, Resolution, Symbol
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.tables import FunctionTable
 
 MAX_DEPTH = 8
 PROPERTIES = ("property", "cached-property")

@@ -7,18 +7,17 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from tooling.python.source import dotted_name, parse_expression, text_of
 from tooling.upgrade.symbols import Found, Parameter, Symbol, SymbolKind
-from tooling.upgrade.upstream.execute import text_of
 from tooling.upgrade.upstream.model import Where, external
 from tooling.upgrade.upstream.modules import candidates
-from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tooling.python.tables import BodyTable, NameBinding
     from tooling.upgrade.upstream.members import Members
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.tables import BodyTable, NameBinding
     from tooling.upgrade.upstream.values import ConstantReader
 
 _BY_BASE = {
@@ -114,7 +113,7 @@ class _FieldReader:
             self.values.folded(self.where, default) if default else None,
             shown,
             aliases,
-            _deprecated(words.get("deprecated")),
+            "deprecated" if _is(words.get("deprecated"), True) else text_of(words.get("deprecated")),
         )
 
     def _default(self, binding: NameBinding, call: ast.Call | None, words: dict[str, ast.expr]) -> str | None:
@@ -229,16 +228,11 @@ class Fields:
             own = own or (self.style(ancestor) if style.extra == "unknown" else None)
             if scope is None or located is None or own is None:
                 continue
-            reader = _FieldReader(
-                replace(own, total=self._total(ancestor)), Where(located.table, located.classes), self.values
-            )
+            own = replace(own, total=dict(scope.keywords).get("total") != "False")
+            reader = _FieldReader(own, Where(located.table, located.classes), self.values)
             reader.found = found
             reader.read(scope)
         return sorted(found.values(), key=lambda parameter: parameter.kind == "keyword-only")
-
-    def _total(self, symbol: Symbol) -> bool:
-        scope = self.model.definitions.scope(symbol)
-        return scope is None or dict(scope.keywords).get("total") != "False"
 
     def _extra(self, symbol: Symbol) -> str:
         """What pydantic does with unknown keywords."""
@@ -309,9 +303,3 @@ def _annotated_call(annotation: str) -> ast.Call | None:
 
 def _is(node: ast.expr | None, value: bool) -> bool:
     return isinstance(node, ast.Constant) and node.value is value
-
-
-def _deprecated(node: ast.expr | None) -> str:
-    if isinstance(node, ast.Constant) and node.value is True:
-        return "deprecated"
-    return text_of(node)

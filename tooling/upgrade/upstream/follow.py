@@ -5,21 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.symbols import (
-    Absent,
-    Builtin,
-    Container,
-    Definite,
-    Gone,
-    Instance,
-    Open,
-    Outcome,
-    SymbolKind,
-    Values,
-)
-from tooling.upgrade.upstream.annotations import OPEN, AnnotationReader, awaited, container_method, of_python, union
-from tooling.upgrade.upstream.model import Where, external
-from tooling.upgrade.uses import (
+from tooling.python.access_paths import (
     AccessPath,
     Attribute,
     Awaited,
@@ -35,6 +21,20 @@ from tooling.upgrade.uses import (
     SuperOf,
     Unknown,
 )
+from tooling.upgrade.symbols import (
+    Absent,
+    Builtin,
+    Container,
+    Definite,
+    Gone,
+    Instance,
+    Open,
+    Outcome,
+    SymbolKind,
+    Values,
+)
+from tooling.upgrade.upstream.annotations import OPEN, AnnotationReader, awaited, container_method, of_python, union
+from tooling.upgrade.upstream.model import Where, external
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,17 +63,13 @@ class PathFollower:
                 return Open("too long to follow")
             self._depth += 1
             try:
-                found = self._follow(access_path)
+                found = getattr(self, f"_on_{type(access_path).__name__.lower()}")(access_path)
             finally:
                 self._depth -= 1
+            assert found is not None, "each step gives an outcome"
             if isinstance(found, Values) and not found.types:
                 found = Open("its type is not known")
             self._answers[access_path] = found
-        return found
-
-    def _follow(self, access_path: AccessPath) -> Outcome:
-        method = getattr(self, f"_on_{type(access_path).__name__.lower()}")
-        found: Outcome = method(access_path)
         return found
 
     def _on_unknown(self, step: Unknown) -> Outcome:
@@ -147,15 +143,12 @@ class PathFollower:
         if isinstance(base, Either):
             return self._united([self.follow(InstanceOf(member)) for member in base.members])
         if isinstance(base, Parametrised):
-            return of_python(base.name, [self._argument(argument) for argument in base.arguments])
+            arguments = [self.follow(InstanceOf(argument)) for argument in base.arguments]
+            return of_python(base.name, [each if isinstance(each, Values) else OPEN for each in arguments])
         outcome = self.follow(base)
         if not isinstance(outcome, Values):
             return outcome
         return union(self._instance(kind) for kind in outcome.types) if outcome.types else OPEN
-
-    def _argument(self, argument: AccessPath) -> Values:
-        outcome = self.follow(InstanceOf(argument))
-        return outcome if isinstance(outcome, Values) else OPEN
 
     def _instance(self, kind: object) -> Values:
         """The value of something annotated with what this is."""

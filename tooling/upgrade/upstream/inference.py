@@ -21,12 +21,12 @@ from tooling.upgrade.upstream.expressions import PROPERTIES, Body, ExpressionFol
 from tooling.upgrade.upstream.model import Where
 
 if TYPE_CHECKING:
+    from tooling.python.tables import FunctionTable
     from tooling.upgrade.symbols import Resolution, Symbol
     from tooling.upgrade.upstream.definitions import Located
     from tooling.upgrade.upstream.fields import Fields
     from tooling.upgrade.upstream.members import Members
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.tables import FunctionTable
 
 MAX_ACTIVE = 32
 _CONTEXTS = ("contextmanager", "asynccontextmanager")

@@ -5,24 +5,19 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from tooling.python.functions import renamed_parameter
+from tooling.python.source import dotted_name, parse_expression
+from tooling.python.standard_library import WITHOUT_CONSTRUCTOR, has_member, python_class
 from tooling.upgrade.symbols import Found, Keyword, Open, Symbol, SymbolKind
-from tooling.upgrade.upstream.functions import renamed_parameter
 from tooling.upgrade.upstream.model import Where
-from tooling.upgrade.upstream.parsing import (
-    WITHOUT_CONSTRUCTOR,
-    dotted_name,
-    has_member,
-    parse_expression,
-    python_class,
-)
 
 if TYPE_CHECKING:
+    from tooling.python.tables import FunctionTable
     from tooling.upgrade.upstream.decorators import Decorators
     from tooling.upgrade.upstream.definitions import Located
     from tooling.upgrade.upstream.fields import Fields
     from tooling.upgrade.upstream.members import Members
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.tables import FunctionTable
 
 MAX_DEPTH = 4
 _NAMED_KINDS = ("positional", "keyword-only")
@@ -174,7 +169,9 @@ class Keywords:
     def _callee(self, source: str, facts: FunctionTable, located: Located, instance: Symbol | None) -> Symbol | Keyword:
         """The callable that a piece of source names inside a function."""
         node = parse_expression(source)
-        owner = self._owner(located)
+        classes = located.table.classes[located.classes[-1]].name if located.classes else ""
+        found = self.model.resolve(f"{located.table.dotted}.{classes}") if classes else None
+        owner = found.symbol if isinstance(found, Found) and found.symbol.kind is SymbolKind.CLASS else None
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call):
             if dotted_name(node.value.func) == "super" and owner is not None:
                 return self._in_order(instance or owner, owner, node.attr)
@@ -204,13 +201,6 @@ class Keywords:
         known = isinstance(found, Found) and found.symbol.kind is SymbolKind.FUNCTION
         return found.symbol if isinstance(found, Found) and known else Keyword.OPEN
 
-    def _owner(self, located: Located) -> Symbol | None:
-        if not located.classes:
-            return None
-        name = located.table.classes[located.classes[-1]].name
-        found = self.model.resolve(f"{located.table.dotted}.{name}")
-        return found.symbol if isinstance(found, Found) and found.symbol.kind is SymbolKind.CLASS else None
-
     def _in_order(self, instance: Symbol, owner: Symbol, method: str) -> Symbol | Keyword:
         """`super().method`: the next class after `owner` in the order of the instance's class."""
         ancestors = self.members.lineage(instance).ancestors
@@ -218,7 +208,11 @@ class Keywords:
             ancestors = self.members.lineage(owner).ancestors
         for ancestor in ancestors[ancestors.index(owner) + 1 :]:
             if isinstance(ancestor, str):
-                if ancestor not in WITHOUT_CONSTRUCTOR and _may_have(ancestor, method):
+                # Where nothing is known of a class from outside, a plain method that a class of the release defines is
+                # taken to be the one meant, as in `Members.member`
+                known = python_class(ancestor)
+                may_have = has_member(known, method) if known is not None else method.startswith("__")
+                if ancestor not in WITHOUT_CONSTRUCTOR and may_have:
                     return Keyword.OPEN
                 continue
             scope = self.model.definitions.scope(ancestor)
@@ -229,10 +223,3 @@ class Keywords:
                 return ancestor
         complete = self.members.lineage(instance).complete
         return Keyword.REFUSED if method == "__init__" and complete else Keyword.OPEN
-
-
-def _may_have(ancestor: str, method: str) -> bool:
-    """Whether a class from outside comes before those of the release. Where nothing is known of it, a plain method that
-    a class of the release defines is taken to be the one meant, as in `Members.member`."""
-    known = python_class(ancestor)
-    return has_member(known, method) if known is not None else method.startswith("__")

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tooling.python.operations import Ref
+from tooling.python.tables import NameBinding
 from tooling.upgrade.symbols import Absent, Found, Open, Symbol, SymbolKind
 from tooling.upgrade.upstream.model import Where
 from tooling.upgrade.upstream.runtime import Runtime
-from tooling.upgrade.upstream.tables import NameBinding
-from tooling.upgrade.upstream.terms import Ref
 
 if TYPE_CHECKING:
+    from tooling.python.tables import ModuleTable
     from tooling.upgrade.symbols import Resolution
     from tooling.upgrade.upstream.model import Model
     from tooling.upgrade.upstream.runtime import RuntimeNames
-    from tooling.upgrade.upstream.tables import ModuleTable
 
 
 class MadeNames:
@@ -87,7 +87,9 @@ class MadeNames:
             return found
         inner = f"{table.dotted}.{name}"
         if made.lazy.get(name) == "":
-            return self._own_object(table, name)
+            # A value that the module hands to the object in its place
+            own = self.definitions.make(table, name, NameBinding("opaque", 1, 1, 1, ""))
+            return None if name in table.scope.bindings else Found(own)
         if name.startswith("__") and not made.lost:
             return None
         if self.store.exists(inner):
@@ -109,12 +111,6 @@ class MadeNames:
                 if name in exported:
                     return self._from_lazy(table, exported[name], name)
         return self._from_lazy(table, f"{table.dotted}.{target}", name) if target else None
-
-    def _own_object(self, table: ModuleTable, name: str) -> Resolution | None:
-        """A value that the module hands to the object in its place."""
-        if name in table.scope.bindings:
-            return None
-        return Found(self.definitions.make(table, name, NameBinding("opaque", 1, 1, 1, "")))
 
     def _fallback(self, table: ModuleTable, made: RuntimeNames, name: str) -> Resolution | None:
         """By a shorter name, where the lazy module's class tries one."""

@@ -10,7 +10,7 @@ import re
 import zlib
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.upstream.scan import module_name
+from tooling.python.source import module_name
 
 if TYPE_CHECKING:
     from tooling.upgrade.upstream.store import ReleaseStore

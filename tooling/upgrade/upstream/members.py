@@ -6,10 +6,11 @@ import ast
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tooling.python.source import dotted_name, parse_expression
+from tooling.python.standard_library import has_member, python_class, tells_all
+from tooling.python.tables import BodyTable, NameBinding
 from tooling.upgrade.symbols import Absent, Found, Open, Symbol, SymbolKind
 from tooling.upgrade.upstream.model import Where, external
-from tooling.upgrade.upstream.parsing import dotted_name, has_member, parse_expression, python_class, tells_all
-from tooling.upgrade.upstream.tables import BodyTable, NameBinding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

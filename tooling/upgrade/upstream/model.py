@@ -6,16 +6,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from tooling.python.source import absolute, module_name, package_of
 from tooling.upgrade.symbols import Found, SymbolKind
-from tooling.upgrade.upstream.scan import module_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tooling.python.tables import ModuleTable
     from tooling.upgrade.symbols import Open, Resolution, Signature, Symbol
     from tooling.upgrade.upstream.definitions import SymbolDefinitions
     from tooling.upgrade.upstream.store import ReleaseStore
-    from tooling.upgrade.upstream.tables import ModuleTable
 
 
 _FROM = re.compile(rb"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|(?:\\\n|[^\n#;])+)", re.MULTILINE)
@@ -27,27 +27,15 @@ def imports_of(store: ReleaseStore) -> dict[str, dict[str, list[str]]]:
     """Importing module -> module -> names, of each `from a import b`."""
     found: dict[str, dict[str, list[str]]] = {}
     for path in store.release.files():
-        importer, is_package = module_name(path)
-        package = importer if is_package else importer.rpartition(".")[0]
+        importer, package = module_name(path)[0], package_of(path)
         for match in _FROM.finditer(store.release.read(path)):
-            module = _absolute(match[1].decode(), package)
+            spelt = match[1].decode()
+            module = absolute(package, len(spelt) - len(spelt.lstrip(".")), spelt.lstrip("."))
             if module:
                 names = _COMMENT.sub(b" ", match[2]).strip(b"() \t\n")
                 taken = found.setdefault(importer, {}).setdefault(module, [])
                 taken.extend(name.decode() for name in _NAME.findall(names))
     return found
-
-
-def _absolute(module: str, package: str) -> str:
-    level = len(module) - len(module.lstrip("."))
-    if not level:
-        return module
-    parts = package.split(".")
-    if level > len(parts):
-        return ""
-    base = ".".join(parts[: len(parts) - level + 1])
-    rest = module[level:]
-    return f"{base}.{rest}" if rest else base
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,17 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.symbols import Absent, Found, Open, Symbol, SymbolKind
+from tooling.python.source import dotted_name, parse_expression
+from tooling.upgrade.symbols import Absent, Found, Open, SymbolKind
 from tooling.upgrade.upstream.made_names import MadeNames
 from tooling.upgrade.upstream.model import Where
-from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tooling.python.tables import ModuleTable, NameBinding, Star
     from tooling.upgrade.symbols import Resolution
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.tables import ModuleTable, NameBinding, Star
 
 MAX_HOPS = 60
 _SECONDARY = (".setter", ".deleter", ".getter", ".register", "overload", "typing.overload")
@@ -134,7 +134,8 @@ class ModuleFollower:
             if answer is not None:
                 return answer
         found = self._bound(table, name)
-        if isinstance(found, Found) and not _says_nothing(found.symbol, table):
+        # Of a value of unknown nature a stub may say more
+        if isinstance(found, Found) and (found.symbol.kind is not SymbolKind.VALUE or found.symbol.file != table.path):
             return found
         stub = self.store.stub(module)
         from_stub = self._bound(stub, name) if stub is not None and not stub.problem else None
@@ -216,17 +217,13 @@ class ModuleFollower:
             return Found(self.definitions.outside(f"{module}.{binding.extra}" if binding.extra else module))
         found = self.module(module)
         if binding.extra and isinstance(found, Found):
-            found = self._from(found.symbol.dotted, binding.extra)
+            source, inner = found.symbol.dotted, f"{found.symbol.dotted}.{binding.extra}"
+            busy = (source, binding.extra) in self._active and self.store.exists(inner)
+            found = self.module(inner) if busy else self.attribute(source, binding.extra)
         if isinstance(found, Found):
             step = f"{where.table.dotted}.{name}"
             return found if found.symbol.dotted == step else replace(found, through=(step, *found.through))
         return found
-
-    def _from(self, module: str, name: str) -> Resolution:
-        """`from module import name`: an attribute, else a sub-module."""
-        if (module, name) in self._active and self.store.exists(f"{module}.{name}"):
-            return self.module(f"{module}.{name}")
-        return self.attribute(module, name)
 
     def _alias(self, where: Where, binding: NameBinding) -> Resolution | None:
         """`A = B`, `A = keeps_it(B)`, `A = B if x else C`: what the name is another name for."""
@@ -301,11 +298,6 @@ class ModuleFollower:
         if complete:
             return name in names
         return name in names or not name.startswith("_")
-
-
-def _says_nothing(symbol: Symbol, table: ModuleTable) -> bool:
-    """A value of unknown nature: a stub may say more."""
-    return symbol.kind is SymbolKind.VALUE and symbol.file == table.path
 
 
 def _better(found: Resolution, best: Resolution) -> bool:

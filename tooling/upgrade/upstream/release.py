@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tooling.python.standard_library import is_builtin
 from tooling.upgrade.symbols import Definite, Found, Open, SymbolKind, Values
 from tooling.upgrade.upstream import store
 from tooling.upgrade.upstream.decorators import Decorators
@@ -17,7 +18,6 @@ from tooling.upgrade.upstream.member_names import member_names
 from tooling.upgrade.upstream.members import Members
 from tooling.upgrade.upstream.model import Where, imports_of
 from tooling.upgrade.upstream.modules import ModuleFollower
-from tooling.upgrade.upstream.parsing import is_builtin
 from tooling.upgrade.upstream.signatures import Signatures
 from tooling.upgrade.upstream.store import ReleaseStore
 from tooling.upgrade.upstream.values import ConstantReader
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from tooling.python.access_paths import AccessPath
+    from tooling.python.tables import BodyTable, ModuleTable
     from tooling.upgrade.releases import NameTable, Release
     from tooling.upgrade.symbols import Keyword, Outcome, Resolution, Signature, Symbol
-    from tooling.upgrade.upstream.tables import BodyTable, ModuleTable
-    from tooling.upgrade.uses import AccessPath
 
 MAX_DEPTH = 80
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tooling.python.execution import Execution, FunctionExit
+from tooling.python.operations import UNKNOWN, Applied, Closure, Fuel, Ref
+from tooling.python.source import REFUSALS, absolute, definition, package_of, parse
 from tooling.upgrade.symbols import Found
-from tooling.upgrade.upstream.execute import Execution, FunctionExit, absolute
 from tooling.upgrade.upstream.model import Where
-from tooling.upgrade.upstream.parsing import REFUSALS, definition, parse
-from tooling.upgrade.upstream.terms import UNKNOWN, Applied, Closure, Fuel, Ref
 
 if TYPE_CHECKING:
+    from tooling.python.tables import ModuleTable, NameBinding
     from tooling.upgrade.upstream.model import Model
     from tooling.upgrade.upstream.store import ReleaseStore
-    from tooling.upgrade.upstream.tables import ModuleTable, NameBinding
 
 _ALL = re.compile(rb"^__all__\s*(?::[^=\n]*)?\+?=\s*[\[(](.*?)[\])]", re.MULTILINE | re.DOTALL)
 _QUOTED = re.compile(rb"""["']([A-Za-z_]\w*)["']""")
@@ -81,7 +81,7 @@ class Runtime:
     def _execution(self, table: ModuleTable) -> Execution:
         found = self._executions.get(table.path)
         if found is None:
-            package = table.dotted if table.package else table.dotted.rpartition(".")[0]
+            package = package_of(table.path)
             found = Execution(package=package, apply=_applied, fuel=Fuel(MAX_STEPS))
             found.env.update({"__name__": table.dotted, "__package__": package})
             found.lookup = Ref  # builtins and what star imports bring
@@ -213,7 +213,7 @@ class Runtime:
         node = definition(self.store.block(table.path, binding.start, binding.end))
         if not isinstance(node, ast.FunctionDef) or not node.args.posonlyargs + node.args.args:
             return None
-        package = table.dotted if table.package else table.dotted.rpartition(".")[0]
+        package = package_of(table.path)
         look = partial(self.model.name_value, Where(table))
         execution = Execution(look, self.model.value_of, package=package)
         execution.watched = (node.args.posonlyargs + node.args.args)[0].arg

@@ -6,20 +6,21 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tooling.python.functions import read_parameters, renamed_parameter
+from tooling.python.source import Lines, dotted_name, parse_expression
+from tooling.python.standard_library import WITHOUT_CONSTRUCTOR, is_exception
 from tooling.upgrade.symbols import Found, Open, Parameter, Signature, Symbol, SymbolKind
-from tooling.upgrade.upstream.functions import read_parameters, renamed_parameter
 from tooling.upgrade.upstream.model import Where
-from tooling.upgrade.upstream.parsing import WITHOUT_CONSTRUCTOR, Lines, dotted_name, is_exception, parse_expression
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tooling.python.tables import FunctionTable
     from tooling.upgrade.upstream.decorators import Decorators
     from tooling.upgrade.upstream.definitions import Located
     from tooling.upgrade.upstream.fields import Fields, FieldStyle
     from tooling.upgrade.upstream.members import ClassLineage, Members
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.tables import FunctionTable
     from tooling.upgrade.upstream.values import ConstantReader
 
 ANYTHING = (Parameter("args", "star"), Parameter("kwargs", "double-star"))
@@ -71,7 +72,8 @@ class Signatures:
                 parameters = _without_receiver(parameters)
             exact = not self._alternatives(symbol, located)
             for source in located.binding.decorators:
-                renamed = self._renamed(source)
+                node = parse_expression(source) if "eprecat" in source else None
+                renamed = renamed_parameter(node) if node is not None else None
                 if renamed is not None:
                     old, new, text = renamed
                     if new:
@@ -109,10 +111,6 @@ class Signatures:
             )
             for name, kind, default, annotation in items
         ]
-
-    def _renamed(self, source: str) -> tuple[str, str, str] | None:
-        node = parse_expression(source) if "eprecat" in source else None
-        return renamed_parameter(node) if node is not None else None
 
     def _alternatives(self, symbol: Symbol, located: Located) -> bool:
         """Whether another branch, or another overload, defines the name with other parameters."""
@@ -165,8 +163,10 @@ class Signatures:
             return made if ancestor == symbol else self._by_style(ancestor, own)
         if style is not None and style.extra == "unknown" and ancestor == symbol:
             return made
-        if scope is not None and "__new__" in scope.bindings and not self._initialised(symbol):
-            return self._new(ancestor)
+        if scope is not None and "__new__" in scope.bindings:
+            scopes = map(self.definitions.scope, self.members.lineage(symbol).classes)
+            if not any(each is not None and "__init__" in each.bindings for each in scopes):
+                return self._new(ancestor)
         return None
 
     def _outside(
@@ -179,13 +179,6 @@ class Signatures:
         if is_exception(ancestor):
             return Signature((Parameter("args", "star"),))
         return Open(f"{symbol.dotted} has the constructor of {ancestor}")
-
-    def _initialised(self, symbol: Symbol) -> bool:
-        return any(
-            "__init__" in scope.bindings
-            for ancestor in self.members.lineage(symbol).classes
-            if (scope := self.definitions.scope(ancestor)) is not None
-        )
 
     def _new(self, symbol: Symbol) -> Signature | Open | None:
         found = self.members.member(symbol, "__new__")

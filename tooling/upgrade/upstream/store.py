@@ -13,13 +13,11 @@ import tempfile
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from tooling.upgrade.errors import UpstreamError
-from tooling.upgrade.releases import NameTable, TopLevelName
-from tooling.upgrade.upstream.attributes import read_class
-from tooling.upgrade.upstream.functions import read_function
-from tooling.upgrade.upstream.parsing import Lines, decode, definition, digest, parse_expression
-from tooling.upgrade.upstream.scan import module_name, scan
-from tooling.upgrade.upstream.tables import (
+from tooling.python.functions import read_function
+from tooling.python.instances import read_class
+from tooling.python.scope import scan
+from tooling.python.source import Lines, decode, definition, digest, module_name, package_of, parse_expression
+from tooling.python.tables import (
     SCHEMA,
     ClassTable,
     FunctionTable,
@@ -27,13 +25,15 @@ from tooling.upgrade.upstream.tables import (
     freeze_table,
     thaw_table,
 )
+from tooling.upgrade.errors import UpstreamError
+from tooling.upgrade.releases import NameTable, TopLevelName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tooling.python.tables import NameBinding
     from tooling.upgrade.releases import Release
-    from tooling.upgrade.upstream.tables import NameBinding
 
 
 _DEFINED = re.compile(
@@ -270,7 +270,7 @@ class ReleaseStore:
         if kept is None:
             block = self.block(table.path, binding.start, binding.end)
             node = definition(block)
-            package = table.dotted if table.package else table.dotted.rpartition(".")[0]
+            package = package_of(table.path)
             facts = _EMPTY_FUNCTION
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 facts = read_function(node, Lines(block), package)

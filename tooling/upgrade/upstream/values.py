@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tooling.python.operations import UNKNOWN, Applied, Closure, OutOfFuel, Ref, concrete
+from tooling.python.source import definition, parse_expression
+from tooling.python.values import Evaluator
 from tooling.upgrade.symbols import Found, SymbolKind
-from tooling.upgrade.upstream.constants import Evaluator
 from tooling.upgrade.upstream.model import Where
 from tooling.upgrade.upstream.modules import candidates
-from tooling.upgrade.upstream.parsing import definition, parse_expression
-from tooling.upgrade.upstream.terms import UNKNOWN, Applied, Closure, OutOfFuel, Ref, concrete
 
 if TYPE_CHECKING:
-    import ast
-
+    from tooling.python.tables import ModuleTable
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.tables import ModuleTable
 
 MAX_DEPTH = 12
 
@@ -55,7 +54,7 @@ class ConstantReader:
                     return Ref(f"{binding.source}.{binding.extra}" if binding.extra else binding.source)
                 if binding.kind == "def":
                     node = definition(self.store.block(where.table.path, binding.start, binding.end))
-                    return Closure(node) if _is_function(node) else UNKNOWN  # type: ignore[arg-type]  # checked by _is_function
+                    return Closure(node) if isinstance(node, ast.FunctionDef) else UNKNOWN
                 if binding.kind == "value":
                     found = self.constant(Where(where.table, where.classes, name, 0), binding.source)
                     return (
@@ -126,7 +125,3 @@ def render(value: object) -> str | None:
     if isinstance(value, set | frozenset) and concrete(value):
         return f"{{{', '.join(sorted(map(repr, value)))}}}"
     return repr(value) if concrete(value) else None
-
-
-def _is_function(node: ast.AST | None) -> bool:
-    return type(node).__name__ == "FunctionDef"

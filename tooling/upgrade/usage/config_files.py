@@ -21,7 +21,8 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.uses import Action, Argument, FileUses, Name, PassedArguments, SourcePlace, Use
+from tooling.python.access_paths import Name
+from tooling.upgrade.uses import Action, Argument, FileUses, PassedArguments, SourcePlace, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tooling.python.access_paths import is_distinctive
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.usage.checkout import Checkout, names_pattern
 from tooling.upgrade.usage.config_files import config_uses
@@ -15,7 +16,6 @@ from tooling.upgrade.usage.link.emit import Emitter
 from tooling.upgrade.usage.link.reach import affected_files
 from tooling.upgrade.usage.link.resolve import Resolver
 from tooling.upgrade.usage.link.store import FactsStore
-from tooling.upgrade.uses import is_distinctive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,14 +7,14 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
+from tooling.python.access_paths import Attribute, Duck, InstanceOf, Name, is_distinctive, roots_of
 from tooling.upgrade.findings import Audit, AuditFinding, AuditSeverity, FindingKind, Unseen
-from tooling.upgrade.uses import Action, Attribute, Duck, InstanceOf, Name, is_distinctive
+from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.case import Coverage, JudgedUse, coverage_of
 from tooling.upgrade.verdicts.comparison import JudgeContext, ReleasePair
 from tooling.upgrade.verdicts.guards import dead
 from tooling.upgrade.verdicts.judge import imported_name, is_absence, judged
 from tooling.upgrade.verdicts.surroundings import Surroundings
-from tooling.upgrade.verdicts.targets import roots_of
 from tooling.upgrade.verdicts.untyped import is_untyped, judge_untyped
 
 if TYPE_CHECKING:

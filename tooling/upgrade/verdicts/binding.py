@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from tooling.python.access_paths import Attribute
 from tooling.upgrade.symbols import (
     Absent,
     Definite,
@@ -18,14 +19,14 @@ from tooling.upgrade.symbols import (
     SymbolKind,
     Values,
 )
-from tooling.upgrade.uses import Attribute
 from tooling.upgrade.verdicts.targets import Resolved, locate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from tooling.python.access_paths import AccessPath
     from tooling.upgrade.symbols import Type, Upstream
-    from tooling.upgrade.uses import AccessPath, PassedArguments
+    from tooling.upgrade.uses import PassedArguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,11 @@ def bind(signature: Signature, arguments: PassedArguments, accepts: Callable[[st
             if not slot and parameter is not None and not takes(signature, "double-star"):
                 wrong.add(index)
             elif not slot:
-                keywords[index] = _beyond(signature, argument.name, accepts)
+                if signature.extra:
+                    beyond = {"forbid": Keyword.REFUSED, "allow": Keyword.READ}.get(signature.extra, Keyword.IGNORED)
+                else:
+                    beyond = accepts(argument.name) if takes(signature, "double-star") else Keyword.REFUSED
+                keywords[index] = beyond
                 slot = "" if keywords[index] is Keyword.REFUSED else STARS
         if slot:
             slots[index] = slot
@@ -198,13 +203,6 @@ def named(signature: Signature, name: str) -> Parameter | None:
 def takes(signature: Signature, kind: str) -> bool:
     """Whether it has `*args` ("star") or `**kwargs` ("double-star")."""
     return any(each.kind == kind for each in signature.parameters)
-
-
-def _beyond(signature: Signature, name: str, accepts: Callable[[str], Keyword]) -> Keyword:
-    """What becomes of a keyword that no parameter is named after."""
-    if signature.extra:
-        return {"forbid": Keyword.REFUSED, "allow": Keyword.READ}.get(signature.extra, Keyword.IGNORED)
-    return accepts(name) if takes(signature, "double-star") else Keyword.REFUSED
 
 
 def _may_be_absent(parameter: Parameter, arguments: PassedArguments) -> bool:

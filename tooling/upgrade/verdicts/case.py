@@ -7,10 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import AuditSeverity, FindingKind
-from tooling.upgrade.symbols import Absent, Found
-from tooling.upgrade.uses import (
-    Action,
+from tooling.python.access_paths import (
     Attribute,
     Awaited,
     Called,
@@ -23,15 +20,20 @@ from tooling.upgrade.uses import (
     Name,
     Parametrised,
     SuperOf,
+    spelled,
 )
+from tooling.upgrade.findings import AuditSeverity, FindingKind
+from tooling.upgrade.symbols import Absent, Found
+from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.binding import reach
-from tooling.upgrade.verdicts.targets import Lookup, locate, spelled
+from tooling.upgrade.verdicts.targets import Lookup, locate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tooling.python.access_paths import AccessPath
     from tooling.upgrade.symbols import Symbol, Upstream
-    from tooling.upgrade.uses import AccessPath, Use
+    from tooling.upgrade.uses import Use
     from tooling.upgrade.verdicts.binding import Reach
     from tooling.upgrade.verdicts.comparison import Explanation, JudgeContext
     from tooling.upgrade.verdicts.targets import Resolved

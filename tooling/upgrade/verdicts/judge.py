@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tooling.python.access_paths import Name, spelled
+from tooling.python.conditions import describe
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, FindingKind
-from tooling.upgrade.uses import Action, Name
+from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts import calls, deprecations, kinds, loading, overrides, presence, returns
 from tooling.upgrade.verdicts.case import JudgedUse
 from tooling.upgrade.verdicts.comparison import ReleasePair, UseProblem, evidence_of_absence
-from tooling.upgrade.verdicts.guards import describe, new_side, old_side, reachable, rule
-from tooling.upgrade.verdicts.targets import spelled
+from tooling.upgrade.verdicts.guards import new_side, old_side, reachable, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from tooling.python.access_paths import Attribute, Called, Name
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.symbols import Container, Found, Instance, Open, SymbolKind, Values
-from tooling.upgrade.uses import Action, Attribute, Called, Name
+from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.case import sure
 from tooling.upgrade.verdicts.comparison import UseProblem, definition, evidence
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tooling.python.access_paths import Name
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.symbols import Found, SymbolKind
-from tooling.upgrade.uses import Action, Name
+from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.comparison import UseProblem, evidence
 
 if TYPE_CHECKING:

@@ -7,11 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tooling.upgrade import advice
-from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
-from tooling.upgrade.symbols import Definite, Found, Open, SymbolKind, Values
-from tooling.upgrade.uses import (
-    Action,
+from tooling.python.access_paths import (
     Attribute,
     Awaited,
     Called,
@@ -25,6 +21,10 @@ from tooling.upgrade.uses import (
     SuperOf,
     Unknown,
 )
+from tooling.upgrade import advice
+from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
+from tooling.upgrade.symbols import Definite, Found, Open, SymbolKind, Values
+from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.answers import advised
 from tooling.upgrade.verdicts.binding import named
 from tooling.upgrade.verdicts.case import sure
@@ -35,8 +35,8 @@ from tooling.upgrade.verdicts.targets import locate
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tooling.python.access_paths import AccessPath
     from tooling.upgrade.symbols import Absent, Parameter, Signature, Symbol, Upstream
-    from tooling.upgrade.uses import AccessPath
     from tooling.upgrade.verdicts.case import JudgedUse
     from tooling.upgrade.verdicts.targets import Resolved
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from tooling.python.access_paths import Awaited, Called, ItemOf, Iterated, spelled
 from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
 from tooling.upgrade.symbols import (
     Absent,
@@ -20,17 +21,18 @@ from tooling.upgrade.symbols import (
     SymbolKind,
     Values,
 )
-from tooling.upgrade.uses import Action, Argument, Awaited, Called, ItemOf, Iterated, PassedArguments, SourcePlace
+from tooling.upgrade.uses import Action, Argument, PassedArguments, SourcePlace
 from tooling.upgrade.verdicts.binding import bind, takes
 from tooling.upgrade.verdicts.case import sure
 from tooling.upgrade.verdicts.comparison import UseProblem, evidence
-from tooling.upgrade.verdicts.targets import locate, spelled
+from tooling.upgrade.verdicts.targets import locate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tooling.python.access_paths import AccessPath
     from tooling.upgrade.symbols import Type, Upstream
-    from tooling.upgrade.uses import AccessPath, ClientMethod
+    from tooling.upgrade.uses import ClientMethod
     from tooling.upgrade.verdicts.case import JudgedUse
 
 

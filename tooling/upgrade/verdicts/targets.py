@@ -7,6 +7,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tooling.python.access_paths import (
+    Attribute,
+    Called,
+    ClientClass,
+    Either,
+    InstanceOf,
+    Name,
+    SuperOf,
+    Unknown,
+)
 from tooling.upgrade.symbols import (
     Absent,
     Builtin,
@@ -19,27 +29,12 @@ from tooling.upgrade.symbols import (
     Symbol,
     SymbolKind,
 )
-from tooling.upgrade.uses import (
-    Attribute,
-    Awaited,
-    Called,
-    ClientClass,
-    Either,
-    Entered,
-    InstanceOf,
-    ItemOf,
-    Iterated,
-    Name,
-    Parametrised,
-    SuperOf,
-    Unknown,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
+    from tooling.python.access_paths import AccessPath
     from tooling.upgrade.symbols import Resolution, Type, Upstream
-    from tooling.upgrade.uses import AccessPath
 
 _HOLDERS = (SymbolKind.CLASS, SymbolKind.MODULE)
 """Definitions whose attributes are looked up in themselves."""
@@ -96,60 +91,6 @@ def locate(upstream: Upstream, access_path: AccessPath) -> Lookup:
         case Unknown():
             return Lookup(open="not ours, or beyond inference")
     return _valued(upstream, access_path)
-
-
-def root_of(access_path: AccessPath) -> str:
-    """Dotted name at the bottom of an access path; "" if it has none."""
-    return next(roots_of(access_path), "")
-
-
-def roots_of(access_path: AccessPath) -> Iterator[str]:
-    """All dotted names at the bottom of an access path."""
-    match access_path:
-        case Name(dotted):
-            yield dotted
-        case (
-            Attribute(base=base)
-            | Called(base=base)
-            | InstanceOf(base=base)
-            | Awaited(base=base)
-            | Iterated(base=base)
-            | ItemOf(base=base)
-            | Entered(base=base)
-        ):
-            yield from roots_of(base)
-        case SuperOf(bases) | ClientClass(bases=bases) | Either(bases) | Parametrised(arguments=bases):
-            for each in bases:
-                yield from roots_of(each)
-
-
-def spelled(access_path: AccessPath, otherwise: str = "") -> str:
-    """The path a reader would give the thing: "vllm.LLM.generate" for `llm.generate` of a `vllm.LLM`."""
-    match access_path:
-        case Name(dotted):
-            return dotted
-        case Attribute(base, name):
-            inner = spelled(_class_of(base))
-            return f"{inner}.{name}" if inner else otherwise
-        case Either(members):
-            return next((text for member in members if (text := spelled(member))), otherwise)
-    return otherwise
-
-
-def _class_of(access_path: AccessPath) -> AccessPath:
-    """The class of an instance or of `super()`, if it has a name; names of classes begin with a capital."""
-    match access_path:
-        case Called(Name(dotted)) | InstanceOf(Name(dotted)) if dotted.rpartition(".")[2][:1].isupper():
-            return Name(dotted)
-        case SuperOf((first, *_)) | ClientClass(bases=(first, *_)):
-            return _class_of(first) if not isinstance(first, Name) else first
-        case Called(ClientClass() as inner) | InstanceOf(ClientClass() as inner):
-            return _class_of(inner)
-        case Name():
-            return access_path
-        case Attribute(Name(), _):
-            return Name(spelled(access_path))
-    return Unknown()
 
 
 def _sight(resolution: Resolution, *, receiver: str, by_class: bool = False) -> Lookup:
@@ -244,14 +185,14 @@ def _valued(upstream: Upstream, access_path: AccessPath) -> Lookup:
         return Lookup(cascade=True)
     if isinstance(outcome, Open):
         return Lookup(open=outcome.why or "not known")
-    found = tuple(_met(each) for each in outcome.types if isinstance(each, Definite))
+    found: list[Resolved] = []
+    for each in outcome.types:
+        if isinstance(each, Definite):
+            method = each.symbol.kind is SymbolKind.FUNCTION and each.symbol.binding == "method"
+            unbound = method and not each.bound and bool(each.symbol.owner)
+            found.append(Resolved(each.symbol, unbound, receiver=each.receiver))
     partly = outcome.open or len(found) < len(outcome.types) or not found
-    return Lookup(found=found, open="other values are possible" if partly else "", inferred=outcome.inferred)
-
-
-def _met(value: Definite) -> Resolved:
-    unbound = not value.bound and bool(value.symbol.owner) and value.symbol.binding == "method"
-    return Resolved(value.symbol, unbound and value.symbol.kind is SymbolKind.FUNCTION, receiver=value.receiver)
+    return Lookup(found=tuple(found), open="other values are possible" if partly else "", inferred=outcome.inferred)
 
 
 def _joined(sights: Iterable[Lookup]) -> Lookup:

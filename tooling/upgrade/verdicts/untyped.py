@@ -13,9 +13,10 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tooling.python.access_paths import Attribute, Duck, InstanceOf, Name
 from tooling.upgrade.findings import AuditFinding, AuditSeverity
 from tooling.upgrade.symbols import Absent, Found, SymbolKind
-from tooling.upgrade.uses import Action, Attribute, Duck, InstanceOf, Name
+from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.binding import bind
 from tooling.upgrade.verdicts.case import JudgedUse
 from tooling.upgrade.verdicts.judge import judged

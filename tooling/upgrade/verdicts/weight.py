@@ -40,7 +40,8 @@ def effective_default(side: Callable_, parameter: str, default: str) -> str:
     for statement in function.body:
         value = _in_place_of_none(statement, parameter)
         if value is not None:
-            return _folded(value)
+            known = _literal(ast.unparse(value))
+            return ast.unparse(value) if known is _UNKNOWN else repr(known)
     return default
 
 
@@ -169,8 +170,3 @@ def _literal(text: str) -> object:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return _UNKNOWN
-
-
-def _folded(node: ast.expr) -> str:
-    value = _literal(ast.unparse(node))
-    return ast.unparse(node) if value is _UNKNOWN else repr(value)

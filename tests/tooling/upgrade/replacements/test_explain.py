@@ -6,12 +6,13 @@ from textwrap import indent
 
 import pytest
 
+from tooling.python.access_paths import Attribute, Called, Name
 from tooling.upgrade.findings import FindingKind
 from tooling.upgrade.replacements.explain import Explainer, explain_absence
 from tooling.upgrade.sources.folder import memory_release
 from tooling.upgrade.symbols import Absent, Found
 from tooling.upgrade.upstream import open_upstream
-from tooling.upgrade.uses import Action, Argument, Attribute, Called, Name, PassedArguments, SourcePlace, Use
+from tooling.upgrade.uses import Action, Argument, PassedArguments, SourcePlace, Use
 
 HERE = SourcePlace("client.py", 1, 0, 1, 1)
 BODY = """

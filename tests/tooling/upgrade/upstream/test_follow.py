@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tooling.upgrade.uses import (
+from tooling.python.access_paths import (
     Attribute,
     Awaited,
     Called,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tooling.upgrade.uses import Action, Name
+from tooling.python.access_paths import Name
+from tooling.upgrade.uses import Action
 
 
 def attempts(found, dotted: str, action: Action = Action.IMPORT) -> list[tuple]:

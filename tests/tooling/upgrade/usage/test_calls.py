@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tooling.upgrade.uses import Action, Attribute, Called, Name, Use
+from tooling.python.access_paths import Attribute, Called, Name
+from tooling.upgrade.uses import Action, Use
 
 F = Name("pkg.f")
 

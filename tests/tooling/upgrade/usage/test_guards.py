@@ -6,24 +6,20 @@ import textwrap
 
 import pytest
 
-from tooling.upgrade.uses import (
-    Action,
+from tooling.python.access_paths import Attribute, Called, Either, Name, Unknown
+from tooling.python.conditions import (
     AllOf,
     AnyOf,
-    Attribute,
-    Called,
     CompareVersion,
     Constant,
-    Either,
     HasName,
     HasParameter,
     ModuleExists,
-    Name,
     Not,
     Undecided,
-    Unknown,
     VersionSource,
 )
+from tooling.upgrade.uses import Action
 
 
 def compare(

@@ -7,8 +7,9 @@ import subprocess
 
 import pytest
 
+from tooling.python.access_paths import Name
 from tooling.upgrade.usage import index_repository
-from tooling.upgrade.uses import Action, Name
+from tooling.upgrade.uses import Action
 
 CLIENT = "import pkg\npkg.f()\n"
 

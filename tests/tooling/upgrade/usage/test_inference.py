@@ -6,8 +6,7 @@ import textwrap
 
 import pytest
 
-from tooling.upgrade.uses import (
-    Action,
+from tooling.python.access_paths import (
     Attribute,
     Awaited,
     Called,
@@ -21,6 +20,7 @@ from tooling.upgrade.uses import (
     SuperOf,
     Unknown,
 )
+from tooling.upgrade.uses import Action
 
 C = Name("pkg.C")
 MADE, GIVEN = Called(C), InstanceOf(C)

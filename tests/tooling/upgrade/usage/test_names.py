@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
+from tooling.python.access_paths import Attribute, Called, Name
 from tooling.upgrade.usage.config_files import config_uses
-from tooling.upgrade.uses import Action, Attribute, Called, Name, Use
+from tooling.upgrade.uses import Action, Use
 
 
 def targets(index, action: Action) -> list:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from tooling.upgrade.findings import AuditSeverity, FindingKind
-from tooling.upgrade.uses import (
+from tooling.python.conditions import (
     AllOf,
     AnyOf,
     CompareVersion,
     Constant,
-    DeadGuard,
     Not,
-    SourcePlace,
     Undecided,
     VersionSource,
+    compare_versions,
+    describe,
+    evaluate,
 )
+from tooling.upgrade.findings import AuditSeverity, FindingKind
+from tooling.upgrade.uses import DeadGuard, SourcePlace
 from tooling.upgrade.verdicts.comparison import ReleasePair
-from tooling.upgrade.verdicts.guards import ReleaseSide, catches, compare, dead, describe, evaluate, reachable
+from tooling.upgrade.verdicts.guards import ReleaseSide, catches, dead, reachable
 
 
 class Held:
@@ -58,26 +60,26 @@ SIDE = ReleaseSide([("up", Held("up", "2.0"))])
     ],
 )
 def test_versions_compare_as_packaging_does(version, condition, expected) -> None:
-    assert compare(version, condition) is expected
+    assert compare_versions(version, condition) is expected
 
 
 def test_conditions_have_three_values() -> None:
     yes, no, unknown = Constant(True), Constant(False), Undecided("os.name")
-    assert evaluate(AllOf((yes, unknown)), SIDE) is None
-    assert evaluate(AllOf((no, unknown)), SIDE) is False
-    assert evaluate(AnyOf((yes, unknown)), SIDE) is True
-    assert evaluate(AnyOf((no, unknown)), SIDE) is None
-    assert evaluate(Not(unknown), SIDE) is None
+    assert evaluate(AllOf((yes, unknown)), SIDE.answer) is None
+    assert evaluate(AllOf((no, unknown)), SIDE.answer) is False
+    assert evaluate(AnyOf((yes, unknown)), SIDE.answer) is True
+    assert evaluate(AnyOf((no, unknown)), SIDE.answer) is None
+    assert evaluate(Not(unknown), SIDE.answer) is None
     assert reachable((yes, Not(no)), SIDE) is True
 
 
 def test_a_distribution_is_found_under_any_spelling() -> None:
     side = ReleaseSide([("my-dist", Held("my", "2.0"))])
-    assert evaluate(CompareVersion(VersionSource.DISTRIBUTION, "My_Dist", ">=", "2"), side) is True
+    assert evaluate(CompareVersion(VersionSource.DISTRIBUTION, "My_Dist", ">=", "2"), side.answer) is True
 
 
 def test_a_package_that_does_not_change_decides_nothing() -> None:
-    assert evaluate(CompareVersion(VersionSource.MODULE, "other", ">=", "2"), SIDE) is None
+    assert evaluate(CompareVersion(VersionSource.MODULE, "other", ">=", "2"), SIDE.answer) is None
 
 
 def guard(condition) -> DeadGuard:

@@ -6,30 +6,21 @@ from dataclasses import replace
 
 import pytest
 
+from tooling.python.access_paths import Attribute, Called, Either, InstanceOf, Name, Unknown
+from tooling.python.conditions import CompareVersion, HasName, Not, Undecided, VersionSource
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.sources.folder import memory_release
 from tooling.upgrade.upstream import open_upstream
 from tooling.upgrade.uses import (
     Action,
     Argument,
-    Attribute,
-    Called,
     ClientMethod,
     ClientParameter,
-    CompareVersion,
-    Either,
     FileUses,
-    HasName,
-    InstanceOf,
-    Name,
-    Not,
     PassedArguments,
     SourcePlace,
     TryPart,
-    Undecided,
-    Unknown,
     Use,
-    VersionSource,
 )
 from tooling.upgrade.verdicts import JudgeContext, ReleasePair, audit, judge
 

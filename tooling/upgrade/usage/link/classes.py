@@ -6,14 +6,14 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tooling.python.access_paths import Attribute, ClientClass, InstanceOf, SuperOf
 from tooling.upgrade.usage.facts import NONE
-from tooling.upgrade.uses import Attribute, ClientClass, InstanceOf, SuperOf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tooling.python.access_paths import AccessPath
     from tooling.upgrade.usage.link.store import FactsStore
-    from tooling.upgrade.uses import AccessPath
 
 
 MAX_ALTERNATIVES = 8

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tooling.upgrade.usage.conditions import is_decidable, negated
+from tooling.python.access_paths import Name
+from tooling.python.conditions import Condition, Constant, is_decidable, negated
 from tooling.upgrade.usage.link.classes import Ours
 from tooling.upgrade.usage.link.scopes import linked_condition
-from tooling.upgrade.uses import Condition, Constant, Name, TryPart
+from tooling.upgrade.uses import TryPart
 
 if TYPE_CHECKING:
     from tooling.upgrade.usage.link.resolve import Resolver
@@ -51,16 +52,15 @@ class Contexts:
         known = self._tries.get((path, context))
         if known is None:
             facts = self._store.facts(path)
-            rows = [facts.attempts[number] for number in facts.contexts[context][1]]
-            known = self._tries[path, context] = tuple(self._attempt(path, row) for row in rows)
+            parts = []
+            for index in facts.contexts[context][1]:
+                number, part, caught, handler, reraises = facts.attempts[index]
+                names: set[str] = set()
+                for entry in caught:
+                    names.update([entry] if isinstance(entry, str) else self._exception(path, entry))
+                parts.append(TryPart(number, part, frozenset(names), handler, reraises))
+            known = self._tries[path, context] = tuple(parts)
         return known
-
-    def _attempt(self, path: str, row: Any) -> TryPart:
-        number, part, caught, handler, reraises = row
-        names: set[str] = set()
-        for entry in caught:
-            names.update([entry] if isinstance(entry, str) else self._exception(path, entry))
-        return TryPart(number, part, frozenset(names), handler, reraises)
 
     def _exception(self, path: str, number: int) -> list[str]:
         facts = self._store.facts(path)

@@ -6,10 +6,19 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tooling.upgrade.usage.conditions import is_decidable
+from tooling.python.access_paths import (
+    AccessPath,
+    Attribute,
+    Duck,
+    Either,
+    Name,
+    Unknown,
+    is_distinctive,
+    root_of,
+    touches_private,
+)
+from tooling.python.conditions import Condition, Constant, all_of, any_of, is_decidable, is_decided
 from tooling.upgrade.usage.facts import UNKNOWN, ContextRow, FileFacts
-from tooling.upgrade.usage.guards import all_of, any_of, is_decided
-from tooling.upgrade.usage.link.access_paths import package_root, touches_private
 from tooling.upgrade.usage.link.classes import (
     Alternative,
     Alternatives,
@@ -22,25 +31,16 @@ from tooling.upgrade.usage.link.classes import (
 )
 from tooling.upgrade.usage.link.context import Contexts
 from tooling.upgrade.uses import (
-    AccessPath,
     Action,
     Argument,
-    Attribute,
     ClientMethod,
     ClientParameter,
-    Condition,
-    Constant,
     DeadGuard,
-    Duck,
-    Either,
     FileUses,
-    Name,
     PassedArguments,
     SourcePlace,
     TryPart,
-    Unknown,
     Use,
-    is_distinctive,
 )
 
 if TYPE_CHECKING:
@@ -176,7 +176,13 @@ class Emitter:
             evidence = evidence or "a base class that is not known here may take it"
         for targets, guards in self._targets(path, action, row[3], alternatives):
             use = replace(self._use(path, row, targets, guards), evidence=evidence)
-            yield use if not fields else replace(use, arguments=_without_fields(use.arguments, fields))
+            if fields:  # of what makes a class with further fields only keywords that are none of these can be judged
+                given = use.arguments.given if use.arguments is not None else ()
+                kept = tuple(one for one in given if one.name is not None and one.name not in fields)
+                arguments = PassedArguments(kept, has_star=True, has_double_star=True, partial=True)
+                yield replace(use, arguments=arguments)
+            else:
+                yield use
             if action == "call":
                 yield from self._handed_on(path, use, dict(row[4])["arguments"][4], fields)
 
@@ -305,7 +311,7 @@ class Emitter:
         stands: ContextRow = self._store.facts(path).contexts[context]
         conditions, attempts = self._conditions(path, context, guards)
         text = " ".join(self._store.text(path, span).split())
-        dotted = package_root(target)
+        dotted = root_of(target)
         return Use(
             action=_ACTIONS[action],
             place=SourcePlace(path, *span),
@@ -391,10 +397,3 @@ _TEST = re.compile(r"(^|/)(tests?/|test_[^/]*$|[^/]*_tests?/|[^/]*_test\.py$|con
 
 def _is_test(path: str) -> bool:
     return bool(_TEST.search(path))
-
-
-def _without_fields(arguments: PassedArguments | None, fields: frozenset[str]) -> PassedArguments:
-    """Of a call that makes a class with further fields only the keywords that are none of these can be judged."""
-    given = () if arguments is None else arguments.given
-    kept = tuple(one for one in given if one.name is not None and one.name not in fields)
-    return PassedArguments(kept, has_star=True, has_double_star=True, partial=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tooling.python.access_paths import Attribute, Awaited, Called, Entered, InstanceOf, ItemOf, Iterated, Name
 from tooling.upgrade.usage.facts import NONE, FileFacts
 from tooling.upgrade.usage.link.classes import (
     UNKNOWN,
@@ -27,7 +28,6 @@ from tooling.upgrade.usage.link.classes import (
     one,
 )
 from tooling.upgrade.usage.link.flows import Flows
-from tooling.upgrade.uses import Attribute, Awaited, Called, Entered, InstanceOf, ItemOf, Iterated, Name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -153,7 +153,10 @@ class Resolver(Classes):
         facts = self._store.facts(path)
         rows = facts.bindings.get(name)
         if rows is None:
-            return self._not_bound(path, name, facts)
+            inside = self._store.checkout.find(path, name, 1) if path.endswith("__init__.py") else None
+            if inside is not None and not inside[1] and inside[0] != path:
+                return one(LinkedModule(inside[0]))
+            return self._from_stars(path, name, facts)
         self._busy.add(key)
         start = max((index for index, row in enumerate(rows) if _is_plain(facts, row[1])), default=0)
         parts = []
@@ -166,13 +169,6 @@ class Resolver(Classes):
             parts.append(found)
         self._busy.discard(key)
         return joined(parts) if parts else UNKNOWN
-
-    def _not_bound(self, path: str, name: str, facts: FileFacts) -> Alternatives:
-        if path.endswith("__init__.py"):
-            found = self._store.checkout.find(path, name, 1)
-            if found is not None and not found[1] and found[0] != path:
-                return one(LinkedModule(found[0]))
-        return self._from_stars(path, name, facts)
 
     def _from_stars(self, path: str, name: str, facts: FileFacts) -> Alternatives:
         """A name that only star imports can supply."""

@@ -7,14 +7,16 @@ import functools
 import re
 from typing import TYPE_CHECKING, Any
 
-from tooling.upgrade.usage.conditions import condition_of
+from tooling.python.access_paths import Name
+from tooling.python.condition_reader import GuardDefinition, GuardSymbol, read_condition
+from tooling.python.conditions import Condition, HasName, ModuleExists, Not, all_of, undecided
+from tooling.python.operations import UNKNOWN
+from tooling.python.source import alone, definition, parse_expression
 from tooling.upgrade.usage.facts import NONE, FileFacts
-from tooling.upgrade.usage.guards import NOTHING, GuardDefinition, GuardSymbol, Truth, Value, all_of, undecided
 from tooling.upgrade.usage.link.classes import LinkedModule, Ours
-from tooling.upgrade.uses import Condition, HasName, ModuleExists, Name, Not
 
 if TYPE_CHECKING:
-    from tooling.upgrade.usage.guards import GuardScope
+    from tooling.python.condition_reader import GuardScope
     from tooling.upgrade.usage.link.resolve import Resolver
     from tooling.upgrade.usage.link.store import FactsStore
 
@@ -35,12 +37,17 @@ class FileScope:
         self._store = store
         self._path = path
 
-    def find(self, name: str) -> Value | GuardDefinition | None:
+    def find(self, name: str) -> object:
         """What a name stands for."""
         facts = self._store.facts(self._path)
         rows = facts.bindings.get(name)
         if not rows:
-            return self._starred(name, facts) if name.isidentifier() else self._of_class(name, facts)
+            if not name.isidentifier():
+                return self._of_class(name, facts)
+            modules = [entry.value for star in facts.stars for entry in self._link.value(self._path, star)]
+            paths = [each.path for each in modules if isinstance(each, LinkedModule)]
+            having = next((path for path in paths if name in self._store.facts(path).bindings), None)
+            return FileScope(self._link, self._store, having).find(name) if having is not None else None
         if len(rows) > 1:
             flag = self._flag(facts, rows)
             if flag is not None:
@@ -53,10 +60,10 @@ class FileScope:
         text = "" if span is None else self._store.text(self._path, span)
         if found is not None and not _TELLING.search(text):
             return found  # something of a package, to be asked for its names
-        node = parsed(text) if text else None
-        return (None if node is None else GuardDefinition(node, self)) or found or NOTHING
+        node = parse_expression(text) if text else None
+        return (None if node is None else GuardDefinition(node, self)) or found or UNKNOWN
 
-    def _of_class(self, name: str, facts: FileFacts) -> Value | GuardDefinition | None:
+    def _of_class(self, name: str, facts: FileFacts) -> object:
         """`Versions.up`, where Versions is a class that another file defines."""
         first, _, last = name.partition(".")
         rows = facts.bindings.get(first, ())
@@ -69,25 +76,18 @@ class FileScope:
             return None
         return FileScope(self._link, self._store, found[0]).find(f"{found[1][0]}.{last}")
 
-    def _starred(self, name: str, facts: FileFacts) -> Value | GuardDefinition | None:
-        for star in facts.stars:
-            for entry in self._link.value(self._path, star):
-                if isinstance(entry.value, LinkedModule) and name in self._store.facts(entry.value.path).bindings:
-                    return FileScope(self._link, self._store, entry.value.path).find(name)
-        return None
-
-    def symbol(self, dotted: str) -> Value | GuardDefinition | None:
+    def symbol(self, dotted: str) -> object:
         """What a dotted path leads to inside the repository."""
         if self._link.package_of(dotted):
             return None
         return self._located(self._store.checkout.find(self._path, dotted))
 
-    def _located(self, found: tuple[str, tuple[str, ...]] | None) -> Value | GuardDefinition | None:
+    def _located(self, found: tuple[str, tuple[str, ...]] | None) -> object:
         if found is None or len(found[1]) != 1:
             return None
         return FileScope(self._link, self._store, found[0]).find(found[1][0])
 
-    def row(self, number: int) -> Value | GuardDefinition | None:
+    def row(self, number: int) -> object:
         """What a value of the file is to a condition."""
         facts = self._store.facts(self._path)
         row = facts.nodes[number]
@@ -118,7 +118,7 @@ class FileScope:
 
     # --------------------------------------------------------------------------------------------------------- flags
 
-    def _flag(self, facts: FileFacts, rows: list[Any]) -> Value | None:
+    def _flag(self, facts: FileFacts, rows: list[Any]) -> object:
         """`try: import x; HAS_X = True` / `except ImportError: HAS_X = False`, and names set to None by the handler."""
         body, fallback, kept = None, False, None
         for number, context, span in rows:
@@ -141,7 +141,7 @@ class FileScope:
             return None
         return self._exists(facts, body, kept)
 
-    def _exists(self, facts: FileFacts, attempt: int, kept: int | None) -> Value | None:
+    def _exists(self, facts: FileFacts, attempt: int, kept: int | None) -> object:
         """The imports of an attempt's body, as a condition."""
         conditions: list[Condition] = []
         for action, _, target, context, _ in facts.uses:
@@ -157,11 +157,11 @@ class FileScope:
                 base, _, last = row[1].rpartition(".")
                 conditions.append(HasName(Name(base), last))
         if not conditions:
-            return NOTHING
+            return UNKNOWN
         symbol = self.row(kept) if kept is not None else None
         if isinstance(symbol, GuardSymbol):
             return GuardSymbol(symbol.dotted, symbol.access_path, all_of(conditions))
-        return Truth(all_of(conditions))
+        return all_of(conditions)
 
 
 class TestScope:
@@ -173,7 +173,7 @@ class TestScope:
         self._rows = {row[0]: row for row in rows}
         self._file = file
 
-    def find(self, name: str) -> Value | GuardDefinition | None:
+    def find(self, name: str) -> object:
         """What a name stands for."""
         row = self._rows.get(name)
         if row is None:
@@ -181,10 +181,10 @@ class TestScope:
         found = self._file.row(row[1]) if row[1] > NONE else None
         if found is not None and not (isinstance(found, GuardSymbol) and not found.dotted and row[2]):
             return found
-        node = parsed(row[2]) if row[2] else None
-        return NOTHING if node is None else GuardDefinition(node, TestScope(row[3], self._file))
+        node = parse_expression(row[2]) if row[2] else None
+        return UNKNOWN if node is None else GuardDefinition(node, TestScope(row[3], self._file))
 
-    def symbol(self, dotted: str) -> Value | GuardDefinition | None:
+    def symbol(self, dotted: str) -> object:
         """What a dotted path leads to inside the repository."""
         return self._file.symbol(dotted)
 
@@ -196,11 +196,11 @@ def linked_condition(link: Resolver, store: FactsStore, path: str, number: int) 
     if _says_nothing(store, path, text, rows):
         plain = text.startswith("not ") and " and " not in text and " or " not in text
         return Not(undecided(text[4:])) if plain else undecided(text)
-    node = parsed(text)
+    node = parse_expression(text)
     if node is None:
         return undecided(text)
     scope: GuardScope = TestScope(rows, FileScope(link, store, path))
-    return condition_of(node, scope)
+    return read_condition(node, scope)
 
 
 def _says_nothing(store: FactsStore, path: str, text: str, rows: tuple[Any, ...], own: str = "") -> bool:
@@ -232,21 +232,7 @@ def _is_library(store: FactsStore, path: str, name: str) -> bool:
     return all(store.checkout.find(path, node[1]) is None for node in nodes)
 
 
-@functools.lru_cache(maxsize=20_000)
-def parsed(text: str) -> ast.expr | None:
-    """An expression's tree."""
-    try:
-        return ast.parse(f"({text})", mode="eval").body
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-
-
 @functools.lru_cache(maxsize=2_000)
 def _parsed_function(text: str) -> ast.FunctionDef | None:
-    import textwrap
-
-    try:
-        node = ast.parse(textwrap.dedent(text)).body[0]
-    except (SyntaxError, ValueError, RecursionError, IndexError):
-        return None
+    node = definition(alone(text))
     return node if isinstance(node, ast.FunctionDef) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from tooling.python.source import Lines, decode
 from tooling.upgrade.usage.scan import scan
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ class FactsStore:
         self.checkout = checkout
         self._cache = cache
         self._facts: dict[str, FileFacts] = {}
-        self._lines: dict[str, list[bytes]] = {}
+        self._lines: dict[str, Lines] = {}
         self.scanned = 0
         self.scan_seconds = 0.0
 
@@ -42,10 +43,5 @@ class FactsStore:
         """Source between two places."""
         lines = self._lines.get(path)
         if lines is None:
-            content = self.checkout.content(path).removeprefix(b"\xef\xbb\xbf")
-            lines = self._lines[path] = content.splitlines(keepends=True)
-        first, start, last, end = span
-        if first == last:
-            return lines[first - 1][start:end].decode("utf-8", "replace")
-        middle = lines[first : last - 1]
-        return b"".join([lines[first - 1][start:], *middle, lines[last - 1][:end]]).decode("utf-8", "replace")
+            lines = self._lines[path] = Lines(decode(self.checkout.content(path)))
+        return lines.between(*span)

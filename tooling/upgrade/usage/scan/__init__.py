@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import gc
 import re
 import sys
-import warnings
 
+from tooling.python.bound_names import bound_names
+from tooling.python.source import REFUSALS, calm
 from tooling.upgrade.usage.facts import FileFacts
 from tooling.upgrade.usage.scan.annotations import AnnotationWalk
 from tooling.upgrade.usage.scan.arguments import ArgumentReader
@@ -22,7 +22,6 @@ from tooling.upgrade.usage.scan.calls import CallReader
 from tooling.upgrade.usage.scan.core import WalkState
 from tooling.upgrade.usage.scan.definitions import DefinitionReader
 from tooling.upgrade.usage.scan.expressions import ExpressionReader
-from tooling.upgrade.usage.scan.frames import bound_names
 from tooling.upgrade.usage.scan.statements import StatementReader
 
 __all__ = ["scan"]
@@ -53,35 +52,34 @@ class _Walk:
 
 def scan(source: bytes) -> FileFacts:
     """What a file says. A file that Python's parser refuses has a `problem` and nothing else."""
-    enabled = gc.isenabled()
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _DEPTH))
-    gc.disable()  # trees are kept while they are walked: collections in between find nothing and cost most of the time
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in somebody else's strings
-            tree = _parsed(source)
-        state = WalkState(source.removeprefix(b"\xef\xbb\xbf"))
-        walk = _Walk(state)
-        state.context()  # number 0: module level, unconditional
-        frame = state.frame
-        declared = {name.strip().decode() for found in _GLOBAL.findall(source) for name in found.split(b",")}
-        frame.bound = frozenset(bound_names(tree.body, walrus=state.has_walrus).names | declared)
-        state.future_annotations = any(
-            isinstance(node, ast.ImportFrom)
-            and node.module == "__future__"
-            and any(alias.name == "annotations" for alias in node.names)
-            for node in tree.body
-        )
-        walk.statements.block(tree.body)
-        walk.definitions.finish(frame)
-        return state.facts
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        with calm():  # trees are kept while they are walked: collections in between find nothing
+            return _scanned(source)
+    except REFUSALS as error:
         return FileFacts(problem=_problem(error))
     finally:
         sys.setrecursionlimit(limit)
-        if enabled:
-            gc.enable()
+
+
+def _scanned(source: bytes) -> FileFacts:
+    tree = _parsed(source)
+    state = WalkState(source)
+    walk = _Walk(state)
+    state.context()  # number 0: module level, unconditional
+    frame = state.frame
+    declared = {name.strip().decode() for found in _GLOBAL.findall(source) for name in found.split(b",")}
+    frame.bound = frozenset(bound_names(tree.body, walrus=state.has_walrus).names | declared)
+    state.future_annotations = any(
+        isinstance(node, ast.ImportFrom)
+        and node.module == "__future__"
+        and any(alias.name == "annotations" for alias in node.names)
+        for node in tree.body
+    )
+    walk.statements.block(tree.body)
+    walk.definitions.finish(frame)
+    return state.facts
 
 
 def _parsed(source: bytes) -> ast.Module:

@@ -6,8 +6,8 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tooling.python.source import span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN, Span
-from tooling.upgrade.usage.scan.core import span_of
 from tooling.upgrade.usage.scan.frames import DictEntry, KnownDict
 
 if TYPE_CHECKING:

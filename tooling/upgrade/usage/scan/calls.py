@@ -6,9 +6,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
+from tooling.python.source import span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
 from tooling.upgrade.usage.scan.arguments import ArgumentReader, CallArguments
-from tooling.upgrade.usage.scan.core import span_of
 from tooling.upgrade.usage.scan.frames import KnownDict
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tooling.upgrade.usage.facts import NONE, UNKNOWN, FileFacts, Node, Span
+from tooling.python.source import Lines, decode, span_of
+from tooling.upgrade.usage.facts import NONE, UNKNOWN, FileFacts, Node
 from tooling.upgrade.usage.scan.frames import Frame
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class WalkState:
 
     def __init__(self, source: bytes) -> None:
         self.facts = FileFacts()
-        self.lines = source.splitlines(keepends=True)
+        self.lines = Lines(decode(source))
         self.numbers: dict[Node, int] = {node: index for index, node in enumerate(self.facts.nodes)}
         self.hot: list[bool] = [False, False]
         """Per value: whether it can lead to a package outside the standard library."""
@@ -241,7 +242,11 @@ class WalkState:
             self._bind_global(name, value, origin)
             return
         if name in frame.nonlocals:
-            self._bind_nonlocal(name, value)
+            outer = frame.parent
+            while outer is not None and name not in outer.bound:
+                outer = outer.parent
+            if outer is not None:
+                outer.history.setdefault(name, []).append(value)
             return
         frame.values[name] = value
         frame.dicts.pop(name, None)
@@ -253,13 +258,6 @@ class WalkState:
     def _bind_global(self, name: str, value: int, origin: ast.expr | None) -> None:
         span = span_of(origin) if origin is not None else None
         self.facts.bindings.setdefault(name, []).append((value, self.context(), span))
-
-    def _bind_nonlocal(self, name: str, value: int) -> None:
-        frame = self.frame.parent
-        while frame is not None and name not in frame.bound:
-            frame = frame.parent
-        if frame is not None:
-            frame.history.setdefault(name, []).append(value)
 
     # ----------------------------------------------------------------------------------------------------- contexts
 
@@ -319,7 +317,11 @@ class WalkState:
             elif isinstance(node, ast.Attribute) and (origin := self._kept_on_self(node)) is not None and depth:
                 inner = tuple(self._names_in(origin, depth - 1))
                 rows.append((ast.unparse(node), UNKNOWN, self.text(origin)[:_TEXT_LIMIT], inner))
-            elif isinstance(node, ast.Call) and self._is_probe(node):  # by source: `hasattr(self.llm, "x")`
+            elif (
+                isinstance(node, ast.Call)
+                and isinstance(next(iter(node.args), None), ast.Attribute | ast.Call)
+                and _PROBES.search(self.text(node.func))
+            ):  # by source: `hasattr(self.llm, "x")`
                 rows.append((ast.unparse(node.args[0]), self.visit.quiet_value(node.args[0]), "", ()))
         return rows
 
@@ -329,11 +331,6 @@ class WalkState:
             return None
         origin = self.self_origins.get((self.frame.owner, node.attr))
         return origin if origin is not None and _ANSWERS.search(self.text(origin)) else None
-
-    def _is_probe(self, node: ast.Call) -> bool:
-        if not node.args or not isinstance(node.args[0], ast.Attribute | ast.Call):
-            return False
-        return _PROBES.search(self.text(node.func)) is not None
 
     def is_local(self, name: str) -> bool:
         """Whether a name is bound by a function or class around, not by the module."""
@@ -364,12 +361,7 @@ class WalkState:
 
     def text(self, node: Any) -> str:
         """Source of a node."""
-        first, start, last, end = span_of(node)
-        if first == last:
-            return self.lines[first - 1][start:end].decode("utf-8", "replace")
-        middle = self.lines[first : last - 1]
-        joined = b"".join([self.lines[first - 1][start:], *middle, self.lines[last - 1][:end]])
-        return joined.decode("utf-8", "replace")
+        return self.lines.of(node)
 
 
 def _walked(node: ast.AST) -> Iterator[ast.AST]:
@@ -383,8 +375,3 @@ def _walked(node: ast.AST) -> Iterator[ast.AST]:
                 pending.extend(item for item in value if isinstance(item, ast.AST))
             elif isinstance(value, ast.AST):
                 pending.append(value)
-
-
-def span_of(node: Any) -> Span:
-    """Where a node stands."""
-    return (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)

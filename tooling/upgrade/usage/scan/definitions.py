@@ -7,12 +7,15 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
+from tooling.python.bound_names import bound_names
+from tooling.python.signatures import POSITIONAL, each_parameter
 from tooling.upgrade.usage.facts import NONE, UNKNOWN, ClassFacts, FunctionFacts
-from tooling.upgrade.usage.scan.frames import Frame, FunctionNode, KnownDict, bound_names
+from tooling.upgrade.usage.scan.frames import Frame, KnownDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tooling.python.source import FunctionNode
     from tooling.upgrade.usage.scan.annotations import AnnotationWalk
     from tooling.upgrade.usage.scan.arguments import ArgumentReader
     from tooling.upgrade.usage.scan.core import WalkState
@@ -176,7 +179,7 @@ class DefinitionReader:
         values: dict[str, int] = {}
         defaults: dict[str, int] = {}
         documented = _documented(node)
-        for entry, kind, default in _each(node.args):
+        for entry, kind, default in each_parameter(node.args):
             annotated = self.annotations.annotation(entry.annotation)
             if default is not None:
                 held = self.expressions.expression(default)
@@ -198,7 +201,7 @@ class DefinitionReader:
                 known = self.annotations.documented(text, "its docstring says so") if text else UNKNOWN
                 untyped = ("kwargs", qualname) if kind == "double-star" else ("arg", qualname, entry.arg)
                 values[entry.arg] = known or self.walk.node(*untyped)
-        if owner and binding != "staticmethod" and rows and rows[0][1] in ("positional", "positional-only"):
+        if owner and binding != "staticmethod" and rows and rows[0][1] in POSITIONAL:
             own = self.walk.node("own", owner)
             is_class = binding == "classmethod" or rows[0][0] == "cls"
             values[rows[0][0]] = own if is_class else self.walk.node("instance", own)
@@ -310,21 +313,6 @@ def _methods(body: list[ast.stmt]) -> Iterator[FunctionNode]:
             yield statement
         elif isinstance(statement, ast.If | ast.Try):
             yield from _methods([*statement.body, *statement.orelse])
-
-
-def _each(arguments: ast.arguments) -> Iterator[tuple[ast.arg, str, ast.expr | None]]:
-    """Parameters in order, with their kinds and defaults."""
-    positional = [(entry, "positional-only") for entry in arguments.posonlyargs]
-    positional += [(entry, "positional") for entry in arguments.args]
-    missing = len(positional) - len(arguments.defaults)
-    for index, (entry, kind) in enumerate(positional):
-        yield entry, kind, arguments.defaults[index - missing] if index >= missing else None
-    if arguments.vararg is not None:
-        yield arguments.vararg, "star", None
-    for entry, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        yield entry, "keyword-only", default
-    if arguments.kwarg is not None:
-        yield arguments.kwarg, "double-star", None
 
 
 def _outwards(frame: Frame) -> Iterator[Frame]:

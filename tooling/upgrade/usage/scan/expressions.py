@@ -7,8 +7,9 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from tooling.python.bound_names import bound_names
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
-from tooling.upgrade.usage.scan.frames import Frame, bound_names
+from tooling.upgrade.usage.scan.frames import Frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

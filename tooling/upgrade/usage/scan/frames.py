@@ -1,19 +1,13 @@
-"""Scopes as Python has them: which names a function or class binds, and what they hold at this point of the walk."""
+"""Scopes during the walk: what their names hold at this point of it."""
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
-_TARGETS = ("targets", "target", "optional_vars", "pattern")
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+    import ast
+    from collections.abc import Callable
 
 
 @dataclass(slots=True)
@@ -94,117 +88,3 @@ class Frame:
     def copy_values(self) -> tuple[dict[str, int], dict[str, KnownDict]]:
         """State before a branch."""
         return dict(self.values), {name: known.copy() for name, known in self.dicts.items()}
-
-
-@dataclass(slots=True)
-class Bound:
-    """Names that a scope binds and declares."""
-
-    names: set[str] = field(default_factory=set)
-    outer: set[str] = field(default_factory=set)
-    nonlocals: set[str] = field(default_factory=set)
-
-
-def bound_names(body: list[ast.stmt], *, walrus: bool) -> Bound:
-    """What the statements bind in their own scope: assignments, imports, definitions, loops, `with`, `except`, walrus
-    (also from inside comprehensions), `del`, patterns. walrus: whether the file has any; without them expressions bind
-    nothing, and are not looked at."""
-    found = Bound()
-    for node in _own_nodes(body) if walrus else _own_statements(body):
-        collect = _COLLECT.get(type(node))
-        if collect is not None:
-            collect(node, found)
-    found.names -= found.outer | found.nonlocals
-    return found
-
-
-def _own_statements(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Statements of this scope, and what stands where they bind."""
-    pending: list[ast.AST] = list(body)
-    while pending:
-        node = pending.pop()
-        yield node
-        if type(node) in _SCOPES:
-            continue
-        fields = node.__dict__
-        for name in _BLOCKS:
-            if name in fields:
-                pending.extend(fields[name])
-        for name in _TARGETS:
-            target = fields.get(name)
-            for one in target if isinstance(target, list) else (target,):
-                if type(one) is ast.Name:
-                    yield one
-                elif one is not None:
-                    yield from ast.walk(one)
-        if "items" in fields:
-            pending.extend(fields["items"])
-
-
-def _own_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """All nodes of this scope: of definitions in it only themselves, of comprehensions the walrus targets."""
-    pending: list[ast.AST] = list(body)
-    while pending:
-        node = pending.pop()
-        kind = type(node)
-        if kind in _SCOPES:
-            yield node
-            continue
-        if kind in _COMPREHENSIONS:
-            pending.extend(inner for inner in ast.walk(node) if isinstance(inner, ast.NamedExpr))
-            continue
-        yield node
-        for value in node.__dict__.values():
-            if isinstance(value, list):
-                pending.extend(item for item in value if isinstance(item, ast.AST))
-            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
-                pending.append(value)
-
-
-def _name(node: ast.AST, found: Bound) -> None:
-    assert isinstance(node, ast.Name)
-    if not isinstance(node.ctx, ast.Load):
-        found.names.add(node.id)
-
-
-def _definition(node: ast.AST, found: Bound) -> None:
-    found.names.add(node.name)  # type: ignore[attr-defined]  # only definitions come here
-
-
-def _optional(node: ast.AST, found: Bound) -> None:
-    name = getattr(node, "name", None) or getattr(node, "rest", None)
-    if name:
-        found.names.add(name)
-
-
-def _import(node: ast.AST, found: Bound) -> None:
-    assert isinstance(node, ast.Import | ast.ImportFrom)
-    for alias in node.names:
-        if alias.name != "*":
-            found.names.add(alias.asname or alias.name.split(".")[0])
-
-
-def _global(node: ast.AST, found: Bound) -> None:
-    assert isinstance(node, ast.Global)
-    found.outer.update(node.names)
-
-
-def _nonlocal(node: ast.AST, found: Bound) -> None:
-    assert isinstance(node, ast.Nonlocal)
-    found.nonlocals.update(node.names)
-
-
-_COLLECT: dict[type[ast.AST], Callable[[ast.AST, Bound], None]] = {
-    ast.Name: _name,
-    ast.FunctionDef: _definition,
-    ast.AsyncFunctionDef: _definition,
-    ast.ClassDef: _definition,
-    ast.ExceptHandler: _optional,
-    ast.MatchAs: _optional,
-    ast.MatchStar: _optional,
-    ast.MatchMapping: _optional,
-    ast.Import: _import,
-    ast.ImportFrom: _import,
-    ast.Global: _global,
-    ast.Nonlocal: _nonlocal,
-}

@@ -7,8 +7,8 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any
 
+from tooling.python.source import span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
-from tooling.upgrade.usage.scan.core import span_of
 from tooling.upgrade.usage.scan.expressions import constant_key
 from tooling.upgrade.usage.scan.frames import KnownDict
 

@@ -6,8 +6,8 @@ import ast
 import itertools
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.upstream.parsing import FunctionNode, Lines, dotted_name
-from tooling.upgrade.upstream.tables import ClassTable
+from tooling.python.source import FunctionNode, Lines, dotted_name
+from tooling.python.tables import ClassTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,7 +57,7 @@ def _blocks(method: FunctionNode) -> Iterator[list[ast.stmt]]:
 
 
 def _own_calls(statement: ast.stmt, *, always: bool = False) -> Iterator[ast.Call]:
-    """Calls of a statement, without those of statements inside. always: only those that run whenever it does."""
+    """Yield calls of a statement, without those of statements inside. always: only those that run whenever it does."""
     stack: list[ast.AST] = [statement]
     while stack:
         node = stack.pop()

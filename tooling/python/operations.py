@@ -1,4 +1,4 @@
-"""Values that the constant evaluator works on, and the operations it performs: only these, on values made by it."""
+"""Define the values that the evaluator works on, and the operations it performs: only these, on values made by it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,21 @@ class _Unknown:
 UNKNOWN = _Unknown()
 
 
+class Symbolic:
+    """Stands for a value that is not a constant."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
-class Ref:
+class Ref(Symbolic):
     """A name that is not a constant: module, class or function, by its dotted path."""
 
     dotted: str
 
 
 @dataclass(frozen=True, eq=False)
-class Applied:
+class Applied(Symbolic):
     """The result of a call that is not evaluated."""
 
     callee: str
@@ -37,7 +43,7 @@ class Applied:
 
 
 @dataclass(frozen=True, eq=False)
-class Closure:
+class Closure(Symbolic):
     """A function of the code at hand."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -57,7 +63,7 @@ def concrete(value: object) -> bool:
         return all(map(concrete, value))
     if isinstance(value, dict):
         return all(map(concrete, value)) and all(map(concrete, value.values()))
-    return value is not UNKNOWN and not isinstance(value, Ref | Applied | Closure | Globals)
+    return value is not UNKNOWN and not isinstance(value, Symbolic | Globals)
 
 
 @dataclass
@@ -67,7 +73,7 @@ class Fuel:
     left: int = 200_000
 
     def burn(self) -> None:
-        """Raises OutOfFuel when nothing is left."""
+        """Take one step. Raises OutOfFuel when nothing is left."""
         self.left -= 1
         if self.left < 0:
             raise OutOfFuel

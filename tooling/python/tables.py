@@ -140,7 +140,7 @@ def freeze_table(table: ModuleTable) -> Any:
 
 
 def thaw_table(data: Any) -> ModuleTable:
-    """The other way round."""
+    """Undo `freeze_table`."""
 
     def scope(value: Any) -> BodyTable:
         bindings = {name: [NameBinding(*item) for item in items] for name, items in value[0].items()}

@@ -6,9 +6,8 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.upstream.execute import absolute
-from tooling.upgrade.upstream.parsing import REFUSALS, Lines, decode, dotted_name, parse
-from tooling.upgrade.upstream.tables import BodyTable, ModuleTable, NameBinding, Star
+from tooling.python.source import REFUSALS, Lines, absolute, decode, dotted_name, module_name, package_of, parse
+from tooling.python.tables import BodyTable, ModuleTable, NameBinding, Star
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +29,7 @@ def scan(path: str, data: bytes) -> tuple[ModuleTable, Lines]:
             path, dotted, package, BodyTable({}, []), {}, [], [], problem=f"{type(error).__name__}: {error}"
         )
         return table, Lines("")
-    scanner = Scanner(lines, dotted if package else dotted.rpartition(".")[0], stub=path.endswith(".pyi"))
+    scanner = Scanner(lines, package_of(path), stub=path.endswith(".pyi"))
     scope = scanner.scope(tree.body)
     dynamic = scanner.dynamic or _writes_names(tree, lines.text)
     table = ModuleTable(
@@ -47,14 +46,6 @@ def scan(path: str, data: bytes) -> tuple[ModuleTable, Lines]:
         _MAKES_MODULES.search(lines.text) is not None,
     )
     return table, lines
-
-
-def module_name(path: str) -> tuple[str, bool]:
-    """Dotted path of a file, and whether it is a package."""
-    parts = path.rpartition(".")[0].split("/")
-    if parts[-1] == "__init__":
-        return ".".join(parts[:-1]), True
-    return ".".join(parts), False
 
 
 def _writes_names(tree: ast.Module, text: str) -> str:

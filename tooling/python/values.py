@@ -1,7 +1,7 @@
-"""Values of expressions that are known without running anything: constants, containers of them, plain names.
+"""Evaluate expressions without running anything: constants, containers of them, plain names.
 
 What is not understood is UNKNOWN, never a guess. Work is bounded by `Fuel`; only methods and functions in the tables
-of `terms` are called, and only on values made here.
+of `operations` are called, and only on values made here.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tooling.upgrade.upstream.parsing import dotted_name
-from tooling.upgrade.upstream.terms import (
+from tooling.python.operations import (
     BINARY,
     BUILTINS,
     FAILURES,
@@ -30,6 +29,7 @@ from tooling.upgrade.upstream.terms import (
     regular,
     small,
 )
+from tooling.python.source import dotted_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ class Evaluator:
     fuel: Fuel = field(default_factory=Fuel)
 
     def evaluate(self, node: ast.expr | None) -> Any:
-        """The value, UNKNOWN where it is not known. Raises OutOfFuel."""
+        """Return the value, UNKNOWN where it is not known. Raises OutOfFuel."""
         self.fuel.burn()
         method = getattr(self, f"_on_{type(node).__name__.lower()}", None)
         if method is None:
@@ -179,7 +179,7 @@ class Evaluator:
         return UNKNOWN
 
     def index(self, node: ast.expr) -> Any:
-        """The key of a subscript."""
+        """Evaluate the key of a subscript."""
         if not isinstance(node, ast.Slice):
             return self.value(node)
         return slice(*[None if part is None else self.value(part) for part in (node.lower, node.upper, node.step)])
@@ -194,7 +194,7 @@ class Evaluator:
 
     def _on_setcomp(self, node: ast.SetComp) -> object:
         found = self._comprehended(node.generators, lambda: self.evaluate(node.elt))
-        return set(found) if isinstance(found, list) else UNKNOWN
+        return set(found) if isinstance(found, list) else found
 
     def _on_dictcomp(self, node: ast.DictComp) -> object:
         found = self._comprehended(node.generators, lambda: (self.evaluate(node.key), self.evaluate(node.value)))
@@ -223,14 +223,14 @@ class Evaluator:
         return found
 
     def items(self, node: ast.expr) -> list[object] | None:
-        """What a loop over an expression goes through; None if that is not known."""
+        """List what a loop over an expression goes through; None if that is not known."""
         found = self.value(node)
         if isinstance(found, dict | list | tuple | set | frozenset | type({}.items()) | type({}.keys())):
             return list(found)[:MAX_ITEMS]
         return list(found)[:MAX_ITEMS] if isinstance(found, type({}.values())) else None
 
     def bind(self, target: ast.expr, value: object) -> None:
-        """Assigns to names; anything else is for those who know more."""
+        """Assign to names; anything else is for those who know more."""
         if isinstance(target, ast.Name):
             self.env[target.id] = value
         elif isinstance(target, ast.Tuple | ast.List):
@@ -264,7 +264,7 @@ class Evaluator:
         return args, {word.arg: self.evaluate(word.value) for word in node.keywords if word.arg}
 
     def call(self, node: ast.Call, name: str) -> object:
-        """Calls of functions that are in no table."""
+        """Evaluate calls of functions that are in no table."""
         callee = self.evaluate(node.func)
         dotted = callee.dotted if isinstance(callee, Ref) else name
         if dotted.startswith("re.") and dotted[3:] in ("compile", "escape"):

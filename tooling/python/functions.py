@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.upstream.execute import absolute, text_of
-from tooling.upgrade.upstream.parsing import FunctionNode, Lines, dotted_name
-from tooling.upgrade.upstream.tables import FunctionTable
+from tooling.python.signatures import each_parameter
+from tooling.python.source import FunctionNode, Lines, absolute, dotted_name, text_of
+from tooling.python.tables import FunctionTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -176,7 +176,7 @@ class _Tracer:
 
 
 def _branched(function: ast.AST) -> set[int]:
-    """Calls under a condition, in a loop, in a handler, or in a function inside."""
+    """Collect calls under a condition, in a loop, in a handler, or in a function inside."""
     found: set[int] = set()
     stack = [(child, False) for child in ast.iter_child_nodes(function)]
     while stack:
@@ -201,13 +201,13 @@ _REMOVED = re.compile(
 
 
 def removed_in(text: str) -> str:
-    """The version in which a text says that something goes; "" if it names none."""
+    """Return the version in which a text says that something goes; "" if it names none."""
     match = _REMOVED.search(text)
     return next(filter(None, match.groups()), "") if match else ""
 
 
 def warned(body: Sequence[ast.stmt], texts: dict[str, str]) -> Iterator[tuple[str, list[ast.expr]]]:
-    """Deprecation warnings of a function body: the text, and the conditions it stands under.
+    """Yield deprecation warnings of a function body: the text, and the conditions it stands under.
 
     texts: messages that local names hold.
     """
@@ -335,23 +335,15 @@ class _Block(ast.AST):
 
 def read_parameters(arguments: ast.arguments, lines: Lines) -> Parameters:
     """(name, kind, default, annotation) of each parameter, in order."""
-    found: Parameters = []
-
-    def add(argument: ast.arg, kind: str, default: ast.expr | None) -> None:
-        annotation = lines.of(argument.annotation) if argument.annotation else ""
-        found.append((argument.arg, kind, lines.of(default) if default else None, annotation))
-
-    positional = arguments.posonlyargs + arguments.args
-    defaults: Sequence[ast.expr | None] = [*[None] * (len(positional) - len(arguments.defaults)), *arguments.defaults]
-    for index, (argument, default) in enumerate(zip(positional, defaults, strict=True)):
-        add(argument, "positional-only" if index < len(arguments.posonlyargs) else "positional", default)
-    if arguments.vararg:
-        add(arguments.vararg, "star", None)
-    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        add(argument, "keyword-only", default)
-    if arguments.kwarg:
-        add(arguments.kwarg, "double-star", None)
-    return found
+    return [
+        (
+            entry.arg,
+            kind,
+            lines.of(default) if default else None,
+            lines.of(entry.annotation) if entry.annotation else "",
+        )
+        for entry, kind, default in each_parameter(arguments)
+    ]
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Statements of a release followed without running them, for the few places where names are made by code.
+"""Follow statements without running them, for the few places where names are made by code.
 
 Where a condition is not known both ways are followed; each way out is noted in `Execution.outcomes`.
 """
@@ -9,9 +9,10 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.upstream.constants import Evaluator
-from tooling.upgrade.upstream.parsing import dotted_name
-from tooling.upgrade.upstream.terms import UNKNOWN, Applied, Closure, Fuel, Globals, OutOfFuel, Ref
+from tooling.python.operations import UNKNOWN, Applied, Closure, Globals, OutOfFuel, Ref
+from tooling.python.signatures import parameter_names
+from tooling.python.source import absolute, dotted_name, text_of
+from tooling.python.values import Evaluator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,7 +54,7 @@ class Execution(Evaluator):
     depth: int = 0
 
     def run(self, statements: Sequence[ast.stmt]) -> bool:
-        """Follows statements in order; True when no way leads past them."""
+        """Follow statements in order; True when no way leads past them."""
         for statement in statements:
             try:
                 method = getattr(self, f"_do_{type(statement).__name__.lower()}", None)
@@ -202,7 +203,7 @@ class Execution(Evaluator):
         return False
 
     def call(self, node: ast.Call, name: str) -> object:
-        """Calls of functions at hand are followed; warnings are noted; imports by name are resolved."""
+        """Follow calls of functions at hand, note warnings, resolve imports by name."""
         callee = self.evaluate(node.func)
         if isinstance(callee, Closure) and isinstance(callee.node, ast.FunctionDef):
             return self.inline(callee.node, self._elements(node.args), self.arguments(node)[1])
@@ -213,7 +214,9 @@ class Execution(Evaluator):
             return self._imported(node)
         if name == "getattr" and len(node.args) >= 2:
             base, attribute = self.evaluate(node.args[0]), self.value(node.args[1])
-            return Ref(f"{base.dotted}.{attribute}") if isinstance(base, Ref) and concrete_text(attribute) else UNKNOWN
+            return (
+                Ref(f"{base.dotted}.{attribute}") if isinstance(base, Ref) and isinstance(attribute, str) else UNKNOWN
+            )
         if name in ("sys.meta_path.append", "sys.meta_path.insert"):
             self.finders.append(self.evaluate(node.args[-1]))
             return None
@@ -231,12 +234,12 @@ class Execution(Evaluator):
         return Ref(absolute(start, level, name.lstrip(".")))
 
     def inline(self, node: ast.FunctionDef, args: list[object], keywords: dict[str, object]) -> object:
-        """What a call of a function at hand gives, if all its ways out give the same."""
+        """Return what a call of a function at hand gives, if all its ways out give the same."""
         if self.depth >= MAX_DEPTH:
             return UNKNOWN
         inner = Execution(self.lookup, self.read, dict(self.env), self.fuel, package=self.package, watched=self.watched)
         inner.depth, inner.apply = self.depth + 1, self.apply
-        names = [parameter.arg for parameter in node.args.posonlyargs + node.args.args + node.args.kwonlyargs]
+        names = parameter_names(node.args)
         inner.env.update(dict.fromkeys(names, UNKNOWN))
         inner.env.update(zip(names, args, strict=False))
         inner.env.update({name: value for name, value in keywords.items() if name in names})
@@ -250,47 +253,12 @@ class Execution(Evaluator):
 
 
 def _stands_for(key: str, value: object, args: list[object], package: str) -> object:
-    """A module made by a helper that is given its name and one other: it stands for that one."""
+    """Resolve a module made by a helper that is given its name and one other: it stands for that one."""
     others = [item for item in args if isinstance(item, str) and item != key]
     if isinstance(value, Ref) or key not in args or len(others) != 1:
         return value
     name = others[0].lstrip(".")
     return Ref(absolute(package, len(others[0]) - len(name), name))
-
-
-def concrete_text(value: object) -> bool:
-    """Whether it is a string."""
-    return isinstance(value, str)
-
-
-def absolute(package: str, level: int, module: str) -> str:
-    """Dotted path of an import that starts `level` dots up from a package."""
-    if not level:
-        return module
-    parts = package.split(".")
-    base = ".".join(parts[: len(parts) - level + 1])
-    return f"{base}.{module}".strip(".")
-
-
-def text_of(node: ast.expr | None) -> str:
-    """The constant parts of a message: strings, f-strings, concatenations."""
-    if isinstance(node, ast.Constant):
-        return str(node.value) if isinstance(node.value, str) else ""
-    if isinstance(node, ast.JoinedStr):
-        parts = [
-            part.value
-            if isinstance(part, ast.Constant)
-            else f"{{{(ast.unparse(part.value) if isinstance(part, ast.FormattedValue) else '')}}}"
-            for part in node.values
-        ]
-        return "".join(map(str, parts))
-    if isinstance(node, ast.BinOp):
-        return text_of(node.left) + (text_of(node.right) if isinstance(node.op, ast.Add) else "")
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return text_of(node.func.value)
-    if isinstance(node, ast.Call) and node.args:
-        return text_of(node.args[0])
-    return ""
 
 
 def _as_load(node: ast.expr) -> ast.expr:
@@ -299,8 +267,3 @@ def _as_load(node: ast.expr) -> ast.expr:
     if isinstance(node, ast.Subscript):
         return ast.Subscript(node.value, node.slice, ast.Load())
     return node
-
-
-def new_fuel(left: int = 200_000) -> Fuel:
-    """For one question."""
-    return Fuel(left)

@@ -1,0 +1,208 @@
+"""Turn source into trees and back: parse it, cut pieces out by their place, and say what modules are called."""
+
+from __future__ import annotations
+import __future__ as features
+
+import ast
+import gc
+import hashlib
+import importlib.util
+import warnings
+from contextlib import contextmanager
+from functools import lru_cache
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+DefinitionNode = FunctionNode | ast.ClassDef
+REFUSALS = (SyntaxError, ValueError, RecursionError, MemoryError, UnicodeError)
+"""What Python's parser may raise for text that is not its Python."""
+
+
+@contextmanager
+def calm() -> Iterator[None]:
+    """No garbage collection and no warnings. Collecting while trees grow costs three times their parsing."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def decode(data: bytes) -> str:
+    """Text of a source file with its declared encoding, without byte order mark, lines ending in a newline character.
+
+    Raises one of REFUSALS.
+    """
+    return importlib.util.decode_source(data)
+
+
+def parse(source: str | bytes) -> ast.Module:
+    """Parse a file of any encoding. Raises one of REFUSALS."""
+    with calm():
+        return ast.parse(source)
+
+
+def parsed(source: str | bytes) -> ast.Module | None:
+    """Parse a file; None for what Python's parser refuses."""
+    try:
+        return parse(source)
+    except REFUSALS:
+        return None
+
+
+@lru_cache(maxsize=65536)
+def parse_expression(source: str) -> ast.expr | None:
+    """Parse an expression as `Lines.of` cut it out; None if it is none."""
+    try:
+        with calm():
+            return ast.parse(f"({source}\n)", mode="eval").body
+    except REFUSALS:
+        return None
+
+
+def span_of(node: Any) -> tuple[int, int, int, int]:
+    """Line, column, end line and end column of a node that has a place, as `ast` counts them."""
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+
+
+class Lines:
+    """The text of a file, for cutting out nodes by their positions, which count UTF-8 bytes."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.lines = text.encode("utf-8", "surrogatepass").split(b"\n")
+
+    def of(self, node: ast.AST) -> str:
+        """Source of an expression or statement."""
+        return self.between(*span_of(node))
+
+    def between(self, line: int, column: int, end_line: int, end_column: int) -> str:
+        """Source between two places, as `ast` counts them: lines from 1, columns in bytes from 0."""
+        if line == end_line:
+            return self.lines[line - 1][column:end_column].decode("utf-8", "replace")
+        middle = self.lines[line : end_line - 1]
+        parts = [self.lines[line - 1][column:], *middle, self.lines[end_line - 1][:end_column]]
+        return b"\n".join(parts).decode("utf-8", "replace")
+
+    def block(self, start: int, end: int) -> str:
+        """Lines `start` to `end`, 1-based, both included, as a piece of Python that stands alone."""
+        return alone(b"\n".join(self.lines[start - 1 : end]).decode("utf-8", "replace") + "\n")
+
+
+def alone(text: str) -> str:
+    """Lines of a file as a piece of Python that stands alone.
+
+    Indented ones are put under an `if`: taking the indentation away would change strings over several lines.
+    """
+    return f"if 1:\n{text}" if text[:1] in (" ", "\t") else text
+
+
+def definition(block: str) -> DefinitionNode | None:
+    """Parse the class or function that a block consists of. Positions are those within the block."""
+    tree = parsed(block)
+    node = tree.body[0] if tree is not None and tree.body else None
+    if isinstance(node, ast.If):
+        node = node.body[0]
+    return node if isinstance(node, DefinitionNode) else None
+
+
+def digest(block: str, name: str) -> str:
+    """Equal for definitions that differ only in place, layout, comments, docstrings and their own name."""
+    try:
+        with calm():
+            compiled = compile(
+                block, "", "exec", flags=features.annotations.compiler_flag, dont_inherit=True, optimize=2
+            )
+    except REFUSALS:
+        return ""
+    mangled = f"_{name.lstrip('_')}__"
+    found = hashlib.blake2b(digest_size=16)
+    found.update(repr(_shape(compiled, name, mangled)).encode("utf-8", "surrogatepass"))
+    return found.hexdigest()
+
+
+def _shape(code: CodeType, name: str, mangled: str) -> tuple[object, ...]:
+    """Describe what a code object does, without where it stands and what it is called."""
+
+    def anonymous(text: str) -> str:
+        return "@" if text == name else text.replace(mangled, "@__") if mangled in text else text
+
+    def constant(value: object) -> object:
+        if isinstance(value, CodeType):
+            return _shape(value, name, mangled)
+        if isinstance(value, str):
+            return anonymous(value.rpartition(".")[2]) if value.endswith(f".{name}") else anonymous(value)
+        if isinstance(value, frozenset):
+            return sorted(map(repr, value))
+        return (type(value).__name__, value)
+
+    names = tuple(map(anonymous, code.co_names))
+    variables = tuple(map(anonymous, code.co_varnames + code.co_freevars + code.co_cellvars))
+    counts = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags)
+    return (code.co_code, names, variables, counts, tuple(constant(value) for value in code.co_consts))
+
+
+def dotted_name(node: ast.expr | None) -> str:
+    """ "a.b.c" for a chain of plain names; "" for anything else."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    return ".".join([node.id, *reversed(parts)])
+
+
+def module_name(path: str) -> tuple[str, bool]:
+    """Dotted name of a file, and whether it is a package: ("areal.api", True) of "areal/api/__init__.py"."""
+    parts = path.rpartition(".")[0].split("/")
+    if parts[-1] == "__init__":
+        return ".".join(parts[:-1]), True
+    return ".".join(parts), False
+
+
+def package_of(path: str) -> str:
+    """Dotted name of the package that relative imports of a file start from."""
+    dotted, is_package = module_name(path)
+    return dotted if is_package else dotted.rpartition(".")[0]
+
+
+def absolute(package: str, level: int, module: str) -> str:
+    """Dotted path of an import that starts `level` dots up from a package; "" for one that leaves its top."""
+    if not level:
+        return module
+    parts = package.split(".")
+    if level > len(parts):
+        return ""
+    base = ".".join(parts[: len(parts) - level + 1])
+    return f"{base}.{module}".strip(".")
+
+
+def text_of(node: ast.expr | None) -> str:
+    """Join the constant parts of a message: strings, f-strings, concatenations."""
+    if isinstance(node, ast.Constant):
+        return str(node.value) if isinstance(node.value, str) else ""
+    if isinstance(node, ast.JoinedStr):
+        parts = [
+            part.value
+            if isinstance(part, ast.Constant)
+            else f"{{{(ast.unparse(part.value) if isinstance(part, ast.FormattedValue) else '')}}}"
+            for part in node.values
+        ]
+        return "".join(map(str, parts))
+    if isinstance(node, ast.BinOp):
+        return text_of(node.left) + (text_of(node.right) if isinstance(node.op, ast.Add) else "")
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return text_of(node.func.value)
+    if isinstance(node, ast.Call) and node.args:
+        return text_of(node.args[0])
+    return ""
