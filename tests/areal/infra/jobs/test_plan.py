@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import areal.cli.commands
 import areal.infra.jobs
 from areal.api import ArealError, ConfigError
-from areal.infra.jobs.backend import get_backend
+from areal.infra.jobs.backend import container_options, get_backend, runner_command
 from areal.infra.jobs.checks import RunFacts, find_problems
 from areal.infra.jobs.compile import compile_plan, describe
 from areal.infra.jobs.config import JobConfig, NetworkConfig, RayConfig, RoleConfig, SlurmConfig
@@ -91,6 +91,20 @@ def test_a_dry_run_prints_what_it_always_printed(name):
     if os.environ.get("AREAL_UPDATE_GOLDEN"):
         path.write_text(text)
     assert text == path.read_text()
+
+
+@pytest.mark.parametrize("runtime", ["apptainer", "pyxis"])
+def test_bash_reads_words_of_containers_as_they_are_meant(runtime):
+    """All characters that names of images and folders may have."""
+    mounts = ("/data=x/a+b@c:/data=x/a+b@c:ro", "/m-1.2/_:/n", "/id=5:/image-src=1:ro")
+    plan = compiled(CONTAINER, "slurm", runtime=runtime, image="docker://h.example#a/b_c@d:1.0+e", mounts=mounts)
+    (line, *_) = [line for line in get_backend("slurm").preview(plan).splitlines() if line.startswith("srun")]
+    variables = {"PYTHON": plan.python, "PLAN": f"{plan.folder}/plan.json"}
+    printed = ["bash", "-c", f"printf '%s\\n' {line.removesuffix('&')}"]
+    words = subprocess.run(printed, env=variables, capture_output=True, text=True, check=True).stdout.splitlines()
+    meant = [*container_options(plan), *runner_command(plan, "trainer")]
+    assert words[-len(meant) :] == meant
+    assert sum(mount in word for word in words for mount in mounts) == len(mounts)
 
 
 def test_three_backends_start_the_same_processes():
