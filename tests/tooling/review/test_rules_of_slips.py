@@ -133,6 +133,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
         [
             f"{TRY}        return 0\n    return len(rows)\n",
+            "def f(exp, mean):\n    try:\n        loss = mean()\n        p = exp(loss)\n    except OverflowError:\n"
+            "        p = 0\n    return loss, p\n",
             f"{TRY}        rows = []\n    return len(rows)\n",
             "def f(log, read):\n    rows = []\n    try:\n        rows = read()\n    except OSError:\n"
             "        log(1)\n    return len(rows)\n",

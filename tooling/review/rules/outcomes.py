@@ -109,7 +109,8 @@ def unbound_after_except(module: Module, _side: Side) -> Iterator[Place]:
         for at, node in enumerate(block):
             if not isinstance(node, ast.Try) or node.finalbody or not any(map(_goes_on, node.handlers)):
                 continue
-            names = stored(each for each in node.body if isinstance(each, ast.Assign))
+            # What an earlier statement sets is there when the last one fails, as authors of handlers know.
+            names = stored(each for each in node.body[-1:] if isinstance(each, ast.Assign))
             names -= {each for handler in node.handlers if _goes_on(handler) for each in stored(handler.body)}
             function = module.function_of(node)
             around = own_nodes(function) if function is not None else []
