@@ -33,6 +33,8 @@ _BICUBIC: Final = 3
 """Number of the filter in preprocessor_config.json, which is Pillow's."""
 PATCH_GRIDS: Final = frozenset({"qwen2_5_vl", "qwen2_vl", "qwen3_vl"})
 ONE_SIZE: Final = frozenset({"llava"})
+SEES_AHEAD: Final = frozenset({"gemma3", "paligemma"})
+"""Types in which a token of an image, or of a whole prompt, attends to later ones."""
 _TOWERS: Final = {"clip_vision_model": 1, "siglip_vision_model": 0}
 """Towers of LLaVA, and how many tokens they put before those of patches."""
 
@@ -214,6 +216,12 @@ def vision_format(
     kind = str(config.get("model_type", ""))
     if "vision_config" not in config:
         return None
+    if kind in SEES_AHEAD:
+        raise ModelError(
+            f"tokens of one image see each other in both directions in a {kind!r} model; sampling from a cache and "
+            f"training here let a token see only what comes before it, so the numbers would be of another model. Rows "
+            f"of text can be used; for images take one of {', '.join(sorted(PATCH_GRIDS | ONE_SIZE))}"
+        )
     if not is_image_model(kind):
         known = ", ".join(sorted(PATCH_GRIDS | ONE_SIZE))
         raise ModelError(f"how a {kind!r} model reads images is not known here; known are {known}")

@@ -86,6 +86,8 @@ def test_positions_are_those_of_transformers(config):
 
 def test_text_alone_is_no_image_model_and_other_kinds_are_refused_by_name():
     assert vision_format({"model_type": "qwen3"}) is None
+    with pytest.raises(ModelError, match=r"see each other in both directions in a 'gemma3' model.*Rows of text can be"):
+        vision_format({"model_type": "gemma3", "vision_config": {}, "text_config": {}})
     with pytest.raises(ModelError, match=r"'idefics3' model reads images is not known.*known are llava, qwen2_5_vl"):
         vision_format({"model_type": "idefics3", "vision_config": {}})
 
