@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from areal.models.vision import VisionFormat
 
 _LENGTH_DEPENDENT_ROPE: Final = frozenset({"dynamic", "longrope"})
+_MAX_IMAGE_PADDING: Final = 1 / 0.85
+"""Cells for each token where rows may have images, whose numbers differ by many tokens."""
 _PROBE_TOKENS: Final = 7
 _PROBE_TOLERANCE: Final = 1e-4
 
@@ -155,7 +157,8 @@ class HuggingFaceModel(nn.Module):
             raise ModelError("a model of transformers has its own attention; pass attention=None, tree_attn_meta=None")
         bounds = cu_seqlens.tolist()
         spans = [(start, end - start) for start, end in itertools.pairwise(bounds) if end > start]
-        groups = _group(spans, exact=self.has_length_dependent_positions)
+        ratio = MAX_PADDING_RATIO if self.vision is None else _MAX_IMAGE_PADDING
+        groups = _group(spans, exact=self.has_length_dependent_positions, ratio=ratio)
         num_blanks = self._num_rectangles(len(groups), tokens.device) - len(groups)
         blank = tokens.new_full((1,), 0 if self.vision is None else int(self.vision.placeholder == 0))
         parts = [self._run(tokens, group, images) for group in groups]
@@ -379,16 +382,27 @@ def write_folder(path: str | Path, write: Callable[[Path], Any], *, mark: str = 
         raise CheckpointError(f"cannot write checkpoint {target}: {error}") from error
 
 
-def _group(spans: list[tuple[int, int]], *, exact: bool) -> list[list[tuple[int, int]]]:
-    """Sequences that are padded to one rectangle: all, unless padding would be more than half of it; exact: only
-    those of equal length, for models in which positions are turned by what the longest row of a batch needs."""
+def _group(spans: list[tuple[int, int]], *, exact: bool, ratio: float) -> list[list[tuple[int, int]]]:
+    """Sequences that are padded to one rectangle: all, unless it had more than `ratio` cells for each token; then those
+    of similar length. exact: only those of equal length, for models in which positions are turned by what the longest
+    row of a batch needs."""
     longest, total = max(length for _, length in spans), sum(length for _, length in spans)
-    if not exact and len(spans) * longest <= MAX_PADDING_RATIO * total:
+    if not exact and len(spans) * longest <= ratio * total:
         return [spans]
-    groups: dict[int, list[tuple[int, int]]] = {}
-    for span in spans:
-        groups.setdefault(span[1] if exact else (span[1] - 1).bit_length(), []).append(span)
-    return list(groups.values())
+    if exact or ratio == MAX_PADDING_RATIO:
+        groups: dict[int, list[tuple[int, int]]] = {}
+        for span in spans:
+            groups.setdefault(span[1] if exact else (span[1] - 1).bit_length(), []).append(span)
+        return list(groups.values())
+    rectangles: list[list[tuple[int, int]]] = []
+    tokens = 0
+    for span in sorted(spans, key=lambda each: (-each[1], each[0])):
+        tokens += span[1]
+        if not rectangles or (len(rectangles[-1]) + 1) * rectangles[-1][0][1] > ratio * tokens:
+            rectangles.append([])
+            tokens = span[1]
+        rectangles[-1].append(span)
+    return [sorted(rectangle) for rectangle in rectangles]
 
 
 def _rope_type(config: Any) -> str:

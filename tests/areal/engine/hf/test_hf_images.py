@@ -7,15 +7,20 @@ from peft import PeftModel
 from transformers import AutoModelForImageTextToText
 
 from areal.algorithm.packing import collate, select
-from areal.api import ConfigError, EngineError, LossOutput
+from areal.api import ConfigError, EngineError, LossOutput, PackedImage
+from areal.dataset.config import DatasetConfig
+from areal.dataset.encoding import byte_tokenizer
+from areal.dataset.loading import load_dataset
+from areal.dataset.pixels import ImageLimits
 from areal.engine.config import LoraConfig, TrainEngineConfig, VisionTrainConfig
 from areal.engine.hf import loading
 from areal.engine.hf.pixels import is_vision, part_of
 from areal.engine.train.engine import TrainingEngine
 from areal.models import from_config
+from areal.trainer.image_rows import ImageRows
 from tests.areal.engine.hf.test_hf_model import QWEN3
 from tests.areal.engine.hf.test_hf_sampling import image_requests, record
-from tests.support.vision import MODELS
+from tests.support.vision import MODELS, QWEN2_5_VL
 
 PREFIX = "inner.model."
 
@@ -221,3 +226,35 @@ def test_models_of_text_refuse_images():
     batch = batch_of(engine_of("llava").model.vision)
     with pytest.raises(EngineError, match="takes no pixels"):
         TrainingEngine(from_config(QWEN3), config=TrainEngineConfig(device="cpu")).forward_logp(batch)
+
+
+@pytest.mark.parametrize("name", ["geometry3k", "clevr_count_70k", "virl39k"])
+def test_little_of_what_is_computed_for_rows_with_images_is_padding(name):
+    config = {**QWEN2_5_VL, "text_config": {**QWEN2_5_VL["text_config"], "vocab_size": 300}}
+    config |= {field: 290 + number for number, field in enumerate(field for field in config if field.endswith("_id"))}
+    model = loading.from_config(config)
+    images = ImageRows(model.vision, ImageLimits())
+    dataset = load_dataset(DatasetConfig(name=name), byte_tokenizer(), kind="sft", place_images=images.place)
+    rows = [dataset[number] for number in range(16)]
+    seen = []
+    hook = model.inner.model.language_model.register_forward_pre_hook(
+        lambda _, __, options: seen.append(options["inputs_embeds"].shape[:2]), with_kwargs=True
+    )
+    tokens = torch.cat([torch.tensor(row["input_ids"]) for row in rows])
+    lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+    bounds = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    packed = []
+    for row, refs, start in zip(rows, images.refs(rows, [""] * 16), bounds.tolist(), strict=False):
+        assert row["image_lengths"]
+        packed += [
+            PackedImage(digest=ref.image.digest, pixels=torch.tensor(ref.image.pixels), start=start + ref.start,
+                        length=ref.length) for ref in refs
+        ]  # fmt: skip
+    with torch.no_grad():
+        found = model.hidden(tokens, tokens, bounds.to(torch.int32), int(lengths.max()), images=packed)
+        cells = sum(rows * columns for rows, columns in seen)
+        alone = model.hidden(tokens[: lengths[0]], tokens[: lengths[0]], bounds[:2].to(torch.int32), int(lengths[0]),
+                             images=[image for image in packed if image.start < lengths[0]])  # fmt: skip
+    hook.remove()
+    assert len(tokens) / cells >= 0.85
+    torch.testing.assert_close(found[: lengths[0]], alone, atol=1e-4, rtol=1e-4)
