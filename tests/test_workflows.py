@@ -1,4 +1,5 @@
-"""The workflows of .github: their shape by themselves, and by the checkers of `scripts/setup_workflow_checkers.sh`."""
+"""The workflows of .github and of the examples: their shape by themselves, and by the checkers of
+`scripts/setup_workflow_checkers.sh`."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+WORKFLOWS = sorted([*(ROOT / ".github/workflows").glob("*.yml"), *(ROOT / "examples").rglob("*.workflow.yml")])
+"""Those that run here, and the examples for other repositories."""
 CHECKERS = ROOT / ".venv-workflows"
 PINNED = re.compile(r"[\w./-]+@[0-9a-f]{40}")
 ACTIONLINT = """

@@ -24,6 +24,8 @@ def configure(parser: Parser) -> None:
     """Add the arguments."""
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help="only these (default: all that are watched)")
     add_sources(parser)
+    shown = parser.add_argument_group("how it is shown")
+    shown.add_argument("--markdown", action="store_true", help="print a table for a pull request, or a job's summary")
 
 
 def run(arguments: argparse.Namespace) -> Report:
@@ -33,6 +35,7 @@ def run(arguments: argparse.Namespace) -> Report:
     from tooling.cli.report import Report, aligned
     from tooling.upgrade.operations.latest import latest
     from tooling.upgrade.report.document import document
+    from tooling.upgrade.report.text import escaped
 
     for word in arguments.packages:
         if "=" in word:
@@ -54,14 +57,22 @@ def run(arguments: argparse.Namespace) -> Report:
         for one in found
     ]
     skipped = [f"{one.distribution} {each}" for one in found for each in one.skipped]
+    table = aligned(rows)
+    if arguments.markdown:
+        head, *body = rows
+        lines = [head, tuple("---" for _ in head), *(tuple(map(escaped, row)) for row in body)]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     titles = [f"{one.distribution}=={one.clean}" for one in found if one.clean not in ("", one.current)]
     return Report(
         command=f"{UPGRADE} latest",
         problem=problem,
         exit_code=None if problem else FINDINGS if any(one.breaking for one in found) else 0,
         changing=False,
-        next_steps=tuple(f"{UPGRADE} {each}" for each in titles),
-        text="\n".join([aligned(rows), *(f"not audited: {line}" for line in skipped)]) + "\n",
+        next_steps=() if arguments.markdown else tuple(f"{UPGRADE} {each}" for each in titles),
+        text="\n".join(
+            [table, *(f"\nnot audited: {line}" if arguments.markdown else f"not audited: {line}" for line in skipped)]
+        )
+        + "\n",
         data={
             "packages": [
                 {

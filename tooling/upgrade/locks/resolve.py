@@ -24,6 +24,7 @@ from tooling.upgrade.declarations.declaration import read_requirement
 from tooling.upgrade.declarations.environments import Install, script_environments
 from tooling.upgrade.declarations.find import project_table, read_declarations
 from tooling.upgrade.declarations.lockfiles import Lock, read_lock
+from tooling.upgrade.declarations.requirements import is_compiled
 from tooling.upgrade.locks.conflicts import Attempted, missing_local_builds, parse_conflict, propose
 from tooling.upgrade.locks.result import Conflict, LockAction, LockResult, compare_locks, versions
 from tooling.upgrade.locks.uv import run_uv, stated_requirements, workspace
@@ -292,9 +293,15 @@ def _inputs(job: Job, folder: Path) -> list[str]:
             arguments += ["--all-extras"]
         arguments += [part for group in variant.groups for part in ("--group", group)]
     elif manifest.endswith((".txt", ".in")):
-        arguments.append(manifest)
+        # What a tool compiled pins the old version: it is made from the file beside it
+        source = f"{manifest.removesuffix('.txt')}.in"
+        made = (folder / source).is_file() and is_compiled((folder / manifest).read_text(errors="replace"))
+        arguments.append(source if made else manifest)
     else:
-        (folder / _STATED).write_text(stated_requirements(job.declarations, variant))
+        manifests = [path for path in variant.manifests if (folder / path).is_file()]
+        texts = {path: (folder / path).read_text(errors="replace") for path in manifests}
+        found = [each for path, text in texts.items() for each in read_declarations(path, text)]
+        (folder / _STATED).write_text(stated_requirements(found, variant))
         arguments.append(_STATED)
     lowest = re.search(r">=\s*(3\.\d+)", str(project.get("requires-python", "")))
     python = variant.python or (lowest[1] if lowest else "")

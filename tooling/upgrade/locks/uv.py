@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING
 
 from tooling.cli.errors import ToolError, UsageError
 from tooling.cli.toml import TOMLError, parse_toml
-from tooling.upgrade.declarations.declaration import DeclarationKind
+from tooling.upgrade.declarations.declaration import DeclarationKind, SpecifierStyle
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.errors import OfflineError, ResolutionError, UpstreamError
+from tooling.upgrade.manifests.specifiers import as_pep508
 from tooling.upgrade.sources.index_config import read_pip_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tooling.kit.change.plan import Plan
-    from tooling.upgrade.declarations.declaration import Declarations
+    from tooling.upgrade.declarations.declaration import Declaration, Declarations
     from tooling.upgrade.policy.watched import Variant
 
 
@@ -92,16 +93,21 @@ def _put(file: Path, content: bytes) -> None:
     file.write_bytes(content)
 
 
-def stated_requirements(declarations: Declarations, variant: Variant) -> str:
-    """Return the requirements of a manifest that only running would reveal (setup.py), as far as they are written
-    out."""
+def stated_requirements(found: Iterable[Declaration], variant: Variant) -> str:
+    """Return the requirements of a manifest that the resolver does not read (setup.py, Poetry, conda), as far as they
+    are written out."""
     lines = []
-    for each in declarations.found:
-        if each.path not in variant.manifests or each.kind not in {DeclarationKind.REQUIREMENT, DeclarationKind.SOURCE}:
+    for each in found:
+        if each.kind not in {DeclarationKind.REQUIREMENT, DeclarationKind.SOURCE}:
             continue
         if each.group and variant.extras and each.group not in {*variant.extras, *variant.groups}:
             continue
-        lines.append(each.text)
+        if each.style is SpecifierStyle.PEP508:
+            lines.append(each.text)
+        elif each.style is not SpecifierStyle.OPAQUE and each.distribution != "python":
+            marker = f"; {each.marker}" if each.marker else ""
+            extras = f"[{','.join(each.extras)}]" if each.extras else ""
+            lines.append(f"{each.distribution}{extras}{as_pep508(each.specifier, each.style)}{marker}")
     return "\n".join([*lines, ""])
 
 

@@ -178,7 +178,7 @@ def _left_alone(
     if request.variant and len(policy.variants) > 1 and not is_claimed(declaration.path, policy):
         return "no variant claims the file, so it is not known whose version this is", True
     if declaration.path.endswith((".txt", ".in")) and is_compiled(_text(root, declaration.path)):
-        return "a tool wrote the file: it is made anew, not edited", False
+        return "a tool wrote the file from another one: run that tool again", True
     if declaration.hashes and hashes is None:
         return "pinned by hash: the hashes of the new version are needed", True
     if _is_of_another_version(root, policy, declarations, request, declaration):

@@ -80,6 +80,27 @@ def _plain(specifier: str, version: str) -> ChangedSpecifier:
     return ChangedSpecifier(version + local, "names exactly one version")
 
 
+def as_pep508(specifier: str, style: SpecifierStyle) -> str:
+    """Return what a specifier of another style means: Poetry's "^1.2" is ">=1.2,<2", conda's "=1.2" is "==1.2.*".
+
+    Unchanged where it is PEP 440 already; "" for any version."""
+    text = specifier.strip()
+    if text in ("", "*"):
+        return ""
+    if style is SpecifierStyle.CONDA and re.match(r"=[^=]", text):
+        return f"=={text.lstrip('= ').rstrip('.*')}.*"
+    hit = _POETRY.match(text) if style in (SpecifierStyle.POETRY, SpecifierStyle.PLAIN) else None
+    if hit is None:
+        return text
+    if not hit["operator"]:
+        return f"=={hit['version']}"
+    parts = list(parse_version(hit["version"]).release)
+    significant = next((index for index, part in enumerate(parts) if part), len(parts) - 1)
+    last = significant if hit["operator"] == "^" else min(1, len(parts) - 1)
+    bound = ".".join(str(part) for part in [*parts[:last], parts[last] + 1])
+    return f">={hit['version']},<{bound}"
+
+
 def _poetry(specifier: str, hit: re.Match[str], wanted: Version, version: str) -> ChangedSpecifier:
     written = hit["version"]
     if not hit["operator"]:
@@ -166,7 +187,11 @@ def _clause(operator: str, written: str, wanted: Version, version: str) -> tuple
         bound = ".".join(str(part) for part in [*parts, *zeros])
         return operator, bound, f"the upper bound <{written} was below it: the next one written alike is <{bound}"
     if operator == "~=":
-        return operator, _at_precision(wanted, written, version, least=2), f"~={written} covered another series"
+        # ~=1.0.0 means 1.0.x: a 2.0 in its place must say 2.0.0, for ~=2.0 means 2.x
+        missing = max(2, len(parse_version(written).release)) - len(wanted.release)
+        plain = not (wanted.is_prerelease or wanted.is_postrelease)
+        near = _at_precision(wanted, written, version, least=2) + (".0" * missing if plain else "")
+        return operator, near, f"~={written} covered another series"
     if written.endswith(".*"):
         series = _at_precision(wanted, written.removesuffix(".*"), version)
         return operator, f"{series}.*", f"=={written} covered another series"
