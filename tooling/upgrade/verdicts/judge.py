@@ -68,6 +68,7 @@ def problems(case: JudgedUse) -> Iterator[UseProblem]:
     if case.use.action in (Action.ASSIGN, Action.DELETE):
         yield from presence.lost_patches(case)
         yield from presence.misfitting_patches(case)
+        yield from kinds.read_only(case)
         yield from deprecations.touched_privately(case)
         return
     gone = list(presence.absences(case))

@@ -10,7 +10,7 @@ from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.symbols import Container, Found, Instance, Open, SymbolKind, Values
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.case import sure
-from tooling.upgrade.verdicts.comparison import UseProblem, definition, evidence
+from tooling.upgrade.verdicts.comparison import UseProblem, definition, evidence, mentions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +30,19 @@ def kind_changes(case: JudgedUse) -> Iterator[UseProblem]:
             continue
         message, raises, replacement = found
         yield _problem(case, FindingKind.KIND_CHANGED, before, after, message, raises, replacement)
+
+
+def read_only(case: JudgedUse) -> Iterator[UseProblem]:
+    """An attribute is assigned that is a property without a setter now."""
+    target = case.use.target
+    if case.use.action is not Action.ASSIGN or not isinstance(target, Attribute) or not case.before.found:
+        return
+    setter = rf"@{target.name}\.setter|\b{target.name}\s*=\s*property\("
+    for before, after in case.pairs():
+        now_property = after.symbol.binding == "property" and not _is_property(before.symbol)
+        if now_property and not mentions(case.new, after.symbol.file, setter):
+            message = f"{case.symbol} is a property without a setter now: it cannot be assigned"
+            yield _problem(case, FindingKind.KIND_CHANGED, before, after, message, "AttributeError")
 
 
 def async_changes(case: JudgedUse) -> Iterator[UseProblem]:
