@@ -35,7 +35,7 @@ from tooling.python.conditions import (
     negated,
     undecided,
 )
-from tooling.python.operations import UNKNOWN, Fuel, OutOfFuel, Symbolic, compare, concrete
+from tooling.python.operations import METHODS, UNKNOWN, Fuel, OutOfFuel, Symbolic, compare, concrete
 from tooling.python.signatures import POSITIONAL, each_parameter
 from tooling.python.values import Evaluator
 from tooling.python.versions import VersionText
@@ -181,18 +181,21 @@ class ConditionReader(Evaluator):
             kept = self.scope.find(f"{node.value.id}.{node.attr}")
             if isinstance(kept, GuardDefinition):
                 return self._followed(kept)
-        base = self.evaluate(node.value)
+        return self._member(self.evaluate(node.value), node.attr)
+
+    def _member(self, base: object, name: str) -> object:
+        """Return `base.name`."""
         if isinstance(base, GuardSymbol):
-            dotted = f"{base.dotted}.{node.attr}"
+            dotted = f"{base.dotted}.{name}"
             inside = self.scope.symbol(dotted)
             if inside is not None:
                 return self._followed(inside)
-            access_path = None if base.access_path is None else Attribute(base.access_path, node.attr)
+            access_path = None if base.access_path is None else Attribute(base.access_path, name)
             return self._followed(GuardSymbol(dotted, access_path))
         if isinstance(base, VersionText):
-            return versions.attribute(base, node.attr)
+            return versions.attribute(base, name)
         if isinstance(base, GuardNames):
-            return base if node.attr in ("parameters", "args", "kwonlyargs") else UNKNOWN
+            return base if name in ("parameters", "args", "kwonlyargs") else UNKNOWN
         return UNKNOWN
 
     def _on_subscript(self, node: ast.Subscript) -> object:
@@ -242,11 +245,16 @@ class ConditionReader(Evaluator):
                 inside = self.scope.symbol(f"{base.dotted}.{function.attr}")
                 if isinstance(inside, GuardDefinition) and isinstance(inside.node, ast.FunctionDef):
                     return self._inlined(inside.node, inside.scope, node)
+            if not isinstance(base, tuple(METHODS)):  # the base is not evaluated again: chains of calls may be long
+                return self._library(self._member(base, function.attr), node)
         return super()._on_call(node)
 
     def call(self, node: ast.Call, name: str) -> object:
-        """Evaluate a call of a library's function, by what the library is known to do, or by the function's name."""
-        function = self.evaluate(node.func)
+        """Evaluate a call of something other than a method."""
+        return self._library(self.evaluate(node.func), node)
+
+    def _library(self, function: object, node: ast.Call) -> object:
+        """Evaluate a call by what the library is known to do, or by the function's name."""
         dotted = function.dotted if isinstance(function, GuardSymbol) else ""
         if not dotted:
             return UNKNOWN

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tooling.python.source import FunctionNode, absolute, dotted_name, module_name, package_of, parsed
+from tooling.python.source import FunctionNode, absolute, dotted_name, each_statement, module_name, package_of, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,15 +47,19 @@ class ReleaseModule:
                 found.setdefault(node.name, node)
         return found
 
+    @cached_property
+    def _package(self) -> str:
+        return package_of(self.path)
+
     def absolute(self, node: ast.ImportFrom) -> str:
         """The module that an import names, relative ones resolved."""
-        return absolute(package_of(self.path), node.level, node.module or "")
+        return absolute(self._package, node.level, node.module or "")
 
     @cached_property
     def imports(self) -> dict[str, str]:
         """Names bound by imports anywhere in the file, to dotted paths: lazy imports inside functions count."""
         found: dict[str, str] = {}
-        for node in ast.walk(self.tree):
+        for node in each_statement(self.tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     name = alias.asname or alias.name.split(".")[0]

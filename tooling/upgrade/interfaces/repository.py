@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tooling.python.condition_reader import GuardDefinition, GuardSymbol, read_condition
 from tooling.python.conditions import CompareVersion, Condition, Not, all_hold, answer_by_version, describe, evaluate
-from tooling.python.source import parsed
+from tooling.python.source import each_statement, parsed
 from tooling.upgrade.declarations.find import repository_files
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class _Scope:
 
     def __init__(self, tree: ast.Module) -> None:
         self.bound: dict[str, object] = {}
-        for node in ast.walk(tree):
+        for node in each_statement(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     first = alias.asname or alias.name.split(".")[0]

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tooling.python.source import FunctionNode, dotted_name
+from tooling.python.source import FunctionNode, children, dotted_name
 from tooling.upgrade.interfaces.code import HOLE
 from tooling.upgrade.interfaces.routes import VERBS, shaped
 
@@ -278,7 +278,7 @@ def _own_nodes(scope: ast.AST) -> tuple[list[ast.AST], list[ast.AST]]:
     """The nodes of a scope, and the functions in it, which are scopes of their own."""
     nodes: list[ast.AST] = []
     inner: list[ast.AST] = []
-    waiting: list[ast.AST] = list(scope.body) if isinstance(scope, FunctionNode) else list(ast.iter_child_nodes(scope))
+    waiting: list[ast.AST] = list(scope.body) if isinstance(scope, FunctionNode) else children(scope)
     waiting.reverse()
     while waiting:
         node = waiting.pop()
@@ -286,7 +286,7 @@ def _own_nodes(scope: ast.AST) -> tuple[list[ast.AST], list[ast.AST]]:
             inner.append(node)  # decorators are left out: `@app.get("/x")` serves a path
             continue
         nodes.append(node)
-        waiting += reversed(list(ast.iter_child_nodes(node)))
+        waiting += reversed(children(node))
     return nodes, inner
 
 

@@ -9,7 +9,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tooling.python.source import Lines, decode, span_of
+from tooling.python.source import Lines, children, decode, span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN, FileFacts, Node
 from tooling.upgrade.usage.scan.frames import Frame
 
@@ -370,8 +370,4 @@ def _walked(node: ast.AST) -> Iterator[ast.AST]:
     while pending:
         node = pending.pop()
         yield node
-        for value in node.__dict__.values():
-            if isinstance(value, list):
-                pending.extend(item for item in value if isinstance(item, ast.AST))
-            elif isinstance(value, ast.AST):
-                pending.append(value)
+        pending.extend(children(node))
