@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
+
+from tooling.python.source import absolute, dotted_name, package_of, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,15 +29,8 @@ def parse(text: str) -> ast.Module | None:
     Type parameters of Python 3.12 (`def f[T](x)`, `type X = ...`) are read by any version: they are taken out, which
     moves no line.
     """
-    for attempt in (text, _ALIAS.sub(r"\1\2 =", _PARAMETERS.sub(r"\1", text))):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of the code under review: invalid escapes and the like
-                tree = ast.parse(attempt)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        return None if _is_deep(tree) else tree
-    return None
+    tree = parsed(text) or parsed(_ALIAS.sub(r"\1\2 =", _PARAMETERS.sub(r"\1", text)))
+    return None if tree is None or _is_deep(tree) else tree
 
 
 _DEEPEST = 200
@@ -179,22 +173,12 @@ class Module:
 
     def absolute(self, node: ast.ImportFrom) -> str:
         """Return the module an import names, relative ones resolved."""
-        if not node.level:
-            return node.module or ""
-        parts = self.package.split(".")
-        drop = node.level - (1 if self.path.endswith("__init__.py") else 0)
-        kept = parts[: len(parts) - drop] if drop else parts
-        return ".".join([*kept, *([node.module] if node.module else [])])
+        return absolute(package_of(self.path), node.level, node.module or "")
 
     def dotted(self, node: ast.expr) -> str:
         """Resolve a name: `dist.all_reduce` stands for "torch.distributed.all_reduce"; "" for other expressions."""
-        parts: list[str] = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name):
-            return ""
-        return ".".join([self.imported.get(node.id, node.id), *reversed(parts)])
+        first, dot, rest = dotted_name(node).partition(".")
+        return f"{self.imported.get(first, first)}{dot}{rest}"
 
 
 def own_nodes(function: ast.AST) -> list[ast.AST]:

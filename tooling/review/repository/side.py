@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from tooling.python.source import module_name
 from tooling.review.repository.module import Function, Module, parse
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Side:
             key = (path, text or "")
             if text is not None and key not in self._parsed:
                 tree = parse(text)
-                self._parsed[key] = Module(path, text, tree, dotted_path(path)) if tree is not None else None
+                self._parsed[key] = Module(path, text, tree, module_name(path)[0]) if tree is not None else None
             self._modules[path] = self._parsed[key] if text is not None else None
         return self._modules[path]
 
@@ -120,7 +121,7 @@ class Side:
     @cached_property
     def packages(self) -> Mapping[str, str]:
         """Dotted module -> file, for the modules below top-level packages (and below src/)."""
-        return {dotted_path(path.removeprefix("src/")): path for path in sorted(self.paths) if path.endswith(".py")}
+        return {module_name(path.removeprefix("src/"))[0]: path for path in sorted(self.paths) if path.endswith(".py")}
 
     @cached_property
     def roots(self) -> frozenset[str]:
@@ -179,9 +180,3 @@ class Side:
             alias = next(each for each in node.names if (each.asname or each.name) == last)
             return self.definition(f"{module.absolute(node)}.{alias.name}", depth + 1)
         return None
-
-
-def dotted_path(path: str) -> str:
-    """Map "areal/api/engine.py" to "areal.api.engine"; of an `__init__.py` the package."""
-    parts = PurePosixPath(path).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

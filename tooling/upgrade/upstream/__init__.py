@@ -4,8 +4,8 @@
 - runtime, made_names, modules, values: names of modules, however they come about; `tooling.python` interprets them
 - members, fields: classes, their order, attributes and fields
 - decorators, signatures, keywords: how things are called
-- annotations, containers, expressions, inference, follow: values of expressions, of the release and of its clients
-- texts, member_names: questions to the text of a whole release
+- annotations, expressions, inference, follow: values of expressions, of the release and of its clients
+- member_names: questions to the text of a whole release
 - model, release: the parts see each other only through `model`; `release` puts them together
 """
 
