@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from areal.api import AttentionBackend, PackedImage
-    from areal.engine.hf.model import HuggingFaceModel
     from areal.models.vision import VisionFormat
+
+    # A `HuggingFaceModel`, whose module imports this one.
+    _Model = Any
 
 DIVISIBLE: Final = frozenset(
     {"llama", "mistral", "qwen2", "qwen2_5_vl_text", "qwen2_vl_text", "qwen3", "qwen3_vl_text"}
@@ -57,14 +59,14 @@ _SPLITS: Final[dict[str, Shard]] = {
 _ATTENTION: Final = "areal_packed"
 
 
-def attend_packed(model: HuggingFaceModel) -> None:
+def attend_packed(model: _Model) -> None:
     """Have the layers attend over packed tokens from now on, with the attention that `packed_hidden` is given."""
     AttentionInterface.register(_ATTENTION, _packed_attention)
     language_of(model.inner).config._attn_implementation = _ATTENTION
 
 
 def packed_hidden(
-    model: HuggingFaceModel,
+    model: _Model,
     tokens: Tensor,
     positions: Tensor,
     cu_seqlens: Tensor,
@@ -96,7 +98,7 @@ def packed_hidden(
 
 
 def _with_images(
-    model: HuggingFaceModel, embedded: Tensor, images: Sequence[PackedImage], first: int
+    model: _Model, embedded: Tensor, images: Sequence[PackedImage], first: int
 ) -> tuple[Tensor, dict[str, Any]]:
     """Put the features of images in the place of their placeholders, as far as those are in this rank's piece, which
     begins with packed token `first`; and what is added behind the first layers."""
@@ -144,7 +146,7 @@ def language_of(inner: Any) -> Any:
     return getattr(body, "language_model", body)
 
 
-def check_divisible(model: HuggingFaceModel, dims: ParallelDims) -> None:
+def check_divisible(model: _Model, dims: ParallelDims) -> None:
     """Raise ModelError with everything that keeps the language half from being divided."""
     config = language_of(model.inner).config
     asked = f"tp={dims.tp} cp={dims.cp}"
@@ -168,7 +170,7 @@ def check_divisible(model: HuggingFaceModel, dims: ParallelDims) -> None:
         raise ModelError(f"tp, cp and pp: the model cannot be split: {'; '.join(problems)}")
 
 
-def split_layers(model: HuggingFaceModel, mesh: DeviceMesh) -> frozenset[str]:
+def split_layers(model: _Model, mesh: DeviceMesh) -> frozenset[str]:
     """Split the matrices of the layers over the ranks of tp, in place.
 
     Returns the names of parameters whose gradients are terms of a sum over them afterwards.
@@ -189,7 +191,7 @@ def split_layers(model: HuggingFaceModel, mesh: DeviceMesh) -> frozenset[str]:
     return frozenset(partial)
 
 
-def part_of(model: HuggingFaceModel, pieces: Sequence[int], number: int, *, projects: bool) -> HuggingFaceModel:
+def part_of(model: _Model, pieces: Sequence[int], number: int, *, projects: bool) -> _Model:
     """Return some pieces; see `areal.models.parallel.pipeline.take_part`. The first has the tower and its projector."""
     check_divisible(model, ParallelDims())
     whole = language_of(model.inner)
@@ -237,7 +239,7 @@ def _copied(owner: nn.Module, name: str) -> Any:
     return copied
 
 
-def _only(language: Any, model: HuggingFaceModel, piece: int) -> Any:
+def _only(language: Any, model: _Model, piece: int) -> Any:
     """Return the text model as if it had the layers of one piece alone, and no norm unless they are the last."""
     found = copy.copy(language)
     layers = nn.ModuleList()
