@@ -62,6 +62,7 @@ class Loaded:
 
     def __init__(self, server):
         self.server, self.tensors = server, {}
+        self.modules = server.model.module.modules
         self.named_modules = server.model.module.named_modules
         self.parameters = server.model.module.parameters
 
