@@ -20,12 +20,12 @@ case "${1:-}" in
     finish_environment $VENV "$WANT" 'import trl' "TRL does not import"
     ;;
 --vllm)
-    VENV=.venv-trl-vllm
-    begin_environment $VENV "$WITH_VLLM" "$WITH_VLLM" "about 10 GB"
-    .venv/bin/uv venv -q --allow-existing --python .venv/bin/python "$VENV"
+    VLLM_VENV=.venv-trl-vllm
+    begin_environment $VLLM_VENV "$WITH_VLLM" "$WITH_VLLM" "about 10 GB"
+    .venv/bin/uv venv -q --allow-existing --python .venv/bin/python "$VLLM_VENV"
     # Without our constraints: this vLLM has a torch of its own.
-    .venv/bin/uv pip install -q --compile-bytecode --python "$VENV/bin/python" "$WITH_VLLM" pillow
-    finish_environment $VENV "$WITH_VLLM" 'import trl, vllm' "TRL or vLLM does not import"
+    .venv/bin/uv pip install -q --compile-bytecode --python "$VLLM_VENV/bin/python" "$WITH_VLLM" pillow
+    finish_environment $VLLM_VENV "$WITH_VLLM" 'import trl, vllm' "TRL or vLLM does not import"
     ;;
 *) say "expected no argument or --vllm, got '$1'"; exit 2 ;;
 esac
