@@ -147,7 +147,7 @@ def _step_job(folder: Path, step: dict[str, int]) -> list[str]:
         "images": False, "steps": STEPS, "prompts_per_step": step["prompts"], "group_size": 8, "seed": 1,
         "max_new_tokens": step["answer"],
         "max_seq_len": 32 + step["context"] + step["answer"], "lr": 1e-5, "loss_type": "dapo", "threads": 1,
-        "device": "cpu", "staleness": 0, "engine": "embedded",
+        "device": "cpu", "dtype": "float32", "staleness": 0, "engine": "embedded",
     }  # fmt: skip
     (folder / "job.json").write_text(json.dumps(job))
     return [sys.executable, str(ROOT / "benchmarks/areal_runner.py"), str(folder / "job.json")]
