@@ -12,7 +12,7 @@ Example: rows 0, 1 are for expert 0, none is for expert 1, row 2 is for expert 2
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import torch
 from torch.nn import functional
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _ALIGNMENT: Final = 16
 """Bytes that rows of all operands are a multiple of, or the kernel refuses them."""
+_OLDEST: Final = (8, 0)
+_TOO_NEW: Final = (10, 0)
+"""Compute capability from which on gradients of experts with few rows were seen to be wrong."""
 
 
 class RowRuns(NamedTuple):
@@ -43,16 +46,37 @@ class RowRuns(NamedTuple):
 def grouped_linear(rows: Tensor, weight: Tensor, bias: Tensor | None, runs: RowRuns) -> Tensor:
     """[R, in], [num_experts, out, in], [num_experts, out] -> [R, out]: each row by the layer of its expert. Matrices of
     experts without rows get a gradient of zeros."""
-    product = functional.grouped_mm(rows, weight.transpose(1, 2), offs=runs.ends)
+    used: Tensor = _ZerosWithoutRows.apply(weight, runs.ends)
+    product = functional.grouped_mm(rows, used.transpose(1, 2), offs=runs.ends)
     return product if bias is None else product + bias.index_select(0, runs.experts)
 
 
 def suits_grouping(rows: Tensor, *weights: Tensor | None) -> bool:
-    """Whether the kernel takes rows [R, in] and these matrices [num_experts, out, in]: bfloat16, in multiples of 16
-    bytes."""
-    return rows.dtype is torch.bfloat16 and all(
-        weight is None or (weight.dtype is torch.bfloat16 and _is_aligned(weight)) for weight in weights
+    """Whether there is a kernel, from torch 2.10 on, that takes rows [R, in] and these matrices [num_experts, out, in]:
+    bfloat16, in multiples of 16 bytes, on CPUs and GPUs from Ampere to Hopper."""
+    return (
+        rows.dtype is torch.bfloat16
+        and all(weight is None or (weight.dtype is torch.bfloat16 and _is_aligned(weight)) for weight in weights)
+        and hasattr(functional, "grouped_mm")
+        and (not rows.is_cuda or _OLDEST <= torch.cuda.get_device_capability(rows.device) < _TOO_NEW)
     )
+
+
+class _ZerosWithoutRows(torch.autograd.Function):
+    """Passes matrices [num_experts, out, in] on. On some GPUs the kernel leaves the gradients of experts without rows
+    as the memory was, so they are replaced; a product with 0 would keep what is not finite."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ends: Tensor) -> Tensor:
+        ctx.save_for_backward(ends)
+        return weight.view_as(weight)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (ends,) = ctx.saved_tensors
+        has_rows = ends.diff(prepend=ends.new_zeros(1)) > 0
+        return torch.where(has_rows[:, None, None], gradient, 0), None
 
 
 def _is_aligned(weight: Tensor) -> bool:

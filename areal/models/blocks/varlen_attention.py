@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 _LARGEST_HEAD: Final = 256
 _HEAD_MULTIPLE: Final = 8
+_LARGE_HEADS: Final = range(193, 225)
+"""Sizes whose backward needs the shared memory of `_LARGE_HEAD_GPUS`; torch refuses it on others."""
+_LARGE_HEAD_GPUS: Final = ((8, 0), (9, 0))
 
 
 class KeyRuns(NamedTuple):
@@ -95,13 +98,15 @@ class FlashKernel:
         """See `VarlenKernel.suits`."""
         size = query.shape[-1]
         fits = size == value.shape[-1] <= _LARGEST_HEAD and size % _HEAD_MULTIPLE == 0
-        return (
+        if not (
             fits
             and query.dtype in (torch.bfloat16, torch.float16)
             and query.dtype == key.dtype == value.dtype
             and torch.version.hip is None
-            and torch.cuda.get_device_capability(query.device) >= (8, 0)
-        )
+        ):
+            return False
+        capability = torch.cuda.get_device_capability(query.device)
+        return capability >= (8, 0) and (size not in _LARGE_HEADS or capability in _LARGE_HEAD_GPUS)
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, runs: KeyRuns, *, scale: float, window: int | None

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from areal.models.blocks.grouped_products import RowRuns, grouped_linear, suits_grouping
+from areal.models.blocks.grouped_products import RowRuns, _ZerosWithoutRows, grouped_linear, suits_grouping
 from areal.models.blocks.moe import Experts, MixtureOfExperts, Router
 
 EXPERTS, HIDDEN, WIDTH, TOP_K = 6, 16, 24, 2
@@ -47,6 +47,21 @@ def test_rows_meet_the_matrices_of_their_experts_in_values_and_gradients():
     grads = (torch.autograd.grad(each, operands, upstream) for each in (found, expected))
     for ours, theirs in zip(*grads, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_what_the_kernel_leaves_for_experts_without_rows_is_replaced_by_zeros():
+    weight = drawn(3, 2, 2).requires_grad_()
+    passed = _ZerosWithoutRows.apply(weight, torch.tensor([0, 2, 2], dtype=torch.int32))
+    assert torch.equal(passed, weight)
+    passed.backward(torch.full((3, 2, 2), torch.nan).index_fill(0, torch.tensor(1), 5.0))
+    assert weight.grad[:, 0, 0].tolist() == [0, 5, 0]
+
+
+def test_a_torch_without_the_kernel_goes_without_it(monkeypatch):
+    operands = drawn(1, HIDDEN, dtype=torch.bfloat16), drawn(EXPERTS, WIDTH, HIDDEN, dtype=torch.bfloat16)
+    assert suits_grouping(*operands)
+    monkeypatch.delattr(functional, "grouped_mm")
+    assert not suits_grouping(*operands)
 
 
 def test_ends_count_experts_without_rows():

@@ -213,3 +213,15 @@ def test_flash_attention_agrees_with_the_kernel_spelled_out():
     ours = torch.autograd.grad(found.float().sum(), on_gpu)
     for one, other in zip(ours, torch.autograd.grad(expected.sum(), exact), strict=True):
         torch.testing.assert_close(one.cpu().double(), other, rtol=5e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 6), (9, 0), (12, 0)])
+def test_heads_whose_gradient_only_some_gpus_have_room_for_are_left_to_them(monkeypatch, capability):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    fits = [
+        size
+        for size in (64, 192, 200, 224, 232, 256)
+        if FlashKernel().suits(*[torch.zeros(1, 1, size, dtype=torch.bfloat16)] * 3)
+    ]
+    wanted = {(7, 5): [], (8, 0): [64, 192, 200, 224, 232, 256], (9, 0): [64, 192, 200, 224, 232, 256]}
+    assert fits == wanted.get(capability, [64, 192, 232, 256])
