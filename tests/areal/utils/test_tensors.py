@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from areal.utils import tensors as tensors_module
+from areal.utils import transfers
 from areal.utils.tensors import bit_sums, digest, digests
 from areal.utils.transfers import download
 
@@ -67,6 +68,20 @@ def test_downloads_are_contiguous_and_copies_where_that_is_asked_for():
         assert found[name].is_contiguous()
         assert copied[name].data_ptr() != tensor.data_ptr()
     assert found["b"].data_ptr() == given["b"].data_ptr()
+
+
+def test_only_small_tensors_get_pinned_memory_and_only_where_there_is_some(monkeypatch):
+    given = {"large": torch.zeros(30), "small": torch.zeros(2), "middle": torch.zeros(5)}
+    unpinned = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *shape, dtype, pin_memory: unpinned(*shape, dtype=dtype))
+    monkeypatch.setattr(transfers, "_PINNED_BYTES", 100)
+    assert {name: each.shape for name, each in transfers._pinned_for(given).items()} == {"small": (2,), "middle": (5,)}
+
+    def refuse(*_, **__):
+        raise RuntimeError("cannot lock memory")
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    assert transfers._pinned_for(given) == {}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
