@@ -35,6 +35,15 @@ def start_on_device(config: PPOConfig, folder: Path) -> StartOnDevice:
     return StartOnDevice(lock=_lock_path(config, folder), put_to_sleep=lambda url: _put_to_sleep(config, [url]))
 
 
+def note_owner(config: PPOConfig, owner: str) -> None:
+    """Write down, beside the lock, that servers which `owner` holds are on this device; before it holds one."""
+    if config.servers.sleep_learner and config.servers.are_given:
+        path = Path(config.servers.device_lock)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _owners_file(path).open("a", encoding="ascii") as file:
+            file.write(f"{owner}\n")
+
+
 class LearnersDevice:
     """The learner's side: it has the device alone, or has given it up. folder: of the servers' files."""
 
@@ -56,7 +65,7 @@ class LearnersDevice:
             from areal.engine.vllm.identity import holder, release
 
             for url in self._given():
-                with contextlib.suppress(OSError):  # gone, as the log says
+                with contextlib.suppress(OSError, EngineError):  # gone, as the log says, or none of ours
                     seconds = self._config.servers.control_seconds
                     release(url, seconds, owner=holder(url, seconds))
 
@@ -77,21 +86,39 @@ class LearnersDevice:
         self._learning.release()
 
     def _given(self) -> Sequence[str]:
-        """Return the addresses of servers that others have started, those that are not in use included."""
+        """Return the addresses of servers that others have started, those that are not in use included. Of a
+        directory, which may have servers of other learners, those that nobody holds, or a learner of this device."""
         servers = self._config.servers
         if not servers.directory:
             return servers.addresses
+        from areal.engine.vllm.identity import holder
         from areal.infra.directory import open_directory, read_key
 
         directory = open_directory(servers.directory, read_key(servers.directory_key))
         try:
-            return [str(value.get("url", "")) for value in directory.entries(SERVER_KIND).values()]
+            announced = [str(value["url"]) for value in directory.entries(SERVER_KIND).values() if value.get("url")]
         finally:
             directory.close()
+        notes = _owners_file(Path(servers.device_lock))
+        owners = {"", *(notes.read_text(encoding="ascii").split() if notes.exists() else ())}
+        found = []
+        for url in announced:
+            try:
+                if holder(url, servers.control_seconds) in owners:
+                    found.append(url)
+            except OSError:
+                found.append(url)  # it may be one of ours that hangs
+            except EngineError as error:
+                _logger.info("%s is left alone: %s", url, error)
+        return found
 
 
 def _lock_path(config: PPOConfig, folder: Path) -> Path:
     return Path(config.servers.device_lock) if config.servers.device_lock else folder / _LOCK_FILE
+
+
+def _owners_file(lock: Path) -> Path:
+    return lock.with_name(f"{lock.name}.owners")
 
 
 def _put_to_sleep(config: PPOConfig, addresses: Sequence[str]) -> None:

@@ -122,6 +122,7 @@ def _with_servers(
     from areal.engine.server.engine import ServerEngine
     from areal.infra.weights.building import build_carrier
     from areal.models.wrapping import refused_tokens
+    from areal.trainer.device_starts import note_owner
     from areal.trainer.server_command import adapter_of
     from areal.trainer.server_weights import served_model, served_weights
 
@@ -130,6 +131,7 @@ def _with_servers(
     model = served_model(config.model, dtype=config.servers.dtype, max_seq_len=config.servers.max_seq_len)
     # Of this process, not of the run: one that is started again has to ask for its servers like everybody else.
     owner = secrets.token_hex(4) if config.servers.are_given else ""
+    note_owner(config, owner)
     pool: ServerPool = (
         _given(config, owner)
         if config.servers.are_given

@@ -12,6 +12,7 @@ With S = 0 nothing is admitted before `advance`, so the same code is synchronous
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from typing import TYPE_CHECKING, Any
@@ -139,12 +140,14 @@ class PPOTrainer:
     def __exit__(self, *_: object) -> None:
         """Stop threads and processes, whatever happened."""
         gc.unfreeze()
-        self.executor.close()
-        self.engine.close()
-        if self.evaluator is not None:
-            self.evaluator.sets.close()
-        self.sources.close()
-        self._learners_device.close()
+        # From the last one to the first, each also when one of those before it raises.
+        with contextlib.ExitStack() as closing:
+            closing.callback(self._learners_device.close)
+            closing.callback(self.sources.close)
+            if self.evaluator is not None:
+                closing.callback(self.evaluator.sets.close)
+            closing.callback(self.engine.close)
+            closing.callback(self.executor.close)
 
     def train(self) -> dict[str, Any]:
         """Run to the last step, a stop request, or an error. Returns the summary that `areal train --json` prints."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import pytest
 import torch
 
 from areal.api import ConfigError, EngineError
 from areal.engine.train.lending import LentMemory
+from areal.infra.directory import open_directory, read_key
 from areal.trainer.configuration.source import load_config
 from areal.trainer.device_sharing import DeviceTurn, DeviceTurns, SharedDevice
-from areal.trainer.device_starts import LearnersDevice
+from areal.trainer.device_starts import LearnersDevice, note_owner
 from areal.trainer.policy_models import PolicyModels
 from areal.trainer.rank_group import RankGroup
+from areal.trainer.server_command import SERVER_KIND
 
 ROUND = (
     DeviceTurn.LEARNER_ASLEEP,
@@ -165,6 +172,62 @@ def test_a_learner_that_would_take_a_device_in_use_is_refused(tmp_path):
     with pytest.raises(EngineError, match="'learner asleep' comes next"):
         shared.to_learner(engine)
     assert device.log == ["learner takes"]
+
+
+def test_servers_of_other_learners_in_a_directory_are_left_alone(tmp_path):
+    key = tmp_path / "key"
+    key.write_bytes(bytes(32))
+    key.chmod(0o600)
+    where = f"file://{tmp_path}/meet"
+    given = [f"servers.directory={where}", f"servers.directory_key={key}", f"servers.device_lock={tmp_path}/lock"]
+    config = load_config(None, [*SHARED, "weights.carrier=broadcast", *given]).config
+    note_owner(config, "earlier")
+    calls = []
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(open_directory(where, read_key(str(key))))
+        for name in ("free", "earlier", "another"):
+            server = stack.enter_context(held_by("" if name == "free" else name, calls))
+            directory.announce(SERVER_KIND, name, {"url": server}, 30)
+        learners = LearnersDevice(config, tmp_path)
+        learners.begin()
+        learners.close()
+    assert sorted(each for each in calls if each[1] != "areal_identity") == [
+        ("", "areal_release"), ("", "is_sleeping"), ("earlier", "areal_release"), ("earlier", "is_sleeping"),
+    ]  # fmt: skip
+
+
+@contextlib.contextmanager
+def held_by(owner, calls):
+    """A server that sleeps, and writes down what it is asked."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            calls.append((owner, self.path.strip("/")))
+            self.answer({"is_sleeping": True})
+
+        def do_POST(self):
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            calls.append((owner, asked["method"]))
+            self.answer({"results": [{"owner": owner, "incarnation": "1"}]})
+
+        def answer(self, content):
+            body = json.dumps(content).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.mark.parametrize(
