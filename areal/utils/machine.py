@@ -98,6 +98,16 @@ def _groups(root: Path) -> list[Path]:
     return found
 
 
+def free_memory(root: Path = Path("/")) -> int | None:
+    """Return bytes that are free, or in caches that can go; None where the system does not tell. root: where /proc is,
+    for tests."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in (root / "proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
 def host_memory(root: Path = Path("/")) -> int | None:
     """Return bytes of memory; None where the system does not tell. root: where /sys is, for tests."""
     found: list[int] = []

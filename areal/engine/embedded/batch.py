@@ -20,7 +20,7 @@ from areal.engine.checks import sampled_placeholder
 from areal.engine.embedded.cache import KVCache
 from areal.engine.embedded.kernel_library import kernel_in_background
 from areal.engine.embedded.native import NativeForward, make_rows
-from areal.engine.embedded.native_layout import UnsupportedLayer
+from areal.engine.embedded.native_layout import UnsupportedLayer, require_computable
 from areal.engine.embedded.prompts import NO_GROUP, SharedPrompts
 from areal.engine.embedded.sequence import RowTable, SamplingRows, Sequence, broken_logits, sample
 from areal.engine.embedded.states import StateStore, StepBackend
@@ -109,10 +109,21 @@ class DecodeBatch:
         self._sampling: SamplingRows | None = None
         self._checks_text = False
         self._recorded_experts = count_experts(model.layers) if record_routes else 0
-        self._kernel = kernel
+        self._awaits_kernel = kernel != "torch"
+        """Whether it is open what computes tokens."""
         self._native: NativeForward | None = None
-        if kernel != "torch":
-            kernel_in_background()
+        if self._awaits_kernel:
+            try:
+                require_computable(model)
+                kernel_in_background()
+            except UnsupportedLayer as reason:
+                self._awaits_kernel = False
+                _logger.info("tokens are computed by torch: %s", reason)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a step would compute at once; not while a compiler is at work on the kernel."""
+        return not self._awaits_kernel or kernel_in_background().done()
 
     @property
     def has_work(self) -> bool:
@@ -147,7 +158,13 @@ class DecodeBatch:
         self._prompts.clear()
         self._sampling = None
         if self._native is not None:
-            self._native.refresh()
+            try:
+                self._native.refresh()
+            # The weights are already in place, so that the update must not fail.
+            except Exception:
+                _logger.exception("tokens are computed by torch from now on: the kernel did not take the new weights")
+                self._native.close()
+                self._native = None
 
     def remove(self, wanted: Callable[[Sequence], bool], version: int) -> list[Sequence]:
         """Take out all waiting and active sequences that are `wanted`, with their output settled."""
@@ -169,9 +186,9 @@ class DecodeBatch:
 
     def free(self) -> None:
         """Let go of model and cache, for good. No sequence may be active."""
-        self._forget()
         if self._native is not None:
             self._native.close()
+        self._forget()
         self._model = self._native = None
 
     # ---- admission
@@ -312,16 +329,19 @@ class DecodeBatch:
 
     def _find_native(self) -> NativeForward | None:
         """Return the kernel where it computes this model; settled once, so that a run takes one way from its start."""
-        if self._kernel == "auto":
-            self._kernel = "torch"
-            library = kernel_in_background().result()
+        if self._awaits_kernel:
+            self._awaits_kernel = False
             try:
+                library = kernel_in_background().result()
                 if isinstance(library, str):
                     raise UnsupportedLayer(library)
                 self._native = NativeForward(library, self._model, max_length=self._cache.max_length)
                 _logger.info("tokens are computed by the compiled kernel")
             except UnsupportedLayer as reason:
                 _logger.info("tokens are computed by torch: %s", reason)
+            # Torch computes everything, so that no request has to fail for what the kernel cannot.
+            except Exception:
+                _logger.exception("tokens are computed by torch: the compiled kernel failed")
         return self._native
 
     def _logits_by_modules(self, wave: _Wave, longest: int, *, is_uniform: bool) -> Tensor:

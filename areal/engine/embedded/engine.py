@@ -145,8 +145,8 @@ def load_weights(path: Path, model: nn.Module) -> Mapping[str, Tensor]:
 
 _logger = getLogger(__name__)
 
-# How long the driver sleeps when a control call (weights being copied) holds the gate.
-_GATE_POLL_SECONDS = 0.0005
+# How long the driver sleeps when a control call (weights being copied) holds the gate, or the kernel is being built.
+_POLL_SECONDS = 0.0005
 
 
 class EmbeddedEngine:
@@ -339,9 +339,10 @@ class EmbeddedEngine:
                 if self._paused or self._closed or not self._batch.has_work:
                     self._driver = None
                     return
-                if allowed:
+                steps = allowed and self._batch.is_ready
+                if steps:
                     self._step()
-            delay = 0.0 if allowed else _GATE_POLL_SECONDS
+            delay = 0.0 if steps else _POLL_SECONDS
 
     def _step(self) -> None:
         if self._cancelled:

@@ -223,6 +223,17 @@ static void multiply(const struct matrix *m, int64_t rows, float *const *in, flo
     }
 }
 
+#if defined(__clang__)
+/* Lane l is number from[l] of a and b, one behind the other. */
+static inline __attribute__((always_inline)) vector shuffled(vector a, vector b, lanes from) {
+    vector result;
+    for (int l = 0; l < LANES; l++) result[l] = from[l] < LANES ? a[from[l]] : b[from[l] - LANES];
+    return result;
+}
+#else
+#define shuffled __builtin_shuffle
+#endif
+
 /* LANES rows of LANES numbers each become columns. In step s, lanes whose bit s is set change places with those of the
  * row whose bit s is: with s = 1, (a b) over (c d) becomes (a c) over (b d). */
 static void transpose(vector *rows) {
@@ -235,8 +246,8 @@ static void transpose(vector *rows) {
         for (int i = 0; i < LANES; i++)
             if (!(i & s)) {
                 vector a = rows[i], b = rows[i + s];
-                rows[i] = __builtin_shuffle(a, b, upper);
-                rows[i + s] = __builtin_shuffle(a, b, lower);
+                rows[i] = shuffled(a, b, upper);
+                rows[i + s] = shuffled(a, b, lower);
             }
     }
 }

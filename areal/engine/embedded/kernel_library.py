@@ -54,23 +54,25 @@ def kernel_in_background() -> Future[ctypes.CDLL | str]:
     return future
 
 
+# The thread that builds is not in a process that was forked meanwhile, which would wait for it forever.
+os.register_at_fork(after_in_child=kernel_in_background.cache_clear)
+
+
 def load_kernel() -> ctypes.CDLL | str:
     """Return the kernel, built if that has not happened yet, or why there is none."""
-    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    if compiler is None:
+    problems: list[str] = []
+    for compiler in filter(None, map(shutil.which, ("cc", "gcc", "clang"))):
+        try:
+            kept = cache_folder() / f"kernel-{_key(Path(compiler))}.so"
+            return _load_kept(kept) or _build(compiler, kept)
+        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+            detail = getattr(error, "stderr", None) or b""
+            problems.append(f"the kernel could not be built by {compiler}: {error}")
+            problems += detail.decode("utf-8", "replace").splitlines()[:3]
+    if not problems:
         return "there is no C compiler (cc, gcc or clang)"
-    try:
-        kept = cache_folder() / f"kernel-{_key(Path(compiler))}.so"
-        return _load_kept(kept) or _build(compiler, kept)
-    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-        _logger.warning("no compiled kernel, so tokens take about three times as long: %s failed", compiler)
-        detail = getattr(error, "stderr", None) or b""
-        return " ".join(
-            [
-                f"the kernel could not be built by {compiler}: {error}",
-                *detail.decode("utf-8", "replace").splitlines()[:3],
-            ]
-        )
+    _logger.warning("no compiled kernel, so tokens take about three times as long")
+    return " ".join(problems)
 
 
 def _key(compiler: Path) -> str:
@@ -86,7 +88,7 @@ def _key(compiler: Path) -> str:
 def _processor() -> str:
     """Return what -march=native looks at: model and instruction sets."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
     wanted = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU part")
@@ -98,17 +100,21 @@ def _load_kept(path: Path) -> ctypes.CDLL | None:
     """Return the library that was kept, None unless it is there, whole, and nobody else can have written it."""
     try:
         with path.open("rb") as file:
-            status, content = os.fstat(file.fileno()), file.read()
+            status, content, folder = os.fstat(file.fileno()), file.read(), path.parent.stat()
     except OSError:
         return None
     whole = hashlib.sha256(content[:-_DIGEST_BYTES]).digest() == content[-_DIGEST_BYTES:]
-    if not whole or status.st_uid != os.getuid() or status.st_mode & 0o022:
+    if not (whole and _is_ours(status) and _is_ours(folder)):
         _logger.warning("%s is damaged or not ours alone; the kernel is built anew", path)
         return None
     try:
         return ctypes.CDLL(str(path))
     except OSError:
         return None
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    return status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
 def _build(compiler: str, kept: Path) -> ctypes.CDLL:
@@ -121,11 +127,18 @@ def _build(compiler: str, kept: Path) -> ctypes.CDLL:
         content += hashlib.sha256(content).digest()
         try:
             kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not _is_ours(kept.parent.stat()):
+                raise PermissionError(f"others may write to {kept.parent}; remove it, or chmod go-w")
             descriptor, beside = tempfile.mkstemp(prefix=kept.stem, suffix=".part", dir=kept.parent)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
             Path(beside).replace(kept)
         except OSError as error:
             _logger.info("the kernel is not kept for later runs: %s", error)
+        else:
+            # Rather than the new one, which may lie where programs cannot be run.
+            library = _load_kept(kept)
+            if library is not None:
+                return library
         # A loaded library stays when its file is gone.
         return ctypes.CDLL(str(built))

@@ -7,8 +7,8 @@ step is cut into as many parts as there are threads, each a call that goes throu
 from __future__ import annotations
 
 import ctypes
-from concurrent.futures import ThreadPoolExecutor
-from itertools import repeat
+import os
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from areal.models.wrapping import refused_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from concurrent.futures import Future
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -52,12 +53,14 @@ class NativeForward:
         self._context = 0
         self._scratch: list[Tensor] = []
         self._pool: ThreadPoolExecutor | None = None
-        self.refresh()
+        self._process = 0
+        """Whose threads are those of the pool."""
+        self._native = NativeModel(model, panel=library.panel_width())
         self._check()
 
     def refresh(self) -> None:
         """Take over the weights as they are now."""
-        self._native = NativeModel(self._model, panel=self._library.panel_width())
+        self._native.refresh()
         self._context = 0
 
     def logits(self, rows: NDArray[np.void], count: int, cache: KVCache, prompts: KVCache) -> Tensor:
@@ -79,17 +82,25 @@ class NativeForward:
             target, beside = ctypes.c_void_p(logits.data_ptr()), ctypes.c_void_p(scratch.data_ptr())
             self._library.forward(record, start, length, target, ctypes.c_int64(stride), beside)
 
-        if len(parts) > 1 and self._pool is None:
-            self._pool = ThreadPoolExecutor(thread_name_prefix="decode")
-        others = [] if self._pool is None else [*map(self._pool.submit, repeat(compute), parts[1:], self._scratch[1:])]
-        compute(parts[0], self._scratch[0])
+        if len(parts) > 1 and (self._pool is None or self._process != os.getpid()):
+            # A process that was forked has the pool, and not its threads.
+            self._pool, self._process = ThreadPoolExecutor(thread_name_prefix="decode"), os.getpid()
+        others: list[Future[None]] = []
+        try:
+            for part, scratch in zip(parts[1:], self._scratch[1:], strict=False):
+                assert self._pool is not None, "it is there for more than one part"
+                others.append(self._pool.submit(compute, part, scratch))
+            compute(parts[0], self._scratch[0])
+        finally:
+            # Also after an interrupt: they write to caches, which the caller then drops.
+            wait(others)
         for other in others:
             other.result()
         return logits[:, : self._native.vocab]
 
     def close(self) -> None:
         """End the threads."""
-        if self._pool is not None:
+        if self._pool is not None and self._process == os.getpid():
             self._pool.shutdown()
 
     def _reserve(self, longest: int) -> None:
@@ -124,12 +135,11 @@ class NativeForward:
         rows["token"] = tokens.numpy()
         rows["prompt_count"] = np.minimum(np.arange(length) + 1, length // 2)
         rows["own_count"] = np.arange(length) + 1 - rows["prompt_count"]
-        pieces = [rows[: length // 2 + 1], *np.split(rows[length // 2 + 1 :], max(0, length - length // 2 - 1))]
+        first = length // 2 + 1
         found = []
-        for piece in pieces:
-            if len(piece):
-                piece["logits"] = np.arange(len(piece))
-                found.append(self.logits(piece, len(piece), cache, prompts))
+        for piece in (rows[:first], *(rows[place : place + 1] for place in range(first, length))):
+            piece["logits"] = np.arange(len(piece))
+            found.append(self.logits(piece, len(piece), cache, prompts))
         # Broken weights leave nothing to compare.
         compared = wanted.isfinite()
         errors, largest = (torch.cat(found) - wanted)[compared].abs(), wanted[compared].abs()

@@ -23,6 +23,7 @@ from areal.models.blocks.linear import Linear
 from areal.models.blocks.mlp import MLP, GatedMLP, gelu_tanh, quick_gelu
 from areal.models.blocks.norms import LayerNorm, RMSNorm
 from areal.models.blocks.rotary import Rotary
+from areal.utils.machine import free_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _PAD: Final = 16
 """Outputs of a matrix are padded to a multiple of this, the widest vector."""
 _MAX_HEAD: Final = 256
+_COPIES: Final = 3
+"""Of one matrix, while it is packed."""
 
 
 class UnsupportedLayer(Exception):
@@ -112,47 +115,104 @@ _ACTIVATIONS: Final[dict[Callable[[Tensor], Tensor], tuple[int, float]]] = {
 }
 
 
+def require_computable(model: Any) -> None:
+    """Raise UnsupportedLayer for a model that the kernel does not compute, without a copy of its weights."""
+    if not isinstance(model, DecoderModel) or model.embed_tokens is None:
+        raise UnsupportedLayer(f"the model is a {type(model).__name__}")
+    for name in ("forward", "hidden", "project", "_embed"):
+        if getattr(type(model), name) is not getattr(DecoderModel, name):
+            raise UnsupportedLayer(f"{type(model).__name__} has a {name} of its own")
+    _require_plain(model, DecoderModel, "the model")
+    for name, value in model.named_parameters():
+        if value.dtype is not torch.float32 or not value.is_cpu or type(value) is not nn.Parameter:
+            raise UnsupportedLayer(f"{name} is {type(value).__name__} of {value.dtype} on {value.device}")
+    for name, module in model.named_modules():
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise UnsupportedLayer(f"{name or 'the model'} has forward hooks")
+    for number, block in enumerate(model.layers):
+        _require_layer(f"layer {number}", block, model.rotaries[number])
+    _require_norm(model.norm, "norm")
+
+
+def _require_layer(where: str, block: Any, rotary: Any) -> None:
+    if type(block) not in _NORMS:
+        raise UnsupportedLayer(f"{where} is a {type(block).__name__}")
+    _require_plain(block, type(block), where)
+    attention, mlp = block.self_attn, block.mlp
+    for part, allowed in ((attention, (SelfAttention,)), (mlp, (GatedMLP, MLP))):
+        if type(part) not in allowed:
+            raise UnsupportedLayer(f"{where} has a {type(part).__name__}")
+        _require_plain(part, type(part), where)
+    if attention.v_proj is None or attention.value_dim != attention.head_dim:
+        raise UnsupportedLayer(f"{where} has values of another kind than keys")
+    if attention.head_dim % _PAD or attention.head_dim > _MAX_HEAD:
+        raise UnsupportedLayer(
+            f"{where} has heads of {attention.head_dim}, expected a multiple of {_PAD} up to {_MAX_HEAD}"
+        )
+    if rotary is not None and type(rotary) is not Rotary:
+        raise UnsupportedLayer(f"{where} has positions by {type(rotary).__name__}")
+    if mlp.activation not in _ACTIVATIONS:
+        raise UnsupportedLayer(f"{where} has the activation {getattr(mlp.activation, '__name__', mlp.activation)}")
+    for matrix in (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj, *mlp.children()):
+        if type(matrix) not in (Linear, nn.Linear):
+            raise UnsupportedLayer(f"{where} has a matrix {type(matrix).__name__}")
+    names = (name for name in _NORMS[type(block)] if name is not None)
+    for norm in (attention.q_norm, attention.k_norm, *(getattr(block, name) for name in names)):
+        _require_norm(norm, where)
+
+
+def _require_plain(module: Any, kind: type[nn.Module], where: str) -> None:
+    for name, plain in _PLAIN[kind].items():
+        if getattr(module, name) != plain:
+            raise UnsupportedLayer(f"{where} has {name} of {kind.__name__}")
+
+
+def _require_norm(norm: Any, where: str) -> None:
+    if norm is not None and (type(norm) not in (LayerNorm, RMSNorm) or len(norm.shape) != 1):
+        raise UnsupportedLayer(f"{where} has a norm {type(norm).__name__} of shape {getattr(norm, 'shape', None)}")
+
+
 class NativeModel:
-    """The records of one model, with the packed copies of its weights; made anew when these change.
+    """The records of one model, with the packed copies of its weights; `refresh` when these change.
 
     Rotations are tables over the positions, which grow by `reserve`.
     """
 
     def __init__(self, model: Any, *, panel: int) -> None:
-        """panel: outputs that the kernel computes together. Raises UnsupportedLayer."""
-        if not isinstance(model, DecoderModel) or model.embed_tokens is None:
-            raise UnsupportedLayer(f"the model is a {type(model).__name__}")
-        for name in ("forward", "hidden", "project", "_embed"):
-            if getattr(type(model), name) is not getattr(DecoderModel, name):
-                raise UnsupportedLayer(f"{type(model).__name__} has a {name} of its own")
-        self._require_plain(model, DecoderModel, "the model")
-        for name, value in model.named_parameters():
-            if value.dtype is not torch.float32 or not value.is_cpu or type(value) is not nn.Parameter:
-                raise UnsupportedLayer(f"{name} is {type(value).__name__} of {value.dtype} on {value.device}")
-        for name, module in model.named_modules():
-            if module._forward_hooks or module._forward_pre_hooks:
-                raise UnsupportedLayer(f"{name or 'the model'} has forward hooks")
+        """panel: outputs that the kernel computes together. Raises UnsupportedLayer, also without room for copies."""
+        sizes = [parameter.nbytes for parameter in model.parameters()]
+        needed, free = sum(sizes) + _COPIES * max(sizes), free_memory()
+        if free is not None and needed > free:
+            raise UnsupportedLayer(f"a copy of the weights needs {needed / 2**30:.1f} GiB, free are {free / 2**30:.1f}")
+        self._model = model
         self._panel = panel
         self._tensors: list[Tensor] = []
         """What records point to."""
         self._tables: dict[Rotary, tuple[Tensor, Tensor]] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take over the weights as they are now. Raises UnsupportedLayer where the model has become another."""
+        model = self._model
+        require_computable(model)
+        # The copy before goes first: two may not fit.
+        self._tensors.clear()
+        self._tables.clear()
         self._rotaries: tuple[Any, ...] = model.rotaries
         embedding = model.embed_tokens.weight
         head = model.lm_head
         weight = embedding if head is None or head.weight is None else head.weight
-        attentions: list[Any] = [layer.self_attn for layer in model.layers]
-        self.layers = (_Layer * len(model.layers))(
-            *(self._layer(number, layer, model.rotaries[number]) for number, layer in enumerate(model.layers))
-        )
+        self.layers = (_Layer * len(model.layers))(*map(self._layer, model.layers))
         self.cached: list[tuple[int, Tensor]] = [
-            (each.layer, embedding.new_empty(0, each.num_kv_heads, each.head_dim)) for each in attentions
+            (each.layer, embedding.new_empty(0, each.num_kv_heads, each.head_dim))
+            for each in (layer.self_attn for layer in model.layers)
         ]
         """For each layer, its number in the caches, and no keys of it."""
         self.vocab = weight.shape[0]
         self.record = ModelRecord(
             layers=self.layers,
             embedding=self._pointer(embedding),
-            norm=self._norm(model.norm, "norm"),
+            norm=self._norm(model.norm),
             head=self._matrix([(weight, None if head is None else head.bias)]),
             num_layers=len(model.layers),
             hidden=embedding.shape[1],
@@ -178,26 +238,8 @@ class NativeModel:
                 int(rotary(torch.arange(1), torch.float32).interleaved),
             )
 
-    def _layer(self, number: int, block: Any, rotary: Any) -> _Layer:
-        where = f"layer {number}"
-        if type(block) not in _NORMS:
-            raise UnsupportedLayer(f"{where} is a {type(block).__name__}")
-        self._require_plain(block, type(block), where)
+    def _layer(self, block: Any) -> _Layer:
         attention, mlp = block.self_attn, block.mlp
-        for part, allowed in ((attention, (SelfAttention,)), (mlp, (GatedMLP, MLP))):
-            if type(part) not in allowed:
-                raise UnsupportedLayer(f"{where} has a {type(part).__name__}")
-            self._require_plain(part, type(part), where)
-        if attention.v_proj is None or attention.value_dim != attention.head_dim:
-            raise UnsupportedLayer(f"{where} has values of another kind than keys")
-        if attention.head_dim % _PAD or attention.head_dim > _MAX_HEAD:
-            raise UnsupportedLayer(
-                f"{where} has heads of {attention.head_dim}, expected a multiple of {_PAD} up to {_MAX_HEAD}"
-            )
-        if rotary is not None and type(rotary) is not Rotary:
-            raise UnsupportedLayer(f"{where} has positions by {type(rotary).__name__}")
-        if mlp.activation not in _ACTIVATIONS:
-            raise UnsupportedLayer(f"{where} has the activation {getattr(mlp.activation, '__name__', mlp.activation)}")
         activation, sharpness = _ACTIVATIONS[mlp.activation]
         gated = isinstance(mlp, GatedMLP)
         inner = [mlp.gate_proj, mlp.up_proj] if gated else [mlp.up_proj]
@@ -205,13 +247,13 @@ class NativeModel:
         names = ("before_attention", "after_attention", "before_mlp", "after_mlp")
         scale = getattr(block, "output_scale", None)
         return _Layer(
-            **{name: self._norm(norm, where) for name, norm in zip(names, norms, strict=True)},
-            query=self._norm(attention.q_norm, where),
-            key=self._norm(attention.k_norm, where),
-            qkv=self._linear([attention.q_proj, attention.k_proj, attention.v_proj], where),
-            output=self._linear([attention.o_proj], where),
-            inner=self._linear(inner, where),
-            down=self._linear([mlp.down_proj], where),
+            **{name: self._norm(norm) for name, norm in zip(names, norms, strict=True)},
+            query=self._norm(attention.q_norm),
+            key=self._norm(attention.k_norm),
+            qkv=self._linear([attention.q_proj, attention.k_proj, attention.v_proj]),
+            output=self._linear([attention.o_proj]),
+            inner=self._linear(inner),
+            down=self._linear([mlp.down_proj]),
             sinks=self._pointer(attention.sinks),
             heads=attention.num_heads,
             kv_heads=attention.num_kv_heads,
@@ -228,16 +270,9 @@ class NativeModel:
             sharpness=sharpness,
         )
 
-    def _require_plain(self, module: Any, kind: type[nn.Module], where: str) -> None:
-        for name, plain in _PLAIN[kind].items():
-            if getattr(module, name) != plain:
-                raise UnsupportedLayer(f"{where} has {name} of {kind.__name__}")
-
-    def _norm(self, norm: Any, where: str) -> _Norm:
+    def _norm(self, norm: Any) -> _Norm:
         if norm is None:
             return _Norm()
-        if type(norm) not in (LayerNorm, RMSNorm) or len(norm.shape) != 1:
-            raise UnsupportedLayer(f"{where} has a norm {type(norm).__name__} of shape {getattr(norm, 'shape', None)}")
         return _Norm(
             weight=self._pointer(norm.weight),
             bias=self._pointer(getattr(norm, "bias", None)),
@@ -247,10 +282,7 @@ class NativeModel:
             offset=norm.offset,
         )
 
-    def _linear(self, modules: Sequence[Any], where: str) -> _Matrix:
-        for module in modules:
-            if type(module) not in (Linear, nn.Linear):
-                raise UnsupportedLayer(f"{where} has a matrix {type(module).__name__}")
+    def _linear(self, modules: Sequence[Any]) -> _Matrix:
         return self._matrix([(module.weight, module.bias) for module in modules])
 
     def _matrix(self, parts: Sequence[tuple[Tensor, Tensor | None]]) -> _Matrix:

@@ -97,6 +97,11 @@ class RectangleBatch:
         return [sequence for wave in self._waves for sequence in wave.sequences]
 
     @property
+    def is_ready(self) -> bool:
+        """Whether a step would compute at once."""
+        return True
+
+    @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         return bool(self._waves or self.waiting)

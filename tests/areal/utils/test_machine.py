@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from areal.utils.machine import CpuShare, cpu_share, host_memory
+from areal.utils.machine import CpuShare, cpu_share, free_memory, host_memory
 
 
 def system(folder, groups, **files):
@@ -73,3 +73,10 @@ def test_memory_is_no_more_than_the_control_group_grants(tmp_path):
     assert whole is None or whole > 1 << 26
     assert host_memory(system(tmp_path, "0::/", **{"memory.max": "1000000\n"})) == 1_000_000
     assert host_memory(system(tmp_path / "free", "0::/", **{"memory.max": "max\n"})) == whole
+
+
+def test_free_memory_is_what_the_system_says(tmp_path):
+    assert free_memory(tmp_path) is None
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    1234 kB\n")
+    assert free_memory(tmp_path) == 1234 * 1024

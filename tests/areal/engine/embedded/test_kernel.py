@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import threading
+import time
+from concurrent.futures import Future
 from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from areal.api import GenerationConfig, ModelRequest, WeightUpdateMeta
 from areal.engine.config import EmbeddedEngineConfig
-from areal.engine.embedded import kernel_library
-from areal.engine.embedded.native import NativeForward
+from areal.engine.embedded import batch, kernel_library, native_layout
+from areal.engine.embedded.cache import KVCache
+from areal.engine.embedded.native import ROW, NativeForward
 from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.block import ParallelBlock, PostNormBlock, PreNormBlock, SandwichBlock
 from areal.models.blocks.decoder import DecoderModel
@@ -129,8 +134,8 @@ LEFT_TO_TORCH = {
 }
 
 
-def engine_of(world, model, *, kernel="auto", batch=4):
-    config = EmbeddedEngineConfig(max_batch_size=batch, kernel=kernel)
+def engine_of(world, model, *, kernel="auto", rows=4):
+    config = EmbeddedEngineConfig(max_batch_size=rows, kernel=kernel)
     return world.build_engine(model, eos=None, config=config)
 
 
@@ -151,6 +156,103 @@ def test_the_kernel_equals_a_full_forward_and_samples_what_torch_does(world, cap
         assert world.deviation(model, response) < 1e-5
     by_torch = world.generate(engine_of(world, model, kernel="torch"), requests_of(world))
     assert [each.output_tokens for each in found] == [each.output_tokens for each in by_torch]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_the_shortest_sequences_are_compared_as_well(length):
+    library = kernel_library.load_kernel()
+    with torch.no_grad():
+        forward = NativeForward(library, build(), max_length=length)
+    forward.close()
+    assert forward._context == length
+
+
+def test_no_compiler_is_waited_for_by_models_that_the_kernel_does_not_compute(world, monkeypatch):
+    def fail():
+        raise AssertionError("asked for the kernel")
+
+    monkeypatch.setattr(batch, "kernel_in_background", fail)
+    assert world.generate(engine_of(world, build(kind=ParallelBlock)), [world.request(9)])
+    assert world.generate(engine_of(world, build().bfloat16()), [world.request(9)])
+
+
+def test_the_loop_goes_on_while_the_kernel_is_built(world, monkeypatch):
+    building = Future()
+    monkeypatch.setattr(batch, "kernel_in_background", lambda: building)
+
+    async def generate(engine):
+        task = asyncio.create_task(engine.agenerate(world.request(9, new=3)))
+        await asyncio.sleep(0.05)
+        assert engine.stats()["generated_tokens"] == 0
+        engine.pause()
+        engine.resume()
+        building.set_result(kernel_library.load_kernel())
+        return await task
+
+    assert len(asyncio.run(generate(engine_of(world, build()))).output_tokens) == 3
+
+
+@pytest.mark.parametrize("problem", [MemoryError("no room"), ZeroDivisionError("in a check")])
+def test_whatever_stops_the_kernel_no_request_fails(world, monkeypatch, caplog, problem):
+    def fail(*_, **__):
+        raise problem
+
+    monkeypatch.setattr(batch, "NativeForward", fail)
+    model = build()
+    assert world.deviation(model, world.generate(engine_of(world, model), [world.request(9)])[0]) < 1e-5
+    assert str(problem) in caplog.text
+
+
+def test_an_interrupt_waits_for_threads_that_write_to_caches():
+    library, count, ended = kernel_library.load_kernel(), 16, []
+    with torch.no_grad():
+        forward = NativeForward(library, build(), max_length=LENGTH)
+
+    def slow(*_):
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        time.sleep(0.1)
+        ended.append(1)
+
+    forward._library = SimpleNamespace(scratch_bytes=library.scratch_bytes, forward=slow)
+    rows = np.zeros(count, dtype=ROW)
+    rows["slot"] = rows["logits"] = np.arange(count)
+    rows["own_count"] = 1
+    caches = [KVCache(max_slots=count, max_length=LENGTH) for _ in range(2)]
+    for cache in caches:
+        cache.reserve(count, 1)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with pytest.raises(KeyboardInterrupt):
+            forward.logits(rows, count, *caches)
+    finally:
+        torch.set_num_threads(before)
+    assert ended == [1]
+    forward.close()
+
+
+def test_an_update_that_the_kernel_does_not_take_is_still_an_update(world, monkeypatch, caplog):
+    model, other = build(), build()
+    initialize(other, std=0.3, seed=9)
+    engine = engine_of(world, model)
+    world.generate(engine, [world.request(9)])
+
+    def fail(_):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(NativeForward, "refresh", fail)
+    engine.update_weights(WeightUpdateMeta(version=1, kind="memory", state_dict=dict(other.state_dict())))
+    assert "no room" in caplog.text
+    assert engine.version == 1
+    assert world.deviation(other, world.generate(engine, [world.request(9)])[0]) < 1e-5
+
+
+def test_a_copy_that_does_not_fit_is_not_made(world, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(native_layout, "free_memory", lambda: 10_000)
+    world.generate(engine_of(world, build()), [world.request(9)])
+    assert "a copy of the weights needs" in caplog.text
 
 
 @pytest.mark.parametrize("reason", LEFT_TO_TORCH)
@@ -181,7 +283,7 @@ def test_a_token_has_the_same_bits_alone_in_company_and_after_an_interruption(wo
         [world.request(40, prompt_seed=5, seed=i, new=25) for i in range(11)],
     )
     others += [world.request(9 * i + 1, seed=i, new=33) for i in range(8)]
-    alone = world.generate(engine_of(world, model, batch=1), [request])[0]
+    alone = world.generate(engine_of(world, model, rows=1), [request])[0]
 
     async def interrupted(engine):
         tasks = [asyncio.create_task(engine.agenerate(each)) for each in (*others[:7], request, *others[7:])]
@@ -195,7 +297,7 @@ def test_a_token_has_the_same_bits_alone_in_company_and_after_an_interruption(wo
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found = asyncio.run(interrupted(engine_of(world, model, batch=32)))
+            found = asyncio.run(interrupted(engine_of(world, model, rows=32)))
             assert found.output_tokens == alone.output_tokens
             assert found.output_logprobs == alone.output_logprobs
             assert set(found.output_versions) == {0, 1}
@@ -237,7 +339,7 @@ def test_sampling_settings_and_stops_are_those_of_each_row(world):
         for i, options in enumerate(settings * 3)
     ]
     by_kernel, by_torch = (
-        world.generate(engine_of(world, model, kernel=kernel, batch=8), requests) for kernel in ("auto", "torch")
+        world.generate(engine_of(world, model, kernel=kernel, rows=8), requests) for kernel in ("auto", "torch")
     )
     for found, wanted in zip(by_kernel, by_torch, strict=True):
         assert (found.output_tokens, found.stop_reason) == (wanted.output_tokens, wanted.stop_reason)

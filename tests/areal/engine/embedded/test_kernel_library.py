@@ -47,6 +47,8 @@ def test_a_damaged_file_is_built_anew(caplog, damage):
     load_kernel()
     (path,) = kept()
     good = path.read_bytes()
+    if damage != "writable":
+        path.unlink()  # this process has the good one mapped
     if damage == "cut":
         path.write_bytes(good[:5000])
     elif damage == "changed":
@@ -82,14 +84,61 @@ def test_without_a_compiler_the_reason_is_returned(monkeypatch, tmp_path):
     assert load_kernel() == "there is no C compiler (cc, gcc or clang)"
 
 
+@needs_compiler
 def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
+    compiler = shutil.which("cc")
     program = tmp_path / "cc"
     program.write_text("#!/bin/sh\necho 'unknown option' >&2\nexit 3\n")
     program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", str(tmp_path))
     reason = load_kernel()
     assert "could not be built" in reason
     assert "unknown option" in reason
+    # Another one is tried after it.
+    (tmp_path / "clang").symlink_to(compiler)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert is_usable(load_kernel())
+
+
+@needs_compiler
+def test_what_was_kept_is_loaded_where_programs_cannot_be_run_from_temporary_files(monkeypatch):
+    refused = ctypes.CDLL
+
+    def load(path):
+        if "areal-kernel-" in path:
+            raise OSError("failed to map segment from shared object")
+        return refused(path)
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    assert load_kernel().panel_width() in (16, 64)
+
+
+@needs_compiler
+def test_a_folder_that_others_may_write_to_is_not_used(caplog):
+    load_kernel()
+    cache_folder().chmod(0o777)
+    (path,) = kept()
+    before = path.stat().st_mtime_ns
+    assert is_usable(load_kernel())
+    assert "not ours alone" in caplog.text
+    assert path.stat().st_mtime_ns == before
+
+
+@needs_compiler
+def test_a_process_that_was_forked_builds_for_itself():
+    kernel_library.kernel_in_background.cache_clear()
+    ours = kernel_library.kernel_in_background()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writer, b"other" if kernel_library.kernel_in_background() is not ours else b"same")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 9) == b"other"
+    os.close(reader)
+    os.close(writer)
+    assert is_usable(ours.result(60))
+    kernel_library.kernel_in_background.cache_clear()
 
 
 @needs_compiler
