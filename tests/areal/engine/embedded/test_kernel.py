@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
+import signal
 import threading
 import time
+import weakref
 from concurrent.futures import Future
 from functools import partial
 from types import SimpleNamespace
@@ -20,6 +23,7 @@ from areal.engine.config import EmbeddedEngineConfig
 from areal.engine.embedded import batch, kernel_library, native_layout
 from areal.engine.embedded.cache import KVCache
 from areal.engine.embedded.native import ROW, NativeForward
+from areal.engine.embedded.native_layout import NativeModel
 from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.block import ParallelBlock, PostNormBlock, PreNormBlock, SandwichBlock
 from areal.models.blocks.decoder import DecoderModel
@@ -203,10 +207,27 @@ def test_whatever_stops_the_kernel_no_request_fails(world, monkeypatch, caplog, 
     assert str(problem) in caplog.text
 
 
-def test_an_interrupt_waits_for_threads_that_write_to_caches():
-    library, count, ended = kernel_library.load_kernel(), 16, []
+@pytest.fixture
+def two_parts():
+    """A forward, and what it is called with for sequences of one token each, as many as two threads share."""
     with torch.no_grad():
-        forward = NativeForward(library, build(), max_length=LENGTH)
+        forward = NativeForward(kernel_library.load_kernel(), build(), max_length=LENGTH)
+    count, before = 16, torch.get_num_threads()
+    rows = np.zeros(count, dtype=ROW)
+    rows["slot"] = rows["logits"] = np.arange(count)
+    rows["own_count"] = 1
+    caches = [KVCache(max_slots=count, max_length=LENGTH) for _ in range(2)]
+    for cache in caches:
+        cache.reserve(count, 1)
+    torch.set_num_threads(2)
+    yield forward, (rows, count, *caches)
+    torch.set_num_threads(before)
+    forward.close()
+
+
+def test_an_interrupt_waits_for_threads_that_write_to_caches(two_parts):
+    forward, arguments = two_parts
+    ended = []
 
     def slow(*_):
         if threading.current_thread() is threading.main_thread():
@@ -214,22 +235,29 @@ def test_an_interrupt_waits_for_threads_that_write_to_caches():
         time.sleep(0.1)
         ended.append(1)
 
-    forward._library = SimpleNamespace(scratch_bytes=library.scratch_bytes, forward=slow)
-    rows = np.zeros(count, dtype=ROW)
-    rows["slot"] = rows["logits"] = np.arange(count)
-    rows["own_count"] = 1
-    caches = [KVCache(max_slots=count, max_length=LENGTH) for _ in range(2)]
-    for cache in caches:
-        cache.reserve(count, 1)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        with pytest.raises(KeyboardInterrupt):
-            forward.logits(rows, count, *caches)
-    finally:
-        torch.set_num_threads(before)
+    forward._library = SimpleNamespace(scratch_bytes=forward._library.scratch_bytes, forward=slow)
+    with pytest.raises(KeyboardInterrupt):
+        forward.logits(*arguments)
     assert ended == [1]
-    forward.close()
+
+
+def test_a_process_that_was_forked_computes_with_threads_of_its_own(two_parts):
+    forward, arguments = two_parts
+    wanted = forward.logits(*arguments)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        os._exit(0 if torch.equal(forward.logits(*arguments), wanted) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_an_update_drops_the_copy_before_it_makes_a_new_one(two_parts, monkeypatch):
+    forward, _ = two_parts
+    old = weakref.ref(forward._native._tensors[-1])
+    seen, pack = [], NativeModel._matrix
+    monkeypatch.setattr(NativeModel, "_matrix", lambda self, parts: seen.append(old()) or pack(self, parts))
+    forward.refresh()
+    assert set(seen) == {None}
 
 
 def test_an_update_that_the_kernel_does_not_take_is_still_an_update(world, monkeypatch, caplog):
