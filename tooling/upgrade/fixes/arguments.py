@@ -7,6 +7,7 @@ f(1)            ->  f(1, size=3)          engine.stop()   ->  await engine.stop(
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.fixes.source import LeftAloneError
@@ -41,8 +42,10 @@ def name_argument(source: EditableSource, finding: AuditFinding) -> None:
     if not finding.parameter.isidentifier():
         raise LeftAloneError("the name of the parameter is not known")
     for argument in source.nodes(libcst.Arg):
-        if source.start(argument.value) == place(finding) and argument.keyword is None and not argument.star:
-            at = source.span(argument.value)[0]
+        # A tuple begins with its parenthesis for `ast`, other expressions behind theirs
+        begins = {source.start(argument.value), source.start(argument)}
+        if place(finding) in begins and argument.keyword is None and not argument.star:
+            at = source.whole_span(argument.value)[0]
             source.put(at, at, f"{finding.parameter}=")
             return
     raise LeftAloneError("no positional argument is written at this place")
@@ -55,7 +58,10 @@ def pass_by_position(source: EditableSource, finding: AuditFinding) -> None:
     _, argument = _keyword(source, finding)
     if not isinstance(argument, libcst.Arg) or argument.keyword is None:
         raise LeftAloneError("it is an entry of a dictionary")
-    source.put(source.span(argument.keyword)[0], source.span(argument.value)[0], "")
+    start, end = source.span(argument.keyword)[0], source.whole_span(argument.value)[0]
+    if b"#" in source.data[start:end]:
+        raise LeftAloneError("a comment beside it would be lost")
+    source.put(start, end, "")
 
 
 def leave_out(source: EditableSource, finding: AuditFinding) -> None:
@@ -88,7 +94,7 @@ def write_default(source: EditableSource, finding: AuditFinding) -> None:
     last = call.args[-1]
     if isinstance(last.value, libcst.GeneratorExp) and not last.value.lpar:
         raise LeftAloneError("a generator without brackets is the only argument")
-    source.append(source.span(last.value)[1], f", {text}")
+    source.append(source.whole_span(last.value)[1], f", {text}")
 
 
 def await_call(source: EditableSource, finding: AuditFinding) -> None:
@@ -101,12 +107,13 @@ def await_call(source: EditableSource, finding: AuditFinding) -> None:
     if not finding.replacement.text.startswith("await "):
         if not isinstance(outer, libcst.Await):
             raise LeftAloneError("it is not awaited at this place")
-        source.put(source.span(outer)[0], source.span(call)[0], "")
+        source.put(source.span(outer)[0], source.whole_span(call)[0], "")
         return
-    for each in source.around(call):
-        if isinstance(each, libcst.Lambda | libcst.GeneratorExp):
+    for inner, each in pairwise([call, *source.around(call)]):
+        if isinstance(each, libcst.Lambda | libcst.GeneratorExp | libcst.ClassDef):
             break
-        if isinstance(each, libcst.FunctionDef):
+        # Defaults and decorators are run by what is around the function
+        if isinstance(each, libcst.FunctionDef) and inner is each.body:
             if each.asynchronous is None:
                 break
             start, end = source.span(call)

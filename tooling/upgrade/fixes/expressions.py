@@ -65,11 +65,14 @@ def _rename(source: EditableSource, finding: AuditFinding) -> None:
     new_container, _, new = finding.replacement.text.rpartition(".")
     if not new.isidentifier():
         raise LeftAloneError(f"{finding.replacement.text!r} is not a name")
-    star = next((each for each in source.nodes(libcst.ImportStar)), None)
-    if star is not None and finding.kind is FindingKind.REMOVED and new == name:
-        # `from up import *` gives it no longer; it is still there by name
-        import_below(source, star, f"from {new_container} import {new}")
-        return
+    if finding.kind is FindingKind.REMOVED and new == name:
+        plain = any(_is_name(each, name) and source.start(each) == place(finding) for each in source.nodes(libcst.Name))
+        for star in source.nodes(libcst.ImportStar) if plain else ():
+            statement = source.parents[star]
+            if not statement.relative and dotted_text(statement.module) == container:
+                # `from up import *` gives it no longer; it is still there by name
+                import_below(source, star, f"from {new_container} import {new}")
+                return
     node = _attribute(source, finding, name)
     stayed = new_container in ("", container) or (
         new_container.rpartition(".")[2] == container.rpartition(".")[2] and new_container[:1].isupper()
@@ -156,13 +159,29 @@ def _extend_override(source: EditableSource, finding: AuditFinding) -> None:
         parameters = function.params
         here = {each.name.value for each in (*parameters.posonly_params, *parameters.params, *parameters.kwonly_params)}
         text = "".join(f", {name}={value}" for name, value in usual.items() if name not in here)
-        positional = [*parameters.posonly_params, *parameters.params]
-        if not positional or not text:
+        if not parameters.params or not text:
             raise LeftAloneError("it takes them already, or has no parameter to put them behind")
-        end = source.span(positional[-1])[1]
+        if taken := sorted(_names_used(source, function) & (usual.keys() - here)):
+            raise LeftAloneError(f"its body uses {taken[0]} for something else")
+        last = parameters.params[-1]
+        end = source.whole_span(last.default or (last.annotation.annotation if last.annotation else last.name))[1]
         source.put(end, end, text)
         return
     raise LeftAloneError(f"{head.name} is not defined at this place")
+
+
+def _names_used(source: EditableSource, function: Any) -> set[str]:
+    """Return the names that the body of a function reads or binds; those of members and keywords are not among them."""
+    import libcst
+    import libcst.matchers as m
+
+    return {
+        node.value
+        for node in m.findall(function.body, m.Name())
+        if isinstance(node, libcst.Name)
+        and not (isinstance(outer := source.parents[node], libcst.Attribute) and outer.attr is node)
+        and not (isinstance(outer, libcst.Arg) and outer.keyword is node)
+    }
 
 
 def _attribute(source: EditableSource, finding: AuditFinding, name: str) -> Any:

@@ -34,8 +34,6 @@ def fix_file(
 
     Never raises for what the file contains: a file that cannot be edited comes back as it was.
     """
-    import ast
-
     wanted = [finding for finding in findings if finding.fixable and finding.replacement is not None]
     if not path.endswith((".py", ".pyi")):
         text = EditableText(path, data)
@@ -43,11 +41,41 @@ def fix_file(
         return _outcome(text.result(), wanted, reasons)
     try:
         source = EditableSource(path, data)
+        public = _public_names(data)
     except LeftAloneError as error:
         return Fixed(data, (), tuple((finding, str(error)) for finding in wanted))
-    # A list that cannot be read counts as none; for `__init__.py` everything is exported.
+
+    def together(chosen: Sequence[AuditFinding]) -> Fixed:
+        return _edited(source, chosen, lambda name: exported(name) or name in public)
+
+    try:
+        return together(wanted)
+    except LeftAloneError as error:
+        whole = str(error)
+    # One edit that breaks the file must not take the others with it
+    broken: dict[AuditFinding, str] = {}
+    for finding in wanted:
+        try:
+            together([finding])
+        except LeftAloneError as error:
+            broken[finding] = str(error)
+    try:
+        kept = together([finding for finding in wanted if finding not in broken])
+    except LeftAloneError:
+        return Fixed(data, (), tuple((finding, broken.get(finding, whole)) for finding in wanted))
+    return Fixed(kept.data, kept.done, (*kept.left, *broken.items()))
+
+
+def _public_names(data: bytes) -> set[str]:
+    """Return what `__all__` lists; a list that cannot be read counts as none. Raises LeftAloneError."""
+    import ast
+
     public: set[str] = set()
-    for node in ast.parse(data).body:
+    try:
+        statements = ast.parse(data).body
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise LeftAloneError(f"the file cannot be parsed: {type(error).__name__}") from error
+    for node in statements:
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
         )
@@ -58,8 +86,14 @@ def fix_file(
                 for part in ast.walk(node.value)
                 if isinstance(part, ast.Constant) and isinstance(part.value, str)
             }
+    return public
+
+
+def _edited(source: EditableSource, wanted: Sequence[AuditFinding], exported: Callable[[str], bool]) -> Fixed:
+    """Make these edits, and none made before. Raises LeftAloneError when the file would not compile with them."""
+    source.splices = []
     at_import = {finding: _where_imported(source, finding) for finding in wanted}
-    told, mended = fix_imports(source, tuple(at_import.values()), lambda name: exported(name) or name in public)
+    told, mended = fix_imports(source, tuple(at_import.values()), exported)
     outcome = {finding: told[there] for finding, there in at_import.items() if there in told}
     rest = [finding for finding in wanted if finding not in outcome]
     outcome |= dict.fromkeys(covered_by_imports(source, rest, mended), "")
@@ -67,15 +101,11 @@ def fix_file(
         if finding in outcome:
             continue
         why = _attempt(source, finding, fix_expression)
-        if why and not finding.parameter and source.has_string(finding.line, finding.column, finding.end_line):
+        if why and not finding.parameter:
             why = _attempt(source, finding, fix_text) and why
         outcome[finding] = why
     _refuse_half_named_calls(source, outcome)
-    try:
-        after = source.result()
-    except LeftAloneError as error:
-        return Fixed(data, (), tuple((finding, str(error)) for finding in wanted))
-    return _outcome(after, wanted, outcome)
+    return _outcome(source.result(), wanted, outcome)
 
 
 def _outcome(data: bytes, wanted: Sequence[AuditFinding], reasons: Mapping[AuditFinding, str]) -> Fixed:
@@ -115,13 +145,13 @@ def _refuse_half_named_calls(source: EditableSource, outcome: dict[AuditFinding,
     import libcst
 
     for call in source.nodes(libcst.Call):
-        spans = [source.span(argument.value)[0] for argument in call.args if argument.keyword is None]
+        spans = [source.whole_span(argument.value)[0] for argument in call.args if argument.keyword is None]
         named = [any(s.start == s.end == at and s.text.endswith(b"=") for s in source.splices) for at in spans]
         if True in named and not all(named[named.index(True) :]):
             source.splices = [
                 s for s in source.splices if not (s.start == s.end and s.start in spans and s.text.endswith(b"="))
             ]
-            places = {source.start(argument.value) for argument in call.args}
+            places = {place for each in call.args for place in (source.start(each.value), source.start(each))}
             for finding in outcome:
                 naming = finding.kind in (FindingKind.PARAM_KWONLY, FindingKind.PARAM_REORDERED)
                 if naming and (finding.line, finding.column) in places:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -53,8 +54,14 @@ class EditableText:
         return start + len(text[:column].encode())
 
     def line_span(self, first: int, last: int) -> tuple[int, int]:
-        """Byte offsets of whole lines, counted from 1."""
+        """Byte offsets of whole lines, counted from 1. Raises LeftAloneError where the file has no such line."""
+        if not 1 <= first <= len(self._lines):
+            raise LeftAloneError("its line lies behind the end of the file")
         return self._lines[first - 1][0], self._lines[min(last, len(self._lines) - 1)][0]
+
+    def text_spans(self, line: int, column: int, end_line: int) -> list[tuple[int, int]]:
+        """Byte offsets of what holds text, not code, for a finding at this place: all of its lines."""
+        return [self.line_span(line, max(line, end_line))]
 
     def put(self, start: int, end: int, text: str) -> None:
         """Remember a splice. The same splice twice is one. Raises LeftAloneError if it overlaps another."""
@@ -144,15 +151,22 @@ class EditableSource(EditableText):
 
         return self._wrapper.resolve(ParentNodeProvider)
 
-    def has_string(self, line: int, column: int, end_line: int) -> bool:
-        """Whether a string begins in these lines, at the column or behind it, or reaches into them."""
+    def whole_span(self, node: libcst.CSTNode) -> tuple[int, int]:
+        """Byte offsets of an expression with the parentheses around it, which `span` leaves out."""
+        opening, closing = getattr(node, "lpar", ()), getattr(node, "rpar", ())
+        return self.span(opening[0] if opening else node)[0], self.span(closing[-1] if closing else node)[1]
+
+    def text_spans(self, line: int, column: int, end_line: int) -> list[tuple[int, int]]:
+        """Byte offsets of the strings that begin in these lines, at the column or behind it, or reach into them; of an
+        f-string only what is text."""
         import libcst
 
-        return any(
-            (line, column) <= self.start(node) < (end_line + 1, 0)
+        return [
+            self.span(node)
+            for node in self.nodes(libcst.SimpleString, libcst.FormattedStringText)
+            if (line, column) <= self.start(node) < (max(line, end_line) + 1, 0)
             or self.start(node) < (line, column) < (self.ranges[node].end.line, self.ranges[node].end.column)
-            for node in self.nodes(libcst.SimpleString, libcst.FormattedString)
-        )
+        ]
 
     def around(self, node: libcst.CSTNode) -> Iterator[Any]:
         """Nodes around a node, the innermost first."""
@@ -171,12 +185,13 @@ class EditableSource(EditableText):
         return iter(sorted(found, key=self.start))
 
     def result(self) -> bytes:
-        """Return the file with all splices done. Raises LeftAloneError if that does not parse."""
-        import ast
-
+        """Return the file with all splices done. Raises LeftAloneError if that does not compile."""
         data = super().result()
         try:
-            ast.parse(data)
-        except (SyntaxError, ValueError) as error:
-            raise LeftAloneError(f"the edit would not parse: {error}") from error
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                # Parsing is not enough: only the compiler refuses an `await` outside of an asynchronous function
+                compile(data, self.path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError) as error:
+            raise LeftAloneError(f"the edit would not compile: {error}") from error
         return data

@@ -10,12 +10,14 @@ size: 3                                  ->  length: 3
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.findings import FindingKind
 from tooling.upgrade.fixes.source import LeftAloneError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tooling.upgrade.findings import AuditFinding
     from tooling.upgrade.fixes.source import EditableText
 
@@ -52,10 +54,15 @@ def _replace(source: EditableText, finding: AuditFinding, pattern: str, text: st
 
 
 def _find(source: EditableText, finding: AuditFinding, pattern: str) -> tuple[int, int, str]:
-    """Return the one place in the lines of a finding that a pattern matches: byte offsets and the text there."""
+    """Return the one place in the text of a finding's lines that a pattern matches: byte offsets and what is there."""
     start, end = source.line_span(finding.line, max(finding.line, finding.end_line))
     lines = source.data[start:end]
-    found = list(re.finditer(pattern.encode(), lines))
+    spans = source.text_spans(finding.line, finding.column, finding.end_line)
+    found = [
+        hit
+        for hit in re.finditer(pattern.encode(), lines)
+        if any(first <= start + hit.start() and start + hit.end() <= last for first, last in spans)
+    ]
     first = [each for each in found if each.start() >= finding.column]
     if len(first) != 1 and len(found) != 1:
         raise LeftAloneError(f"it is written {len(found)} times in its lines" if found else "it is not written there")
@@ -64,12 +71,43 @@ def _find(source: EditableText, finding: AuditFinding, pattern: str) -> tuple[in
 
 
 def _drop_line(source: EditableText, finding: AuditFinding) -> None:
-    """Take `key: value` out, if the value ends on that line."""
+    """Take `key: value` out of a YAML file, if the value ends on that line and is not the only one of its mapping."""
+    import yaml
+
     start, end = source.line_span(finding.line, finding.line)
-    line, follows = source.data[start:end].decode().rstrip("\r\n"), source.data[end:].splitlines()
     key = rf"[\"']?{re.escape(finding.parameter)}[\"']?"
-    match = re.match(rf"([ ]*){key}\s*:[ ]*[^\s|>#&*][^#]*$", line)
-    below = len(follows[0]) - len(follows[0].lstrip()) if follows and follows[0].strip() else 0
-    if match is None or below > len(match[1]) or source.path.endswith(".json"):
+    alone = re.match(rf"[ ]*{key}\s*:[ ]*[^\s|>#&*][^#]*$", source.data[start:end].decode().rstrip("\r\n"))
+    if alone is None or not source.path.endswith((".yaml", ".yml")):
         raise LeftAloneError("the entry is not on one line of its own")
-    source.put(start, end, "")
+    try:
+        documents = list(yaml.compose_all(source.data, Loader=yaml.SafeLoader))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise LeftAloneError(f"the file cannot be read as YAML: {type(error).__name__}") from error
+    for mapping in _mappings(documents):
+        for name, value in mapping.value:
+            if name.start_mark.line + 1 != finding.line or name.value != finding.parameter:
+                continue
+            if value.end_mark.line != name.start_mark.line:
+                raise LeftAloneError("its value goes on in the lines below")
+            if mapping.flow_style or len(mapping.value) == 1:
+                raise LeftAloneError("it is the only entry of its mapping, or the mapping is written in braces")
+            source.put(start, end, "")
+            return
+    raise LeftAloneError(f"{finding.parameter} is not a key at this place")
+
+
+def _mappings(documents: list[Any]) -> Iterator[Any]:
+    """Yield the mappings of composed YAML, each once although an alias leads to it again."""
+    import yaml
+
+    waiting, seen = list(documents), set[int]()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            yield node
+            waiting += [part for pair in node.value for part in pair]
+        else:
+            waiting += node.value

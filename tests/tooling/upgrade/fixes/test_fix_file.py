@@ -226,3 +226,131 @@ def test_a_file_that_cannot_be_edited_comes_back_as_it_was(data: bytes) -> None:
     done = fix_file("client.py", data, [known])
     assert done.data == data
     assert len(done.left) == 1
+
+
+@pytest.mark.parametrize(
+    "source", ['import os; import up.a\nup.a.f("text")\n', 'import up.a\ndown = 3\nup.a.f("text", f"{up.a.f}")\n']
+)
+def test_a_string_beside_code_does_not_make_the_code_text(source: str) -> None:
+    new = "up.b.f" if "os" in source else "down.b.f"
+    done = fix(source, moved(source, "up.a.f", "up.a.f", new))
+    assert done.data.decode() == source
+    assert not done.done
+
+
+def test_a_path_in_a_string_is_replaced_beside_code_that_names_it_too() -> None:
+    source = 'import up.a\nmock.patch("up.a.f", up.a.f)\n'
+    done = fix(source, moved(source, '"up.a.f"', "up.a.f", "up.b.f"))
+    assert done.data.decode() == 'import up.a\nmock.patch("up.b.f", up.a.f)\n'
+
+
+AWAITED = [
+    ("async def g():\n    x = up.load()\n", "async def g():\n    x = await up.load()\n"),
+    ("async def g():\n    (up.load())\n", "async def g():\n    (await up.load())\n"),
+    ("async def g(x=up.load()):\n    pass\n", ""),
+    ("async def g():\n    class A:\n        x = up.load()\n", ""),
+    ("@up.load()\nasync def g():\n    pass\n", ""),
+    ("async def g():\n    async def h(x=up.load()):\n        pass\n", "x=(await up.load())"),
+]
+
+
+@pytest.mark.parametrize(("source", "after"), AWAITED)
+def test_a_call_is_awaited_only_where_that_compiles(source: str, after: str) -> None:
+    done = fix(source, finding(source, "up.load", FindingKind.ASYNC_CHANGED, "up.load", "await load()"))
+    assert after in done.data.decode()
+    assert bool(done.done) == bool(after)
+    if not after:
+        assert done.data.decode() == source
+
+
+def extended(source: str, text: str = "def hook(self, x, mask=None)") -> Fixed:
+    return fix(source, finding(source, "def hook", FindingKind.OVERRIDE_DRIFT, "up.Base.hook", text))
+
+
+@pytest.mark.parametrize("last", ["x", "x: int", "x: (int)", "x=(1)", "x: int = (1 + 2)"])
+def test_an_override_gets_its_parameter_behind_the_whole_last_one(last: str) -> None:
+    source = f"class A(up.Base):\n    def hook(self, {last}):\n        return self.mask, f(mask=1)\n"
+    assert extended(source).data.decode() == source.replace(f"self, {last}", f"self, {last}, mask=None")
+
+
+@pytest.mark.parametrize("body", ["return mask[x]", "mask = 1", "import mask", "def mask(): ..."])
+def test_a_parameter_that_would_hide_a_name_of_the_body_is_refused(body: str) -> None:
+    source = f"class A(up.Base):\n    def hook(self, x):\n        {body}\n"
+    done = extended(source)
+    assert done.data.decode() == source
+    assert "uses mask" in done.left[0][1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "mark", "after"),
+    [
+        (FindingKind.PARAM_POSONLY, "up.f(1, b=(1 + 2))", "b=", "up.f(1, (1 + 2))"),
+        (FindingKind.PARAM_KWONLY, "up.f(1, (a+c))", "a+c", "up.f(1, b=(a+c))"),
+        (FindingKind.PARAM_KWONLY, "up.f(1, (a, c))", "(a, c)", "up.f(1, b=(a, c))"),
+        (FindingKind.DEFAULT_CHANGED, "up.f((1 + 2))", "up.f", "up.f((1 + 2), b=3)"),
+    ],
+)
+def test_parentheses_around_an_argument_stay_around_it(kind: FindingKind, source: str, mark: str, after: str) -> None:
+    text = "b=3" if kind is FindingKind.DEFAULT_CHANGED else "b"
+    parameter = "" if kind is FindingKind.DEFAULT_CHANGED else "b"
+    done = fix(source + "\n", finding(source, mark, kind, "up.f", text, parameter=parameter))
+    assert done.data.decode() == after + "\n"
+
+
+def test_await_leaves_with_what_stands_before_the_parenthesis() -> None:
+    source = "async def g():\n    await (up.stop())\n"
+    done = fix(source, finding(source, "up.stop", FindingKind.ASYNC_CHANGED, "up.stop", "stop()"))
+    assert done.data.decode() == "async def g():\n    (up.stop())\n"
+
+
+def test_an_edit_that_breaks_the_file_does_not_take_the_others_with_it() -> None:
+    source = "up.f(x for x in y)\nup.g(old=1)\n"
+    bad = finding(source, "x for", FindingKind.PARAM_KWONLY, "up.f", "b", parameter="b")
+    bad = replace(bad, column=source.index("(") + 1)
+    good = finding(source, "old", FindingKind.PARAM_RENAMED, "up.g", "new", parameter="old")
+    done = fix(source, bad, good)
+    assert done.data.decode() == "up.f(x for x in y)\nup.g(new=1)\n"
+    assert [each for each, _ in done.left] == [bad]
+
+
+@pytest.mark.parametrize(
+    ("source", "after"),
+    [
+        ("from up import *\na()\n", "from up import *\nfrom up.core import a\na()\n"),
+        ("from other import *\na()\n", ""),
+        ("from .up import *\na()\n", ""),
+        ("from up import *\nimport up as u\nu.a()\n", ""),
+    ],
+)
+def test_a_star_import_helps_only_a_plain_name_of_its_module(source: str, after: str) -> None:
+    mark = "u.a()" if "u.a" in source else "a()"
+    done = fix(source, finding(source, mark, FindingKind.REMOVED, "up.a", "up.core.a"))
+    assert ("from up.core import a" in done.data.decode()) == bool(after)
+    assert not after or done.data.decode() == after
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("size: 1\nold: 2\n", "size: 1\n"),
+        ("size: 1\nold: 'a'\n\nlast: 2\n", "size: 1\n\nlast: 2\n"),
+        ('size: 1\nold: "a\n\n  b"\n', ""),
+        ("size: 1\nold: [1,\n2]\n", ""),
+        ("size: 1\nold: a\n\n  b\n", ""),
+        ("model:\n  old: 1\n", ""),
+        ("size: {\nold: 2\n}\n", ""),
+        ("size: {% value %}\nold: 1\n", ""),
+    ],
+)
+def test_an_entry_of_yaml_goes_only_with_all_of_its_value(text: str, after: str) -> None:
+    one = finding(text, "old", FindingKind.PARAM_REMOVED, "up.f", "", parameter="old")
+    done = fix_file("conf.yaml", text.encode(), [replace(one, path="conf.yaml")])
+    assert done.data.decode() == (after or text)
+    assert bool(done.done) == bool(after)
+
+
+@pytest.mark.parametrize("path", ["client.py", "conf.yaml", "run.sh"])
+@pytest.mark.parametrize("kind", [FindingKind.MOVED, FindingKind.CLI_FLAG, FindingKind.PARAM_REMOVED])
+def test_a_finding_behind_the_end_of_the_file_is_left_alone(path: str, kind: FindingKind) -> None:
+    one = replace(finding("old", "old", kind, "up.old", "up.new"), path=path, line=9, end_line=9)
+    assert fix_file(path, b"up.old\n", [one]).data == b"up.old\n"
