@@ -7,10 +7,11 @@ import re
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.declarations.declaration import Declaration, DeclarationKind, SpecifierStyle, required, versioned
+from tooling.upgrade.declarations.pep508 import python_marker
 from tooling.upgrade.declarations.toml_text import TomlString, scan_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tooling.upgrade.declarations.toml_text import Path
 
@@ -34,11 +35,13 @@ _GROUPS: tuple[tuple[str, ...], ...] = (
 
 def read_pyproject(path: str, text: str) -> list[Declaration]:
     """All declarations. Raises tomllib.TOMLDecodeError for what is not TOML."""
-    found = [_declaration(path, string) for string in scan_toml(text).strings]
+    strings = scan_toml(text).strings
+    values = {string.path: string.value for string in strings}
+    found = [_declaration(path, string, values) for string in strings]
     return [each for each in found if each is not None]
 
 
-def _declaration(path: str, string: TomlString) -> Declaration | None:
+def _declaration(path: str, string: TomlString, values: Mapping[Path, str]) -> Declaration | None:
     if not string.literal:
         return None
     keys = string.path
@@ -67,7 +70,7 @@ def _declaration(path: str, string: TomlString) -> Declaration | None:
             section="tool.uv.sources",
             text=text,
         )
-    return _poetry(path, string)
+    return _poetry(path, string, values)
 
 
 def _listed(keys: Path) -> tuple[DeclarationKind, str, str] | None:
@@ -81,8 +84,9 @@ def _listed(keys: Path) -> tuple[DeclarationKind, str, str] | None:
     return None
 
 
-def _poetry(path: str, string: TomlString) -> Declaration | None:
-    """`[tool.poetry.dependencies] x = "^1.2"`, or x.version, or x = {version = ...}; groups likewise."""
+def _poetry(path: str, string: TomlString, values: Mapping[Path, str]) -> Declaration | None:
+    """`[tool.poetry.dependencies] x = "^1.2"`, or x.version, or x = {version = ...}, or a list of such tables; groups
+    likewise. values: of all strings of the file."""
     keys = tuple(key for key in string.path if isinstance(key, str))
     if keys[:2] != ("tool", "poetry") or string.path[-1] in {"python", "git", "path", "url", "markers"}:
         return None
@@ -91,6 +95,9 @@ def _poetry(path: str, string: TomlString) -> Declaration | None:
     section = keys[:-1]
     if section not in {("tool", "poetry", "dependencies"), ("tool", "poetry", "group", group, "dependencies")}:
         return None
+    table = string.path[:-1] if string.path[-1] == "version" else string.path
+    python = values.get((*table, "python"), "") if table != string.path else ""
+    markers = [python_marker(python), values.get((*table, "markers"), "") if table != string.path else ""]
     text = f'{keys[-1]} = "{string.value}"'
     return Declaration(
         path=path,
@@ -103,6 +110,8 @@ def _poetry(path: str, string: TomlString) -> Declaration | None:
         style=SpecifierStyle.POETRY,
         section=".".join(section),
         group=group,
+        extras=tuple(value for place, value in values.items() if place[:-1] == (*table, "extras")),
+        marker=" and ".join(f"({each})" for each in markers if each),
         text=text,
     )
 

@@ -253,7 +253,8 @@ def _compiled(
     plan = job.plan if planned else None
     files = (*job.install.constraints, *job.install.overrides) if job.install is not None else ()
     with workspace(job.root, plan, job.variant, job.declarations, overlay, files) as folder:
-        arguments = ["pip", "compile", "--no-header", "--no-annotate", "--quiet", *_inputs(job, folder)]
+        inputs, notes = _inputs(job, folder)
+        arguments = ["pip", "compile", "--no-header", "--no-annotate", "--quiet", *inputs]
         (folder / _REQUESTED).write_text("".join(f"{each.distribution}=={each.version}\n" for each in job.requests))
         (folder / _EXCLUDED).write_text("".join(f"{name}\n" for name in excluded))
         arguments += ["--constraints", _REQUESTED]
@@ -269,17 +270,18 @@ def _compiled(
             arguments.append("--no-build")
         outcome = run_uv(arguments, folder, environment=job.environment, offline=job.offline)
     if not outcome.solved:
-        return Attempted(conflict=_conflict(job, outcome.complaint))
-    return Attempted(read_lock("requirements.txt", outcome.output.encode()))
+        return Attempted(conflict=_conflict(job, outcome.complaint), notes=notes)
+    return Attempted(read_lock("requirements.txt", outcome.output.encode()), notes=notes)
 
 
-def _inputs(job: Job, folder: Path) -> list[str]:
-    """Return what to resolve, and for which interpreter and platform."""
+def _inputs(job: Job, folder: Path) -> tuple[list[str], tuple[str, ...]]:
+    """Return what to resolve, for which interpreter and platform, and notes on what could not be expressed."""
     variant = job.variant
     manifest = variant.manifests[0]
     project = project_table(folder)
     is_static = "name" in project and not {"dependencies", "optional-dependencies"} & set(project.get("dynamic", ()))
     arguments = []
+    notes: tuple[str, ...] = ()
     if job.install is not None:
         (folder / _STATED).write_text("".join(f"{each}\n" for each in job.install.requirements))
         arguments.append(_STATED)
@@ -301,10 +303,11 @@ def _inputs(job: Job, folder: Path) -> list[str]:
         manifests = [path for path in variant.manifests if (folder / path).is_file()]
         texts = {path: (folder / path).read_text(errors="replace") for path in manifests}
         found = [each for path, text in texts.items() for each in read_declarations(path, text)]
-        (folder / _STATED).write_text(stated_requirements(found, variant))
+        text, notes = stated_requirements(found, variant)
+        (folder / _STATED).write_text(text)
         arguments.append(_STATED)
     lowest = re.search(r">=\s*(3\.\d+)", str(project.get("requires-python", "")))
     python = variant.python or (lowest[1] if lowest else "")
     arguments += ["--python-version", python] if python else []
     arguments += ["--python-platform", variant.platform] if variant.platform else []
-    return arguments
+    return arguments, notes

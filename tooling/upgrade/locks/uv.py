@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from tooling.cli.errors import ToolError, UsageError
 from tooling.cli.toml import TOMLError, parse_toml
 from tooling.upgrade.declarations.declaration import DeclarationKind, SpecifierStyle
 from tooling.upgrade.declarations.find import repository_files
+from tooling.upgrade.declarations.pep508 import as_pep508
 from tooling.upgrade.errors import OfflineError, ResolutionError, UpstreamError
-from tooling.upgrade.manifests.specifiers import as_pep508
 from tooling.upgrade.sources.index_config import read_pip_config
 
 if TYPE_CHECKING:
@@ -93,10 +95,10 @@ def _put(file: Path, content: bytes) -> None:
     file.write_bytes(content)
 
 
-def stated_requirements(found: Iterable[Declaration], variant: Variant) -> str:
+def stated_requirements(found: Iterable[Declaration], variant: Variant) -> tuple[str, tuple[str, ...]]:
     """Return the requirements of a manifest that the resolver does not read (setup.py, Poetry, conda), as far as they
-    are written out."""
-    lines = []
+    are written out; and notes on those that PEP 508 cannot express, which are resolved with any version."""
+    lines, notes = [], []
     for each in found:
         if each.kind not in {DeclarationKind.REQUIREMENT, DeclarationKind.SOURCE}:
             continue
@@ -107,8 +109,24 @@ def stated_requirements(found: Iterable[Declaration], variant: Variant) -> str:
         elif each.style is not SpecifierStyle.OPAQUE and each.distribution != "python":
             marker = f"; {each.marker}" if each.marker else ""
             extras = f"[{','.join(each.extras)}]" if each.extras else ""
-            lines.append(f"{each.distribution}{extras}{as_pep508(each.specifier, each.style)}{marker}")
-    return "\n".join([*lines, ""])
+            specifier = as_pep508(each.specifier, each.style)
+            line = f"{each.distribution}{extras}{specifier or ''}{marker}"
+            if not _is_requirement(line):
+                line, specifier = each.distribution, None
+            if specifier is None:
+                notes.append(
+                    f"{each.where}: {each.text} cannot be expressed in PEP 508, so any version of it was accepted"
+                )
+            lines.append(line)
+    return "\n".join([*lines, ""]), tuple(notes)
+
+
+def _is_requirement(text: str) -> bool:
+    try:
+        Requirement(text)
+    except InvalidRequirement:
+        return False
+    return True
 
 
 _OFFLINE = re.compile(r"network (?:was|is) disabled|not found in the cache", re.IGNORECASE)

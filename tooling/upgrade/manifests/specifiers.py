@@ -54,7 +54,10 @@ def changed(specifier: str, style: SpecifierStyle, version: str, rule: RangeRule
         return _plain(specifier, version)
     if style is SpecifierStyle.CONDA and re.match(r"=[^=]", specifier):
         written = specifier.lstrip("= ").rstrip(".*")
-        prefix = parse_version(written).release
+        try:
+            prefix = Version(written).release
+        except InvalidVersion:
+            return ChangedSpecifier(specifier, f"{specifier!r} is not a specifier that can be read", problem=True)
         if (*wanted.release, 0, 0, 0)[: len(prefix)] == prefix:
             return ChangedSpecifier(specifier, "the prefix covers the version")
         return ChangedSpecifier(
@@ -78,27 +81,6 @@ def _plain(specifier: str, version: str) -> ChangedSpecifier:
     if specifier == version + local:
         return ChangedSpecifier(specifier, "names the version already")
     return ChangedSpecifier(version + local, "names exactly one version")
-
-
-def as_pep508(specifier: str, style: SpecifierStyle) -> str:
-    """Return what a specifier of another style means: Poetry's "^1.2" is ">=1.2,<2", conda's "=1.2" is "==1.2.*".
-
-    Unchanged where it is PEP 440 already; "" for any version."""
-    text = specifier.strip()
-    if text in ("", "*"):
-        return ""
-    if style is SpecifierStyle.CONDA and re.match(r"=[^=]", text):
-        return f"=={text.lstrip('= ').rstrip('.*')}.*"
-    hit = _POETRY.match(text) if style in (SpecifierStyle.POETRY, SpecifierStyle.PLAIN) else None
-    if hit is None:
-        return text
-    if not hit["operator"]:
-        return f"=={hit['version']}"
-    parts = list(parse_version(hit["version"]).release)
-    significant = next((index for index, part in enumerate(parts) if part), len(parts) - 1)
-    last = significant if hit["operator"] == "^" else min(1, len(parts) - 1)
-    bound = ".".join(str(part) for part in [*parts[:last], parts[last] + 1])
-    return f">={hit['version']},<{bound}"
 
 
 def _poetry(specifier: str, hit: re.Match[str], wanted: Version, version: str) -> ChangedSpecifier:
@@ -141,7 +123,7 @@ def _range(specifier: str, wanted: Version, version: str, rule: RangeRule) -> Ch
     if allowed:
         for clause in clauses if rule is RangeRule.RAISE else ():
             if clause["operator"] in {">=", ">"} and parse_version(clause["version"]) < wanted:
-                text = f"{specifier[: clause.start()]}>={clause['blank']}{version}{specifier[clause.end() :]}"
+                text = f"{specifier[: clause.start()]}>={clause['blank']}{wanted.public}{specifier[clause.end() :]}"
                 return ChangedSpecifier(text, "policy raises the lower bound to what was audited")
         return ChangedSpecifier(specifier, f"the range allows {version}")
     return _moved(specifier, clauses, wanted, version)
@@ -169,12 +151,13 @@ def _moved(specifier: str, clauses: list[re.Match[str]], wanted: Version, versio
 
 def _clause(operator: str, written: str, wanted: Version, version: str) -> tuple[str, str, str]:
     """Return the clause's new operator ("" to leave it out) and version; and why."""
+    public = version.partition("+")[0]  # only "==" may name a build, as in 2.0+cu12
     if operator == "!=":
         return "", "", f"!={written} excluded the version"
     if operator in {">=", ">"}:
-        return ">=", version, f"the lower bound {operator}{written} was above it"
+        return ">=", public, f"the lower bound {operator}{written} was above it"
     if operator == "<=":
-        return operator, version, f"the upper bound <={written} was below it"
+        return operator, public, f"the upper bound <={written} was below it"
     if operator == "<":
         # The smallest exclusive bound above a version, as precise as the one it replaces: 0.12 -> 0.19, 5 -> 6,
         # and
@@ -190,10 +173,10 @@ def _clause(operator: str, written: str, wanted: Version, version: str) -> tuple
         # ~=1.0.0 means 1.0.x: a 2.0 in its place must say 2.0.0, for ~=2.0 means 2.x
         missing = max(2, len(parse_version(written).release)) - len(wanted.release)
         plain = not (wanted.is_prerelease or wanted.is_postrelease)
-        near = _at_precision(wanted, written, version, least=2) + (".0" * missing if plain else "")
+        near = _at_precision(wanted, written, public, least=2) + (".0" * missing if plain else "")
         return operator, near, f"~={written} covered another series"
     if written.endswith(".*"):
-        series = _at_precision(wanted, written.removesuffix(".*"), version)
+        series = _at_precision(wanted, written.removesuffix(".*"), public)
         return operator, f"{series}.*", f"=={written} covered another series"
     return operator, version, "exact pin"
 

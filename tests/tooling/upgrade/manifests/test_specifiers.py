@@ -34,6 +34,9 @@ from tooling.upgrade.policy.watched import RangeRule
         ("<=0.18.1", "0.19.1", "<=0.19.1"),
         ("~=0.11.2", "0.18.0", "~=0.18.0"),
         ("~=4.5", "5.3.0", "~=5.3"),
+        ("~=1.0.0", "2.0+cu12", "~=2.0.0"),
+        (">=3,<1", "2.0+cu12", ">=2.0,<3"),
+        ("<=1", "2.0+cu12", "<=2.0"),
         (">=5.0,!=5.1.*,!=5.3.0", "5.3.0", ">=5.0,!=5.1.*"),
         ("!=5.3.0", "5.3.0", ""),
         (">=5", "4.57.1", ">=4.57.1"),
@@ -72,6 +75,11 @@ def test_a_range_is_raised_where_the_policy_says_so():
 )
 def test_each_style_keeps_its_form(style, old, new):
     assert changed(old, style, "0.18.0").specifier == new
+
+
+@pytest.mark.parametrize("specifier", ["=1.2=py38_0", "=1.2,<2", "=1.2|1.3"])
+def test_a_specifier_of_conda_that_is_no_prefix_is_a_problem_and_no_error(specifier):
+    assert changed(specifier, SpecifierStyle.CONDA, "2.0").problem
 
 
 def test_a_commit_cannot_be_moved_to_a_version():
