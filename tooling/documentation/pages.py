@@ -13,6 +13,7 @@ anchor of the source's heading. No commit is named, so that a mark survives reba
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -92,25 +93,44 @@ def marked(text: str, source: str, pairs: Sequence[tuple[Section, Section]]) -> 
     return plain.rstrip("\n") + "\n\n" + "\n".join([*lines, "-->"]) + "\n"
 
 
-_REGION: Final = re.compile(
-    r"^<!-- (?P<name>[^\s/:][^\n]*?)(?P<begin>: begin)? -->\n.*?^<!-- (?(begin)(?P=name): end|/(?P=name)) -->$",
-    re.DOTALL | re.MULTILINE,
-)
-"""`<!-- NAME -->` to `<!-- /NAME -->`, or `<!-- NAME: begin -->` to `<!-- NAME: end -->`."""
+_REGION: Final = re.compile(r"<!-- (?P<name>[^\s/:][^\n]*?)(?P<begin>: begin)? -->")
+"""The first line of `<!-- NAME -->` to `<!-- /NAME -->`, or of `<!-- NAME: begin -->` to `<!-- NAME: end -->`."""
+_FENCE: Final = re.compile(r" {0,3}(?P<fence>(?P<mark>[`~])(?P=mark){2,})(?P<info>[^`]*)")
 
 
 def without_generated(text: str, names: Sequence[str]) -> str:
     """Return the page without what programs keep up to date: the lines of these regions are empty, so that all others
     keep their numbers. names: patterns such as "areal-new:*" for NAME in `<!-- NAME -->` ... `<!-- /NAME -->`, or in
-    `<!-- NAME: begin -->` ... `<!-- NAME: end -->`.
+    `<!-- NAME: begin -->` ... `<!-- NAME: end -->`. Regions may stand in others; examples in fenced code are none.
     """
+    if not names:
+        return text
+    lines, at = text.split("\n"), 0
+    marks = _outside_fences([line.removesuffix("\r") for line in lines])
+    while at < len(lines):
+        opening = _REGION.fullmatch(marks[at])
+        if opening is not None and any(fnmatchcase(opening["name"], name) for name in names):
+            closing = f"<!-- {opening['name']}: end -->" if opening["begin"] else f"<!-- /{opening['name']} -->"
+            depth = itertools.accumulate((mark == opening[0]) - (mark == closing) for mark in marks[at:])
+            end = next((at + number for number, each in enumerate(depth) if each == 0), None)
+            if end is not None:
+                lines[at : end + 1] = ["\r" if line.endswith("\r") else "" for line in lines[at : end + 1]]
+                at = end
+        at += 1
+    return "\n".join(lines)
 
-    def emptied(found: re.Match[str]) -> str:
-        if not any(fnmatchcase(found["name"], name) for name in names):
-            return found[0]
-        return "\n" * found[0].count("\n")
 
-    return _REGION.sub(emptied, text) if names else text
+def _outside_fences(lines: Sequence[str]) -> list[str]:
+    """Return the lines with those of fenced code empty."""
+    kept, fence = list[str](), ""
+    for line in lines:
+        found = _FENCE.fullmatch(line)
+        kept.append("" if fence or found else line)
+        if not fence:
+            fence = found["fence"] if found else ""
+        elif found and found["fence"].startswith(fence) and not found["info"].strip():
+            fence = ""
+    return kept
 
 
 SUFFIXES: Final = (".md", ".mdx", ".markdown")
