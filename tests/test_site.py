@@ -110,3 +110,14 @@ def test_a_version_that_is_none_is_refused() -> None:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (2, "")
         assert "is no version" in done.stderr
+
+
+def test_only_tags_of_versions_are_published() -> None:
+    """What starts the workflow is what the script takes, and no release candidate becomes `latest`."""
+    listed = re.search(
+        r"tags: (\[.*?\])(?: #|$)", (ROOT / ".github/workflows/publish-site.yml").read_text(), re.MULTILINE
+    )
+    assert listed is not None
+    patterns = [pattern.replace(".", r"\.") for pattern in json.loads(listed[1])]
+    tags = ["v0.2", "v1.20.3", "v0.2-rc1", "v0.2.0rc1", "v1", "vnext", "v0.2.1.2"]
+    assert [tag for tag in tags if any(re.fullmatch(pattern, tag) for pattern in patterns)] == tags[:2]
