@@ -249,3 +249,19 @@ def test_a_local_build_that_no_index_has_is_told_and_the_rest_is_resolved(resolv
     assert result.conflict is None
     assert result.versions == {"served": "1.0", "tensor": "2.10.0"}
     assert "no index configured here has tensor 2.10.0+cpu" in result.notes[0]
+
+
+POETRY = """
+[tool.poetry.dependencies]
+python = "^3.11"
+engine = "0.11.0"
+models = [{version = "4.57.0", python = "<3.0"}, {version = "5.3.0", python = ">=3.0"}]
+tensor = "^2.0 || ^3.0"
+"""
+
+
+def test_a_manifest_of_poetry_is_resolved_with_its_markers_and_notes_on_its_alternatives(resolve):
+    (result,), _ = resolve("engine==0.19.0", files={"pyproject.toml": POETRY})
+    assert result.conflict is None
+    assert result.versions == {"engine": "0.19.0", "models": "5.3.0", "tensor": "2.10.0"}
+    assert [note.partition(" cannot be")[0] for note in result.notes] == ['pyproject.toml:6: tensor = "^2.0 || ^3.0"']
