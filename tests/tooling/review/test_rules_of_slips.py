@@ -41,7 +41,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             f"{KIND}def f(k, s):\n    if k == Kind.A:\n        a()\n    elif k == Kind.B:\n        b()\n"
             "    elif s == Kind.C:\n        c()\n    elif k == Kind.D:\n        d()\n",
-            f"{KIND}def f(o):\n    if o.k == Kind.A:\n        a()\n    elif o.k == Kind.B and o:\n        b()\n"
+            f"{KIND}def f(o):\n    if o.k == Kind.A:\n        a()\n    elif o.k == Kind.B:\n        b()\n"
             "    elif o.k == Kind.C:\n        c()\n    elif o.s == Kind.D:\n        d()\n",
         ],
         [
@@ -165,7 +165,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "option-too-late": (
         [
             f"{PARSER}args = parser.parse_args()\nparser.add_argument('--ms', action='store_true')\n",
-            "def f(p):\n    a, rest = p.parse_known_args()\n    p.add_argument('--x')\n    return a, rest\n",
+            "def f(argparse):\n    p = argparse.ArgumentParser()\n    a = p.parse_args()\n    p.add_argument('--x')\n"
+            "    return a\n",
         ],
         [
             f"{PARSER}parser.add_argument('--ms', action='store_true')\nargs = parser.parse_args()\n",
@@ -224,7 +225,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "version-as-text": (
         [
             "import vllm\nassert vllm.__version__ >= '0.8.2'\n",
-            "import torch\nNEW = '2.10' <= torch.__version__\n",
+            "import numpy\nNEW = '2.10' <= numpy.__version__\n",
             "import trl\nif trl.__version__ < '1.0':\n    x = 1\n",
         ],
         [
@@ -248,7 +249,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "zero-as-missing": (
         [
-            "def f(info):\n    return info.get('scores') or info.get('rewards')\n",
+            "def f(info):\n    return info.get('score') or info.get('reward')\n",
             "def f(x, temperature=None):\n    return x / (temperature or 1.0)\n",
             "def f(config, seed_all):\n    seed_all(config.seed or 42)\n",
         ],
@@ -286,7 +287,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "doubled-word": (
-        ["print('do you want to to continue?')\n", "def f(log):\n    log('the the end')\n"],
+        ["print('do you want to to continue?')\n", "def f(log):\n    log.info('the the end')\n"],
         ["print('do you want to continue?')\n", "X = 'the the'\n", "print('what that that is')\n"],
     ),
     "unknown-member": (

@@ -26,6 +26,8 @@ _BLOCKING = frozenset(
 )
 _WAITER = re.compile(r"thread|proc|worker", re.IGNORECASE)
 _PROCESS = re.compile(r"proc(ess)?$|popen|^p$", re.IGNORECASE)
+_LIMIT = re.compile(r"timeout|fail_after|fail_at|move_on_a")
+"""Names of context managers that end what takes too long."""
 _POOL = re.compile(r"executor|pool", re.IGNORECASE)
 
 
@@ -141,6 +143,8 @@ def unbounded_wait(module: Module, _side: Side) -> Iterator[Place]:
         if not isinstance(function, Function) or not TEARDOWN.match(function.name):
             continue
         owner = ast.unparse(node.func.value)
+        if _is_limited(module, function, node):
+            continue
         kinds = {"join": _WAITER, "wait": _PROCESS}
         waiter = kinds.get(node.func.attr)
         if waiter is not None and not node.args and not node.keywords and waiter.search(owner):
@@ -155,6 +159,20 @@ def unbounded_wait(module: Module, _side: Side) -> Iterator[Place]:
         waits |= "executor" in owner.lower() and not node.args and not node.keywords
         if node.func.attr == "shutdown" and _POOL.search(owner) and waits:
             yield Place(module.path, node.lineno, f"`{owner}.shutdown` in `{function.name}` waits for running work")
+
+
+def _is_limited(module: Module, function: Function, wait: ast.Call) -> bool:
+    """Whether a wait ends by other means than its own arguments: `wait_for(p.wait(), 5)`, `async with timeout(5)`, or
+    `p.kill()` before it."""
+    for each in module.around(wait):
+        if isinstance(each, ast.Call):
+            return True
+        blocks = each.items if isinstance(each, ast.With | ast.AsyncWith) else ()
+        if any(_LIMIT.search(ast.unparse(item.context_expr)) for item in blocks):
+            return True
+    owner = ast.unparse(wait.func.value) if isinstance(wait.func, ast.Attribute) else ""
+    calls = (each for each in own_nodes(function) if isinstance(each, ast.Call) and each.lineno <= wait.lineno)
+    return any("kill" in (text := ast.unparse(each).lower()) and owner.lower() in text for each in calls)
 
 
 def endless_retry(module: Module, _side: Side) -> Iterator[Place]:

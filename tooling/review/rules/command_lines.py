@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tooling.review.repository.side import Side
 
 _OPTION: Final = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]*\w)")
+_PARSES: Final = frozenset({"parse_args", "parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args"})
 _LIKE: Final = 0.75
 """Likeness of an option that is named to one that exists, from which the one is taken for the other."""
 
@@ -39,7 +40,7 @@ def unknown_option(module: Module, side: Side) -> Iterator[Place]:
                 yield Place(module.path, node.lineno, f"no option of this file sets `{target}.{node.attr}`")
     for text in module.nodes(ast.Constant):
         named = _OPTION.findall(text.value) if isinstance(text.value, str) and " " in text.value else []
-        for option in (each for each in named if each not in names and _is_message(module, text)):
+        for option in (each for each in named if each not in names and is_message(module, text)):
             like = difflib.get_close_matches(option, sorted(names), 1, _LIKE)
             elsewhere = like and side.grep([f'"--{option}"', f"'--{option}'"], "*.py")
             if like and not elsewhere and option.replace("-", "_") not in {each.replace("-", "_") for each in names}:
@@ -68,12 +69,16 @@ def _options(module: Module) -> tuple[set[str], bool]:
         handed = (*call.args, *(each.value for each in call.keywords))
         complete &= called not in {"add_subparsers", "set_defaults", "Namespace", "setattr", "vars"}
         complete &= not any(ast.unparse(each) in owners for each in handed)
+        # `parse_args(namespace=Options())` has what the object has.
+        complete &= called not in _PARSES or (len(call.args) < 2 and keyword(call, "namespace") is None)
         if called == "add_argument":
             given = (*call.args, keyword(call, "dest"))
             values = [each.value for each in given if isinstance(each, ast.Constant)]
             texts = [each for each in values if isinstance(each, str)]
             complete &= bool(texts) and len(texts) >= len(call.args)
             names |= {each.lstrip("-") for each in texts}
+            if last_name(keyword(call, "action") or call.func) == "BooleanOptionalAction":
+                names |= {f"no-{each[2:]}" for each in texts if each.startswith("--")}
     return names, complete
 
 
@@ -102,7 +107,7 @@ def _is_it(module: Module, node: ast.Attribute, target: str) -> bool:
     return not taken or ("__main__" in module.text and all(each.name in handed for each in taken))
 
 
-def _is_message(module: Module, node: ast.Constant) -> bool:
+def is_message(module: Module, node: ast.Constant) -> bool:
     """Whether a string is shown to a user: raised, asserted, printed, logged, or help of an option."""
     for parent in module.around(node):
         if isinstance(parent, ast.Raise | ast.Assert):
@@ -115,7 +120,10 @@ def _is_message(module: Module, node: ast.Constant) -> bool:
 
 
 def option_too_late(module: Module, _side: Side) -> Iterator[Place]:
-    """Find an option that is added after the arguments were parsed."""
+    """Find an option that is added after the arguments were parsed for the last time.
+
+    `parse_known_args` is the first of two times: `known, rest = p.parse_known_args(); p.add_argument("--x"); return p`.
+    """
     for block in [module.tree.body, *(each.body for each in (*module.functions(), *module.nodes(ast.If)))]:
         parsed: dict[str, int] = {}
         added: list[tuple[str, ast.Call]] = []
@@ -123,12 +131,26 @@ def option_too_late(module: Module, _side: Side) -> Iterator[Place]:
             call = getattr(statement, "value", None)
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
                 owner = ast.unparse(call.func.value)
-                if call.func.attr in {"parse_args", "parse_known_args"}:
+                if call.func.attr == "parse_args":
                     parsed[owner], added = at, [each for each in added if each[0] != owner]
                 elif call.func.attr == "add_argument" and owner in parsed:
                     added.append((owner, call))
         for owner, call in added[:1]:
-            yield Place(module.path, call.lineno, f"`{owner}` has parsed the arguments before this option is added")
+            if not _is_used_elsewhere(module, owner, call):
+                yield Place(module.path, call.lineno, f"`{owner}` has parsed the arguments before this option is added")
+
+
+def _is_used_elsewhere(module: Module, owner: str, added: ast.Call) -> bool:
+    """Whether a parser may parse again: it is not made here, or something else is done with it afterwards."""
+    scope = module.function_of(added)
+    names = [each for each in module.nodes(ast.Name) if each.id == owner]
+    made_here = any(isinstance(each.ctx, ast.Store) and module.function_of(each) is scope for each in names)
+    uses = [each for each in names if isinstance(each.ctx, ast.Load) and each.lineno != added.lineno]
+    return not made_here or any(
+        module.function_of(each) is not scope or each.lineno > added.lineno
+        for each in uses
+        if getattr(module.parents.get(each), "attr", "") != "add_argument"
+    )
 
 
 def option_without_effect(module: Module, _side: Side) -> Iterator[Place]:

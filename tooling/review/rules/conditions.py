@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _AVAILABLE: Final = re.compile(r"^is_\w+_available$")
 _LAZY: Final = frozenset({"filter", "map", "zip"})
-_PLAIN_WORDS: Final = frozenset({"enable", "enabled", "flag", "has", "is", "model", "only", "should", "use", "with"})
+_PLAIN_WORDS: Final = frozenset({"enabled", "flag", "is", "model", "only"})
 """Words of a flag's name that say nothing about what it is for."""
 _NEGATIONS: Final = frozenset({"no", "not", "without", "missing"})
 
@@ -38,8 +38,12 @@ def chain_broken(module: Module, _side: Side) -> Iterator[Place]:
             if len(asked) != 1 or "" in asked or not closed or any(isinstance(b[-1], _LEAVES) for _, b in before):
                 continue
             name = asked.pop()
-            changed = stored(one for _, body in before for one in body)
-            if name not in changed and _complains(after[-1][1]):
+            statements = [one for _, body in before for one in body]
+            # A call may set an attribute: `self.start()` may change `self.state`, as steps of a state machine do.
+            owner = name.partition(".")[0] if "." in name else ""
+            calls = (each for one in statements for each in ast.walk(one) if isinstance(each, ast.Call))
+            handed = {each.id for call in calls for each in ast.walk(call) if isinstance(each, ast.Name)}
+            if name not in stored(statements) and owner not in handed and _complains(after[-1][1]):
                 value = ast.unparse(first.test)
                 yield Place(module.path, second.lineno, f"the `else` of this `if` is reached where `{value}` holds")
 
@@ -82,12 +86,20 @@ def is_local(module: Module, node: ast.AST, name: str) -> bool:
     return any(name in module.shadowing[each] for each in module.around(node) if isinstance(each, Function))
 
 
+_UNKNOWN: Final = re.compile(
+    r"unknown|unsupported|unrecogni|unexpected|invalid|not (?:supported|known|valid)", re.IGNORECASE
+)
+"""What is said of values that nobody knows, where it is only printed."""
+
+
 def _complains(body: list[ast.stmt]) -> bool:
     """Whether a branch is for values that nobody knows: it raises, exits, or says so."""
-    calls = (each for one in body for each in ast.walk(one) if isinstance(each, ast.Call))
+    calls = [each for one in body for each in ast.walk(one) if isinstance(each, ast.Call)]
     names = {last_name(each.func) for each in calls}
+    if any(last_name(each.func) == "print" and _UNKNOWN.search(ast.unparse(each)) for each in calls):
+        return True
     raises = any(isinstance(each, ast.Raise) for each in body)
-    return raises or bool(names & {"print", "warning", "warn", "error", "exit", "_exit", "critical"})
+    return raises or bool(names & {"warning", "warn", "error", "exit", "_exit", "critical"})
 
 
 def odd_name_in_chain(module: Module, _side: Side) -> Iterator[Place]:
@@ -98,12 +110,12 @@ def odd_name_in_chain(module: Module, _side: Side) -> Iterator[Place]:
             continue  # a part of the chain above it
         asked: dict[str, list[ast.Compare]] = {}
         for test, _ in branches(node):
-            for each in ast.walk(test) if test is not None else ():
-                if not isinstance(each, ast.Compare) or len(each.ops) != 1:
-                    continue
-                member = each.comparators[0]
-                if isinstance(member, ast.Attribute) and last_name(member.value)[:1].isupper():
-                    asked.setdefault(ast.unparse(member.value), []).append(each)
+            # What `and` joins asks two things on purpose.
+            if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+                continue
+            member = test.comparators[0]
+            if isinstance(member, ast.Attribute) and last_name(member.value)[:1].isupper():
+                asked.setdefault(ast.unparse(member.value), []).append(test)
         for owner, compared in asked.items():
             names = Counter(ast.unparse(each.left) for each in compared)
             usual, count = names.most_common(1)[0]
@@ -119,12 +131,16 @@ _ENOUGH: Final = 3
 
 
 def crossed_branches(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `"pool" if is_reward else "pool_reward"`, and two guards of which each sets what the other one asks."""
+    """Find `"pool" if is_reward else "pool_reward"`, and two guards of which each sets what the other one asks.
+
+    Only flags that say what something is: `"cpu" if use_gpu else "cpu-gpu"` tells where the rest is kept.
+    """
     for choice in module.nodes(ast.IfExp):
         asked, there, other = choice.test, choice.body, choice.orelse
         if isinstance(asked, ast.UnaryOp) and isinstance(asked.op, ast.Not):
             asked, there, other = asked.operand, other, there
-        words = set(last_name(asked).lower().split("_")) - _PLAIN_WORDS
+        flag = last_name(asked).lower().lstrip("_")
+        words = set(flag.split("_")) - _PLAIN_WORDS if flag.startswith("is_") else set()
         said_here, said_there = _words(there), _words(other)
         # Two names of one kind, of which one says what was asked for.
         same_kind = said_here & (said_there - words)
@@ -158,9 +174,15 @@ def short_guard(module: Module, _side: Side) -> Iterator[Place]:
     choices += [(each.test, each.body[0]) for each in module.nodes(ast.If)]
     for test, first in choices:
         name, least = _least_length(test)
-        for node in ast.walk(first) if name else ():
+        # Keys of a dict are no positions, and a second check or a handler takes care of what is missing.
+        keyed = re.search(
+            rf"(?<!\w){re.escape(name)}(\.(items|keys|values|get)\b|\s*:\s*[\w.]*([Dd]ict|Mapping))", module.text
+        )
+        checked = keyed is not None or f"len({name})" in ast.unparse(first)
+        for node in ast.walk(first) if name and not checked else ():
             taken, number = _item_taken(node)
-            if taken == name and number >= least:
+            caught = any(isinstance(each, ast.Try) and each.handlers for each in module.around(node))
+            if taken == name and number == least and not caught:
                 said = f"item {number} of `{name}` is taken where `{ast.unparse(test)}`"
                 yield Place(module.path, test.lineno, said)
 

@@ -22,7 +22,7 @@ _LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _SAYS_MISSING: Final = re.compile(
     r"\b(?:not (?:set|found|initiali[sz]ed|given|provided|specified|loaded|defined)|"
     r"missing|required|uninitiali[sz]ed)|\bmust (?:be (?:given|provided|set|specified|initiali[sz]ed)|provide|specify)|"
-    r"^no\b|\bempty\b"
+    r"^no\b|\b(?:is|are|was|were|not be) empty\b"
 )
 _NAMED_MISSING: Final = re.compile(
     r"miss|unknown|invalid|error|empty|without|unset|absent|not_|no_|extra|unexpected|fail|stale|"
@@ -153,13 +153,14 @@ def argument_order(module: Module, side: Side) -> Iterator[Place]:
         turned = isinstance(around, Function) and _TURNED.search(around.name)
         if len(set(filter(None, words))) < 2 or turned:
             continue
-        target = _target(module, side, node)
-        names = target if target is not None else []
+        target = _target(module, side, node) or {}
+        names = list(target)
         calls = [each for each in (own_nodes(around) if around else ()) if isinstance(each, ast.Call)]
         others = [_argument_names(each) for each in calls if last_name(each.func) == last_name(node.func)]
         for i, word in enumerate(words):
             j = names.index(word) if len(word) > 1 and word in names else i
-            if j != i and j >= len(words) and _takes_another(node, names, i, word):
+            optional = i < len(names) and target[names[i]]
+            if j != i and j >= len(words) and optional and _takes_another(node, names[i], word):
                 said = f"`{ast.unparse(node.func)}` takes `{names[i]}` here, and `{word}` is a parameter of its own"
                 yield Place(module.path, node.lineno, said)
             if i < j < len(words) and i < len(names) and words[j] == names[i]:
@@ -174,13 +175,13 @@ _TURNED: Final = re.compile(
 )
 
 
-def _takes_another(call: ast.Call, names: Sequence[str], at: int, word: str) -> bool:
-    """Whether an argument is called as a later parameter is, which is not given, and stands where an optional one of
-    quite another name is expected."""
+def _takes_another(call: ast.Call, parameter: str, word: str) -> bool:
+    """Whether an argument is called as a later parameter is, which is not given, and stands where one of quite another
+    name is expected."""
     given = {each.arg for each in call.keywords}
     open_ended = None in given or any(isinstance(each, ast.Starred) for each in call.args)
-    alike = at < len(names) and bool(set(word.split("_")) & set(names[at].split("_")))
-    return at < len(names) and not open_ended and word not in given and not alike and len(word) > _SHORT
+    alike = bool(set(word.split("_")) & set(parameter.split("_")))
+    return not open_ended and word not in given and not alike and len(word) > _SHORT
 
 
 _SHORT: Final = 4
@@ -193,8 +194,9 @@ def _argument_names(call: ast.Call) -> list[str]:
     return [last_name(each) for each in plain]
 
 
-def _target(module: Module, side: Side, call: ast.Call) -> list[str] | None:
-    """Return the parameters of a function of ours that is called by name, or of a method of the same class."""
+def _target(module: Module, side: Side, call: ast.Call) -> dict[str, bool] | None:
+    """Return what `_positional` returns of a function of ours that is called by name, or of a method of the same
+    class, without its self."""
     func = call.func
     if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "self":
         owner = next((each for each in module.around(call) if isinstance(each, ast.ClassDef)), None)
@@ -202,16 +204,19 @@ def _target(module: Module, side: Side, call: ast.Call) -> list[str] | None:
             each for each in (owner.body if owner else ()) if isinstance(each, Function) and each.name == func.attr
         ]
         static = any(last_name(each) == "staticmethod" for method in found for each in method.decorator_list)
-        return _positional(found[0])[0 if static else 1 :] if len(found) == 1 else None
+        taken = list(_positional(found[0]).items()) if len(found) == 1 else []
+        return dict(taken[0 if static else 1 :]) if taken else None
     if not isinstance(func, ast.Name) or len(module.bindings.get(func.id, ())) != 1:
         return None
     target = side.definition(module.imported.get(func.id, f"{module.package}.{func.id}"))
     return _positional(target[1]) if target is not None and isinstance(target[1], Function) else None
 
 
-def _positional(function: Function) -> list[str]:
-    """Return the parameters that a call may pass without their names."""
-    return [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+def _positional(function: Function) -> dict[str, bool]:
+    """Return the parameters that a call may pass without their names, and whether they have a default."""
+    named = [*function.args.posonlyargs, *function.args.args]
+    needed = len(named) - len(function.args.defaults)
+    return {each.arg: at >= needed for at, each in enumerate(named)}
 
 
 _ERRORS: Final = re.compile(r"^[A-Z]\w*(Error|Exception)$")

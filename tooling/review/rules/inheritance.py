@@ -7,8 +7,8 @@ import ast
 from typing import TYPE_CHECKING, Final
 
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, last_name, parameters
-from tooling.review.rules.members import is_self_read
+from tooling.review.repository.module import Function, last_name, own_nodes, parameters
+from tooling.review.rules.members import is_self_read, members_of, subclasses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,50 +29,45 @@ def no_longer_set(comparison: Comparison) -> Iterator[Place]:
         old = {each.name: each for each in before.nodes(ast.ClassDef)}
         for owner in after.nodes(ast.ClassDef):
             gone = _set_by(old[owner.name]) - _set_by(owner) if owner.name in old else set()
-            if not gone or _is_open(owner):
+            # A base that cannot be read may set it.
+            members = members_of(comparison.head, after, owner) if gone else None
+            if members is None:
                 continue
             reads = {
                 each.attr: each for each in ast.walk(owner) if isinstance(each, ast.Attribute) and is_self_read(each)
             }
-            for name in sorted(gone.intersection(reads)):
+            for name in sorted(gone.intersection(reads) - members):
                 asked = name.startswith("__") or any(each.value == name for each in after.nodes(ast.Constant))
-                inherited = asked or _inherited(comparison.head, after, owner, name)
-                if not inherited and not _set_below(comparison, owner, name):
+                if not asked and not _set_below(comparison, owner, name):
                     said = f"`{owner.name}` set `self.{name}` before this change, and does not now"
                     yield Place(file.path, reads[name].lineno, said)
 
 
 def _set_by(owner: ast.ClassDef) -> set[str]:
-    """Return the names that a class defines, or sets on self."""
-    names = {each.name for each in owner.body if isinstance(each, Function | ast.ClassDef)}
+    """Return the names that a class binds anywhere in its body, or sets on self."""
+    names: set[str] = set()
     for node in ast.walk(owner):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and last_name(node.value) == "self":
             names.add(node.attr)
-    for each in owner.body:
-        targets = (
-            each.targets if isinstance(each, ast.Assign) else [each.target] if isinstance(each, ast.AnnAssign) else []
-        )
-        names |= {last_name(target) for target in targets}
+    for node in own_nodes(owner):
+        if isinstance(node, Function | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name.partition(".")[0])
     return names
 
 
-def _is_open(owner: ast.ClassDef) -> bool:
-    """Whether attributes may come from elsewhere."""
-    names = {each.id for each in ast.walk(owner) if isinstance(each, ast.Name)}
-    hooks = {each.name for each in owner.body if isinstance(each, Function)}
-    dicts = any(isinstance(each, ast.Attribute) and each.attr == "__dict__" for each in ast.walk(owner))
-    return dicts or bool(names & {"setattr", "vars"}) or "__getattr__" in hooks
-
-
 def _inherited(side: Side, module: Module, owner: ast.ClassDef, name: str, depth: int = 0) -> bool:
-    """Whether a base of ours sets a name, or may: one that cannot be read counts only where its text is ours."""
+    """Whether a base of ours sets a name; bases that cannot be read count for nothing."""
     for base in owner.bases if depth < _DEEPEST else ():
         dotted = ast.unparse(base).partition("[")[0]
         target = side.definition(module.imported.get(dotted, f"{module.package}.{dotted}"))
         found = target[1] if target is not None else None
         if target is None or not isinstance(found, ast.ClassDef):
             continue
-        if name in _set_by(found) or _is_open(found) or _inherited(side, target[0], found, name, depth + 1):
+        if name in _set_by(found) or _inherited(side, target[0], found, name, depth + 1):
             return True
     return False
 
@@ -82,11 +77,10 @@ _DEEPEST: Final = 6
 
 def _set_below(comparison: Comparison, owner: ast.ClassDef, name: str) -> bool:
     """Whether a class that builds on this one, or anybody from outside, sets the name."""
+    if any(name in _set_by(each) for each in subclasses(comparison.head, owner.name)):
+        return True
     for path in comparison.head.grep([name], "*.py"):
         module = comparison.head.module(path)
-        for node in module.nodes(ast.ClassDef) if module is not None else ():
-            if owner.name in map(last_name, node.bases) and name in _set_by(node):
-                return True
         stores = (each for each in (module.nodes(ast.Attribute) if module is not None else ()) if each.attr == name)
         if any(isinstance(each.ctx, ast.Store) and last_name(each.value) != "self" for each in stores):
             return True
@@ -103,9 +97,10 @@ def asks_for_another(module: Module, side: Side) -> Iterator[Place]:
             name = call.args[1].value if len(call.args) == 2 and isinstance(call.args[1], ast.Constant) else ""
             targets = [each for one in node.body if isinstance(one, ast.Assign) for each in one.targets]
             set_there = {each.attr for each in targets if isinstance(each, ast.Attribute)}
-            owner = ast.unparse(call.args[0])
-            same = all(ast.unparse(each.value) == owner for each in targets if isinstance(each, ast.Attribute))
-            if not isinstance(name, str) or not name or not set_there or not same or name in set_there:
+            # What another object has is not ours to say: `if not hasattr(tokenizer, "x"): tokenizer.plain = True`
+            own = [call.args[0], *(each.value for each in targets if isinstance(each, ast.Attribute))] if name else []
+            same = bool(own) and all(ast.unparse(each) == "self" for each in own)
+            if not isinstance(name, str) or name.startswith("__") or not same or not set_there or name in set_there:
                 continue
             modules = [each for path in side.grep([name], "*.py") if (each := side.module(path)) is not None]
             known = any(name in each.bindings for each in modules)

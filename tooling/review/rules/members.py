@@ -185,6 +185,20 @@ def members_of(side: Side, module: Module, owner: ast.ClassDef, depth: int = 0) 
     return None if open_ended or {"__getattr__", "__getattribute__", "__setattr__"} & (names - _OBJECT) else names
 
 
+def subclasses(side: Side, name: str) -> Iterator[ast.ClassDef]:
+    """Yield the classes of the repository that build on a class of that name, directly or through others."""
+    seen, waiting = {name}, [name]
+    while waiting:
+        base = waiting.pop()
+        for path in side.grep([base], "*.py"):
+            module = side.module(path)
+            for node in module.nodes(ast.ClassDef) if module is not None else ():
+                if base in {last_name(each.value if isinstance(each, ast.Subscript) else each) for each in node.bases}:
+                    yield node
+                    waiting += {node.name} - seen
+                    seen.add(node.name)
+
+
 def _is_extended(side: Side, name: str) -> bool:
     """Whether another class builds on it: a mixin takes from the classes that it is mixed into."""
     for path in side.grep([name], "*.py"):

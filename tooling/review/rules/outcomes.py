@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.repository.module import Function, last_name, own_nodes, parameters
 from tooling.review.rules.conditions import blocks, is_local, stored
+from tooling.review.rules.members import subclasses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from tooling.review.repository.module import Module
     from tooling.review.repository.side import Side
 
-_ENDS: Final = re.compile(r"exit|abort|fail|skip|die|usage|error$", re.IGNORECASE)
+_ENDS: Final = re.compile(
+    r"exit|abort|fail|skip|die|usage|error$|raise|throw|give_?up|quit|fatal|panic|bail|reject|exec[lv]", re.IGNORECASE
+)
 """Names of functions that may not come back."""
 
 
@@ -60,6 +63,15 @@ def unpack_mismatch(module: Module, side: Side) -> Iterator[Place]:
 def plain_target(module: Module, side: Side, call: ast.Call) -> Function | None:
     """Return the function of ours, or the method of the same class, that a call reaches for certain; None for stubs,
     and decorated functions."""
+    target = _reached(module, side, call)
+    if target is None or target.decorator_list:
+        return None
+    stub = all(isinstance(each, ast.Pass | ast.Raise | ast.Expr) for each in target.body)
+    return None if stub else target
+
+
+def _reached(module: Module, side: Side, call: ast.Call) -> Function | None:
+    """Return the function or method that a call names, whatever is in it."""
     func = call.func
     if isinstance(func, ast.Name):
         inside = is_local(module, call, func.id)
@@ -77,10 +89,7 @@ def plain_target(module: Module, side: Side, call: ast.Call) -> Function | None:
         target = methods[0] if len(methods) == 1 and not replaced else None
     else:
         return None
-    if not isinstance(target, Function) or target.decorator_list:
-        return None
-    stub = all(isinstance(each, ast.Pass | ast.Raise | ast.Expr) for each in target.body)
-    return None if stub else target
+    return target if isinstance(target, Function) else None
 
 
 def _may_be_replaced(module: Module, side: Side, call: ast.Call) -> bool:
@@ -88,14 +97,8 @@ def _may_be_replaced(module: Module, side: Side, call: ast.Call) -> bool:
     owner = next((each for each in module.around(call) if isinstance(each, ast.ClassDef)), None)
     if owner is None or not isinstance(call.func, ast.Attribute):
         return False
-    for path in side.grep([owner.name], "*.py"):
-        other = side.module(path)
-        for each in other.nodes(ast.ClassDef) if other is not None else ():
-            below = owner.name in {last_name(base) for base in each.bases}
-            methods = (method for method in (each.body if below else ()) if isinstance(method, Function))
-            if any(m.name == call.func.attr and any(map(_gives, own_nodes(m))) for m in methods):
-                return True
-    return False
+    methods = (each for below in subclasses(side, owner.name) for each in below.body if isinstance(each, Function))
+    return any(each.name == call.func.attr and any(map(_gives, own_nodes(each))) for each in methods)
 
 
 def _gives(node: ast.AST) -> bool:
@@ -103,15 +106,17 @@ def _gives(node: ast.AST) -> bool:
     return isinstance(node, ast.Yield | ast.YieldFrom) or (isinstance(node, ast.Return) and node.value is not None)
 
 
-def unbound_after_except(module: Module, _side: Side) -> Iterator[Place]:
+def unbound_after_except(module: Module, side: Side) -> Iterator[Place]:
     """Find a name that only the `try` sets, read after a handler that goes on without it."""
     for block in blocks(module):
         for at, node in enumerate(block):
-            if not isinstance(node, ast.Try) or node.finalbody or not any(map(_goes_on, node.handlers)):
+            handlers = node.handlers if isinstance(node, ast.Try) and not node.finalbody else []
+            going_on = [each for each in handlers if _goes_on(module, side, each)]
+            if not isinstance(node, ast.Try) or not going_on:
                 continue
             # What an earlier statement sets is there when the last one fails, as authors of handlers know.
             names = stored(each for each in node.body[-1:] if isinstance(each, ast.Assign))
-            names -= {each for handler in node.handlers if _goes_on(handler) for each in stored(handler.body)}
+            names -= {each for handler in going_on for each in stored(handler.body)}
             function = module.function_of(node)
             around = own_nodes(function) if function is not None else []
             names -= set(parameters(function)) if function is not None else set()
@@ -119,38 +124,59 @@ def unbound_after_except(module: Module, _side: Side) -> Iterator[Place]:
             for name in sorted(names) if around else ():
                 uses = [each for each in around if isinstance(each, ast.Name) and each.id == name]
                 before = any(each.lineno < node.lineno and isinstance(each.ctx, ast.Store) for each in uses)
-                read = _first_read(block[at + 1 :], name) if uses and not before else None
+                read = _first_read(module, block[at + 1 :], name) if uses and not before else None
                 if read is not None:
                     said = f"`{name}` is not set where the `except` above went on"
                     yield Place(module.path, read.lineno, said)
 
 
-def _goes_on(handler: ast.ExceptHandler) -> bool:
+def _goes_on(module: Module, side: Side, handler: ast.ExceptHandler) -> bool:
     """Whether what follows the `try` is reached from a handler."""
     ends = (ast.Return, ast.Raise, ast.Continue, ast.Break)
     nodes = [each for one in handler.body for each in ast.walk(one)]
-    calls = (each for each in nodes if isinstance(each, ast.Call))
-    return not any(isinstance(each, ends) for each in nodes) and not any(_ENDS.search(last_name(c.func)) for c in calls)
+    calls = [each for each in nodes if isinstance(each, ast.Call)]
+    if any(isinstance(each, ends) for each in nodes) or any(_ENDS.search(last_name(each.func)) for each in calls):
+        return False
+    called = (_reached(module, side, each) for each in calls)
+    return not any(each is not None and _only_raises(each) for each in called)
 
 
-def _first_read(following: list[ast.stmt], name: str) -> ast.Name | None:
-    """Return the first use of a name in straight-line code, if it is a read."""
+def _only_raises(function: Function) -> bool:
+    """Whether a function never comes back: it says so, or its last statement raises and no other one returns."""
+    promised = function.returns is not None and last_name(function.returns) in {"NoReturn", "Never"}
+    returns = any(isinstance(each, ast.Return | ast.Yield) for each in own_nodes(function))
+    return promised or (isinstance(function.body[-1], ast.Raise) and not returns)
+
+
+def _first_read(module: Module, following: list[ast.stmt], name: str) -> ast.Name | None:
+    """Return the first use of a name in straight-line code, if it is a read that happens for certain.
+
+    `rows if ok else None` reads only where a flag says that it is there; in `lambda rows: rows` it is another name.
+    """
+    perhaps = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
     for statement in following:
         if not isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr | ast.Return):
             return None
         uses = [each for each in ast.walk(statement) if isinstance(each, ast.Name) and each.id == name]
-        if any(isinstance(each.ctx, ast.Load) for each in uses):
-            return next(each for each in uses if isinstance(each.ctx, ast.Load))
+        for each in uses:
+            certain = not any(isinstance(one, perhaps) for one in module.around(each))
+            if certain and isinstance(each.ctx, ast.Load):
+                return each
         if uses:
             return None
     return None
 
 
+_ABOUT_ERRORS: Final = re.compile(r"err|exc|fail|raise|type|class", re.IGNORECASE)
+
+
 def error_returned(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `return NotImplementedError(...)`."""
+    """Find `return NotImplementedError(...)`, but for functions whose result is an exception, as their names say."""
     for node in module.nodes(ast.Return):
         made = node.value.func if isinstance(node.value, ast.Call) else node.value
-        if made is not None and last_name(made) == "NotImplementedError":
+        function = module.function_of(node)
+        meant = isinstance(function, Function) and _ABOUT_ERRORS.search(function.name)
+        if made is not None and last_name(made) == "NotImplementedError" and not meant:
             yield Place(module.path, node.lineno, "`NotImplementedError` is returned, and not raised")
 
 

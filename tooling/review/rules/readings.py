@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.repository.module import last_name
+from tooling.review.rules.command_lines import is_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,27 +18,35 @@ if TYPE_CHECKING:
     from tooling.review.repository.module import Module
     from tooling.review.repository.side import Side
 
-_MAY_BE_ZERO: Final = re.compile(r"^(temperature|rewards?|scores?|seed|rank|local_rank|version|rewards?_score)$")
+_MAY_BE_ZERO: Final = re.compile(r"^(temperature|reward|score|seed|rank|local_rank|rewards?_score)$")
 _GLOBAL_RANK: Final = re.compile(r"^(global_rank|process_index|get_rank|get_global_rank)$")
-_TESTS: Final = (ast.If, ast.IfExp, ast.While, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Assert)
-_DOUBLED: Final = re.compile(r"\b(a|an|and|are|be|for|from|in|is|it|of|on|or|the|this|to|with) \1\b")
+_TESTS: Final = (ast.If, ast.IfExp, ast.While, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Assert, ast.Match)
+_DOUBLED: Final = re.compile(r"\b(a|an|and|are|from|of|or|the|to|with) \1\b")
 
 
 def version_as_text(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `torch.__version__ >= "2.10"`, which compares letters: "2.9" is greater."""
+    """Find `vllm.__version__ >= "0.10"`, which compares letters: "0.9" is greater. torch's is an object that compares
+    as a version."""
     for node in module.nodes(ast.Compare):
         sides = [node.left, *node.comparators]
         ordered = any(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in node.ops)
         texts = [each.value for each in sides if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-        if ordered and texts and any(last_name(each) == "__version__" for each in sides):
+        named = [module.dotted(each) for each in sides if last_name(each) == "__version__"]
+        if ordered and texts and named and "torch.__version__" not in named:
             yield Place(module.path, node.lineno, f"`{ast.unparse(node)}` compares letters, not versions")
 
 
 def text_of_none(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `str(x) or ""`, and `f(path=str(path))` of a parameter that is None unless it is given."""
+    """Find `str(x.y) or ""`, and `f(path=str(path))` of a parameter that is None unless it is given."""
     for either in module.nodes(ast.BoolOp):
-        first = either.values[0]
-        if isinstance(either.op, ast.Or) and isinstance(first, ast.Call) and _is_str(first):
+        first, last = either.values[0], either.values[-1]
+        if not isinstance(either.op, ast.Or) or not isinstance(first, ast.Call) or not _is_str(first):
+            continue
+        of = first.args[0]
+        # An empty text replaces nothing but None. Others replace empty texts: `str(error) or type(error).__name__`.
+        looked_up = isinstance(of, ast.Call) and last_name(of.func) == "get" and len(of.args) == 1
+        empty = isinstance(last, ast.Constant) and last.value == "" and not isinstance(of, ast.Name)
+        if looked_up or empty:
             said = f"`{ast.unparse(first)}` is the text 'None' where there is nothing: what follows `or` is never taken"
             yield Place(module.path, either.lineno, said)
     for function in module.functions():
@@ -129,8 +138,7 @@ def doubled_word(module: Module, _side: Side) -> Iterator[Place]:
     for node in module.nodes(ast.Constant):
         text = node.value if isinstance(node.value, str) and "\n" not in node.value else ""
         found = _DOUBLED.search(text)
-        holder = next((each for each in module.around(node) if isinstance(each, ast.Call | ast.stmt)), None)
-        if found is not None and isinstance(holder, ast.Call):
+        if found is not None and is_message(module, node):
             yield Place(module.path, node.lineno, f"{found[0]!r} in a message")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import enum
 from typing import TYPE_CHECKING
 
 from tooling.review.records import Place, Rule, Severity
@@ -178,6 +179,11 @@ def _attributes(side: Side, module: Module, name: str, depth: int = 0) -> set[st
 _ENUMS = frozenset({"Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"})
 
 
+_OF_EVERY_CLASS = frozenset(dir(type))
+_OF_ENUMS = frozenset(each for kind in (enum.Enum, enum.IntFlag) for each in vars(kind))
+"""What enumerations keep beside their members: `_value2member_map_`, `_member_names_`."""
+
+
 def unknown_member(module: Module, side: Side) -> Iterator[Place]:
     """Find `Kind.GONE` of a class or an enumeration of ours that has no such member."""
     for node in module.nodes(ast.Attribute):
@@ -192,7 +198,7 @@ def unknown_member(module: Module, side: Side) -> Iterator[Place]:
         if target is None or not isinstance(target[1], ast.ClassDef) or node.attr.startswith("__"):
             continue
         known = _class_members(side, target[0], target[1])
-        if known is None or node.attr in known or _is_guarded(module, node):
+        if known is None or node.attr in known | _OF_EVERY_CLASS or _is_guarded(module, node):
             continue
         set_from_outside = f"{node.value.id}.{node.attr} =" in module.text or f'"{node.attr}"' in module.text
         if not set_from_outside and not any(node.attr in module.shadowing[each] for each in module.around(node)):
@@ -212,9 +218,9 @@ def _class_members(side: Side, module: Module, owner: ast.ClassDef) -> set[str] 
         or any(isinstance(each, ast.For) for each in owner.body)
     ):
         return None
-    names = {each.name for each in owner.body if isinstance(each, Function)}
+    names = {each.name for each in owner.body if isinstance(each, Function | ast.ClassDef)}
     names |= {each.id for each in ast.walk(owner) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
-    return names | set(dir(str)) | set(dir(int)) | {"name", "value", "mro"}
+    return names.union(dir(str), dir(int), dir(float), {"name", "value"}, _OF_ENUMS)
 
 
 def registry_target(module: Module, side: Side) -> Iterator[Place]:

@@ -93,19 +93,36 @@ def shell(module: Module, _side: Side) -> Iterator[Place]:
         commands = list(node.args[:1]) if by_shell else []
         function = module.function_of(node)
         if commands and isinstance(commands[0], ast.Name) and function is not None:
-            made = [each for each in own_nodes(function) if isinstance(each, ast.Assign)]
-            commands = [each.value for each in made if ast.unparse(each.targets[0]) == commands[0].id]
-        if any(map(_has_values, commands)):
+            made = [each for each in own_nodes(function) if isinstance(each, ast.Assign) and each.lineno < node.lineno]
+            made = [each for each in made if ast.unparse(each.targets[0]) == commands[0].id]
+            commands = [each.value for each in sorted(made, key=lambda each: each.lineno)[-1:]]
+        if any(_has_values(module, each) for each in commands):
             yield Place(module.path, node.lineno, f"`{name}` gives values to a shell")
 
 
-def _has_values(command: ast.expr) -> bool:
+def _has_values(module: Module, command: ast.expr) -> bool:
+    """Whether a value that is not quoted is part of a command; a name alone may be anything, and counts for nothing."""
     if isinstance(command, ast.JoinedStr):
         parts = [each.value for each in command.values if isinstance(each, ast.FormattedValue)]
         return any(not isinstance(part, ast.Call) or last_name(part.func) not in {"quote", "join"} for part in parts)
     if isinstance(command, ast.BinOp) and isinstance(command.op, ast.Add | ast.Mod):
-        return not (isinstance(command.right, ast.Constant) and isinstance(command.left, ast.Constant))
-    return isinstance(command, ast.Call) and last_name(command.func) in {"format", "join"}
+        return any(
+            _has_values(module, each) if isinstance(each, ast.BinOp | ast.JoinedStr) else not _is_quoted(module, each)
+            for each in (command.left, command.right)
+        )
+    made = isinstance(command, ast.Call) and last_name(command.func) in {"format", "join"}
+    return made and not _is_quoted(module, command)
+
+
+def _is_quoted(module: Module, part: ast.expr) -> bool:
+    """Whether a shell reads a part of a command as it is meant: `shlex.join(parts)`, `" ".join(map(quote, parts))`."""
+    if not isinstance(part, ast.Call):
+        return isinstance(part, ast.Constant)
+    name = last_name(part.func)
+    if name == "format":
+        return all(_is_quoted(module, each) for each in (*part.args, *(each.value for each in part.keywords)))
+    by_words = name == "join" and (module.dotted(part.func) == "shlex.join" or "quote" in ast.unparse(part))
+    return name == "quote" or by_words
 
 
 def evaluated(module: Module, _side: Side) -> Iterator[Place]:

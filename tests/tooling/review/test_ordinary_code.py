@@ -1,0 +1,129 @@
+"""Ordinary code that is right and was once reported: rules are silent on all of it."""
+
+from __future__ import annotations
+
+import pytest
+
+PARSER = "import argparse\nparser = argparse.ArgumentParser()\n"
+KIND = "from enum import Enum\n\n\nclass Kind(Enum):\n    A = 1\n    B = 2\n    C = 3\n    D = 4\n\n\n"
+TRY = "def f(log, read):\n    ok = True\n    try:\n        rows = read()\n    except OSError as error:\n"
+CLOSE = "class A:\n    async def close(self):\n"
+
+ORDINARY: dict[str, list[str]] = {
+    "version-as-text": [
+        "import torch\nNEW = torch.__version__ >= '2.10'\n",
+        "from torch import __version__\nNEW = '2.10' <= __version__\n",
+    ],
+    "text-of-none": [
+        "def f(g, log):\n    try:\n        g()\n    except OSError as error:\n"
+        "        log(str(error) or type(error).__name__)\n",
+        "def f(load, cache=None):\n    match cache:\n        case None:\n            return 1\n"
+        "    return load(folder=str(cache))\n",
+    ],
+    "unbounded-wait": [
+        f"import asyncio\n\n\n{CLOSE}        await asyncio.wait_for(self.process.wait(), 5)\n",
+        f"import asyncio\n\n\n{CLOSE}        async with asyncio.timeout(5):\n            await self.process.wait()\n",
+        "class A:\n    def close(self):\n        self.process.kill()\n        self.process.wait()\n",
+        "class A:\n    def close(self, kill_tree):\n        kill_tree(self.process.pid)\n        self.process.wait()\n",
+    ],
+    "asks-for-another": [
+        "def f(tokenizer):\n    if not hasattr(tokenizer, 'template_zz'):\n        tokenizer.plain = True\n",
+        "class A:\n    def f(self):\n        if not hasattr(self, '__len__'):\n            self.size = 1\n",
+    ],
+    "unknown-option": [
+        f"{PARSER}parser.add_argument('--gradient-checkpointing', action=argparse.BooleanOptionalAction)\n"
+        "assert parser, 'pass --no-gradient-checkpointing for speed'\n",
+        f"{PARSER}parser.add_argument('--rate')\nargs = parser.parse_args(namespace=Options())\nprint(args.words)\n",
+    ],
+    "option-too-late": [
+        f"def f():\n    {PARSER.splitlines()[1].replace('argparse', 'a')}\n    x = parser.parse_args([])\n"
+        "    parser.add_argument('--x')\n    if x:\n        return parser.parse_args()\n    return x\n",
+        "def f(a):\n    p = a.ArgumentParser()\n    x, rest = p.parse_known_args()\n    p.add_argument('--x')\n"
+        "    return x, rest\n",
+        "def f(a):\n    p = a.ArgumentParser()\n    x = p.parse_args([])\n    p.add_argument('--x')\n    return p, x\n",
+        "def f(p):\n    x = p.parse_args([])\n    p.add_argument('--x')\n    return x\n",
+    ],
+    "unbound-after-except": [
+        f"{TRY}        ok = False\n    return rows if ok else None\n",
+        f"{TRY}        give_up(error)\n    return rows\n",
+        f"def reject_all(error):\n    log(error)\n    raise ValueError from error\n\n\n"
+        f"{TRY}        reject_all(error)\n    return rows\n",
+        f"def leave(error):\n    raise ValueError from error\n\n\n{TRY}        leave(error)\n    return rows\n",
+        f"{TRY}        log(error)\n    return sorted(ok, key=lambda rows: rows)\n",
+        f"{TRY}        ok = False\n    return ok and rows\n",
+    ],
+    "result-of-nothing": [
+        "class A:\n    def make(self):\n        self.c = 1\n\n    def f(self):\n        self.d = self.make()\n\n\n"
+        "class B(A):\n    pass\n\n\nclass C(B):\n    def make(self):\n        return 2\n",
+    ],
+    "error-returned": ["class A:\n    def error_type(self):\n        return NotImplementedError\n"],
+    "argument-order": [
+        "def scale(values, factor, temperature=1.0):\n    return values * factor / temperature\n\n\n"
+        "def f(values, temperature):\n    return scale(values, temperature)\n",
+    ],
+    "odd-name-in-chain": [
+        f"{KIND}def f(k, s):\n    if k == Kind.A:\n        a()\n    elif k == Kind.B and s == Kind.D:\n        b()\n"
+        "    elif k == Kind.C:\n        c()\n    elif k == Kind.D:\n        d()\n",
+    ],
+    "chain-broken": [
+        "class A:\n    def f(self):\n        if self.state == 'new':\n            self.start()\n"
+        "        if self.state == 'running':\n            self.go()\n        else:\n"
+        "            raise ValueError(self.state)\n",
+        "def f(t):\n    if t == 'a':\n        a()\n    if t == 'b':\n        b()\n    else:\n        print('done')\n",
+    ],
+    "unknown-member": [
+        f"{KIND}def f(x):\n    return Kind._value2member_map_, Kind._member_map_, Kind._member_names_, Kind.mro()\n",
+        "class Meta:\n    x = 1\n\n\nm = Meta.mro()\n",
+    ],
+    "shell-from-values": [
+        "import shlex, subprocess\ndef f(p):\n    c = shlex.join(['rm', p])\n    subprocess.run(c, shell=True)\n",
+        "import subprocess\ndef f(p, log):\n    c = f'rm {p}'\n    log(c)\n    c = 'ls'\n"
+        "    subprocess.run(c, shell=True)\n",
+        "import os, shlex\ndef f(p):\n    os.system('rm ' + ' '.join(map(shlex.quote, p)))\n",
+    ],
+    "guard-contradicts": [
+        "def f(stack):\n    if stack:\n        raise ValueError('stack not empty after STOP: %r' % stack)\n",
+        "def f(stack):\n    if stack:\n        raise ValueError('the stack must be empty')\n",
+    ],
+    "short-guard": [
+        "def f(d):\n    return d[2] if len(d) == 1 else None\n",
+        "def f(d: dict[int, str]):\n    return d[1] if len(d) == 1 else None\n",
+        "def f(x):\n    if len(x) >= 1:\n        return x[1] if len(x) > 1 else x[0]\n    return None\n",
+        "def f(x):\n    if len(x) >= 1:\n        try:\n            return x[1]\n        except IndexError:\n"
+        "            return x[0]\n    return None\n",
+    ],
+    "zero-as-missing": [
+        "def f(row):\n    return row.scores or list()\n",
+        "class A:\n    def f(self):\n        return self.rewards or self.make(), self.version or get_version()\n",
+    ],
+    "doubled-word": ["print('what it is is fine')\n", "def f(find):\n    return find('to to')\n"],
+    "crossed-branches": ["def f(use_gpu):\n    return 'cpu-ram' if use_gpu else 'cpu-gpu-ram'\n"],
+}
+
+
+@pytest.fixture(scope="module")
+def said(shared_world) -> set[tuple[str, str]]:
+    """What is found in all of it at once: rule and path."""
+    shared_world.commit(
+        {f"{rule.replace('-', '_')}_{at}.py": text for rule, texts in ORDINARY.items() for at, text in enumerate(texts)}
+    )
+    return {(rule, path) for rule, path, _ in shared_world.found()}
+
+
+@pytest.mark.parametrize("rule", ORDINARY)
+def test_a_rule_is_silent_on_ordinary_code(said, rule):
+    assert [path for name, path in said if name == rule and path.startswith(rule.replace("-", "_"))] == []
+
+
+def test_attributes_of_a_class_body_in_any_form_and_of_foreign_bases_stay_set(world):
+    use = "\n    def f(self):\n        return self.config, self.size, self.read, self.q\n"
+    body = "    size = 1\n    q = 2\n    config = 3\n\n    def read(self): ...\n"
+    forms = (
+        "    size, config = 1, 2\n    if size:\n        def read(self): ...\n    else:\n        def read(self): ...\n"
+        "    from lib import q\n"
+    )
+    foreign = "from lib import PreTrainedModel\n\n\nclass B(PreTrainedModel):\n    size = q = read = 1\n\n"
+    init = "    def __init__(self, config):\n        super().__init__(config)\n"
+    world.commit({"a.py": f"class A:\n{body}{use}", "b.py": f"{foreign}{init}        self.config = config\n{use}"})
+    world.commit({"a.py": f"class A:\n{forms}{use}", "b.py": f"{foreign}{init}{use}"})
+    assert [path for rule, path, _ in world.found() if rule == "attribute-no-longer-set"] == []
