@@ -118,7 +118,8 @@ class DecodeBatch:
                 kernel_in_background()
             except UnsupportedLayer as reason:
                 self._awaits_kernel = False
-                _logger.info("tokens are computed by torch: %s", reason)
+                # As a text: the exception holds the model, and who keeps log records would keep it too.
+                _logger.info("tokens are computed by torch: %s", str(reason))
 
     @property
     def is_ready(self) -> bool:
@@ -338,7 +339,8 @@ class DecodeBatch:
                 self._native = NativeForward(library, self._model, max_length=self._cache.max_length)
                 _logger.info("tokens are computed by the compiled kernel")
             except UnsupportedLayer as reason:
-                _logger.info("tokens are computed by torch: %s", reason)
+                # As a text: the exception holds the model, and who keeps log records would keep it too.
+                _logger.info("tokens are computed by torch: %s", str(reason))
             # Torch computes everything, so that no request has to fail for what the kernel cannot.
             except Exception:
                 _logger.exception("tokens are computed by torch: the compiled kernel failed")
