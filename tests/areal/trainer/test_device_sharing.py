@@ -6,6 +6,7 @@ import contextlib
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from areal.trainer.configuration.source import load_config
 from areal.trainer.device_sharing import DeviceTurn, DeviceTurns, SharedDevice
 from areal.trainer.device_starts import LearnersDevice, note_owner
 from areal.trainer.policy_models import PolicyModels
+from areal.trainer.ppo import PPOTrainer
 from areal.trainer.rank_group import RankGroup
 from areal.trainer.server_command import SERVER_KIND
 
@@ -196,9 +198,32 @@ def test_servers_of_other_learners_in_a_directory_are_left_alone(tmp_path):
     ]  # fmt: skip
 
 
+def test_a_server_without_the_worker_extension_does_not_stop_a_learner(tmp_path):
+    calls = []
+    with held_by(None, calls) as url:
+        given = [f"servers.addresses=['{url}']", f"servers.device_lock={tmp_path}/lock", "weights.carrier=broadcast"]
+        learners = LearnersDevice(load_config(None, [*SHARED, *given]).config, tmp_path)
+        learners.begin()
+        learners.close()
+    assert calls == [(None, "is_sleeping"), (None, "areal_identity")]
+
+
+def test_the_device_is_given_up_also_when_an_engine_does_not_close(tmp_path):
+    def fail():
+        raise OSError("the server hangs")
+
+    trainer = object.__new__(PPOTrainer)
+    trainer.executor = trainer.sources = SimpleNamespace(close=lambda: None)
+    trainer.engine, trainer.evaluator = SimpleNamespace(close=fail), None
+    trainer._learners_device = learners_device(tmp_path)
+    with pytest.raises(OSError, match="hangs"):
+        trainer.__exit__()
+    learners_device(tmp_path).close()
+
+
 @contextlib.contextmanager
 def held_by(owner, calls):
-    """A server that sleeps, and writes down what it is asked."""
+    """A server that sleeps, and writes down what it is asked. owner: None without our worker extension."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -208,7 +233,7 @@ def held_by(owner, calls):
         def do_POST(self):
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             calls.append((owner, asked["method"]))
-            self.answer({"results": [{"owner": owner, "incarnation": "1"}]})
+            self.answer({"results": [] if owner is None else [{"owner": owner, "incarnation": "1"}]})
 
         def answer(self, content):
             body = json.dumps(content).encode()
@@ -222,7 +247,7 @@ def held_by(owner, calls):
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
     finally:
