@@ -35,7 +35,7 @@ _FLAGS: Final = (
     *("-fno-math-errno", "-fno-trapping-math"),
     "-ffp-contract=fast",
 )
-_BUILD_SECONDS: Final = 120
+_BUILD_SECONDS: Final = 60
 _DIGEST_BYTES: Final = 32
 
 
@@ -61,7 +61,9 @@ os.register_at_fork(after_in_child=kernel_in_background.cache_clear)
 def load_kernel() -> ctypes.CDLL | str:
     """Return the kernel, built if that has not happened yet, or why there is none."""
     problems: list[str] = []
-    for compiler in filter(None, map(shutil.which, ("cc", "gcc", "clang"))):
+    # Two of the names often stand for one program.
+    programs = {Path(found).resolve(): found for found in map(shutil.which, ("cc", "gcc", "clang")) if found}
+    for compiler in programs.values():
         try:
             kept = cache_folder() / f"kernel-{_key(Path(compiler))}.so"
             return _load_kept(kept) or _build(compiler, kept)
