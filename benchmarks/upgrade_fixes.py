@@ -15,7 +15,6 @@ second audit no longer finds. ran: clients of pairs all of whose findings were e
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import subprocess
 import sys
@@ -25,7 +24,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-PAIRS = Path(__file__).parents[1] / "tests" / "tooling" / "upgrade" / "pairs"
+from upgrade_pairs import PAIRS, load_corpus_module
+
 NO_ANSWER = frozenset({"removed", "guard-dead", "unresolved", "param-removed", "return-changed", "private", "info"})
 """Kinds of which many have nothing to be written instead: counted as answerable only if something is offered."""
 NOTHING_TO_WRITE = {
@@ -62,7 +62,7 @@ class Tally:
 
 def pairs() -> tuple[dict[str, Tally], list[str], int]:
     """Of all pairs: tallies by kind, clients that fail on the new package, and how many were run."""
-    corpus, auditing = _load("corpus"), _load("auditing")
+    corpus, auditing = load_corpus_module("corpus"), load_corpus_module("auditing")
     tallies: dict[str, Tally] = defaultdict(Tally)
     requests = []
     with tempfile.TemporaryDirectory(prefix="upgrade-fixes-") as folder:
@@ -198,16 +198,6 @@ def _count(tally: Tally, *, offered: bool, done: bool, held: bool, note: str, an
     if not done or not held:
         state = "still found" if done else "left" if offered else "no answer" if answerable else ""
         tally.notes += [f"{state}: {note}"] if state else []
-
-
-def _load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"pairs_{name}", PAIRS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def main() -> None:

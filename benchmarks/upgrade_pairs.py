@@ -82,7 +82,8 @@ def _share(part: int, whole: int) -> str:
     return f"{part}/{whole} = {part / whole:.1%}" if whole else "0/0"
 
 
-def _load(name: str) -> Any:
+def load_corpus_module(name: str) -> Any:
+    """Return a module of the pairs' folder, which is no package: `corpus` or `auditing`."""
     spec = importlib.util.spec_from_file_location(f"pairs_{name}", PAIRS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -99,7 +100,7 @@ def main() -> None:
     parser.add_argument("--show", choices=("dev", "none"), default="none")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    corpus, auditing = _load("corpus"), _load("auditing")
+    corpus, auditing = load_corpus_module("corpus"), load_corpus_module("auditing")
     tallies = {"dev": Tally(), "held out": Tally()}
     for pair in corpus.read_pairs(corpus.HARD if args.corpus == "hard" else corpus.FOLDER):
         with tempfile.TemporaryDirectory(prefix="upgrade-pairs-") as folder:

@@ -28,9 +28,10 @@ source scripts/environment.sh
 folder="" dry="" environments=(base)
 for argument in "$@"; do
     case "$argument" in
+    -h | --help) sed -n '2,/^$/s/^# \{0,1\}//p' scripts/wheel_folder.sh; exit 0 ;;
     --dry-run) dry=yes ;;
     trl | trl-vllm | vllm) environments+=("$argument") ;;
-    -*) say "unknown option '$argument'"; exit 2 ;;
+    -*) say "unknown option '$argument'; --help lists them"; exit 2 ;;
     *) [ -z "$folder" ] || { say "'$argument' is none of trl, trl-vllm, vllm"; exit 2; }; folder=$argument ;;
     esac
 done
