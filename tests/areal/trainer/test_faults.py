@@ -188,7 +188,7 @@ def test_a_fault_names_dataset_row_and_line(tmp_path, caplog):
     path.write_text("\n\n".join(json.dumps(row) for row in rows))
     config = runs.tiny(
         tmp_path / "run", train_dataset__name="jsonl", train_dataset__path=str(path), train_dataset__shuffle=False,
-        rollout__batch_size=2, total_train_steps=1, reward="refusing:reward", rollout__max_consecutive_failures=2,
+        rollout__batch_size=2, total_train_steps=1, reward="refusing:reward", rollout__max_consecutive_failures=1,
         rollout__max_retries=0,
     )  # fmt: skip
     (tmp_path / "refusing.py").write_text(
