@@ -46,6 +46,7 @@ from areal.models import from_config
 from areal.models.registry import get_spec
 
 INCARNATION = os.environ.get("AREAL_SERVER_INCARNATION", "") or uuid.uuid4().hex[:12]
+PAUSE = float(os.environ.get("AREAL_TEST_PAUSE", "0"))
 VLLM_PATHS = ("/collective_rpc", "/pause", "/resume", "/abort_requests", "/inference/v1/generate",
               "/update_weight_version", "/reset_prefix_cache")  # fmt: skip
 
@@ -216,6 +217,7 @@ class Model:
                 yield response, finish
                 if finish:
                     return
+                await asyncio.sleep(PAUSE)
         finally:
             self.live.discard(call_id)
             self.aborted.discard(call_id)

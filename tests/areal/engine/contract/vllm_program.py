@@ -13,13 +13,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def write_python(path):
-    """An executable that passes for the Python of an environment with vLLM."""
+def write_python(path, pause=0.0):
+    """An executable that passes for the Python of an environment with vLLM.
+
+    Its servers wait `pause` seconds after each piece of an answer: a tiny model is done before anything else happens.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # The servers' own import path leads to the copies for vLLM's workers; the double needs the whole package.
-    path.write_text(
-        f'#!/bin/sh\nPYTHONPATH="{ROOT}" OMP_NUM_THREADS=1 exec "{sys.executable}" "{Path(__file__).resolve()}" "$@"\n'
-    )
+    variables = f'PYTHONPATH="{ROOT}" OMP_NUM_THREADS=1 AREAL_TEST_PAUSE={pause}'
+    path.write_text(f'#!/bin/sh\n{variables} exec "{sys.executable}" "{Path(__file__).resolve()}" "$@"\n')
     path.chmod(0o755)
     return path
 
