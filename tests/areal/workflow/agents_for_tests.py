@@ -9,6 +9,10 @@ import urllib.error
 import urllib.request
 
 
+class NotAnsweredError(Exception):
+    """A request came back with an error; its arguments are the status and the body."""
+
+
 def ask(session, messages, **fields):
     """Send a chat with the standard library and return the answer's message."""
     request = urllib.request.Request(
@@ -17,8 +21,12 @@ def ask(session, messages, **fields):
         {"Authorization": f"Bearer {session.key}", "Content-Type": "application/json"},
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=20) as response:
-        return json.load(response)["choices"][0]["message"]
+    try:
+        with opener.open(request, timeout=20) as response:
+            return json.load(response)["choices"][0]["message"]
+    except urllib.error.HTTPError as error:
+        with error:  # It holds the connection, and the traceback would hold it.
+            raise NotAnsweredError(error.code, json.load(error)) from None
 
 
 async def asks_twice(row, session):
@@ -69,8 +77,8 @@ async def _goes_on(row, session):
     await asyncio.sleep(0.2)
     try:
         STRAGGLERS.append((200, await asyncio.to_thread(ask, session, row["messages"])))
-    except urllib.error.HTTPError as error:
-        STRAGGLERS.append((error.code, json.load(error)))
+    except NotAnsweredError as error:
+        STRAGGLERS.append(error.args)
 
 
 LATER = []
