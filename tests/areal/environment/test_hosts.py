@@ -187,19 +187,19 @@ def test_slots_are_limited_and_waiting_is_no_time_of_the_environment():
             open_now += 1
             most = max(most, open_now)
             await environment.reset({}, 0)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.5)
             open_now -= 1
             return environment.seconds
 
     async def many():
-        return await asyncio.gather(*(episode() for _ in range(6)))
+        return await asyncio.gather(*(episode() for _ in range(4)))
 
     with stats.scope() as recorded:
         seconds = asyncio.run(many())
 
     assert most == 2
-    assert max(seconds) < 0.02
-    assert max(recorded["environment/wait_seconds"]) >= 0.03
+    assert max(seconds) < 0.5
+    assert max(recorded["environment/wait_seconds"]) >= 0.4
 
 
 def test_an_environment_that_does_not_close_is_counted_and_hides_nothing():

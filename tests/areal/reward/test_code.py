@@ -26,7 +26,7 @@ def code():
 
 @pytest.fixture(scope="module")
 def share():
-    return CodeReward(scoring="fraction", limits={"cpu_seconds": 1, "wall_seconds": 0.3}, total_seconds=5)
+    return CodeReward(scoring="fraction", limits={"cpu_seconds": 1, "wall_seconds": 1.0}, total_seconds=20)
 
 
 def ask(reward, completion, **row):
@@ -50,11 +50,11 @@ def test_an_answer_without_a_program_in_a_wanted_language_is_wrong(code, complet
 
 
 def test_a_program_that_fails_in_any_way_has_failed_that_case(share):
-    program = "n = int(input())\nif n == 1: raise KeyError(n)\nwhile n == 2: __import__('time').sleep(1)\nprint(n)"
+    program = "n = int(input())\nif n == 1: raise KeyError(n)\nwhile n == 2: __import__('time').sleep(9)\nprint(n)"
     score = share.score(f"```\n{program}\n```", cases=[{"input": str(n), "output": str(n)} for n in (1, 2, 3)])
     assert score.score == pytest.approx(1 / 3)
     assert [why.partition(":")[0] for why in score.details] == [
-        "exit status 1", "killed at the time limit after 0.3 s", ""
+        "exit status 1", "killed at the time limit after 1.0 s", ""
     ]  # fmt: skip
 
 

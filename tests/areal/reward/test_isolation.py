@@ -270,7 +270,7 @@ async def test_a_hang_is_killed_at_the_limit_and_the_next_call_works(rewards, wr
     seen="all of them are gone after the limit",
 )
 async def test_the_children_of_a_hanging_reward_die_with_it(rewards, wrap, tmp_path):
-    reward = wrap(f"{rewards}:hang", timeout_seconds=1.0)
+    reward = wrap(f"{rewards}:hang", timeout_seconds=2.0)
     note = tmp_path / "pid"
     fault = await fault_of(reward(str(note), "child", [], []))
     assert fault.kind is FaultKind.REWARD_TIMEOUT
@@ -288,7 +288,7 @@ async def test_the_children_of_a_hanging_reward_die_with_it(rewards, wrap, tmp_p
 )
 @pytest.mark.parametrize("how", ["session", "leaves"])
 async def test_children_in_sessions_of_their_own_die_too(rewards, wrap, tmp_path, how):
-    reward = wrap(f"{rewards}:hang", timeout_seconds=2.0)
+    reward = wrap(f"{rewards}:hang", timeout_seconds=4.0)
     reward.start()
     note = tmp_path / "pid"
     fault = await fault_of(reward(str(note), how, [], []))
@@ -299,16 +299,16 @@ async def test_children_in_sessions_of_their_own_die_too(rewards, wrap, tmp_path
     assert await reward("", "fine", [], []) == 1.0
 
 
-async def test_a_hang_delays_only_its_own_worker(rewards, wrap):
-    reward = wrap(f"{rewards}:hang", timeout_seconds=1.5, max_workers=2)
+async def test_a_hang_delays_only_its_own_worker(rewards, wrap, tmp_path):
+    reward = wrap(f"{rewards}:hang", timeout_seconds=60.0, max_workers=2)
     reward.start()
-    hanging = asyncio.ensure_future(reward("", "python", [], []))
-    await asyncio.sleep(0.1)
-    started = time.monotonic()
+    hanging = asyncio.ensure_future(reward(str(tmp_path / "pid"), "child", [], []))
+    while not pids_in(tmp_path / "pid"):
+        await asyncio.sleep(0.01)
     assert await asyncio.gather(*(reward("", "fine", [], []) for _ in range(50))) == [1.0] * 50
-    assert time.monotonic() - started < 1.2
     assert not hanging.done()
-    assert (await fault_of(hanging)).kind is FaultKind.REWARD_TIMEOUT
+    reward.close()
+    assert "was closed" in (await fault_of(hanging)).message
 
 
 @pytest.mark.fault(
@@ -469,7 +469,7 @@ async def test_a_cancelled_caller_leaves_the_worker_usable(rewards, wrap):
 
 
 async def test_a_limit_holds_while_the_callers_event_loop_is_blocked(rewards, wrap, tmp_path):
-    reward = wrap(f"{rewards}:hang", timeout_seconds=0.5)
+    reward = wrap(f"{rewards}:hang", timeout_seconds=2.0)
     reward.start()
     note = tmp_path / "pid"
     waiting = asyncio.ensure_future(reward(str(note), "child", [], []))

@@ -90,7 +90,7 @@ def settings(tmp_path, monkeypatch):
 
 @pytest.fixture
 def with_double(settings, tmp_path):
-    """Settings that start doubles where vLLM servers would be started, slow enough to meet updates while they answer."""
+    """Settings that start doubles where vLLM servers would be: slow enough to meet updates while they answer."""
     return settings | {"vllm__python": str(program.write_python(tmp_path / "environment" / "python", pause=0.02))}
 
 

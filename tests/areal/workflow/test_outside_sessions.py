@@ -192,7 +192,7 @@ def test_a_session_that_nobody_closes_ends_at_its_limit_and_is_scored(outside):
         await run.score(session, 0.25)
         return await place
 
-    (leaf,) = outside(talk, reward_deadline=20.0, header_seconds=0.4, limits={"idle_seconds": 0.2})
+    (leaf,) = outside(talk, reward_deadline=20.0, header_seconds=2.0, limits={"idle_seconds": 1.0})
     assert leaf.reward == 0.25
     assert leaf.truncated
 

@@ -69,6 +69,12 @@ class World:
             raise result
         return result
 
+    async def sent(self, count):
+        """Wait until the servers have sent so many tokens since the engine was made."""
+        async with asyncio.timeout(20):
+            while self.engine.stats()["generated_tokens"] < count:
+                await asyncio.sleep(0.005)
+
     @staticmethod
     def request(*prompt, new=10, seed=0, **options):
         return ModelRequest(

@@ -291,14 +291,18 @@ def test_a_server_that_keeps_its_old_weights_is_found_by_the_probe(world):
 def test_nothing_sampled_between_a_bad_switch_and_its_probe_is_kept(world):
     world.start(2, affinity_tokens=0)
     for server in world.servers:
-        server.delay = 0.01
+        server.delay = 0.1  # an update takes less than 60 tokens do
 
     async def main():
         tasks = [asyncio.create_task(world.engine.agenerate(world.request(new=60, seed=seed))) for seed in range(2)]
-        await asyncio.sleep(0.2)
+        while not all(server.requests for server in world.servers):
+            await asyncio.sleep(0.005)
+        await world.sent(6)
         world.servers[0].score = -0.9
         await asyncio.to_thread(world.update, 1)
         world.servers[0].score = -0.5
+        for server in world.servers:
+            server.delay = 0.0
         return await asyncio.gather(*tasks)
 
     responses = asyncio.run(main())
@@ -336,13 +340,14 @@ def test_a_restarted_server_gets_the_newest_weights_before_requests(world):
 )
 def test_labels_follow_updates_during_a_generation(world):
     world.start(1)
-    world.servers[0].delay = 0.01
+    world.servers[0].delay = 0.1  # two updates take less than 80 tokens do
 
     async def main():
         task = asyncio.create_task(world.engine.agenerate(world.request(new=80)))
         for version in (1, 2):
-            await asyncio.sleep(0.15)
+            await world.sent(world.engine.stats()["generated_tokens"] + 2)
             await asyncio.to_thread(world.update, version)
+        world.servers[0].delay = 0.0
         return await task
 
     response = asyncio.run(main())
@@ -352,13 +357,14 @@ def test_labels_follow_updates_during_a_generation(world):
 
 def test_a_server_that_dies_after_an_update_leaves_only_tokens_of_known_versions(world):
     world.start(1)
-    world.servers[0].delay = 0.01
+    world.servers[0].delay = 0.1  # an update takes less than 38 tokens do
     world.servers[0].script = ["drop:40"]
 
     async def main():
         task = asyncio.create_task(world.engine.agenerate(world.request(new=60)))
-        await asyncio.sleep(0.2)
+        await world.sent(2)
         await asyncio.to_thread(world.update, 1)
+        world.servers[0].delay = 0.0
         return await task
 
     response = asyncio.run(main())

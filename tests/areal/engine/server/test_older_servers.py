@@ -28,12 +28,13 @@ def test_completions_serve_where_there_is_nothing_better(world):
 
 def test_without_labels_requests_are_cut_before_an_update_and_continued_after_it(world):
     world.start(1, paths=OLDER)
-    world.servers[0].delay = 0.01
+    world.servers[0].delay = 0.1  # an update takes less than 60 tokens do
 
     async def main():
         task = asyncio.create_task(world.engine.agenerate(world.request(new=60)))
-        await asyncio.sleep(0.2)
+        await world.sent(2)
         await asyncio.to_thread(world.update, 1)
+        world.servers[0].delay = 0.0
         return await task
 
     response = asyncio.run(main())

@@ -598,8 +598,8 @@ def test_close_wakes_a_waiting_trainer_and_leaves_no_thread_and_no_task(world, b
 
     trainer = threading.Thread(target=wait)
     trainer.start()
-    time.sleep(0.05)
-    assert engine.active == 12
+    while engine.active < 12:
+        time.sleep(0.001)
     rollout.close()
     rollout.close()
     trainer.join(5)
