@@ -11,7 +11,10 @@ import pytest
 from tooling.review.commands.review import parse, review
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+Text = str | tuple[str, str]
 
 AUTHOR = (
     "-c",
@@ -60,6 +63,26 @@ class World:
     def found(self, *options: str) -> list[tuple[str, str, int]]:
         """(rule, path, line) of the findings that count."""
         return [(each.rule.id, each.place.path, each.place.line) for each in self.review(*options).open]
+
+    def found_in_cases(self, cases: Mapping[str, Sequence[Sequence[Text]]]) -> dict[str, set[str]]:
+        """By rule, what it finds in the last commit among its own cases, "bad_0" or "good_1"; one review for all.
+
+        cases: by rule, the files it must find and those that are right: texts, or texts before and after the commit.
+        """
+        files = {
+            f"{rule.replace('-', '_')}_{kind}_{number}.py": text
+            for rule, both in cases.items()
+            for kind, texts in zip(("bad", "good"), both, strict=True)
+            for number, text in enumerate(texts)
+        }
+        self.commit({path: text[0] for path, text in files.items() if isinstance(text, tuple)})
+        self.commit({path: text[-1] if isinstance(text, tuple) else text for path, text in files.items()})
+        named: dict[str, set[str]] = {rule: set() for rule in cases}
+        for rule, path, _ in self.found():
+            case = path.removeprefix(f"{rule.replace('-', '_')}_").removesuffix(".py")
+            if rule in cases and path in files and case.startswith(("bad_", "good_")):
+                named[rule].add(case)
+        return named
 
 
 @pytest.fixture(scope="session")

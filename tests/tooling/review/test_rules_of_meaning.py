@@ -313,15 +313,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def found(shared_world) -> dict[str, set[str]]:
+    return shared_world.found_in_cases(CASES)
+
+
 @pytest.mark.parametrize("rule", [name for name, (bad, _) in CASES.items() if bad])
-def test_a_rule_finds_what_is_wrong_and_is_silent_on_what_is_right(world, rule):
-    bad, good = ({f"case_{number}.py": text for number, text in enumerate(texts)} for texts in CASES[rule])
-    world.commit(good)
-    assert [(name, path) for name, path, _ in world.found() if name == rule] == []
-    world.write(dict.fromkeys(good))
-    world.commit({})
-    world.commit(bad)
-    assert {path for name, path, _ in world.found() if name == rule} == set(bad)
+def test_a_rule_finds_what_is_wrong_and_is_silent_on_what_is_right(found, rule):
+    assert found[rule] == {f"bad_{number}" for number in range(len(CASES[rule][0]))}
 
 
 def test_a_package_that_loads_on_demand_stays_light(world):

@@ -372,11 +372,11 @@ RIGHT: dict[str, list[Version]] = {
 """Changes that are right although something is gone."""
 
 
-@pytest.mark.parametrize("rule", sorted(RIGHT))
-def test_what_is_kept_in_another_form_is_not_missed(world, rule):
-    world.commit({f"a_{n}.py": before for n, (before, _) in enumerate(RIGHT[rule])})
-    world.commit({f"a_{n}.py": after for n, (_, after) in enumerate(RIGHT[rule])})
-    assert [path for name, path, _ in world.found() if name == rule] == []
+@pytest.fixture(scope="module")
+def found(shared_world) -> dict[str, set[str]]:
+    return shared_world.found_in_cases(
+        {rule: (bad, [*good, *RIGHT.get(rule, [])]) for rule, (bad, good) in CASES.items()}
+    )
 
 
 def test_every_rule_is_tested_here():
@@ -384,12 +384,5 @@ def test_every_rule_is_tested_here():
 
 
 @pytest.mark.parametrize("rule", sorted(CASES))
-def test_what_was_taken_away_is_found(world, rule):
-    found, right = CASES[rule]
-    files = {f"found_{n}.py": each for n, each in enumerate(found)} | {
-        f"right_{n}.py": each for n, each in enumerate(right)
-    }
-    world.commit({path: before for path, (before, _) in files.items()})
-    world.commit({path: after for path, (_, after) in files.items()})
-    said = [path for name, path, _ in world.found() if name == rule]
-    assert said == [f"found_{n}.py" for n in range(len(found))]
+def test_what_was_taken_away_is_found_and_what_has_another_form_is_not(found, rule):
+    assert found[rule] == {f"bad_{number}" for number in range(len(CASES[rule][0]))}
