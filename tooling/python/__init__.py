@@ -10,6 +10,7 @@
     access_paths                  how a value comes about, whatever it is in one version of a package
     conditions, versions,         when code is reached: versions, probes, and what helper functions make of them
     condition_reader
+    symbols                       a whole tree of source: names, members, calls and values, followed on demand
 
 Three answers everywhere: known, known to be absent, and not known, which is never a guess.
 """

@@ -11,10 +11,10 @@ import warnings
 from contextlib import contextmanager
 from functools import lru_cache
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -24,6 +24,35 @@ REFUSALS = (SyntaxError, ValueError, RecursionError, MemoryError, UnicodeError)
 
 
 _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
+
+
+class SourceTree(Protocol):
+    """Python files below the folders that imports start from: a release of a package, or any other."""
+
+    def files(self) -> Sequence[str]:
+        """Sorted paths of the .py and .pyi files, as an import finds them ("vllm/__init__.py")."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """Content of one of `files`. Raises KeyError for others, ToolError for one that is damaged."""
+        ...
+
+    def folders(self) -> frozenset[str]:
+        """All folders that hold one of `files`, at any depth, with their parents: each counts as a package."""
+        ...
+
+    def native(self) -> frozenset[str]:
+        """Dotted names of extension modules (.so, .pyd): they exist, and cannot be read."""
+        ...
+
+    def roots(self) -> frozenset[str]:
+        """Dotted names that the tree owns: top-level packages and modules, or for a namespace that several trees share
+        the parts below it ("megatron.core")."""
+        ...
+
+    def digest(self) -> str:
+        """Return a key for caches: equal for equal content of `files`."""
+        ...
 
 
 @contextmanager

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.python.access_paths import Name
 from tooling.python.conditions import AllOf, AnyOf, CompareVersion, HasName, HasParameter, ModuleExists, Not
-from tooling.upgrade.symbols import Definite, Found, Instance, SymbolKind, Values
+from tooling.python.symbols.symbol import Definite, Found, Instance, SymbolKind, Values
 from tooling.upgrade.uses import Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tooling.python.conditions import Condition
-    from tooling.upgrade.symbols import Signature, Symbol, Upstream
+    from tooling.python.symbols.symbol import Signature, Symbol
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import FileUses, Use
 
 

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from packaging.specifiers import SpecifierSet
 
+    from tooling.python.symbols.symbol import Absent
     from tooling.upgrade.findings import Audit, AuditFinding, InterfaceUse, Unfollowed
     from tooling.upgrade.operations.context import UpgradeContext
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.replacements.explain import Explainer
-    from tooling.upgrade.symbols import Absent, Upstream
-    from tooling.upgrade.upstream import UpstreamRelease
     from tooling.upgrade.uses import Use
     from tooling.upgrade.verdicts.comparison import Explanation, ReleasePair
 
@@ -133,7 +133,7 @@ def _with_interfaces(context: UpgradeContext, audit: Audit, pair: ReleasePair) -
     cache = context.cache / "interfaces"
     imports = context.package(pair.distribution).imports
     rivals = [name for package in context.policy.packages for name in package.imports if name not in imports]
-    releases = pair.old.release, pair.new.release
+    releases = pair.old.source, pair.new.source
     for name in imports:
         exclude = context.policy.exclude
         judged = judge_interfaces(context.root, *releases, name, exclude=exclude, cache=cache, rivals=rivals)
@@ -168,14 +168,14 @@ class _Explained:
         """Return what `replacements` says."""
         from tooling.upgrade.replacements.explain import Explainer
 
-        name = old.release.origin.distribution
+        name = old.source.origin.distribution
         if name not in self._explainers:
             move = self._moves.get(name)
             self._explainers[name] = Explainer(between(self._context, move) if move is not None else ())
         return self._explainers[name](absent, old, new, use)
 
 
-def between(context: UpgradeContext, move: Move) -> tuple[UpstreamRelease, ...]:
+def between(context: UpgradeContext, move: Move) -> tuple[Upstream, ...]:
     """Return the cached releases between two versions that are worth asking, ascending."""
     from packaging.version import InvalidVersion
 

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
     from tooling.upgrade.declarations.declaration import Declarations
     from tooling.upgrade.policy.watched import UpgradePolicy
-    from tooling.upgrade.releases import Origin, Release
+    from tooling.upgrade.releases import Origin, Release, Upstream
     from tooling.upgrade.sources.indexed import Catalogue
-    from tooling.upgrade.upstream import UpstreamRelease
     from tooling.upgrade.usage.index import UsageIndex
 
 _DIST_INFO = re.compile(r"(?P<name>.+)-(?P<version>[^-]+)\.dist-info")
@@ -44,7 +43,7 @@ class UpgradeContext:
     """Whether a release that is installed in the project's .venv is read there."""
     home: Path | None = None
     """Where that .venv is, if not in `root`: of a copy, what it is a copy of."""
-    _opened: dict[tuple[str, str], UpstreamRelease] = field(default_factory=dict)
+    _opened: dict[tuple[str, str], Upstream] = field(default_factory=dict)
 
     def package(self, distribution: str) -> FocusedPackage:
         """Return the policy's record of a package; one made up for a package that is not watched."""
@@ -62,19 +61,19 @@ class UpgradeContext:
                 return found
         return self.catalogue.release((distribution, version))
 
-    def upstream(self, distribution: str, version: str) -> UpstreamRelease:
+    def upstream(self, distribution: str, version: str) -> Upstream:
         """Return a release as symbols; opened once in a run."""
-        from tooling.upgrade.upstream import open_upstream
+        from tooling.python.symbols.tree import SymbolTree
 
         key = (distribution, version)
         if key not in self._opened:
             self.report(f"{distribution} {version}: reading")
-            self._opened[key] = open_upstream(self.release(*key), cache=self.cache / "facts")
+            self._opened[key] = SymbolTree(self.release(*key), cache=self.cache / "facts")
         return self._opened[key]
 
     def origins(self) -> tuple[Origin, ...]:
         """Where the releases of this run were read from, by name and version."""
-        found = [upstream.release.origin for upstream in self._opened.values()]
+        found = [upstream.source.origin for upstream in self._opened.values()]
         return tuple(sorted(found, key=lambda origin: (origin.distribution, origin.version)))
 
     def usage(self, imports: Sequence[str], members: frozenset[str] = frozenset()) -> UsageIndex:

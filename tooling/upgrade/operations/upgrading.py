@@ -130,7 +130,7 @@ def _doubts(context: UpgradeContext, upgrade: Upgrade) -> Iterator[str]:
             why = f": {origin.yanked}" if origin.yanked else "; its index does not say why"
             yield f"{origin.distribution} {origin.version} was yanked by its maintainers{why}"
     metadata = {
-        (move.distribution, move.new): context.upstream(move.distribution, move.new).release.requires()
+        (move.distribution, move.new): context.upstream(move.distribution, move.new).source.requires()
         for move in upgrade.moves
     }
     locked: dict[str, str] = {}

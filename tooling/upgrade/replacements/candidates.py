@@ -7,13 +7,14 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import Attribute, Name
-from tooling.upgrade.symbols import Definite, Found, Instance, Open, SymbolKind, Values
+from tooling.python.symbols.symbol import Definite, Found, Instance, Open, SymbolKind, Values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tooling.python.access_paths import AccessPath
-    from tooling.upgrade.symbols import Absent, Symbol, Upstream
+    from tooling.python.symbols.symbol import Absent, Symbol
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import Use
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tooling.upgrade.symbols import Upstream
+    from tooling.upgrade.releases import Upstream
 
 
 Imported = tuple[str, str]
@@ -49,7 +49,7 @@ class Keyed:
 
     def __init__(self, upstream: Upstream) -> None:
         self.upstream = upstream
-        self._key = upstream.release.digest()
+        self._key = upstream.source.digest()
 
     def __hash__(self) -> int:
         return hash(self._key)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tooling.python.symbols.symbol import Found, SymbolKind
 from tooling.upgrade.findings import FindingKind, Replacement
 from tooling.upgrade.replacements.candidates import Candidate, GoneSymbol, Reason, callable_of, subject_of
 from tooling.upgrade.replacements.homes import Homes
 from tooling.upgrade.replacements.members import best_member, new_module
 from tooling.upgrade.replacements.parameters import announcements, best_parameter
 from tooling.upgrade.replacements.similarity import fits
-from tooling.upgrade.symbols import Found, SymbolKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tooling.upgrade.symbols import Absent, Symbol, Upstream
+    from tooling.python.symbols.symbol import Absent, Symbol
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import Use
 
 Explanation = tuple[FindingKind, Replacement | None]

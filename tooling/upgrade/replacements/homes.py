@@ -11,19 +11,20 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from tooling.python.symbols.symbol import Found, SymbolKind
 from tooling.upgrade import advice
 from tooling.upgrade.replacements import evidence, similarity
 from tooling.upgrade.replacements.candidates import Candidate, Reason, best
 from tooling.upgrade.replacements.evidence import Keyed, import_index, votes
 from tooling.upgrade.replacements.similarity import is_compatible
-from tooling.upgrade.symbols import Found, SymbolKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tooling.upgrade.releases import TopLevelName
+    from tooling.python.symbols.symbol import Symbol
+    from tooling.python.symbols.text_search import TopLevelName
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.replacements.candidates import GoneSymbol
-    from tooling.upgrade.symbols import Symbol, Upstream
 
 LEAST = Reason.SIMILAR_BODY.weight
 """Weight that a candidate must have."""

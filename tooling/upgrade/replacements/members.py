@@ -6,17 +6,18 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from tooling.python.symbols.symbol import Found, SymbolKind
 from tooling.upgrade import advice
 from tooling.upgrade.replacements import similarity
 from tooling.upgrade.replacements.candidates import Candidate, Reason, best
 from tooling.upgrade.replacements.evidence import import_index, votes
 from tooling.upgrade.replacements.similarity import is_compatible
-from tooling.upgrade.symbols import Found, SymbolKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tooling.upgrade.symbols import Symbol, Upstream
+    from tooling.python.symbols.symbol import Symbol
+    from tooling.upgrade.releases import Upstream
 
 
 _MOST = 0.6

@@ -7,15 +7,16 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
+from tooling.python.symbols.symbol import Found, Open, SymbolKind
 from tooling.upgrade import advice
 from tooling.upgrade.replacements import similarity
 from tooling.upgrade.replacements.candidates import Candidate, Reason, best
-from tooling.upgrade.symbols import Found, Open, SymbolKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tooling.upgrade.symbols import Parameter, Signature, Symbol, Upstream
+    from tooling.python.symbols.symbol import Parameter, Signature, Symbol
+    from tooling.upgrade.releases import Upstream
 
 LEAST = Reason.SAME_PLACE.weight + Reason.SHARED_WORDS.weight
 _STARRED = ("star", "double-star")

@@ -10,14 +10,15 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.symbols import Open, SymbolKind
+from tooling.python.symbols.symbol import Open, SymbolKind
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.binding import bind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tooling.upgrade.symbols import Parameter, Signature, Symbol, Upstream
+    from tooling.python.symbols.symbol import Parameter, Signature, Symbol
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import Use
 
 
@@ -36,7 +37,7 @@ def source_of(upstream: Upstream, symbol: Symbol) -> str:
     if not symbol.file or not symbol.line:
         return ""
     try:
-        lines = upstream.release.read(symbol.file).decode("utf-8", "replace").splitlines()
+        lines = upstream.source.read(symbol.file).decode("utf-8", "replace").splitlines()
     except KeyError:
         return ""
     end = symbol.end_line or symbol.line

@@ -10,13 +10,14 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from tooling.python.symbols.symbol import Found, Open, SymbolKind
 from tooling.upgrade.findings import Replacement
-from tooling.upgrade.symbols import Found, Open, SymbolKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tooling.upgrade.symbols import Parameter, Signature, Symbol, Upstream
+    from tooling.python.symbols.symbol import Parameter, Signature, Symbol
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import Argument, ClientMethod, PassedArguments
 
 LEAVE_OUT = "leave out "

@@ -132,8 +132,8 @@ def _audited(
             best[key] = finding
     return Audit(
         distribution=pair.distribution,
-        old_version=pair.old.release.origin.version,
-        new_version=pair.new.release.origin.version,
+        old_version=pair.old.source.origin.version,
+        new_version=pair.new.source.origin.version,
         findings=tuple(
             sorted(best.values(), key=lambda each: (each.path, each.line, each.column, each.kind, each.parameter))
         ),
@@ -147,7 +147,7 @@ def _audited(
             Unseen(why=why, count=count, example=tally.examples[why]) for why, count in sorted(tally.open.items())
         ),
         unreadable=tuple(f"{file.path}: {file.problem}" for file in index.files if file.problem),
-        modules_read=(_modules_read(pair.old), _modules_read(pair.new)),
+        modules_read=(pair.old.modules_read, pair.new.modules_read),
         seconds={"judge": time.perf_counter() - started},
     )
 
@@ -174,7 +174,7 @@ def _of_file(file: FileUses, pair: ReleasePair, context: JudgeContext, tally: _T
                 guessed = replace(use, target=Attribute(value, use.target.name))
                 findings.extend(judge_untyped(guessed, pair, context))
         if known.unresolved and use.action is Action.IMPORT:
-            version = pair.old.release.origin.version
+            version = pair.old.source.origin.version
             findings.append(
                 AuditFinding(
                     path=use.place.path,
@@ -224,9 +224,3 @@ def _without_consequences(findings: list[AuditFinding], index: UsesByFile, pair:
 
 def _worth(finding: AuditFinding) -> tuple[int, int, str]:
     return _RANK[finding.severity], -len(finding.symbol), finding.symbol
-
-
-def _modules_read(upstream: object) -> int:
-    """How many modules were parsed, where the release counts them."""
-    count = getattr(upstream, "modules_read", 0)
-    return count if isinstance(count, int) else 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import Attribute
-from tooling.upgrade.symbols import (
+from tooling.python.symbols.symbol import (
     Absent,
     Definite,
     Found,
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tooling.python.access_paths import AccessPath
-    from tooling.upgrade.symbols import Type, Upstream
+    from tooling.python.symbols.symbol import Type
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import PassedArguments
 
 

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tooling.python.symbols.symbol import Absent, Keyword, SymbolKind
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
-from tooling.upgrade.symbols import Absent, Keyword, SymbolKind
 from tooling.upgrade.uses import Action, Argument, PassedArguments
 from tooling.upgrade.verdicts.answers import by_position, inside_of_another, left_out, old_default
 from tooling.upgrade.verdicts.binding import STAR, STARS, BoundCall, bind, named, takes
@@ -19,7 +19,7 @@ from tooling.upgrade.verdicts.weight import effective_default, reads
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.upgrade.symbols import Parameter
+    from tooling.python.symbols.symbol import Parameter
     from tooling.upgrade.uses import SourcePlace
     from tooling.upgrade.verdicts.binding import Callable_
     from tooling.upgrade.verdicts.case import JudgedUse

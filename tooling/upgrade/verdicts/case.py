@@ -22,8 +22,8 @@ from tooling.python.access_paths import (
     SuperOf,
     spelled,
 )
+from tooling.python.symbols.symbol import Absent, Found
 from tooling.upgrade.findings import AuditSeverity, FindingKind
-from tooling.upgrade.symbols import Absent, Found
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.binding import reach
 from tooling.upgrade.verdicts.targets import Lookup, locate
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tooling.python.access_paths import AccessPath
-    from tooling.upgrade.symbols import Symbol, Upstream
+    from tooling.python.symbols.symbol import Symbol
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import Use
     from tooling.upgrade.verdicts.binding import Reach
     from tooling.upgrade.verdicts.comparison import Explanation, JudgeContext

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tooling.python.symbols.symbol import Open, SymbolKind
 from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
-from tooling.upgrade.symbols import Open, SymbolKind
 
 if TYPE_CHECKING:
-    from tooling.upgrade.symbols import Absent, Symbol, Upstream
+    from tooling.python.symbols.symbol import Absent, Symbol
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import ClientMethod, SourcePlace, Use
 
 
@@ -122,7 +123,7 @@ def definition(upstream: Upstream, symbol: Symbol) -> str:
 
 def mentions(upstream: Upstream, file: str, pattern: str) -> int:
     """Line of a file of the release that a pattern matches; 0 if none does."""
-    text = upstream.release.read(file)
+    text = upstream.source.read(file)
     found = re.search(pattern.encode(), text)
     return text.count(b"\n", 0, found.start()) + 1 if found else 0
 

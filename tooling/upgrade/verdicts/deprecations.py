@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from tooling.python.access_paths import Attribute, Name
+from tooling.python.symbols.symbol import Open, SymbolKind
 from tooling.upgrade import advice
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
-from tooling.upgrade.symbols import Open, SymbolKind
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.answers import advised
 from tooling.upgrade.verdicts.binding import bind, named
@@ -20,7 +20,7 @@ from tooling.upgrade.verdicts.returns import fits
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.upgrade.symbols import Parameter, Signature
+    from tooling.python.symbols.symbol import Parameter, Signature
     from tooling.upgrade.uses import SourcePlace, Use
     from tooling.upgrade.verdicts.case import JudgedUse
     from tooling.upgrade.verdicts.targets import Resolved
@@ -149,7 +149,7 @@ def _problem(
     parameter: str = "",
     answer: Replacement | None = None,
 ) -> UseProblem:
-    overdue = _is_overdue(after.symbol.removed_in, case.new.release.origin.version)
+    overdue = _is_overdue(after.symbol.removed_in, case.new.source.origin.version)
     until = f" (to be removed in {after.symbol.removed_in})" if after.symbol.removed_in else ""
     return UseProblem(
         kind=FindingKind.DEPRECATED,

@@ -23,8 +23,8 @@ from tooling.python.conditions import (
     evaluate,
     simple_parts,
 )
+from tooling.python.symbols.symbol import Absent, Open, SymbolKind
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, FindingKind
-from tooling.upgrade.symbols import Absent, Open, SymbolKind
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.targets import locate
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
     from tooling.python.conditions import Condition, Probe
-    from tooling.upgrade.symbols import Upstream
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import DeadGuard, TryPart, Use
     from tooling.upgrade.verdicts.comparison import Alternatives, JudgeContext, ReleasePair, UseProblem
 
@@ -144,7 +144,7 @@ def _points(compares: list[CompareVersion], allowed: SpecifierSet, pair: Release
     """Versions around each boundary: between two of them every answer is constant."""
     texts = [each.literal.rstrip(".") for each in compares]
     texts += [specifier.version.removesuffix(".*") for specifier in allowed]
-    texts += [pair.new.release.origin.version, "0", "99999"]
+    texts += [pair.new.source.origin.version, "0", "99999"]
     for text in texts:
         try:
             version = Version(text)
@@ -179,11 +179,11 @@ class ReleaseSide:
         """Version that a condition asks for; None if that distribution does not change here."""
         if condition.source is VersionSource.MODULE:
             release = self.holding(condition.subject)
-            return release.release.origin.version if release is not None else None
+            return release.source.origin.version if release is not None else None
         wanted = canonicalize_name(condition.subject)
         for name, release in self.releases:
             if canonicalize_name(name) == wanted:
-                return release.release.origin.version
+                return release.source.origin.version
         return None
 
     def answer(self, probe: Probe) -> bool | None:

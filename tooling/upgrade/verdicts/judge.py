@@ -17,7 +17,7 @@ from tooling.upgrade.verdicts.guards import new_side, old_side, reachable, rule
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tooling.upgrade.symbols import Upstream
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import Use
     from tooling.upgrade.verdicts.comparison import JudgeContext
 

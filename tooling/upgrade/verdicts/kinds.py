@@ -6,8 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import Attribute, Called, Name
+from tooling.python.symbols.symbol import Container, Found, Instance, Open, SymbolKind, Values
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
-from tooling.upgrade.symbols import Container, Found, Instance, Open, SymbolKind, Values
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.case import sure
 from tooling.upgrade.verdicts.comparison import UseProblem, definition, evidence, mentions
@@ -15,7 +15,8 @@ from tooling.upgrade.verdicts.comparison import UseProblem, definition, evidence
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.upgrade.symbols import Symbol, Upstream
+    from tooling.python.symbols.symbol import Symbol
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.verdicts.case import JudgedUse
     from tooling.upgrade.verdicts.targets import Resolved
 

@@ -10,15 +10,16 @@ import re
 from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import Name
+from tooling.python.symbols.symbol import Found, SymbolKind
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
-from tooling.upgrade.symbols import Found, SymbolKind
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.comparison import UseProblem, evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.upgrade.symbols import Symbol, Upstream
+    from tooling.python.symbols.symbol import Symbol
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.verdicts.case import JudgedUse
 
 _LAZY = re.compile(rb"__getattr__|[Ll]azy|import_module|__path__|globals\(\)|setattr")
@@ -73,7 +74,7 @@ def _is_loaded(upstream: Upstream, module: str) -> bool:
         seen.add(current)
         if symbol is None:
             continue
-        text = upstream.release.read(symbol.file) if symbol.file else b""
+        text = upstream.source.read(symbol.file) if symbol.file else b""
         if plain.search(text) or (module.startswith(f"{current}.") and _LAZY.search(text)):
             return True
         for source, names in imports.get(current, {}).items():

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import Attribute
+from tooling.python.symbols.symbol import Absent, Found, Open, Signature, SymbolKind
 from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
-from tooling.upgrade.symbols import Absent, Found, Open, Signature, SymbolKind
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.answers import adapted_override, new_method
 from tooling.upgrade.verdicts.case import sure
@@ -19,7 +19,8 @@ from tooling.upgrade.verdicts.returns import call_arguments, fits, misfit, recei
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.upgrade.symbols import Symbol, Upstream
+    from tooling.python.symbols.symbol import Symbol
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import ClientMethod
     from tooling.upgrade.verdicts.case import JudgedUse
 

@@ -21,9 +21,9 @@ from tooling.python.access_paths import (
     SuperOf,
     Unknown,
 )
+from tooling.python.symbols.symbol import Definite, Found, Open, SymbolKind, Values
 from tooling.upgrade import advice
 from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
-from tooling.upgrade.symbols import Definite, Found, Open, SymbolKind, Values
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.answers import advised
 from tooling.upgrade.verdicts.binding import named
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.access_paths import AccessPath
-    from tooling.upgrade.symbols import Absent, Parameter, Signature, Symbol, Upstream
+    from tooling.python.symbols.symbol import Absent, Parameter, Signature, Symbol
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.verdicts.case import JudgedUse
     from tooling.upgrade.verdicts.targets import Resolved
 
@@ -117,7 +118,7 @@ def _read_keywords(upstream: Upstream, symbol: Symbol) -> frozenset[str]:
     )
     if not starred or not symbol.file:
         return frozenset()
-    lines = upstream.release.read(symbol.file).decode("utf-8", "replace").splitlines()
+    lines = upstream.source.read(symbol.file).decode("utf-8", "replace").splitlines()
     body = "\n".join(lines[symbol.line - 1 : max(symbol.end_line, symbol.line)])
     kwargs = re.escape(starred[0].name)
     reads = rf"{kwargs}(?:\.(?:pop|get|setdefault)\(|\[)\s*[\"'](\w+)[\"']|[\"'](\w+)[\"'] (?:not )?in {kwargs}\b"

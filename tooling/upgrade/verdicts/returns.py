@@ -6,8 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import Awaited, Called, ItemOf, Iterated, spelled
-from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
-from tooling.upgrade.symbols import (
+from tooling.python.symbols.symbol import (
     Absent,
     Builtin,
     Container,
@@ -21,6 +20,7 @@ from tooling.upgrade.symbols import (
     SymbolKind,
     Values,
 )
+from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
 from tooling.upgrade.uses import Action, Argument, PassedArguments, SourcePlace
 from tooling.upgrade.verdicts.binding import bind, takes
 from tooling.upgrade.verdicts.case import sure
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tooling.python.access_paths import AccessPath
-    from tooling.upgrade.symbols import Type, Upstream
+    from tooling.python.symbols.symbol import Type
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import ClientMethod
     from tooling.upgrade.verdicts.case import JudgedUse
 

@@ -17,7 +17,7 @@ from tooling.python.access_paths import (
     SuperOf,
     Unknown,
 )
-from tooling.upgrade.symbols import (
+from tooling.python.symbols.symbol import (
     Absent,
     Builtin,
     Container,
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tooling.python.access_paths import AccessPath
-    from tooling.upgrade.symbols import Resolution, Type, Upstream
+    from tooling.python.symbols.symbol import Resolution, Type
+    from tooling.upgrade.releases import Upstream
 
 _HOLDERS = (SymbolKind.CLASS, SymbolKind.MODULE)
 """Definitions whose attributes are looked up in themselves."""

@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import Attribute, Duck, InstanceOf, Name
+from tooling.python.symbols.symbol import Absent, Found, SymbolKind
 from tooling.upgrade.findings import AuditFinding, AuditSeverity
-from tooling.upgrade.symbols import Absent, Found, SymbolKind
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.binding import bind
 from tooling.upgrade.verdicts.case import JudgedUse
@@ -24,7 +24,7 @@ from tooling.upgrade.verdicts.judge import judged
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tooling.upgrade.symbols import Upstream
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import Use
     from tooling.upgrade.verdicts.comparison import JudgeContext, ReleasePair
 

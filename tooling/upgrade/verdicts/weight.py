@@ -18,12 +18,13 @@ import ast
 import textwrap
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.symbols import Found, SymbolKind
+from tooling.python.symbols.symbol import Found, SymbolKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from tooling.upgrade.symbols import Symbol, Upstream
+    from tooling.python.symbols.symbol import Symbol
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import PassedArguments
     from tooling.upgrade.verdicts.binding import BoundCall, Callable_
 
@@ -77,7 +78,7 @@ def _body(upstream: Upstream, symbol: Symbol) -> ast.FunctionDef | ast.AsyncFunc
         symbol = found.symbol
     if symbol.kind is not SymbolKind.FUNCTION or not symbol.file or symbol.end_line < symbol.line:
         return None
-    lines = upstream.release.read(symbol.file).decode("utf-8", "replace").splitlines()
+    lines = upstream.source.read(symbol.file).decode("utf-8", "replace").splitlines()
     text = textwrap.dedent("\n".join(lines[symbol.line - 1 : symbol.end_line]))
     try:
         node = ast.parse(text).body[0]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import SpecifierSet
 
+from tooling.python.symbols.tree import SymbolTree
 from tooling.upgrade.fixes.files import fix_file
 from tooling.upgrade.replacements import Explainer
 from tooling.upgrade.sources.folder import memory_release
-from tooling.upgrade.upstream import open_upstream
 from tooling.upgrade.usage import index_repository
 from tooling.upgrade.verdicts import ReleasePair, audit, changed_members
 
@@ -29,8 +29,8 @@ def findings_of(pair: Any, folder: Path) -> tuple[AuditFinding, ...]:
     imports = sorted({name.partition("/")[0].removesuffix(".py") for name in (*pair.old, *pair.new)})
     comparison = ReleasePair(
         "up",
-        open_upstream(memory_release(pair.old, "up", pair.old_version)),
-        open_upstream(memory_release(pair.new, "up", pair.new_version)),
+        SymbolTree(memory_release(pair.old, "up", pair.old_version)),
+        SymbolTree(memory_release(pair.new, "up", pair.new_version)),
     )
     index = index_repository(folder, imports, members=changed_members([comparison]))
     allowed = SpecifierSet(pair.allowed) if pair.allowed else None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tooling.python.symbols.tree import SymbolTree
 from tooling.upgrade.advice import advised, texts_about
 from tooling.upgrade.replacements.candidates import Candidate, Reason, best
 from tooling.upgrade.replacements.evidence import import_index, votes
 from tooling.upgrade.replacements.similarity import is_similar_name, similarity, tokens, took_places
 from tooling.upgrade.sources.folder import memory_release
-from tooling.upgrade.upstream import open_upstream
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_imports_are_read_in_every_form():
         "pkg/sub/__init__.py": "from .b import x; from ....beyond import y\n",
         "pkg/c.py": "import os\nfrom pkg.a import one, \\\n    four\n",
     }
-    index = import_index(open_upstream(memory_release(files, "pkg", "1")))
+    index = import_index(SymbolTree(memory_release(files, "pkg", "1")))
     assert index.of["pkg"] == {("pkg", "a"), ("pkg.a", "one"), ("pkg.a", "two")}
     assert index.of["pkg.sub.b"] == {("pkg.a", "one"), ("pkg.a", "three"), ("os", "path")}
     assert index.of["pkg.sub"] == {("pkg.sub.b", "x")}
@@ -65,7 +65,7 @@ def test_importers_vote_only_where_they_dropped_the_old_import():
     old = {"pkg/u.py": "from pkg.a import f", "pkg/v.py": "from pkg.a import f", "pkg/gone.py": "from pkg.a import f"}
     new = {"pkg/u.py": "from pkg.b import f", "pkg/v.py": "from pkg.a import f\nfrom pkg.c import f"}
     counted = votes(
-        *(import_index(open_upstream(memory_release(files, "pkg", "1"))) for files in (old, new)),
+        *(import_index(SymbolTree(memory_release(files, "pkg", "1"))) for files in (old, new)),
         "f",
         frozenset({"pkg.a"}),
     )

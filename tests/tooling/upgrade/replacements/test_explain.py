@@ -7,11 +7,11 @@ from textwrap import indent
 import pytest
 
 from tooling.python.access_paths import Attribute, Called, Name
+from tooling.python.symbols.symbol import Absent, Found
+from tooling.python.symbols.tree import SymbolTree
 from tooling.upgrade.findings import FindingKind
 from tooling.upgrade.replacements.explain import Explainer, explain_absence
 from tooling.upgrade.sources.folder import memory_release
-from tooling.upgrade.symbols import Absent, Found
-from tooling.upgrade.upstream import open_upstream
 from tooling.upgrade.uses import Action, Argument, PassedArguments, SourcePlace, Use
 
 HERE = SourcePlace("client.py", 1, 0, 1, 1)
@@ -33,7 +33,7 @@ METHOD, OTHER_METHOD = indent(BODY, "    "), indent(OTHER, "    ")
 
 
 def upstream(files, version="1"):
-    return open_upstream(memory_release({"pkg/__init__.py": "", **files}, "pkg", version))
+    return SymbolTree(memory_release({"pkg/__init__.py": "", **files}, "pkg", version))
 
 
 def use_of(target, action=Action.IMPORT, *, positional=0, keywords=()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tooling.upgrade.symbols import Keyword, Parameter, Signature
+from tooling.python.symbols.symbol import Keyword, Parameter, Signature
 from tooling.upgrade.uses import Argument, PassedArguments, SourcePlace
 from tooling.upgrade.verdicts.binding import STAR, STARS, bind
 from tooling.upgrade.verdicts.presence import renamed_parameter

@@ -28,7 +28,7 @@ class Held:
 
     def __init__(self, root: str, version: str) -> None:
         self.root = root
-        self.release = self
+        self.source = self
         self.origin = self
         self.version = version
 

@@ -8,9 +8,9 @@ import pytest
 
 from tooling.python.access_paths import Attribute, Called, Either, InstanceOf, Name, Unknown
 from tooling.python.conditions import CompareVersion, HasName, Not, Undecided, VersionSource
+from tooling.python.symbols.tree import SymbolTree
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.sources.folder import memory_release
-from tooling.upgrade.upstream import open_upstream
 from tooling.upgrade.uses import (
     Action,
     Argument,
@@ -49,8 +49,8 @@ def unknown(): return compute()
 def compared(old: str = OLD, new: str = NEW) -> ReleasePair:
     return ReleasePair(
         "up",
-        open_upstream(memory_release({"up/__init__.py": old}, "up", "1.0")),
-        open_upstream(memory_release({"up/__init__.py": new}, "up", "2.0")),
+        SymbolTree(memory_release({"up/__init__.py": old}, "up", "1.0")),
+        SymbolTree(memory_release({"up/__init__.py": new}, "up", "2.0")),
     )
 
 
@@ -319,8 +319,8 @@ def test_equal_releases_differ_in_nothing() -> None:
 
 
 def test_what_stands_on_a_moved_name_is_judged_at_its_new_place() -> None:
-    old = open_upstream(memory_release({"up/__init__.py": "", "up/a.py": OLD}, "up", "1.0"))
-    new = open_upstream(memory_release({"up/__init__.py": "", "up/b.py": NEW}, "up", "2.0"))
+    old = SymbolTree(memory_release({"up/__init__.py": "", "up/a.py": OLD}, "up", "1.0"))
+    new = SymbolTree(memory_release({"up/__init__.py": "", "up/b.py": NEW}, "up", "2.0"))
     pair = ReleasePair("up", old, new)
     moved = Replacement("up.b.LLM", "only home", certain=True)
     one = call(Attribute(Called(Name("up.a.LLM")), "encode"), 1)

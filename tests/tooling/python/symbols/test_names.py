@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tooling.upgrade.symbols import SymbolKind
+from tooling.python.symbols.symbol import SymbolKind
 
 
 def test_a_definition_is_found_with_its_place(package):

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 from tooling.python.functions import read_parameters, renamed_parameter
 from tooling.python.source import Lines, dotted_name, parse_expression
 from tooling.python.standard_library import WITHOUT_CONSTRUCTOR, is_exception
-from tooling.upgrade.symbols import Found, Open, Parameter, Signature, Symbol, SymbolKind
-from tooling.upgrade.upstream.model import Where
+from tooling.python.symbols.model import Where
+from tooling.python.symbols.symbol import Found, Open, Parameter, Signature, Symbol, SymbolKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tooling.python.symbols.constants import ConstantReader
+    from tooling.python.symbols.decorators import Decorators
+    from tooling.python.symbols.definitions import Located
+    from tooling.python.symbols.fields import Fields, FieldStyle
+    from tooling.python.symbols.members import ClassLineage, Members
+    from tooling.python.symbols.model import Model
     from tooling.python.tables import FunctionTable
-    from tooling.upgrade.upstream.decorators import Decorators
-    from tooling.upgrade.upstream.definitions import Located
-    from tooling.upgrade.upstream.fields import Fields, FieldStyle
-    from tooling.upgrade.upstream.members import ClassLineage, Members
-    from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.values import ConstantReader
 
 ANYTHING = (Parameter("args", "star"), Parameter("kwargs", "double-star"))
 
@@ -129,7 +129,7 @@ class Signatures:
         return any(_shape(self.model.store.function(table, other)) != _shape(own) for other in others)
 
     def _of_value(self, located: Located) -> Signature | Open:
-        """A lambda under a name."""
+        """Read a lambda under a name, or a named tuple."""
         node = parse_expression(located.binding.source) if located.binding.source else None
         named = _named_tuple(node) if isinstance(node, ast.Call) else None
         if named is not None:
@@ -149,7 +149,7 @@ class Signatures:
     def _constructor(
         self, ancestor: Symbol | str, symbol: Symbol, style: FieldStyle | None, made: Signature | Open | None
     ) -> Signature | Open | None:
-        """What one class of the order says about calling the class; None if it leaves it to others."""
+        """Return what one class of the order says about calling the class; None if it leaves it to others."""
         if isinstance(ancestor, str):
             return self._outside(ancestor, symbol, style, made)
         scope = self.definitions.scope(ancestor)
@@ -213,7 +213,7 @@ def _shape(facts: FunctionTable) -> list[tuple[str, str, bool]]:
 
 
 def _with_old_names(parameters: list[Parameter], source: str) -> list[Parameter]:
-    """A decorator that gets pairs of an old name and a parameter takes the old name for it too:
+    """Add old names that a decorator takes for parameters, as pairs of an old name and a parameter:
     `@rename_arguments(size="length")`, `@deprecated_names({"size": "length"})`."""
     node = parse_expression(source)
     pairs: dict[str, list[str]] = {}

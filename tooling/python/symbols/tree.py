@@ -1,46 +1,53 @@
-"""A release as symbols: the parts of this package put together."""
+"""A tree of source as symbols: the parts of this package put together."""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tooling.python.standard_library import is_builtin
-from tooling.upgrade.symbols import Definite, Found, Open, SymbolKind, Values
-from tooling.upgrade.upstream import store
-from tooling.upgrade.upstream.decorators import Decorators
-from tooling.upgrade.upstream.definitions import SymbolDefinitions
-from tooling.upgrade.upstream.fields import Fields
-from tooling.upgrade.upstream.follow import PathFollower
-from tooling.upgrade.upstream.inference import TypeInference
-from tooling.upgrade.upstream.keywords import Keywords
-from tooling.upgrade.upstream.member_names import member_names
-from tooling.upgrade.upstream.members import Members
-from tooling.upgrade.upstream.model import Where, imports_of
-from tooling.upgrade.upstream.modules import ModuleFollower
-from tooling.upgrade.upstream.signatures import Signatures
-from tooling.upgrade.upstream.store import ReleaseStore
-from tooling.upgrade.upstream.values import ConstantReader
+from tooling.python.symbols import text_search
+from tooling.python.symbols.constants import ConstantReader
+from tooling.python.symbols.decorators import Decorators
+from tooling.python.symbols.definitions import SymbolDefinitions
+from tooling.python.symbols.fields import Fields
+from tooling.python.symbols.follow import PathFollower
+from tooling.python.symbols.inference import TypeInference
+from tooling.python.symbols.keywords import Keywords
+from tooling.python.symbols.members import Members
+from tooling.python.symbols.model import Where
+from tooling.python.symbols.modules import ModuleFollower
+from tooling.python.symbols.signatures import Signatures
+from tooling.python.symbols.store import TreeStore
+from tooling.python.symbols.symbol import Definite, Found, Open, SymbolKind, Values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from tooling.python.access_paths import AccessPath
+    from tooling.python.source import SourceTree
+    from tooling.python.symbols.symbol import Keyword, Outcome, Resolution, Signature, Symbol
+    from tooling.python.symbols.text_search import NameTable
     from tooling.python.tables import BodyTable, ModuleTable
-    from tooling.upgrade.releases import NameTable, Release
-    from tooling.upgrade.symbols import Keyword, Outcome, Resolution, Signature, Symbol
 
 MAX_DEPTH = 80
 
 
-class UpstreamRelease:
-    """`symbols.Upstream` over a release, and `model.Model` for its parts."""
+Source = TypeVar("Source", bound="SourceTree")
 
-    def __init__(self, release: Release, cache: Path | None = None) -> None:
-        """cache: folder for what is kept between runs; None keeps nothing."""
-        self.release = release
-        self.store = ReleaseStore(release, cache)
+
+class SymbolTree(Generic[Source]):
+    """One tree of source; several that share a namespace are several, `owns` tells whose a name is.
+
+    Answers are kept. No method raises for what the tree contains: a file that Python's parser refuses is open. It is
+    `model.Model` for its parts.
+    """
+
+    def __init__(self, source: Source, cache: Path | None = None) -> None:
+        """cache: folder for facts that are kept between runs, written when the object goes; None keeps nothing."""
+        self.source = source
+        self.store = TreeStore(source, cache)
         self.definitions = SymbolDefinitions(self.store)
         self.modules = ModuleFollower(self)
         self.members = Members(self, self.modules)
@@ -54,7 +61,7 @@ class UpstreamRelease:
         self._depth = 0
 
     def save(self) -> None:
-        """Writes what is kept now; it is written anyway when this object goes."""
+        """Write what is kept now; it is written anyway when this object goes."""
         self.store.save()
 
     @property
@@ -62,14 +69,12 @@ class UpstreamRelease:
         """How many modules were looked into so far, be it their text or the facts that were kept of it."""
         return self.store.modules_read
 
-    # symbols.Upstream
-
     def owns(self, dotted: str) -> bool:
         """Whether the name lies in what this distribution's archive holds."""
         return self.store.owns(dotted)
 
     def resolve(self, dotted: str) -> Resolution:
-        """What `import`-style access to a dotted path gives."""
+        """Return what `import`-style access to a dotted path gives."""
         if not all(part.isidentifier() for part in dotted.split(".")):
             return Open(f"{dotted!r} is not a dotted name")
         return self.modules.resolve(dotted)
@@ -91,7 +96,7 @@ class UpstreamRelease:
         return Open(f"attributes of {symbol.dotted} are not known")
 
     def bases(self, symbol: Symbol) -> tuple[Sequence[Symbol], bool]:
-        """The method resolution order of a class as far as the release goes, and whether that is all."""
+        """Return the method resolution order of a class as far as the tree goes, and whether that is all."""
         if symbol.kind is not SymbolKind.CLASS:
             return (), False
         lineage = self.members.lineage(symbol)
@@ -111,11 +116,11 @@ class UpstreamRelease:
         return self.keywords.keyword(symbol, name)
 
     def announced(self, symbol: Symbol, name: str) -> str:
-        """The text by which a keyword of a function or class is deprecated, followed through **kwargs; "" if none."""
+        """Return the text by which a keyword is deprecated, followed through **kwargs; "" if there is none."""
         return self.keywords.announced(symbol, name)
 
     def follow(self, access_path: AccessPath) -> Outcome:
-        """The value of an expression of a client, on this release."""
+        """Return the value of an expression of a client, on this tree."""
         return self.follower.follow(access_path)
 
     def unpacked(self, access_path: AccessPath) -> int | None:
@@ -124,19 +129,21 @@ class UpstreamRelease:
 
     def calls_of(self, name: str) -> Sequence[tuple[str, int, str]]:
         """(file, line, source) of calls `<anything>.name(...)` in the release."""
-        found = self.store.answer(("calls", name), lambda: store.calls_of(self.store, name))
+        found = self.store.answer(("calls", name), lambda: text_search.calls_of(self.store, name))
         return [(path, line, source) for path, line, source in found]
 
     def imports(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
-        """What its modules take from others by `from a import b`: importing module -> module -> names."""
+        """Return what its modules take from others by `from a import b`: importing module -> module -> names."""
         found: Mapping[str, Mapping[str, Sequence[str]]] = self.store.answer(
-            ("imports",), lambda: imports_of(self.store)
+            ("imports",), lambda: text_search.imports_of(self.store)
         )
         return found
 
     def member_names(self) -> Mapping[str, Mapping[str, int]]:
         """By name of an attribute: the dotted paths of classes that define it, each with a checksum of how."""
-        found: Mapping[str, Mapping[str, int]] = self.store.answer(("members", "1"), lambda: member_names(self.store))
+        found: Mapping[str, Mapping[str, int]] = self.store.answer(
+            ("members", "1"), lambda: text_search.member_names(self.store)
+        )
         return found
 
     def names(self) -> NameTable:
@@ -145,20 +152,20 @@ class UpstreamRelease:
 
     @cached_property
     def _names(self) -> NameTable:
-        return store.name_table(self.store)
+        return text_search.name_table(self.store)
 
     # model.Model
 
     def module(self, dotted: str) -> Resolution:
-        """A module by its full name."""
+        """Find a module by its full name."""
         return self.modules.module(dotted)
 
     def attribute(self, module: str, name: str) -> Resolution:
-        """An attribute of a module of the release."""
+        """Find an attribute of a module of the tree."""
         return self.modules.attribute(module, name)
 
     def expression(self, where: Where, source: str) -> Resolution:
-        """What a plain chain of names stands for, in a class body or module."""
+        """Return what a plain chain of names stands for, in a class body or module."""
         first, *rest = source.split(".")
         if self._depth > MAX_DEPTH or not all(part.isidentifier() for part in (first, *rest)):
             return Open(f"{source!r} is not followed")
@@ -210,15 +217,15 @@ class UpstreamRelease:
         return self._in_scope(where, table.scope, name) or self.modules.by_star(table, name)
 
     def constant(self, where: Where, source: str) -> object:
-        """The value of an expression."""
+        """Return the value of an expression."""
         return self.values.constant(where, source)
 
     def name_value(self, where: Where, name: str) -> object:
-        """The constant that a name is bound to."""
+        """Return the constant that a name is bound to."""
         return self.values.name_value(where, name)
 
     def value_of(self, dotted: str) -> object:
-        """The constant that a dotted path stands for."""
+        """Return the constant that a dotted path stands for."""
         return self.values.value_of(dotted)
 
     def exports(self, table: ModuleTable) -> tuple[frozenset[str], bool]:

@@ -1,23 +1,25 @@
-"""Names and modules that code makes when a module is imported: lazy structures, `sys.modules`, `__getattr__`."""
+"""Find names and modules that stand nowhere: by lazy modules, `__getattr__`, `globals()`, `sys.modules`, finders."""
 
 from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.execution import Execution, FunctionExit
 from tooling.python.operations import UNKNOWN, Applied, Closure, Fuel, Ref
 from tooling.python.source import REFUSALS, absolute, definition, package_of, parse
-from tooling.upgrade.symbols import Found
-from tooling.upgrade.upstream.model import Where
+from tooling.python.symbols.model import Where
+from tooling.python.symbols.symbol import Absent, Found, Open, Symbol, SymbolKind
+from tooling.python.tables import NameBinding
 
 if TYPE_CHECKING:
-    from tooling.python.tables import ModuleTable, NameBinding
-    from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.store import ReleaseStore
+    from tooling.python.symbols.model import Model
+    from tooling.python.symbols.store import TreeStore
+    from tooling.python.symbols.symbol import Resolution
+    from tooling.python.tables import ModuleTable
 
 _ALL = re.compile(rb"^__all__\s*(?::[^=\n]*)?\+?=\s*[\[(](.*?)[\])]", re.MULTILINE | re.DOTALL)
 _QUOTED = re.compile(rb"""["']([A-Za-z_]\w*)["']""")
@@ -65,12 +67,12 @@ class Runtime:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.store: ReleaseStore = model.store
+        self.store: TreeStore = model.store
         self._made: dict[str, RuntimeNames] = {}
         self._executions: dict[str, Execution] = {}
 
     def made(self, table: ModuleTable) -> RuntimeNames:
-        """What importing a module makes."""
+        """Return what importing a module makes."""
         found = self._made.get(table.path)
         if found is None:
             self._made[table.path] = RuntimeNames(lost=True)  # a module that asks for itself
@@ -146,8 +148,8 @@ class Runtime:
                 made.lost = True
 
     def fallbacks(self, kind: str) -> list[tuple[str, int, bool]]:
-        """Endings that the `__getattr__` of a lazy module's class cuts off when a name is missing: (ending, characters
-        cut, whether it warns)."""
+        """Return endings that the `__getattr__` of a lazy module's class cuts off from missing names: (ending,
+        characters cut, whether it warns)."""
 
         def find() -> list[tuple[str, int, bool]]:
             found = self.model.resolve(f"{kind}.__getattr__") if self.store.owns(kind) else None
@@ -173,7 +175,7 @@ class Runtime:
                 continue
             if dotted.rpartition(".")[2].startswith(_UNEXPORTED):
                 continue
-            data = self.store.release.read(path)
+            data = self.store.source.read(path)
             for match in _ALL.finditer(data) if b"__all__" in data else ():
                 found.update(dict.fromkeys((name.decode() for name in _QUOTED.findall(match[1])), dotted))
             if b"@requires" in data:
@@ -181,8 +183,8 @@ class Runtime:
         return found
 
     def found_by_finder(self, table: ModuleTable, dotted: str) -> str | None:
-        """What a finder that a module put on `sys.meta_path` makes of a dotted path: the module it stands for, "" if
-        that is not known, None if it leaves it alone."""
+        """Return the module that a finder on `sys.meta_path` makes of a dotted path: "" if that is not known, None if
+        it leaves it alone."""
 
         def ask() -> str | None:
             answers = [self._ask(finder, dotted, table) for finder in self._execution(table).finders]
@@ -209,7 +211,7 @@ class Runtime:
         return value if value is None or isinstance(value, str) else ""
 
     def getattr_outcomes(self, table: ModuleTable, binding: NameBinding, name: str) -> Execution | None:
-        """A module's `__getattr__` followed for one name; None if there is nothing to follow."""
+        """Follow a module's `__getattr__` for one name; None if there is nothing to follow."""
         node = definition(self.store.block(table.path, binding.start, binding.end))
         if not isinstance(node, ast.FunctionDef) or not node.args.posonlyargs + node.args.args:
             return None
@@ -235,3 +237,151 @@ def _module_of(value: object) -> str:
         name = value.args[0]
         return absolute("", 0, name) if isinstance(name, str) else ""
     return ""
+
+
+class MadeNames:
+    """Looks up what code makes while a module is imported."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.store = model.store
+        self.definitions = model.definitions
+        self.runtime = Runtime(model)
+
+    def missing(self, dotted: str) -> Resolution:
+        """Look for a module that is in no file: a package above it may make it at run time."""
+        parent, _, name = dotted.rpartition(".")
+        above = parent
+        while above:
+            table = self.store.module(above)
+            if table is not None and table.makes_modules:
+                answer: Resolution | None
+                made = self.runtime.made(table)
+                target: str | None = made.aliases.get(dotted)
+                if target is None and made.finder:
+                    target = self.runtime.found_by_finder(table, dotted)
+                if target is None and dotted.rpartition(".")[0] == table.dotted and self._quoted(table, dotted):
+                    target = ""
+                if target is None:
+                    answer = Open(f"{table.dotted} makes modules at run time") if made.lost and made.aliases else None
+                elif not target or target == dotted:
+                    answer = Open(f"{dotted} is made at run time")
+                else:
+                    found = self.model.resolve(target)
+                    answer = replace(found, through=(dotted, *found.through)) if isinstance(found, Found) else found
+                if answer is not None:
+                    return answer
+            above = above.rpartition(".")[0]
+        container = self.model.module(parent) if parent else None
+        if isinstance(container, Open):
+            return container
+        symbol = container.symbol if isinstance(container, Found) else None
+        return Absent(parent, name, symbol.file if symbol else "", 1 if symbol and symbol.file else 0)
+
+    def _quoted(self, table: ModuleTable, dotted: str) -> bool:
+        """Whether a package that writes `sys.modules` names the module in a string."""
+        text = self.store.block(table.path, 1, 1 << 30)
+        name = dotted.rpartition(".")[2]
+        endings = (f"{name}'", f'{name}"')
+        return any(f"{start}{ending}" in text for ending in endings for start in ("'", '"', "."))
+
+    def dynamic(self, table: ModuleTable, name: str) -> Resolution:
+        """In a module whose code writes computed names into `globals()`."""
+        made = self.runtime.made(table)
+        if name in made.names:
+            target = made.names[name]
+            found = self.model.resolve(target) if "." in target else None
+            if isinstance(found, Found):
+                return found
+            return Found(Symbol(kind=SymbolKind.VALUE, dotted=f"{table.dotted}.{name}", file=table.path, line=1))
+        if made.lost or not made.names:
+            return Open(f"{table.dotted}: {table.dynamic}")
+        return Absent(table.dotted, name, table.path, 1)
+
+    def lazy(self, table: ModuleTable, name: str) -> Resolution | None:
+        """In a module that puts another object in its place; None: look at what it binds."""
+        made = self.runtime.made(table)
+        if made.lazy is None:
+            return None if name in table.scope.bindings else Open(f"{table.dotted} replaces itself by another object")
+        found = self._structured(table, made, name)
+        if found is not None:
+            return found
+        inner = f"{table.dotted}.{name}"
+        if made.lazy.get(name) == "":
+            # A value that the module hands to the object in its place
+            own = self.definitions.make(table, name, NameBinding("opaque", 1, 1, 1, ""))
+            return None if name in table.scope.bindings else Found(own)
+        if name.startswith("__") and not made.lost:
+            return None
+        if self.store.exists(inner):
+            return self.model.module(inner)
+        missing = self.missing(inner)
+        if not isinstance(missing, Absent):
+            return missing
+        shorter = self._fallback(table, made, name)
+        if shorter is None and made.lost:
+            return Open(f"{table.dotted} is lazy in a way that is not understood")
+        return shorter or Absent(table.dotted, name, table.path, 1)
+
+    def _structured(self, table: ModuleTable, made: RuntimeNames, name: str) -> Resolution | None:
+        """By the structure of a lazy module; substitutes for missing packages only if nothing else is there."""
+        target = (made.lazy or {}).get(name)
+        if target is None or "dummy" in target:
+            for prefix in made.folders:
+                exported = self.runtime.exported_by(f"{table.dotted}.{prefix}".rstrip("."))
+                if name in exported:
+                    return self._from_lazy(table, exported[name], name)
+        return self._from_lazy(table, f"{table.dotted}.{target}", name) if target else None
+
+    def _fallback(self, table: ModuleTable, made: RuntimeNames, name: str) -> Resolution | None:
+        """By a shorter name, where the lazy module's class tries one."""
+        for ending, cut, warns in self.runtime.fallbacks(made.kind) if not name.startswith("__") else ():
+            shorter = self.model.attribute(table.dotted, name[:-cut]) if name.endswith(ending) else None
+            if isinstance(shorter, Found):
+                text = f"{name} is deprecated; use {name[:-cut]} instead" if warns else shorter.deprecated
+                step = f"{table.dotted}.{name}"
+                return replace(shorter, through=(step, *shorter.through), deprecated=text)
+        return None
+
+    def _from_lazy(self, table: ModuleTable, module: str, name: str) -> Resolution:
+        found = self.model.attribute(module, name) if self.store.exists(module) else self.model.module(module)
+        if isinstance(found, Found):
+            return replace(found, through=(f"{table.dotted}.{name}", *found.through))
+        return found
+
+    def by_getattr(self, table: ModuleTable, binding: NameBinding, name: str) -> Resolution:
+        """By the `__getattr__` of a module."""
+        execution = self.runtime.getattr_outcomes(table, binding, name)
+        if execution is None:
+            return Open(f"{table.dotted}.__getattr__ is not understood")
+        given = [outcome for outcome in execution.outcomes if not outcome.raised]
+        if not given:
+            if execution.lost or not execution.outcomes:
+                return Open(f"{table.dotted}.__getattr__ is not understood")
+            return Absent(table.dotted, name, table.path, binding.line)
+        if execution.unsure or execution.lost:
+            return Open(f"{table.dotted}.__getattr__ decides by something that is not known")
+        absent: Resolution | None = None
+        warning = ""
+        for outcome in execution.outcomes:
+            if outcome.raised:
+                continue
+            warning = warning or outcome.warning
+            if isinstance(outcome.value, Ref):
+                # A name as the interpreter gives it: of this release, of the module at hand, or of another distribution
+                dotted = outcome.value.dotted
+                if self.store.owns(dotted):
+                    found = self.model.resolve(dotted)
+                else:
+                    first = dotted.partition(".")[0]
+                    if first in table.scope.bindings:
+                        found = self.model.expression(Where(table), dotted)
+                    else:
+                        found = Found(self.definitions.outside(dotted))
+                if isinstance(found, Found):
+                    step = f"{table.dotted}.{name}"
+                    return replace(found, through=(step, *found.through), deprecated=outcome.warning)
+                absent = absent or found
+        value = NameBinding("opaque", binding.line, binding.start, binding.end, "")
+        symbol = self.definitions.make(table, name, value)
+        return absent or Found(symbol, (), warning)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from tooling.python.functions import renamed_parameter
 from tooling.python.source import dotted_name, parse_expression
 from tooling.python.standard_library import WITHOUT_CONSTRUCTOR, has_member, python_class
-from tooling.upgrade.symbols import Found, Keyword, Open, Symbol, SymbolKind
-from tooling.upgrade.upstream.model import Where
+from tooling.python.symbols.model import Where
+from tooling.python.symbols.symbol import Found, Keyword, Open, Symbol, SymbolKind
 
 if TYPE_CHECKING:
+    from tooling.python.symbols.decorators import Decorators
+    from tooling.python.symbols.definitions import Located
+    from tooling.python.symbols.fields import Fields
+    from tooling.python.symbols.members import Members
+    from tooling.python.symbols.model import Model
     from tooling.python.tables import FunctionTable
-    from tooling.upgrade.upstream.decorators import Decorators
-    from tooling.upgrade.upstream.definitions import Located
-    from tooling.upgrade.upstream.fields import Fields
-    from tooling.upgrade.upstream.members import Members
-    from tooling.upgrade.upstream.model import Model
 
 MAX_DEPTH = 4
 _NAMED_KINDS = ("positional", "keyword-only")
@@ -42,7 +42,7 @@ class Keywords:
         return found
 
     def announced(self, symbol: Symbol, name: str, depth: int = 0) -> str:
-        """The text by which a keyword is deprecated, wherever **kwargs brings it; "" if there is none."""
+        """Return the text by which a keyword is deprecated, wherever **kwargs brings it; "" if there is none."""
         constructor = self._constructor(symbol) if symbol.kind is SymbolKind.CLASS else symbol
         signature = self.model.signature(symbol)
         for parameter in () if isinstance(signature, Open) else signature.parameters:
@@ -97,7 +97,7 @@ class Keywords:
         return {"ignore": Keyword.IGNORED, "allow": Keyword.READ}.get(signature.extra, Keyword.REFUSED)
 
     def _constructor(self, symbol: Symbol) -> Symbol | None:
-        """The `__init__` (or `__new__`) in the release that calling the class runs first."""
+        """Return the `__init__` (or `__new__`) in the release that calling the class runs first."""
         for ancestor in self.members.lineage(symbol).classes:
             own = self.fields.own_style(ancestor)
             scope = self.model.definitions.scope(ancestor)
@@ -110,7 +110,7 @@ class Keywords:
         return None
 
     def _direct(self, symbol: Symbol, facts: FunctionTable, located: Located, name: str) -> Keyword | None:
-        """What the function itself says; None if **kwargs decides."""
+        """Return what the function itself says; None if **kwargs decides."""
         kinds = {parameter: kind for parameter, kind, _, _ in facts.parameters}
         receiver = facts.parameters[0][0] if facts.parameters and symbol.owner else ""
         if kinds.get(name) in _NAMED_KINDS and not (name == receiver and symbol.binding != "staticmethod"):
@@ -167,7 +167,7 @@ class Keywords:
         return answers.pop() if answers else Keyword.IGNORED
 
     def _callee(self, source: str, facts: FunctionTable, located: Located, instance: Symbol | None) -> Symbol | Keyword:
-        """The callable that a piece of source names inside a function."""
+        """Return the callable that a piece of source names inside a function."""
         node = parse_expression(source)
         classes = located.table.classes[located.classes[-1]].name if located.classes else ""
         found = self.model.resolve(f"{located.table.dotted}.{classes}") if classes else None

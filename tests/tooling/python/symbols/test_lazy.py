@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tooling.upgrade.symbols import SymbolKind
+from tooling.python.symbols.symbol import SymbolKind
 
 LAZY_CLASS = """
 from types import ModuleType

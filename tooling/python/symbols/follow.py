@@ -21,7 +21,9 @@ from tooling.python.access_paths import (
     SuperOf,
     Unknown,
 )
-from tooling.upgrade.symbols import (
+from tooling.python.symbols.annotations import OPEN, AnnotationReader, awaited, container_method, of_python, union
+from tooling.python.symbols.model import Where, external
+from tooling.python.symbols.symbol import (
     Absent,
     Builtin,
     Container,
@@ -33,15 +35,13 @@ from tooling.upgrade.symbols import (
     SymbolKind,
     Values,
 )
-from tooling.upgrade.upstream.annotations import OPEN, AnnotationReader, awaited, container_method, of_python, union
-from tooling.upgrade.upstream.model import Where, external
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tooling.upgrade.symbols import Resolution
-    from tooling.upgrade.upstream.inference import TypeInference
-    from tooling.upgrade.upstream.model import Model
+    from tooling.python.symbols.inference import TypeInference
+    from tooling.python.symbols.model import Model
+    from tooling.python.symbols.symbol import Resolution
 
 MAX_DEPTH = 60
 
@@ -56,7 +56,7 @@ class PathFollower:
         self._depth = 0
 
     def follow(self, access_path: AccessPath) -> Outcome:
-        """The value of a client's expression on this release."""
+        """Return the value of a client's expression on this release."""
         found = self._answers.get(access_path)
         if found is None:
             if self._depth > MAX_DEPTH:
@@ -100,7 +100,7 @@ class PathFollower:
         return values
 
     def _inherited(self, step: Attribute, bases: Sequence[AccessPath], instances: bool) -> Outcome:
-        """An attribute of `super()`, or of a class of the client: by its bases in order."""
+        """Find an attribute of `super()`, or of a class of the client: by its bases in order."""
         gone: Gone | None = None
         unknown: Open | None = None
         for base in bases:
@@ -151,7 +151,7 @@ class PathFollower:
         return union(self._instance(kind) for kind in outcome.types) if outcome.types else OPEN
 
     def _instance(self, kind: object) -> Values:
-        """The value of something annotated with what this is."""
+        """Return the value of something annotated with what this is."""
         if not isinstance(kind, Definite):
             return OPEN
         if kind.symbol.kind is SymbolKind.CLASS:
@@ -180,7 +180,7 @@ class PathFollower:
         return Gone(step, missing) if missing is not None else self.inference.item(base, step.key)
 
     def _missing_item(self, base: Values, key: str | int | None) -> Absent | None:
-        """A key that the one typed dict, or an index that the one named tuple, does not have."""
+        """Find a key that the one typed dict, or an index that the one named tuple, does not have."""
         kinds = self._forced(base).types
         if base.open or key is None or len(kinds) != 1 or not isinstance(kinds[0], Instance):
             return None

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tooling.python.source import dotted_name, parse_expression
-from tooling.upgrade.symbols import Builtin, Container, Definite, Found, Instance, SymbolKind, Type, Values
-from tooling.upgrade.upstream.model import Where, external
+from tooling.python.symbols.model import Where, external
+from tooling.python.symbols.symbol import Builtin, Container, Definite, Found, Instance, SymbolKind, Type, Values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tooling.upgrade.symbols import Symbol
-    from tooling.upgrade.upstream.model import Model
+    from tooling.python.symbols.model import Model
+    from tooling.python.symbols.symbol import Symbol
 
 
 def after(values: Values, parts: Sequence[Values]) -> Values:
-    """What follows from values, part by part: as unsure as they are."""
+    """Return what follows from values, part by part: as unsure as they are."""
     result = union(parts) if parts else OPEN
     return replace(result, open=result.open or values.open, inferred=result.inferred or values.inferred)
 
@@ -32,7 +32,7 @@ def awaited(values: Values) -> Values:
 
 
 def iterated(values: Values, *, asynchronous: bool = False) -> Values:
-    """An element of containers."""
+    """Return an element of containers."""
     parts: list[Values] = []
     for kind in values.types:
         if not isinstance(kind, Container):
@@ -58,7 +58,7 @@ def item_of(kind: Container, key: str | int | None) -> Values:
 
 
 def container_method(values: Values, name: str) -> Values | None:
-    """What a call of a method of a dict or list gives; None for other values and methods."""
+    """Return what a call of a method of a dict or list gives; None for other values and methods."""
     if len(values.types) != 1 or not isinstance(values.types[0], Container):
         return None
     kind = values.types[0]
@@ -124,12 +124,12 @@ def union(parts: Iterable[Values]) -> Values:
 
 
 def container(name: str, items: Sequence[Values]) -> Values:
-    """A value around others."""
+    """Put values into a container."""
     return Values((Container(name, tuple(items)),))
 
 
 def of_python(name: str, arguments: Sequence[Values]) -> Values:
-    """A type of Python by the last part of its name, with or without arguments."""
+    """Return the type of Python by the last part of its name, with or without arguments."""
     first = arguments[0] if arguments else OPEN
     if name in _SINGLE:
         return container(_SINGLE[name], [first])
@@ -160,12 +160,12 @@ class AnnotationReader:
     """Names for types that are being read: an alias may be made of itself."""
 
     def read(self, source: str) -> Values:
-        """The type that an annotation says."""
+        """Return the type that an annotation says."""
         node = parse_expression(source) if source and source != "..." else None
         return self.of(node) if node is not None else OPEN
 
     def of(self, node: ast.expr) -> Values:
-        """The type that the tree of an annotation says."""
+        """Return the type that the tree of an annotation says."""
         if self.depth > MAX_DEPTH:
             return OPEN
         if isinstance(node, ast.Constant):
@@ -216,7 +216,7 @@ class AnnotationReader:
         return inner.of(bound) if bound is not None else OPEN
 
     def _bound(self, bound: Values) -> Values:
-        """A type variable bound to a class, in a method of a class below it: what the method was called on."""
+        """Read a type variable bound to a class, in a method of a class below it: what the method was called on."""
         assert self.receiver is not None, "checked by the caller"
         above = self.model.bases(self.receiver)[0]
         if any(isinstance(kind, Instance) and kind.symbol in above for kind in bound.types):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tooling.upgrade.symbols import Open
+from tooling.python.symbols.symbol import Open
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tooling.python.source import dotted_name, parse_expression
-from tooling.upgrade.symbols import Absent, Found, Open, SymbolKind
-from tooling.upgrade.upstream.made_names import MadeNames
-from tooling.upgrade.upstream.model import Where
+from tooling.python.symbols.made_names import MadeNames
+from tooling.python.symbols.model import Where
+from tooling.python.symbols.symbol import Absent, Found, Open, SymbolKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tooling.python.symbols.model import Model
+    from tooling.python.symbols.symbol import Resolution
     from tooling.python.tables import ModuleTable, NameBinding, Star
-    from tooling.upgrade.symbols import Resolution
-    from tooling.upgrade.upstream.model import Model
 
 MAX_HOPS = 60
 _SECONDARY = (".setter", ".deleter", ".getter", ".register", "overload", "typing.overload")
@@ -25,7 +25,7 @@ _DUNDERS = ("__name__", "__doc__", "__file__", "__path__", "__spec__", "__loader
 
 
 def candidates(items: Sequence[NameBinding]) -> list[NameBinding]:
-    """The bindings of a name that may be in force after all of them ran, the most telling first.
+    """Return the bindings of a name that may be in force after all of them ran, the most telling first.
 
     Definitions before placeholders, a `try` before its `except`; setters and overloads only if nothing else is there.
     """
@@ -63,7 +63,7 @@ class ModuleFollower:
     # Modules themselves
 
     def module(self, dotted: str) -> Resolution:
-        """A module by its full name, as an import statement finds it."""
+        """Find a module by its full name, as an import statement finds it."""
         if self.store.exists(dotted) or self.store.above(dotted):
             path = self.store.sources.get(dotted) or self.store.stubs.get(dotted) or ""
             return Found(self.definitions.module(dotted, path))
@@ -74,7 +74,7 @@ class ModuleFollower:
     # Attributes
 
     def resolve(self, dotted: str) -> Resolution:
-        """A dotted path as `import` reads it: the longest module, then attributes of it.
+        """Follow a dotted path as `import` reads it: the longest module, then attributes of it.
 
         A package may give the name of one of its modules to something else (`from .tqdm import tqdm`): what is not in
         the module is looked for there.
@@ -107,7 +107,7 @@ class ModuleFollower:
         return found
 
     def attribute(self, module: str, name: str) -> Resolution:
-        """An attribute of a module of the release."""
+        """Find an attribute of a module of the tree."""
         key = (module, name)
         found = self._answers.get(key)
         if found is not None:
@@ -190,7 +190,7 @@ class ModuleFollower:
     # Bindings
 
     def of_bindings(self, where: Where, name: str, items: Sequence[NameBinding]) -> Resolution | None:
-        """What the name is after all these bindings; None if none of them counts."""
+        """Return what the name is after all these bindings; None if none of them counts."""
         best: Resolution | None = None
         for binding in candidates(items):
             found = self._of_binding(where, name, binding, list(items).index(binding))
@@ -226,7 +226,7 @@ class ModuleFollower:
         return found
 
     def _alias(self, where: Where, binding: NameBinding) -> Resolution | None:
-        """`A = B`, `A = keeps_it(B)`, `A = B if x else C`: what the name is another name for."""
+        """Return what `A = B`, `A = keeps_it(B)` or `A = B if x else C` is another name for."""
         node = parse_expression(binding.source)
         if isinstance(node, ast.IfExp):
             parts = [part for part in (node.body, node.orelse) if dotted_name(part)]
@@ -255,7 +255,7 @@ class ModuleFollower:
     # Stars
 
     def by_star(self, table: ModuleTable, name: str) -> Resolution | None:
-        """A name that a star import brings, those for type checkers included."""
+        """Find a name that a star import brings, those for type checkers included."""
         return self._starred(table, name, typing=True)
 
     def _starred(self, table: ModuleTable, name: str, *, typing: bool) -> Resolution | None:

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tooling.python.source import dotted_name, parse_expression, text_of
-from tooling.upgrade.symbols import Found, Parameter, Symbol, SymbolKind
-from tooling.upgrade.upstream.model import Where, external
-from tooling.upgrade.upstream.modules import candidates
+from tooling.python.symbols.model import Where, external
+from tooling.python.symbols.modules import candidates
+from tooling.python.symbols.symbol import Found, Parameter, Symbol, SymbolKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tooling.python.symbols.constants import ConstantReader
+    from tooling.python.symbols.members import Members
+    from tooling.python.symbols.model import Model
     from tooling.python.tables import BodyTable, NameBinding
-    from tooling.upgrade.upstream.members import Members
-    from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.values import ConstantReader
 
 _BY_BASE = {
     "pydantic.BaseModel": "pydantic",
@@ -141,14 +141,14 @@ class Fields:
         self._styles: dict[Symbol, FieldStyle | None] = {}
 
     def own_style(self, symbol: Symbol) -> FieldStyle | None:
-        """What a class says of itself, by decorators; None if nothing."""
+        """Return what a class says of itself, by decorators; None if nothing."""
         if symbol not in self._styles:
             self._styles[symbol] = None
             self._styles[symbol] = self._by_decorators(symbol)
         return self._styles[symbol]
 
     def style(self, symbol: Symbol) -> FieldStyle | None:
-        """Decorated, or by a base."""
+        """Return how the constructor is made, by decorators or a base; None if it is written."""
         own = self.own_style(symbol)
         if own is not None:
             return own
@@ -169,7 +169,7 @@ class Fields:
         return None
 
     def _inherited(self, ancestor: Symbol) -> FieldStyle | None:
-        """A base that makes dataclasses of what derives from it, in `__init_subclass__` or by `dataclass_transform`."""
+        """Find a base that makes dataclasses of its subclasses, in `__init_subclass__` or by `dataclass_transform`."""
         scope = self.model.definitions.scope(ancestor)
         items = scope.bindings.get("__init_subclass__") if scope is not None else None
         located = self.model.definitions.locate(ancestor)
@@ -235,7 +235,7 @@ class Fields:
         return sorted(found.values(), key=lambda parameter: parameter.kind == "keyword-only")
 
     def _extra(self, symbol: Symbol) -> str:
-        """What pydantic does with unknown keywords."""
+        """Return what pydantic does with unknown keywords."""
         for ancestor in self.members.lineage(symbol).classes:
             scope = self.model.definitions.scope(ancestor)
             for source in self._configurations(ancestor) if scope is not None else ():
@@ -266,7 +266,7 @@ class Fields:
         return [parameter.name for parameter in self.parameters(symbol, style)]
 
     def is_field(self, symbol: Symbol, name: str) -> Parameter | None:
-        """The field of that name."""
+        """Return the field of that name."""
         style = self.style(symbol) if symbol.kind is SymbolKind.CLASS else None
         if style is None:
             return None

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from tooling.python.source import dotted_name, parse_expression
 from tooling.python.standard_library import has_member, python_class, tells_all
+from tooling.python.symbols.model import Where, external
+from tooling.python.symbols.symbol import Absent, Found, Open, Symbol, SymbolKind
 from tooling.python.tables import BodyTable, NameBinding
-from tooling.upgrade.symbols import Absent, Found, Open, Symbol, SymbolKind
-from tooling.upgrade.upstream.model import Where, external
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tooling.upgrade.symbols import Resolution
-    from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.modules import ModuleFollower
+    from tooling.python.symbols.model import Model
+    from tooling.python.symbols.modules import ModuleFollower
+    from tooling.python.symbols.symbol import Resolution
 
 MAX_CLASSES = 200
 Ancestor = Symbol | str
@@ -60,7 +60,7 @@ class Members:
     # Bases
 
     def lineage(self, symbol: Symbol) -> ClassLineage:
-        """The method resolution order of a class, itself first."""
+        """Return the method resolution order of a class, itself first."""
         key = f"{symbol.dotted}:{symbol.line}"
         found = self._lineages.get(key)
         if found is None:
@@ -125,7 +125,7 @@ class Members:
     # Attributes
 
     def member(self, symbol: Symbol, name: str) -> Resolution:
-        """An attribute of a class or of its instances."""
+        """Find an attribute of a class or of its instances."""
         key = (symbol, name)
         found = self._answers.get(key)
         if found is None:
@@ -223,7 +223,7 @@ class Members:
     # What may be there although it stands nowhere
 
     def _by_metaclass(self, lineage: ClassLineage, name: str) -> Resolution | None:
-        """A class has the attributes of its metaclass too."""
+        """Look in the metaclass: a class has its attributes too."""
         for ancestor in lineage.classes:
             scope = self.definitions.scope(ancestor)
             for metaclass in self._metaclass(ancestor, scope) if scope is not None else ():

@@ -6,9 +6,20 @@ from textwrap import dedent
 
 import pytest
 
+from tooling.python.symbols.symbol import (
+    Absent,
+    Builtin,
+    Container,
+    Definite,
+    Found,
+    Gone,
+    Instance,
+    Open,
+    Signature,
+    Values,
+)
+from tooling.python.symbols.tree import SymbolTree
 from tooling.upgrade.sources.folder import memory_release
-from tooling.upgrade.symbols import Absent, Builtin, Container, Definite, Found, Gone, Instance, Open, Signature, Values
-from tooling.upgrade.upstream import open_upstream
 
 
 class Package:
@@ -16,7 +27,7 @@ class Package:
 
     def __init__(self, files, cache=None):
         self.release = memory_release(files, "pkg", "1.0")
-        self.upstream = open_upstream(self.release, cache=cache)
+        self.upstream = SymbolTree(self.release, cache=cache)
 
     def found(self, dotted):
         resolution = self.upstream.resolve(dotted)

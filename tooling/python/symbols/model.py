@@ -1,41 +1,19 @@
-"""Follow names through one release: imports, tables of modules, expressions."""
+"""What the parts of this package ask of each other, and where an expression stands."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from tooling.python.source import absolute, module_name, package_of
-from tooling.upgrade.symbols import Found, SymbolKind
+from tooling.python.symbols.symbol import Found, SymbolKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tooling.python.symbols.definitions import SymbolDefinitions
+    from tooling.python.symbols.store import TreeStore
+    from tooling.python.symbols.symbol import Open, Resolution, Signature, Symbol
     from tooling.python.tables import ModuleTable
-    from tooling.upgrade.symbols import Open, Resolution, Signature, Symbol
-    from tooling.upgrade.upstream.definitions import SymbolDefinitions
-    from tooling.upgrade.upstream.store import ReleaseStore
-
-
-_FROM = re.compile(rb"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|(?:\\\n|[^\n#;])+)", re.MULTILINE)
-_NAME = re.compile(rb"([A-Za-z_]\w*)(?:[ \t]+as[ \t]+\w+)?")
-_COMMENT = re.compile(rb"#[^\n]*|\\\n")
-
-
-def imports_of(store: ReleaseStore) -> dict[str, dict[str, list[str]]]:
-    """Importing module -> module -> names, of each `from a import b`."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for path in store.release.files():
-        importer, package = module_name(path)[0], package_of(path)
-        for match in _FROM.finditer(store.release.read(path)):
-            spelt = match[1].decode()
-            module = absolute(package, len(spelt) - len(spelt.lstrip(".")), spelt.lstrip("."))
-            if module:
-                names = _COMMENT.sub(b" ", match[2]).strip(b"() \t\n")
-                taken = found.setdefault(importer, {}).setdefault(module, [])
-                taken.extend(name.decode() for name in _NAME.findall(names))
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,35 +32,35 @@ class Where:
 class Model(Protocol):
     """A release."""
 
-    store: ReleaseStore
+    store: TreeStore
     definitions: SymbolDefinitions
 
     def resolve(self, dotted: str) -> Resolution:
-        """A dotted path, members of classes included."""
+        """Follow a dotted path, members of classes included."""
         ...
 
     def module(self, dotted: str) -> Resolution:
-        """A module by its full name."""
+        """Find a module by its full name."""
         ...
 
     def attribute(self, module: str, name: str) -> Resolution:
-        """An attribute of a module of the release."""
+        """Find an attribute of a module of the tree."""
         ...
 
     def expression(self, where: Where, source: str) -> Resolution:
-        """What a plain chain of names stands for; open for any other expression."""
+        """Return what a plain chain of names stands for; open for any other expression."""
         ...
 
     def constant(self, where: Where, source: str) -> object:
-        """The value of an expression, `terms.UNKNOWN` where it is not known."""
+        """Return the value of an expression, UNKNOWN where it is not known."""
         ...
 
     def name_value(self, where: Where, name: str) -> object:
-        """The constant that a name is bound to, a `Ref` or `Closure` where it is none."""
+        """Return the constant that a name is bound to, a `Ref` or `Closure` where it is none."""
         ...
 
     def value_of(self, dotted: str) -> object:
-        """The constant that a dotted path stands for."""
+        """Return the constant that a dotted path stands for."""
         ...
 
     def exports(self, table: ModuleTable) -> tuple[frozenset[str], bool]:
@@ -90,11 +68,11 @@ class Model(Protocol):
         ...
 
     def member(self, symbol: Symbol, name: str) -> Resolution:
-        """An attribute of a module, class or instance."""
+        """Find an attribute of a module, class or instance."""
         ...
 
     def bases(self, symbol: Symbol) -> tuple[Sequence[Symbol], bool]:
-        """The method resolution order."""
+        """Return the method resolution order."""
         ...
 
     def signature(self, symbol: Symbol) -> Signature | Open:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tooling.python.symbols.symbol import Found, Signature
+from tooling.python.symbols.tree import SymbolTree
 from tooling.upgrade.sources.folder import folder_release
-from tooling.upgrade.symbols import Found, Signature
-from tooling.upgrade.upstream import open_upstream
 
 FILES = {
     "root": "from .core import Engine\ndef f(x=2 ** 3): ...\n",
@@ -72,7 +72,7 @@ SITE = Path(__file__).resolve().parents[4] / ".venv/lib/python3.11/site-packages
     ],
 )
 def test_a_few_names_of_a_large_package_need_a_few_of_its_files(distribution, names, most):
-    upstream = open_upstream(folder_release(SITE, distribution, "1"))
+    upstream = SymbolTree(folder_release(SITE, distribution, "1"))
     for name in names:
         resolution = upstream.resolve(name)
         assert isinstance(resolution, Found), resolution

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from tooling.python.functions import of_decorator, renamed_parameter
 from tooling.python.source import dotted_name, parse_expression
-from tooling.upgrade.symbols import Found, SymbolKind
-from tooling.upgrade.upstream.model import Where, external
+from tooling.python.symbols.model import Where, external
+from tooling.python.symbols.symbol import Found, SymbolKind
 
 if TYPE_CHECKING:
+    from tooling.python.symbols.model import Model
+    from tooling.python.symbols.symbol import Symbol
     from tooling.python.tables import FunctionTable
-    from tooling.upgrade.symbols import Symbol
-    from tooling.upgrade.upstream.model import Model
 
 MAX_DEPTH = 4
 KEEPERS = re.compile(
@@ -63,7 +63,7 @@ class Decorators:
         return isinstance(found, Found) and self.keeps_symbol(found.symbol, called=called)
 
     def keeps_symbol(self, symbol: Symbol, *, called: bool) -> bool:
-        """`called`: used as `@decorator(...)`."""
+        """Tell the same of a symbol. `called`: used as `@decorator(...)`."""
         key = f"{symbol.dotted}:{symbol.line}:{called}"
         found = self._answers.get(key)
         if found is None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from tooling.python.functions import of_decorator, removed_in
 from tooling.python.source import dotted_name, parse_expression
+from tooling.python.symbols.symbol import Symbol, SymbolKind
 from tooling.python.tables import DEFINITIONS, NameBinding
-from tooling.upgrade.symbols import Symbol, SymbolKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tooling.python.symbols.store import TreeStore
     from tooling.python.tables import BodyTable, FunctionTable, ModuleTable
-    from tooling.upgrade.upstream.store import ReleaseStore
 
 _BINDINGS = {
     "staticmethod": "staticmethod",
@@ -41,7 +41,7 @@ class Located:
 class SymbolDefinitions:
     """Makes symbols and remembers their origins."""
 
-    def __init__(self, store: ReleaseStore) -> None:
+    def __init__(self, store: TreeStore) -> None:
         self.store = store
         self._located: dict[Symbol, Located] = {}
         self._made: dict[tuple[str, str, int, str], Symbol] = {}
@@ -51,7 +51,7 @@ class SymbolDefinitions:
         return self._located.get(symbol)
 
     def scope(self, symbol: Symbol) -> BodyTable | None:
-        """The body of a class."""
+        """Return the body of a class."""
         located = self._located.get(symbol)
         return located.table.classes.get(symbol.line) if located and symbol.kind is SymbolKind.CLASS else None
 
@@ -63,15 +63,15 @@ class SymbolDefinitions:
         return self.store.function(located.table, located.binding)
 
     def module(self, dotted: str, path: str) -> Symbol:
-        """A module; without a file for a folder or a native module."""
+        """Make the symbol of a module; without a file for a folder or a native module."""
         return Symbol(kind=SymbolKind.MODULE, dotted=dotted, file=path, line=1 if path else 0)
 
     def outside(self, dotted: str) -> Symbol:
-        """A name of another distribution."""
+        """Make the symbol of a name of another distribution."""
         return Symbol(kind=SymbolKind.VALUE, dotted=dotted, file="", line=0)
 
     def rebound(self, symbol: Symbol, owner: str, binding: str) -> Symbol:
-        """A function that a class body takes over under a name of its own: there it is a method."""
+        """Make a method of a function that a class body takes over under a name of its own."""
         found = replace(symbol, owner=owner, binding=binding)
         self._located[found] = self._located[symbol]
         return found
@@ -84,7 +84,7 @@ class SymbolDefinitions:
         classes: tuple[int, ...] = (),
         value: str | None = None,
     ) -> Symbol:
-        """The symbol of a binding. `classes`: lines of the class bodies around it."""
+        """Make the symbol of a binding. `classes`: lines of the class bodies around it."""
         key = (table.path, name, binding.line, "".join(map(str, classes)))
         found = self._made.get(key)
         if found is None:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from tooling.python.operations import UNKNOWN, Applied, Closure, OutOfFuel, Ref, concrete
 from tooling.python.source import definition, parse_expression
+from tooling.python.symbols.model import Where
+from tooling.python.symbols.modules import candidates
+from tooling.python.symbols.symbol import Found, SymbolKind
 from tooling.python.values import Evaluator
-from tooling.upgrade.symbols import Found, SymbolKind
-from tooling.upgrade.upstream.model import Where
-from tooling.upgrade.upstream.modules import candidates
 
 if TYPE_CHECKING:
+    from tooling.python.symbols.model import Model
     from tooling.python.tables import ModuleTable
-    from tooling.upgrade.upstream.model import Model
 
 MAX_DEPTH = 12
 
@@ -30,7 +30,7 @@ class ConstantReader:
         self._exports: dict[str, tuple[frozenset[str], bool]] = {}
 
     def constant(self, where: Where, source: str) -> object:
-        """The value of an expression."""
+        """Return the value of an expression."""
         node = parse_expression(source) if source else None
         if node is None or self._depth > MAX_DEPTH:
             return UNKNOWN
@@ -43,7 +43,7 @@ class ConstantReader:
             self._depth -= 1
 
     def name_value(self, where: Where, name: str) -> object:
-        """What a name is bound to in a class body or module."""
+        """Return what a name is bound to in a class body or module."""
         inner = [where.table.classes[line] for line in reversed(where.classes[-1:])]
         for scope in [*inner, where.table.scope]:
             items = scope.bindings.get(name)
@@ -66,7 +66,7 @@ class ConstantReader:
         return Ref(f"{where.table.dotted}.{name}" if where.table.scope.stars else name)
 
     def value_of(self, dotted: str) -> object:
-        """The constant that a dotted path stands for; members of enums stay names."""
+        """Return the constant that a dotted path stands for; members of enums stay names."""
         if self._depth > MAX_DEPTH or "." not in dotted:
             return UNKNOWN
         if dotted.endswith(".__all__"):
@@ -87,7 +87,7 @@ class ConstantReader:
         return value if not isinstance(value, Ref | Applied) else UNKNOWN
 
     def folded(self, where: Where, source: str) -> str | None:
-        """The value of a default as text that is equal for equal values; None if it is not known."""
+        """Return the value of a default as text that is equal for equal values; None if it is not known."""
         if not source or source == "...":
             return None
         value = self.constant(where, source)
@@ -119,7 +119,7 @@ class ConstantReader:
 
 
 def render(value: object) -> str | None:
-    """A constant as text."""
+    """Write a constant as text."""
     if isinstance(value, Ref):
         return f"<{value.dotted}>" if "." in value.dotted else None
     if isinstance(value, set | frozenset) and concrete(value):

@@ -1,20 +1,13 @@
-"""Contract of `upstream`: a release as symbols, found on demand. Three answers everywhere: found, absent, open.
-
-Open (a native module without a stub, a `__getattr__` nobody understands, an unknown base class, `setattr` and
-`globals()` writes, a star from outside) is never grounds for a breaking verdict.
-"""
+"""What a tree of source defines, as records. Three answers everywhere: found, absent, open."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from tooling.python.access_paths import AccessPath
-    from tooling.upgrade.releases import NameTable, Release
 
 
 class SymbolKind(StrEnum):
@@ -26,14 +19,6 @@ class SymbolKind(StrEnum):
     """Functions, methods and properties: see `Symbol.binding`."""
     VALUE = "value"
     """Constants, enum members, fields of dataclasses, attributes set on `self`."""
-
-
-class Presence(StrEnum):
-    """Whether something exists."""
-
-    PRESENT = "present"
-    ABSENT = "absent"
-    OPEN = "open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,69 +208,3 @@ class Keyword(StrEnum):
     IGNORED = "ignored"
     """Taken and never used."""
     OPEN = "open"
-
-
-class Upstream(Protocol):
-    """One release. Several distributions that share a namespace are several; `owns` tells whose a name is.
-
-    All methods are pure, cached, and total: they never raise for what the release contains (a file that Python's parser
-    refuses is open).
-    """
-
-    release: Release
-
-    def owns(self, dotted: str) -> bool:
-        """Whether the name lies in what this distribution's archive holds."""
-        ...
-
-    def resolve(self, dotted: str) -> Resolution:
-        """Return what `import`-style access to a dotted path gives, through re-exports, lazy modules, stars, stubs and
-        `__getattr__` tables. Members of classes too ("vllm.LLM.generate")."""
-        ...
-
-    def member(self, symbol: Symbol, name: str) -> Resolution:
-        """Attribute of a module, class or (by its class) instance: the method resolution order, fields, names assigned
-        to `self`, class-level `__getattr__` (open)."""
-        ...
-
-    def body_names(self, symbol: Symbol) -> Sequence[str]:
-        """Names that a class's own body binds, without those of its bases."""
-        ...
-
-    def bases(self, symbol: Symbol) -> tuple[Sequence[Symbol], bool]:
-        """Return the method resolution order of a class as far as the release goes, itself first; whether that is all
-        (False: an unknown base)."""
-        ...
-
-    def signature(self, symbol: Symbol) -> Signature | Open:
-        """Of a function; of a class that of its constructor: `__init__`, `__new__`, dataclass, pydantic, attrs,
-        NamedTuple, TypedDict, Enum (open where a metaclass has `__call__`)."""
-        ...
-
-    def keyword(self, symbol: Symbol, name: str) -> Keyword:
-        """Whether a function or class takes the keyword, followed through **kwargs."""
-        ...
-
-    def follow(self, access_path: AccessPath) -> Outcome:
-        """Return the value of an expression of a client, on this release."""
-        ...
-
-    def unpacked(self, access_path: AccessPath) -> int | None:
-        """How many values it unpacks into, where that is sure."""
-        ...
-
-    def calls_of(self, name: str) -> Sequence[tuple[str, int, str]]:
-        """(file, line, source) of calls `<anything>.name(...)` in the release: who calls a hook, and how."""
-        ...
-
-    def imports(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
-        """Return what its modules take from others by `from a import b`: importing module -> module -> names."""
-        ...
-
-    def names(self) -> NameTable:
-        """Where each top-level name is defined."""
-        ...
-
-    def member_names(self) -> Mapping[str, Mapping[str, int]]:
-        """By name of an attribute: the dotted paths of classes that define it, each with a checksum of how."""
-        ...
