@@ -49,6 +49,35 @@ def test_files_outside_the_change_that_used_what_it_removed(world):
     assert world.found() == [("unresolved-import", "pkg/b.py", 1), ("signature-mismatch", "pkg/b.py", 4)]
 
 
+def test_a_class_is_called_as_its_base_or_its_fields_say(world):
+    calls = "from pkg.a import Both, Open, Options, Reader\n\nReader({})\nOptions({})\nOpen(width=1)\nBoth(1)\n"
+    world.commit(
+        {
+            "src/pkg/__init__.py": "",
+            "src/pkg/a.py": """
+from functools import cache
+from typing import NamedTuple
+from elsewhere import Base
+
+class Plain:
+    def __init__(self, path, *, size=1): ...
+class Reader(Plain):
+    pass
+class Options(NamedTuple):
+    depth: int
+class Open(Base):
+    pass
+@cache
+def Both(one): ...
+""",
+            "src/pkg/b.py": calls.format("path='x', size=2", "depth=1"),
+        }
+    )
+    assert world.found() == []
+    world.commit({"src/pkg/b.py": calls.format("width=2", "deep=1").replace("Both(1)", "Both(two=1)")})
+    assert world.found() == [("signature-mismatch", "src/pkg/b.py", line) for line in (3, 4, 6)]
+
+
 def test_files_outside_that_get_a_removed_name_from_a_package(world):
     world.commit(
         {

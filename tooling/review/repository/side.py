@@ -11,11 +11,14 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from tooling.python.source import module_name
+from tooling.python.symbols.calls import written_signature
+from tooling.python.symbols.symbol import Found, Signature
 from tooling.review.repository.module import Function, Module, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from tooling.python.symbols.tree import SymbolTree
     from tooling.review.repository.git import ReviewedClone
 
 INDEX, WORK_TREE = ":index", ":worktree"
@@ -180,3 +183,52 @@ class Side:
             alias = next(each for each in node.names if (each.asname or each.name) == last)
             return self.definition(f"{module.absolute(node)}.{alias.name}", depth + 1)
         return None
+
+    @cached_property
+    def symbols(self) -> SymbolTree[SideTree]:
+        """Names, members and signatures of this side, found on demand."""
+        from tooling.python.symbols.tree import SymbolTree
+
+        return SymbolTree(SideTree(self))
+
+    def signature(self, name: str, definition: Function | ast.ClassDef) -> Signature | None:
+        """Return how what `definition` found under a name is called; None if that is not certain."""
+        if isinstance(definition, Function) and not definition.decorator_list:
+            return written_signature(definition.args)  # most are so, and what the name leads to is known
+        found = self.symbols.resolve(name)
+        if not isinstance(found, Found) or found.symbol.line != definition.lineno:
+            return None
+        signature = self.symbols.signature(found.symbol)
+        return signature if isinstance(signature, Signature) and signature.exact else None
+
+
+class SideTree:
+    """One side as a tree of source, without the `src/` that its packages may lie in."""
+
+    def __init__(self, side: Side) -> None:
+        self._side = side
+        self._paths = {path.removeprefix("src/"): path for path in side.packages.values()}
+
+    def files(self) -> Sequence[str]:
+        """Sorted paths of the Python files."""
+        return sorted(self._paths)
+
+    def read(self, path: str) -> bytes:
+        """Content of one of `files`."""
+        return (self._side.text(self._paths[path]) or "").encode("utf-8", "surrogatepass")
+
+    def folders(self) -> frozenset[str]:
+        """All folders that hold one of `files`, with their parents."""
+        return frozenset(name.replace(".", "/") for name in self._side.folders)
+
+    def native(self) -> frozenset[str]:
+        """No compiled module is part of a repository."""
+        return frozenset()
+
+    def roots(self) -> frozenset[str]:
+        """Top-level packages."""
+        return self._side.roots
+
+    def digest(self) -> str:
+        """Not to be kept between runs."""
+        return ""

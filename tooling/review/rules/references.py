@@ -6,11 +6,11 @@ import ast
 import enum
 from typing import TYPE_CHECKING
 
+from tooling.python.symbols.calls import misfit
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.repository.comparison import top_level
 from tooling.review.repository.module import Function, last_name
 from tooling.review.rules.members import members_of
-from tooling.review.rules.signatures import misfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +78,8 @@ def signature_mismatch(module: Module, side: Side) -> Iterator[Place]:
         if target is None:
             continue
         owner, definition = target
-        problem = misfit(side, owner, definition, node)
+        signature = side.signature(name, definition)
+        problem = misfit(signature, node) if signature is not None else ""
         root = ast.unparse(node.func).partition(".")[0]
         if len(module.bindings.get(root, ())) > 1:
             continue  # two functions import two things under one name

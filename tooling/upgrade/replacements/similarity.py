@@ -10,9 +10,9 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
+from tooling.python.symbols.calls import bind
 from tooling.python.symbols.symbol import Open, SymbolKind
 from tooling.upgrade.uses import Action
-from tooling.upgrade.verdicts.binding import bind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tooling.python.symbols.calls import STAR, STARS, BoundCall, bind, named, takes
 from tooling.python.symbols.symbol import Absent, Keyword, SymbolKind
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action, Argument, PassedArguments
 from tooling.upgrade.verdicts.answers import by_position, inside_of_another, left_out, old_default
-from tooling.upgrade.verdicts.binding import STAR, STARS, BoundCall, bind, named, takes
 from tooling.upgrade.verdicts.case import sure
 from tooling.upgrade.verdicts.comparison import UseProblem, evidence, mentions
 from tooling.upgrade.verdicts.presence import renamed_keyword, renamed_parameter

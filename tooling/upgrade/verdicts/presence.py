@@ -21,12 +21,12 @@ from tooling.python.access_paths import (
     SuperOf,
     Unknown,
 )
+from tooling.python.symbols.calls import named
 from tooling.python.symbols.symbol import Definite, Found, Open, SymbolKind, Values
 from tooling.upgrade import advice
 from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.answers import advised
-from tooling.upgrade.verdicts.binding import named
 from tooling.upgrade.verdicts.case import sure
 from tooling.upgrade.verdicts.comparison import UseProblem, definition, evidence, evidence_of_absence, mentions
 from tooling.upgrade.verdicts.returns import misfit

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import Awaited, Called, ItemOf, Iterated, spelled
+from tooling.python.symbols.calls import bind, takes
 from tooling.python.symbols.symbol import (
     Absent,
     Builtin,
@@ -22,7 +23,6 @@ from tooling.python.symbols.symbol import (
 )
 from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
 from tooling.upgrade.uses import Action, Argument, PassedArguments, SourcePlace
-from tooling.upgrade.verdicts.binding import bind, takes
 from tooling.upgrade.verdicts.case import sure
 from tooling.upgrade.verdicts.comparison import UseProblem, evidence
 from tooling.upgrade.verdicts.targets import locate

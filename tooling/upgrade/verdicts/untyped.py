@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import Attribute, Duck, InstanceOf, Name
+from tooling.python.symbols.calls import bind
 from tooling.python.symbols.symbol import Absent, Found, SymbolKind
 from tooling.upgrade.findings import AuditFinding, AuditSeverity
 from tooling.upgrade.uses import Action
-from tooling.upgrade.verdicts.binding import bind
 from tooling.upgrade.verdicts.case import JudgedUse
 from tooling.upgrade.verdicts.judge import judged
 

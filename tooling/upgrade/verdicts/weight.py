@@ -23,10 +23,11 @@ from tooling.python.symbols.symbol import Found, SymbolKind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from tooling.python.symbols.calls import BoundCall
     from tooling.python.symbols.symbol import Symbol
     from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import PassedArguments
-    from tooling.upgrade.verdicts.binding import BoundCall, Callable_
+    from tooling.upgrade.verdicts.binding import Callable_
 
 _UNKNOWN = object()
 _FREE = frozenset({"locals", "vars", "eval", "exec"})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
-from tooling.python.symbols.symbol import Keyword, Parameter, Signature
+from tooling.python.symbols.calls import STAR, STARS, bind, written_signature
+from tooling.python.symbols.symbol import Keyword, Signature
 from tooling.upgrade.uses import Argument, PassedArguments, SourcePlace
-from tooling.upgrade.verdicts.binding import STAR, STARS, bind
 from tooling.upgrade.verdicts.presence import renamed_parameter
 from tooling.upgrade.verdicts.returns import call_arguments, fits
 
@@ -14,30 +16,8 @@ HERE = SourcePlace("client.py", 1, 0, 1, 1)
 
 
 def signature(text: str) -> Signature:
-    """The signature of `def f(<text>)`, as another program would read it."""
-    import ast
-
-    arguments = ast.parse(f"def f({text}): ...").body[0].args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    defaults = [None] * (len(positional) - len(arguments.defaults)) + arguments.defaults
-    found = []
-    for index, (each, default) in enumerate(zip(positional, defaults, strict=True)):
-        kind = "positional-only" if index < len(arguments.posonlyargs) else "positional"
-        found.append(parameter(each, kind, default))
-    if arguments.vararg:
-        found.append(Parameter(arguments.vararg.arg, "star"))
-    for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        found.append(parameter(each, "keyword-only", default))
-    if arguments.kwarg:
-        found.append(Parameter(arguments.kwarg.arg, "double-star"))
-    return Signature(tuple(found))
-
-
-def parameter(each, kind, default) -> Parameter:
-    import ast
-
-    text = ast.unparse(default) if default is not None else None
-    return Parameter(each.arg, kind, text, text, ast.unparse(each.annotation) if each.annotation else "")
+    """The signature of `def f(<text>)`."""
+    return written_signature(ast.parse(f"def f({text}): ...").body[0].args)
 
 
 def call(
