@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 HOLE = "\ufffc"
 """Stands for a part of a text that is not constant."""
-_FLAG = re.compile(rb"[\"'\s]--?[A-Za-z{]")
+_FLAG = re.compile(rb"[\"']--?[A-Za-z{]|\s--[A-Za-z{]|[\w}\"']\s-[A-Za-z]{1,3}[\s\"'=]")
+"""Flags as strings begin with them, long ones inside a string, and short ones between words; not `= -x`."""
 _DEPTH = 8
 """Re-exports, and constants made of constants, that are followed for one name."""
 
@@ -154,11 +155,15 @@ class RepositoryCode:
 
     def importers(self, path: str) -> list[str]:
         """Files that import a file's module, or something of it."""
-        dotted = module_name(path)[0]
-        name = dotted.rpartition(".")[2].encode()
+        *_, package, name = ("", *module_name(path)[0].split("."))
+        # `from package import (`, `from package.name import x`, `import package.name`, `from . import (`
+        words = b"|".join(re.escape(each.encode()) for each in (package, name) if each)
+        imported = re.compile(
+            rb"^[ \t]*(?:from|import)\b(?:[^\n]*\b(?:%b)\b|[ \t]+\.+[ \t]+import[ \t]*\()" % words, re.M
+        )
         found = []
         for other, file in self._files.items():
-            if other == path or name not in file.content:
+            if other == path or name.encode() not in file.content or not imported.search(file.content):
                 continue
             module = self.at(other)
             sources = module.imports.values() if module is not None else ()

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tooling.python.source import dotted_name
+from tooling.python.source import children, dotted_name
 from tooling.upgrade.findings import (
     AuditFinding,
     AuditSeverity,
@@ -17,8 +17,14 @@ from tooling.upgrade.findings import (
     Replacement,
     Unfollowed,
 )
-from tooling.upgrade.interfaces.code import RepositoryCode
-from tooling.upgrade.interfaces.commands import docker_commands, shell_commands, yaml_commands
+from tooling.upgrade.interfaces.code import HOLE, RepositoryCode
+from tooling.upgrade.interfaces.commands import (
+    docker_commands,
+    recognise,
+    shell_commands,
+    split_shell,
+    yaml_commands,
+)
 from tooling.upgrade.interfaces.commands_python import PythonCommands
 from tooling.upgrade.interfaces.modules import ReleaseModule
 from tooling.upgrade.interfaces.pair import What
@@ -38,14 +44,13 @@ if TYPE_CHECKING:
 _NAMED = re.compile(
     r"(?:use|prefer|renamed to|replaced by|in favou?r of)\W+(?:the\W+)?[`'\"]?(?P<name>--[a-z][\w-]*)", re.IGNORECASE
 )
+_IMPORTING = re.compile(r"^[ \t]*(?:from|import)[ \t].*$", re.MULTILINE)
 
 
 def judge_flags(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterator[AuditFinding]:
     """Findings about flags, sub-commands and programs."""
     old, new = ReleasePrograms(pair.old, pair.store(pair.old)), ReleasePrograms(pair.new, pair.store(pair.new))
-    words = [name.encode() for name in pair.old.release.scripts()]
-    words += [root.encode() + b"." for root in pair.old.release.roots()]
-    found = CommandsOfFiles(files, [file for file in files if any(word in file.content for word in words)], old)
+    found = CommandsOfFiles(files, [*pair.old.release.scripts(), *pair.old.release.roots()], old)
     for use in found.uses:
         file = found.file(use.head)
         if pair.is_reached(file, use.head.line):
@@ -74,14 +79,22 @@ def _look(
 class CommandsOfFiles:
     """The commands of a repository that run some of the known programs."""
 
-    def __init__(
-        self, files: Sequence[RepositoryFile], named: Sequence[RepositoryFile], programs: KnownPrograms
-    ) -> None:
-        """files: all. named: those that name a program."""
+    def __init__(self, files: Sequence[RepositoryFile], names: Sequence[str], programs: KnownPrograms) -> None:
+        """names: how the names of programs begin; "vllm" is the beginning of the module "vllm.serve"."""
         self._files = {file.path: file for file in files}
         self.code = RepositoryCode(files)
+        self.uses: list[CommandUse] = []
+        self.open: dict[int, list[CommandWord]] = {}
+        if not names:
+            return
+        words = [name.encode() for name in names]
+        named = [file for file in files if any(word in file.content for word in words)]
         python = PythonCommands(self.code, programs)
-        self.uses = python.read(file.path for file in named if file.kind == "python")
+        pattern = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+        spoken = re.compile(rf"(?<![\w.-])(?:{pattern})(?:\.\w+)*(?![\w.-])")
+        self.uses = python.read(
+            file.path for file in named if file.kind == "python" and _names_program(file, spoken, programs)
+        )
         self.open = {id(use): python.open_places(use) for use in self.uses}
         readers = {"shell": shell_commands, "docker": docker_commands, "yaml": yaml_commands}
         for file in named:
@@ -93,6 +106,31 @@ class CommandsOfFiles:
     def file(self, word: CommandWord) -> RepositoryFile:
         """The file of a word."""
         return self._files[word.path]
+
+
+def _names_program(file: RepositoryFile, spoken: re.Pattern[str], programs: KnownPrograms) -> bool:
+    """Whether a string of a Python file is a program's name, or has a command with one. Most files that mention a
+    package only import it, or write about it: "transformers 5 is needed". The text is tested first, since that costs
+    less than a tree."""
+
+    def names(text: str) -> bool:
+        return any(programs.is_script(each) or programs.is_module(each) for each in set(spoken.findall(text)))
+
+    def runs(text: str) -> bool:
+        commands = split_shell(f"{HOLE} {text}", 1)  # it may go on behind an interpreter that is not constant
+        return names(text) and (" " not in text or any(recognise(row, programs) for row in commands))
+
+    if not names(_IMPORTING.sub("", file.text)) or file.tree is None:
+        return False
+    waiting: list[ast.AST] = [file.tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and runs(node.value):
+                return True
+        elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+            waiting += children(node)
+    return False
 
 
 def _judge(
@@ -252,9 +290,7 @@ class Scripts:
 def judge_scripts(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterator[AuditFinding]:
     """Findings about flags in commands that run such scripts."""
     scripts = Scripts(files, pair)
-    names = [name.encode() for name in (*scripts.by_name, *scripts.by_module)]
-    named = [file for file in files if any(name in file.content for name in names)]
-    found = CommandsOfFiles(files, named, scripts)
+    found = CommandsOfFiles(files, [*scripts.by_name, *scripts.by_module], scripts)
     for use in found.uses:
         script = scripts.of(use, use.head.text)
         for word in use.flags if script is not None else ():

@@ -68,14 +68,20 @@ class RequestFinder:
 
     def learn(self, paths: Iterable[str]) -> None:
         """Look for helpers in these files, and for helpers that call them."""
-        modules = [module for path in paths if (module := self.code.at(path)) is not None]
+        waiting = []
+        for module in [module for path in paths if (module := self.code.at(path)) is not None]:
+            for node in ast.walk(module.tree):
+                if isinstance(node, FunctionNode):
+                    called = {_last_name(each) for each in _own_nodes(node)[0] if isinstance(each, ast.Call)}
+                    waiting.append((node, module, called))
+        asking: frozenset[str] | set[str] = _ASKERS
         for _ in range(_ROUNDS):
-            before = sum(map(len, self.senders.values()))
-            for module in modules:
-                for node in ast.walk(module.tree):
-                    if isinstance(node, FunctionNode):
-                        self._learn_of(node, module)
-            if sum(map(len, self.senders.values())) == before:
+            before = {name: len(found) for name, found in self.senders.items()}
+            for node, module, called in waiting:
+                if not called.isdisjoint(asking):
+                    self._learn_of(node, module)
+            asking = {name for name, found in self.senders.items() if len(found) > before.get(name, 0)}
+            if not asking:
                 return
 
     def _learn_of(self, node: FunctionNode, module: ReleaseModule) -> None:
@@ -209,7 +215,7 @@ class _Scope:
 
     def asked(self, node: ast.Call) -> list[tuple[_Text, str]]:
         """URLs and methods that a call may request, through helpers too."""
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else (dotted_name(node.func))
+        name = _last_name(node)
         found = [each for sender in self.finder.senders.get(name, ()) for each in self._sent(node, sender)]
         if name not in _ASKERS or (isinstance(node.func, ast.Name) and name not in {"Request", "urlopen"}):
             return found
@@ -272,6 +278,10 @@ class _Scope:
         keys = literals[0].keys if literals else []
         texts = [key for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
         return tuple((str(key.value), key.lineno, key.col_offset) for key in texts)
+
+
+def _last_name(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else dotted_name(node.func)
 
 
 def _own_nodes(scope: ast.AST) -> tuple[list[ast.AST], list[ast.AST]]:

@@ -60,6 +60,7 @@ def audit_moves(
 
     Raises UpstreamError when one of the releases cannot be read.
     """
+    from tooling.upgrade.operations.kept_audits import KeptAudits, audit_key
     from tooling.upgrade.verdicts import ReleasePair, audit, changed_members
 
     if not moves:
@@ -73,7 +74,17 @@ def audit_moves(
         )
         for move in moves
     ]
+    details = [
+        text
+        for move in moves
+        for text in (str(move), *context.package(move.distribution).imports, *versions_between(context, move))
+    ]
+    details += sorted(f"{name}{versions}" for name, versions in (allowed or {}).items())
+    kept = KeptAudits(context.cache / "audits", audit_key(context, pairs, details))
     opened = time.perf_counter()
+    known = kept.read()
+    if known is not None:
+        return tuple(replace(each, seconds={**each.seconds, "sources": opened - started}) for each in known)
     members = changed_members(pairs)
     index = context.usage(context.imports([move.distribution for move in moves]), members)
     indexed = time.perf_counter()
@@ -81,7 +92,7 @@ def audit_moves(
     audits = audit(index, pairs, allowed=allowed, explain=_Explained(context, moves))
     shared = {"sources": opened - started, "usage": indexed - opened}
     unread, files = context.unread(), context.looked_at()
-    return tuple(
+    made = tuple(
         _with_interfaces(
             context,
             replace(
@@ -99,6 +110,8 @@ def audit_moves(
         )
         for each, pair in zip(audits, pairs, strict=True)
     )
+    kept.write(made)
+    return made
 
 
 def check_looked_at(context: UpgradeContext, audits: Sequence[Audit]) -> None:
@@ -175,16 +188,20 @@ class _Explained:
         return self._explainers[name](absent, old, new, use)
 
 
-def between(context: UpgradeContext, move: Move) -> tuple[Upstream, ...]:
-    """Return the cached releases between two versions that are worth asking, ascending."""
+def versions_between(context: UpgradeContext, move: Move) -> list[str]:
+    """Return the versions of those that `between` asks."""
     from packaging.version import InvalidVersion
 
     try:
-        versions = context.catalogue.cached_between(move.distribution, move.old, move.new)
+        return context.catalogue.cached_between(move.distribution, move.old, move.new)[-MOST_BETWEEN:]
     except InvalidVersion:
-        return ()
+        return []
+
+
+def between(context: UpgradeContext, move: Move) -> tuple[Upstream, ...]:
+    """Return the cached releases between two versions that are worth asking, ascending."""
     found = []
-    for version in versions[-MOST_BETWEEN:]:
+    for version in versions_between(context, move):
         try:
             found.append(context.upstream(move.distribution, version))
         except UpstreamError:

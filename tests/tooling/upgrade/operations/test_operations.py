@@ -8,7 +8,7 @@ import zipfile
 import pytest
 
 from tooling.cli.errors import UsageError
-from tooling.upgrade.operations.auditing import MOST_BETWEEN, Move, between
+from tooling.upgrade.operations.auditing import MOST_BETWEEN, Move, audit_moves, between
 from tooling.upgrade.operations.context import open_context, unknown_now
 from tooling.upgrade.operations.fixing import edited_tree
 from tooling.upgrade.sources.index_config import IndexSettings
@@ -66,7 +66,7 @@ def test_the_projects_own_environment_counts_in_a_copy_too(repository, tmp_path)
 
 def write_wheel(folder, version):
     members = {
-        "engine/__init__.py": f"VERSION = {version!r}\n",
+        "engine/__init__.py": f"VERSION = {version!r}\n" + "def old(): ...\n" * (version == "1.0"),
         f"engine-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: engine\nVersion: {version}\n",
     }
     rows = []
@@ -105,6 +105,30 @@ def test_only_cached_releases_between_the_two_are_asked_and_the_newest_of_them(c
     cached.catalogue.release(("engine", "1.3"))
     assert asked(cached, "1.0", "2.0") == ["1.2", "1.3", "1.4"]
     assert len(asked(cached, "1.0", "2.0")) == MOST_BETWEEN
+
+
+def findings(context):
+    (audit,) = audit_moves(context, [Move("engine", "1.0", "1.3")])
+    return [(each.path, each.line, each.symbol) for each in audit.findings]
+
+
+def test_an_audit_is_kept_until_a_file_of_the_repository_changes(cached, monkeypatch):
+    (cached.root / "x/a.py").write_text("import engine\nengine.old()\n")
+    first = findings(cached)
+    monkeypatch.setattr("tooling.upgrade.verdicts.audit", None)  # judging again fails
+    assert findings(cached) == first == [("x/a.py", 2, "engine.old")]
+    (cached.root / "x/a.py").write_text("import engine\n\nengine.old()\n")
+    with pytest.raises(TypeError, match="not callable"):
+        findings(cached)
+    monkeypatch.undo()
+    assert findings(cached) == [("x/a.py", 3, "engine.old")]
+
+
+def test_a_damaged_kept_audit_is_made_again(cached):
+    before = findings(cached)
+    (kept,) = (cached.cache / "audits").glob("*.json")
+    kept.write_text("[{}]")
+    assert findings(cached) == before
 
 
 def test_where_each_release_came_from_is_known_afterwards(cached):

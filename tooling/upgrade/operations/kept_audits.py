@@ -1,0 +1,89 @@
+"""Keep the audits of a run, so that the same question about the same files is answered by reading them once.
+
+The key is everything that an audit depends on: the repository's files, both releases, the policy, and the code of the
+audit itself. Whoever edits one file of the repository asks another question.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from tooling.upgrade.declarations.find import repository_files
+from tooling.upgrade.findings import Audit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tooling.upgrade.operations.context import UpgradeContext
+    from tooling.upgrade.verdicts.comparison import ReleasePair
+
+MOST_KEPT: Final = 64
+"""Answers in one cache folder; those used longest ago go first."""
+_LARGE: Final = 4_000_000
+"""Bytes from which a file is identified by size and time; an audit reads nothing that large."""
+_CODE: Final = ("python", "upgrade")
+"""Packages of `tooling` whose code makes an audit."""
+
+
+class KeptAudits:
+    """The answer to one question. key: see `audit_key`."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self._path = folder / f"{key}.json"
+        self._adapter = TypeAdapter(tuple[Audit, ...])
+
+    def read(self) -> tuple[Audit, ...] | None:
+        """Return the audits, without the time they took; None where there are none, or the file is damaged."""
+        try:
+            found = self._adapter.validate_json(self._path.read_bytes())
+            os.utime(self._path)
+        except (OSError, ValidationError):
+            return None
+        return tuple(replace(each, seconds=dict.fromkeys(each.seconds, 0.0)) for each in found)
+
+    def write(self, audits: tuple[Audit, ...]) -> None:
+        """Keep them, and no more than `MOST_KEPT` answers in all."""
+        folder = self._path.parent
+        with suppress(OSError):  # a cache that cannot be written only costs time
+            folder.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
+            with os.fdopen(handle, "wb") as file:
+                file.write(self._adapter.dump_json(audits))
+            Path(temporary).replace(self._path)
+            for old in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)[:-MOST_KEPT]:
+                old.unlink(missing_ok=True)
+
+
+def audit_key(context: UpgradeContext, pairs: Sequence[ReleasePair], details: Iterable[str]) -> str:
+    """Return what tells one question from another. details: what was asked besides the releases. Raises nothing: a file
+    that cannot be read counts as such."""
+    tooling = Path(__file__).resolve().parents[2]
+    code = sorted(path for package in _CODE for path in (tooling / package).rglob("*.py"))
+    texts = [sys.version, sys.platform, repr(context.policy), *details]
+    texts += [upstream.release.digest() for pair in pairs for upstream in (pair.old, pair.new)]
+    texts += [f"{path.name} {facts.st_size} {facts.st_mtime_ns}" for path in code if (facts := path.stat())]
+    total = hashlib.sha256()
+    for text in texts:
+        total.update(text.encode("utf-8", "surrogateescape") + b"\0")
+    for path in repository_files(context.root):
+        total.update(path.encode("utf-8", "surrogateescape") + b"\0" + _content(context.root / path))
+    return total.hexdigest()
+
+
+def _content(path: Path) -> bytes:
+    try:
+        facts = path.lstat()
+        if path.is_symlink() or facts.st_size > _LARGE:
+            return f"{facts.st_size} {facts.st_mtime_ns}".encode()
+        return hashlib.sha256(path.read_bytes()).digest()
+    except OSError as error:
+        return f"{error.strerror}".encode()
