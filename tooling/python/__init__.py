@@ -4,7 +4,6 @@
     standard_library              what Python's own classes have
     tables, scope, bound_names    which names a file, class or function binds, and how
     functions, instances          what a function takes, gives and announces; what methods set on `self`
-    signatures                    parameters
     operations, values            what an expression is worth, as far as constants go
     execution                     statements followed for the names that they make
     access_paths                  how a value comes about, whatever it is in one version of a package

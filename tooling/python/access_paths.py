@@ -11,11 +11,11 @@ Everything is frozen and hashable. An access path never ends in something of nob
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,3 +208,19 @@ def touches_private(access_path: AccessPath) -> bool:
         case Either(members):
             return any(touches_private(member) for member in members)
     return False
+
+
+def translated(access_path: AccessPath, rename: Callable[[str], str]) -> AccessPath:
+    """Return the path with other names. rename: the new dotted path of a name, or the same."""
+    match access_path:
+        case Name(dotted):
+            return Name(rename(dotted))
+        case Attribute() | Called() | InstanceOf() | Awaited() | Iterated() | ItemOf() | Entered():
+            return replace(access_path, base=translated(access_path.base, rename))
+        case SuperOf(bases) | ClientClass(bases=bases):
+            return replace(access_path, bases=tuple(translated(each, rename) for each in bases))
+        case Either(members):
+            return Either(tuple(translated(each, rename) for each in members))
+        case Parametrised(name, arguments):
+            return Parametrised(name, tuple(translated(each, rename) for each in arguments))
+    return access_path

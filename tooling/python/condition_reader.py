@@ -36,7 +36,7 @@ from tooling.python.conditions import (
     undecided,
 )
 from tooling.python.operations import METHODS, UNKNOWN, Fuel, OutOfFuel, Symbolic, compare, concrete
-from tooling.python.signatures import POSITIONAL, each_parameter
+from tooling.python.source import POSITIONAL, each_parameter
 from tooling.python.values import Evaluator
 from tooling.python.versions import VersionText
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tooling.python.operations import UNKNOWN, Applied, Closure, Globals, OutOfFuel, Ref
-from tooling.python.signatures import parameter_names
-from tooling.python.source import absolute, dotted_name, text_of
+from tooling.python.source import absolute, dotted_name, parameter_names, text_of
 from tooling.python.values import Evaluator
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tooling.python.signatures import each_parameter
-from tooling.python.source import FunctionNode, Lines, absolute, dotted_name, text_of
+from tooling.python.source import FunctionNode, Lines, absolute, dotted_name, each_parameter, text_of
 from tooling.python.tables import FunctionTable
 
 if TYPE_CHECKING:

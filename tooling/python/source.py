@@ -262,3 +262,29 @@ def text_of(node: ast.expr | None) -> str:
     if isinstance(node, ast.Call) and node.args:
         return text_of(node.args[0])
     return ""
+
+
+POSITIONAL = ("positional-only", "positional")
+
+
+def each_parameter(arguments: ast.arguments) -> Iterator[tuple[ast.arg, str, ast.expr | None]]:
+    """Yield parameters in order, with their kinds and defaults.
+
+    Kinds are "positional-only", "positional", "star", "keyword-only" and "double-star".
+    """
+    positional = [(entry, "positional-only") for entry in arguments.posonlyargs]
+    positional += [(entry, "positional") for entry in arguments.args]
+    missing = len(positional) - len(arguments.defaults)
+    for index, (entry, kind) in enumerate(positional):
+        yield entry, kind, arguments.defaults[index - missing] if index >= missing else None
+    if arguments.vararg is not None:
+        yield arguments.vararg, "star", None
+    for entry, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        yield entry, "keyword-only", default
+    if arguments.kwarg is not None:
+        yield arguments.kwarg, "double-star", None
+
+
+def parameter_names(arguments: ast.arguments) -> list[str]:
+    """List the parameters that an argument can be named after, in order."""
+    return [entry.arg for entry in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]

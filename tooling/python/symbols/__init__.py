@@ -6,8 +6,9 @@
     members, fields                       classes, their order, attributes and fields
     decorators, signatures, keywords      how things are called
     annotations, inference, follow        values of expressions, of the tree and of those who use it
+    targets, calls                        what expressions mean, what calls reach, and how arguments are bound
     text_search                           questions to the text of a whole tree
-    model, tree                           the parts see each other only through `model`; `tree` puts them together
+    tree                                  puts the parts together: they see each other as `definitions.Model`
 
 Open (a native module without a stub, a `__getattr__` nobody understands, an unknown base class, `setattr` and
 `globals()` writes, a star from outside) is never grounds for saying that something breaks.

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tooling.python.source import dotted_name, parse_expression
-from tooling.python.symbols.model import Where, external
+from tooling.python.symbols.definitions import Where, external
 from tooling.python.symbols.symbol import Builtin, Container, Definite, Found, Instance, SymbolKind, Type, Values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tooling.python.symbols.model import Model
+    from tooling.python.symbols.definitions import Model
     from tooling.python.symbols.symbol import Symbol
 
 

@@ -10,7 +10,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from tooling.python.signatures import POSITIONAL, each_parameter
+from tooling.python.source import POSITIONAL, each_parameter
 from tooling.python.symbols.symbol import Keyword, Parameter, Signature
 
 if TYPE_CHECKING:

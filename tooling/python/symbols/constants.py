@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from tooling.python.operations import UNKNOWN, Applied, Closure, OutOfFuel, Ref, concrete
 from tooling.python.source import definition, parse_expression
-from tooling.python.symbols.model import Where
+from tooling.python.symbols.definitions import Where
 from tooling.python.symbols.modules import candidates
 from tooling.python.symbols.symbol import Found, SymbolKind
 from tooling.python.values import Evaluator
 
 if TYPE_CHECKING:
-    from tooling.python.symbols.model import Model
+    from tooling.python.symbols.definitions import Model
     from tooling.python.tables import ModuleTable
 
 MAX_DEPTH = 12

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from tooling.python.functions import of_decorator, renamed_parameter
 from tooling.python.source import dotted_name, parse_expression
-from tooling.python.symbols.model import Where, external
+from tooling.python.symbols.definitions import Where, external
 from tooling.python.symbols.symbol import Found, SymbolKind
 
 if TYPE_CHECKING:
-    from tooling.python.symbols.model import Model
+    from tooling.python.symbols.definitions import Model
     from tooling.python.symbols.symbol import Symbol
     from tooling.python.tables import FunctionTable
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tooling.python.source import dotted_name, parse_expression, text_of
-from tooling.python.symbols.model import Where, external
+from tooling.python.symbols.definitions import Where, external
 from tooling.python.symbols.modules import candidates
 from tooling.python.symbols.symbol import Found, Parameter, Symbol, SymbolKind
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.symbols.constants import ConstantReader
+    from tooling.python.symbols.definitions import Model
     from tooling.python.symbols.members import Members
-    from tooling.python.symbols.model import Model
     from tooling.python.tables import BodyTable, NameBinding
 
 _BY_BASE = {

@@ -22,7 +22,7 @@ from tooling.python.access_paths import (
     Unknown,
 )
 from tooling.python.symbols.annotations import OPEN, AnnotationReader, awaited, container_method, of_python, union
-from tooling.python.symbols.model import Where, external
+from tooling.python.symbols.definitions import Where, external
 from tooling.python.symbols.symbol import (
     Absent,
     Builtin,
@@ -39,8 +39,8 @@ from tooling.python.symbols.symbol import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tooling.python.symbols.definitions import Model
     from tooling.python.symbols.inference import TypeInference
-    from tooling.python.symbols.model import Model
     from tooling.python.symbols.symbol import Resolution
 
 MAX_DEPTH = 60

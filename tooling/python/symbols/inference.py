@@ -19,7 +19,7 @@ from tooling.python.symbols.annotations import (
     iterated,
     union,
 )
-from tooling.python.symbols.model import Where
+from tooling.python.symbols.definitions import Where
 from tooling.python.symbols.symbol import (
     Absent,
     Builtin,
@@ -33,10 +33,9 @@ from tooling.python.symbols.symbol import (
 )
 
 if TYPE_CHECKING:
-    from tooling.python.symbols.definitions import Located
+    from tooling.python.symbols.definitions import Located, Model
     from tooling.python.symbols.fields import Fields
     from tooling.python.symbols.members import Members
-    from tooling.python.symbols.model import Model
     from tooling.python.symbols.symbol import Resolution, Symbol
     from tooling.python.tables import FunctionTable
 

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 from tooling.python.functions import renamed_parameter
 from tooling.python.source import dotted_name, parse_expression
 from tooling.python.standard_library import WITHOUT_CONSTRUCTOR, has_member, python_class
-from tooling.python.symbols.model import Where
+from tooling.python.symbols.definitions import Where
 from tooling.python.symbols.symbol import Found, Keyword, Open, Symbol, SymbolKind
 
 if TYPE_CHECKING:
     from tooling.python.symbols.decorators import Decorators
-    from tooling.python.symbols.definitions import Located
+    from tooling.python.symbols.definitions import Located, Model
     from tooling.python.symbols.fields import Fields
     from tooling.python.symbols.members import Members
-    from tooling.python.symbols.model import Model
     from tooling.python.tables import FunctionTable
 
 MAX_DEPTH = 4

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from tooling.python.execution import Execution, FunctionExit
 from tooling.python.operations import UNKNOWN, Applied, Closure, Fuel, Ref
 from tooling.python.source import REFUSALS, absolute, definition, package_of, parse
-from tooling.python.symbols.model import Where
+from tooling.python.symbols.definitions import Where
 from tooling.python.symbols.symbol import Absent, Found, Open, Symbol, SymbolKind
 from tooling.python.tables import NameBinding
 
 if TYPE_CHECKING:
-    from tooling.python.symbols.model import Model
+    from tooling.python.symbols.definitions import Model
     from tooling.python.symbols.store import TreeStore
     from tooling.python.symbols.symbol import Resolution
     from tooling.python.tables import ModuleTable

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from tooling.python.source import dotted_name, parse_expression
 from tooling.python.standard_library import has_member, python_class, tells_all
-from tooling.python.symbols.model import Where, external
+from tooling.python.symbols.definitions import Where, external
 from tooling.python.symbols.symbol import Absent, Found, Open, Symbol, SymbolKind
 from tooling.python.tables import BodyTable, NameBinding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tooling.python.symbols.model import Model
+    from tooling.python.symbols.definitions import Model
     from tooling.python.symbols.modules import ModuleFollower
     from tooling.python.symbols.symbol import Resolution
 

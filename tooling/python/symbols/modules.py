@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tooling.python.source import dotted_name, parse_expression
+from tooling.python.symbols.definitions import Where
 from tooling.python.symbols.made_names import MadeNames
-from tooling.python.symbols.model import Where
 from tooling.python.symbols.symbol import Absent, Found, Open, SymbolKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tooling.python.symbols.model import Model
+    from tooling.python.symbols.definitions import Model
     from tooling.python.symbols.symbol import Resolution
     from tooling.python.tables import ModuleTable, NameBinding, Star
 

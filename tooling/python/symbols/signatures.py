@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tooling.python.functions import read_parameters, renamed_parameter
 from tooling.python.source import Lines, dotted_name, parse_expression
 from tooling.python.standard_library import WITHOUT_CONSTRUCTOR, is_exception
-from tooling.python.symbols.model import Where
+from tooling.python.symbols.definitions import Where
 from tooling.python.symbols.symbol import Found, Open, Parameter, Signature, Symbol, SymbolKind
 
 if TYPE_CHECKING:
@@ -17,13 +17,10 @@ if TYPE_CHECKING:
 
     from tooling.python.symbols.constants import ConstantReader
     from tooling.python.symbols.decorators import Decorators
-    from tooling.python.symbols.definitions import Located
+    from tooling.python.symbols.definitions import Located, Model
     from tooling.python.symbols.fields import Fields, FieldStyle
     from tooling.python.symbols.members import ClassLineage, Members
-    from tooling.python.symbols.model import Model
     from tooling.python.tables import FunctionTable
-
-ANYTHING = (Parameter("args", "star"), Parameter("kwargs", "double-star"))
 
 
 class Signatures:

@@ -9,13 +9,12 @@ from tooling.python.standard_library import is_builtin
 from tooling.python.symbols import text_search
 from tooling.python.symbols.constants import ConstantReader
 from tooling.python.symbols.decorators import Decorators
-from tooling.python.symbols.definitions import SymbolDefinitions
+from tooling.python.symbols.definitions import SymbolDefinitions, Where
 from tooling.python.symbols.fields import Fields
 from tooling.python.symbols.follow import PathFollower
 from tooling.python.symbols.inference import TypeInference
 from tooling.python.symbols.keywords import Keywords
 from tooling.python.symbols.members import Members
-from tooling.python.symbols.model import Where
 from tooling.python.symbols.modules import ModuleFollower
 from tooling.python.symbols.signatures import Signatures
 from tooling.python.symbols.store import TreeStore

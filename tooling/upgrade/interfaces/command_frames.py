@@ -6,8 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tooling.python.signatures import each_parameter
-from tooling.python.source import dotted_name
+from tooling.python.source import dotted_name, each_parameter
 from tooling.upgrade.interfaces.code import HOLE
 from tooling.upgrade.interfaces.commands import CommandWord
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.symbols.symbol import Parameter
+    from tooling.python.symbols.targets import Callable_
     from tooling.upgrade.uses import SourcePlace
-    from tooling.upgrade.verdicts.binding import Callable_
     from tooling.upgrade.verdicts.case import JudgedUse
 
 

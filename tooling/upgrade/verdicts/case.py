@@ -2,65 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tooling.python.access_paths import (
-    Attribute,
-    Awaited,
-    Called,
-    ClientClass,
-    Either,
-    Entered,
-    InstanceOf,
-    ItemOf,
-    Iterated,
-    Name,
-    Parametrised,
-    SuperOf,
-    spelled,
-)
+from tooling.python.access_paths import Name, spelled, translated
 from tooling.python.symbols.symbol import Absent, Found
+from tooling.python.symbols.targets import Lookup, locate, reach
 from tooling.upgrade.findings import AuditSeverity, FindingKind
 from tooling.upgrade.uses import Action
-from tooling.upgrade.verdicts.binding import reach
-from tooling.upgrade.verdicts.targets import Lookup, locate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tooling.python.access_paths import AccessPath
     from tooling.python.symbols.symbol import Symbol
+    from tooling.python.symbols.targets import Reach, Resolved
     from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import Use
-    from tooling.upgrade.verdicts.binding import Reach
     from tooling.upgrade.verdicts.comparison import Explanation, JudgeContext
-    from tooling.upgrade.verdicts.targets import Resolved
-
-
-Renaming = Callable[[str], str]
-
-
-def translated(access_path: AccessPath, rename: Renaming) -> AccessPath:
-    """rename: the new dotted path of a name, or the same."""
-    match access_path:
-        case Name(dotted):
-            return Name(rename(dotted))
-        case Attribute() | Called() | InstanceOf() | Awaited() | Iterated() | ItemOf() | Entered():
-            return replace(access_path, base=translated(access_path.base, rename))
-        case SuperOf(bases) | ClientClass(bases=bases):
-            return replace(access_path, bases=_all(bases, rename))
-        case Either(members):
-            return Either(_all(members, rename))
-        case Parametrised(name, arguments):
-            return Parametrised(name, _all(arguments, rename))
-    return access_path
-
-
-def _all(access_paths: tuple[AccessPath, ...], rename: Renaming) -> tuple[AccessPath, ...]:
-    return tuple(translated(each, rename) for each in access_paths)
 
 
 _SURE = 0.95

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.symbols.symbol import Parameter, Signature
+    from tooling.python.symbols.targets import Resolved
     from tooling.upgrade.uses import SourcePlace, Use
     from tooling.upgrade.verdicts.case import JudgedUse
-    from tooling.upgrade.verdicts.targets import Resolved
 
 _RUNS_IT = frozenset({Action.CALL, Action.DECORATE, Action.SUBCLASS})
 _NAMES_IT = frozenset({Action.IMPORT, Action.READ, Action.STRING})

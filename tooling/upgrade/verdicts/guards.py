@@ -24,9 +24,9 @@ from tooling.python.conditions import (
     simple_parts,
 )
 from tooling.python.symbols.symbol import Absent, Open, SymbolKind
+from tooling.python.symbols.targets import locate
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, FindingKind
 from tooling.upgrade.uses import Action
-from tooling.upgrade.verdicts.targets import locate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -85,11 +85,6 @@ def problems(case: JudgedUse) -> Iterator[UseProblem]:
             yield replace(problem, raises=first.raises, confidence=problem.confidence * 0.9)
 
 
-def is_unresolved(case: JudgedUse) -> bool:
-    """The old version does not have it either."""
-    return bool(case.before.absent) and not case.before.found and bool(case.after.absent) and not case.after.found
-
-
 def _new_path(case: JudgedUse, pairs: Sequence[ReleasePair]) -> Iterator[UseProblem]:
     """Code written for the new version, which lacks what the code names: nothing of the old side can be shown. What it
     puts into the package is there by its own doing."""

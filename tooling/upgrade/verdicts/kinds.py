@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.symbols.symbol import Symbol
+    from tooling.python.symbols.targets import Resolved
     from tooling.upgrade.releases import Upstream
     from tooling.upgrade.verdicts.case import JudgedUse
-    from tooling.upgrade.verdicts.targets import Resolved
 
 _NEEDS_CLASS = frozenset({Action.SUBCLASS, Action.ISINSTANCE, Action.EXCEPT})
 

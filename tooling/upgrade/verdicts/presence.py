@@ -23,6 +23,7 @@ from tooling.python.access_paths import (
 )
 from tooling.python.symbols.calls import named
 from tooling.python.symbols.symbol import Definite, Found, Open, SymbolKind, Values
+from tooling.python.symbols.targets import locate
 from tooling.upgrade import advice
 from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
 from tooling.upgrade.uses import Action
@@ -30,16 +31,15 @@ from tooling.upgrade.verdicts.answers import advised
 from tooling.upgrade.verdicts.case import sure
 from tooling.upgrade.verdicts.comparison import UseProblem, definition, evidence, evidence_of_absence, mentions
 from tooling.upgrade.verdicts.returns import misfit
-from tooling.upgrade.verdicts.targets import locate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.access_paths import AccessPath
     from tooling.python.symbols.symbol import Absent, Parameter, Signature, Symbol
+    from tooling.python.symbols.targets import Resolved
     from tooling.upgrade.releases import Upstream
     from tooling.upgrade.verdicts.case import JudgedUse
-    from tooling.upgrade.verdicts.targets import Resolved
 
 
 def lost_patches(case: JudgedUse) -> Iterator[UseProblem]:

@@ -21,11 +21,11 @@ from tooling.python.symbols.symbol import (
     SymbolKind,
     Values,
 )
+from tooling.python.symbols.targets import locate
 from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
 from tooling.upgrade.uses import Action, Argument, PassedArguments, SourcePlace
 from tooling.upgrade.verdicts.case import sure
 from tooling.upgrade.verdicts.comparison import UseProblem, evidence
-from tooling.upgrade.verdicts.targets import locate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import Attribute, Name, roots_of
+from tooling.python.symbols.targets import locate
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.case import JudgedUse
 from tooling.upgrade.verdicts.comparison import Alternatives, JudgeContext
 from tooling.upgrade.verdicts.guards import new_side, reachable
 from tooling.upgrade.verdicts.judge import imported_name, problems
 from tooling.upgrade.verdicts.presence import exception_of
-from tooling.upgrade.verdicts.targets import locate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

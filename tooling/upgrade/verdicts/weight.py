@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from tooling.python.symbols.calls import BoundCall
     from tooling.python.symbols.symbol import Symbol
+    from tooling.python.symbols.targets import Callable_
     from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import PassedArguments
-    from tooling.upgrade.verdicts.binding import Callable_
 
 _UNKNOWN = object()
 _FREE = frozenset({"locals", "vars", "eval", "exec"})
@@ -36,7 +36,7 @@ _FREE = frozenset({"locals", "vars", "eval", "exec"})
 
 def effective_default(side: Callable_, parameter: str, default: str) -> str:
     """What a parameter is when it is left out: its default, or what the body puts in place of None."""
-    function = _body(side.upstream, side.symbol)
+    function = _body(side.tree, side.symbol)
     if default != "None" or function is None:
         return default
     for statement in function.body:
@@ -49,7 +49,7 @@ def effective_default(side: Callable_, parameter: str, default: str) -> str:
 
 def reads(side: Callable_, parameter: str, bound: BoundCall, arguments: PassedArguments) -> bool:
     """Whether a call may come to a place that reads the parameter; True where the body is not known."""
-    function = _body(side.upstream, side.symbol)
+    function = _body(side.tree, side.symbol)
     # A docstring, `...`, `pass`, `raise`: others define what it does
     stubs = (ast.Pass, ast.Raise)
     if function is None or all(

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.bound_names import bound_names
-from tooling.python.signatures import POSITIONAL, each_parameter
+from tooling.python.source import POSITIONAL, each_parameter
 from tooling.upgrade.usage.facts import NONE, UNKNOWN, ClassFacts, FunctionFacts
 from tooling.upgrade.usage.scan.frames import Frame, KnownDict
 
