@@ -24,6 +24,10 @@ class KnownPrograms(Protocol):
         """Whether `python -m` runs it."""
         ...
 
+    def may_go_on(self, use: CommandUse) -> bool:
+        """Whether other files may give a command more flags: not where a list only begins with a program's name."""
+        ...
+
 
 _WRAPPERS = frozenset(
     {"-c", "bash", "env", "exec", "nice", "nohup", "pixi", "poetry", "run", "sh", "stdbuf", "sudo"}

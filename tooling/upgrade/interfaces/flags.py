@@ -25,10 +25,9 @@ from tooling.upgrade.interfaces.commands import (
     split_shell,
     yaml_commands,
 )
-from tooling.upgrade.interfaces.commands_python import PythonCommands
+from tooling.upgrade.interfaces.commands_python import PythonCommands, loaded_modules
 from tooling.upgrade.interfaces.modules import ReleaseModule
 from tooling.upgrade.interfaces.pair import What
-from tooling.upgrade.interfaces.plugins import loaded_modules
 from tooling.upgrade.interfaces.programs import ReleasePrograms
 
 if TYPE_CHECKING:
@@ -276,6 +275,10 @@ class Scripts:
     def is_module(self, dotted: str) -> bool:
         """Whether `python -m dotted` runs one of them."""
         return dotted in self.by_module
+
+    def may_go_on(self, use: CommandUse) -> bool:
+        """See `KnownPrograms`."""
+        return True
 
     def of(self, use: CommandUse, text: str) -> Script | None:
         """The one that a command runs; None if several could be meant."""

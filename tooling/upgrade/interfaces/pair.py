@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-import tempfile
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from tooling.upgrade.findings import AuditFinding, Evidence, InterfaceUse, Unfollowed
-from tooling.upgrade.interfaces.parsers import Flag, ParserNode
+from tooling.upgrade.interfaces.parsers import ParserNode
 from tooling.upgrade.interfaces.routes import Route
+from tooling.upgrade.sources.cache import write_atomically
 
 if TYPE_CHECKING:
     from tooling.upgrade.findings import AuditSeverity, FindingKind, InterfaceKind, Replacement
@@ -22,9 +24,14 @@ if TYPE_CHECKING:
     from tooling.upgrade.releases import Release
 
 
-_SCHEMA = 3
+_SCHEMA = 4
 """To be raised whenever the same release would give other rows."""
-_MOST_BYTES = 16_000_000
+_Kept = TypeVar("_Kept")
+
+
+_ROUTES: TypeAdapter[dict[str, list[Route]]] = TypeAdapter(dict[str, list[Route]])
+_PARSER: TypeAdapter[tuple[ParserNode | None]] = TypeAdapter(tuple[ParserNode | None])
+"""A tuple, since an object with none of a parser's fields would be a parser without flags."""
 
 
 class InterfaceStore:
@@ -34,86 +41,37 @@ class InterfaceStore:
         self._folder = folder
         self._release = release
 
-    def _path(self, name: str) -> Path | None:
-        if self._folder is None:
-            return None
+    def _path(self, name: str) -> Path:
         key = hashlib.sha256(f"{_SCHEMA}\n{self._release.digest()}\n{name}".encode()).hexdigest()
-        return self._folder / "interfaces" / f"{key}.json"
+        return (self._folder or Path(os.devnull)) / "interfaces" / f"{key}.json"
 
-    def _read(self, name: str) -> Any:
-        path = self._path(name)
+    def _read(self, name: str, adapter: TypeAdapter[_Kept]) -> _Kept | None:
         try:
-            if path is None or path.stat().st_size > _MOST_BYTES:
-                return None
-            return json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError):
+            return adapter.validate_json(self._path(name).read_bytes()) if self._folder else None
+        except (OSError, ValidationError):
             return None
 
-    def _write(self, name: str, value: Any) -> None:
-        path = self._path(name)
-        if path is None:
-            return
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(value, file)
-            Path(temporary).replace(path)
-        except OSError:
-            return  # a cache that cannot be written only costs time
+    def _write(self, name: str, content: bytes) -> None:
+        if self._folder is not None:
+            with suppress(OSError):  # a cache that cannot be written only costs time
+                write_atomically(self._path(name), content)
 
     def routes(self) -> dict[str, list[Route]] | None:
         """Kept routes; None if there are none."""
-        try:
-            return {path: [_route(row) for row in rows] for path, rows in self._read("routes").items()}
-        except (AttributeError, KeyError, TypeError):
-            return None
+        return self._read("routes", _ROUTES)
 
     def keep_routes(self, table: dict[str, list[Route]]) -> None:
         """For the next run."""
-        rows = {path: [{**asdict(row), "methods": sorted(row.methods)} for row in each] for path, each in table.items()}
-        self._write("routes", rows)
+        self._write("routes", _ROUTES.dump_json(table))
 
     def parser(self, program: str) -> tuple[bool, ParserNode | None]:
         """(whether it is known, the program's parser)."""
-        kept = self._read(f"program {program}")
-        try:
-            return (True, _node(kept["parser"]) if kept["parser"] is not None else None)
-        except (AttributeError, KeyError, TypeError):
-            return (False, None)
+        kept = self._read(f"program {program}", _PARSER)
+        return kept is not None, kept[0] if kept is not None else None
 
     def keep_parser(self, program: str, parser: ParserNode | None) -> None:
         """For the next run."""
-        self._write(f"program {program}", {"parser": None if parser is None else _row(parser, 0)})
-
-
-def _route(row: dict[str, Any]) -> Route:
-    methods, body, aliases = frozenset(row["methods"]), tuple(row["body"]), tuple(row["aliases"])
-    return Route(row["path"], methods, row["file"], row["line"], body, row["model"], row["extra"], aliases)
-
-
-def _row(node: ParserNode, depth: int) -> dict[str, Any]:
-    children = {name: _row(child, depth + 1) for name, child in node.children.items()} if depth < 8 else {}
-    return {
-        "flags": [asdict(flag) for flag in node.merged().values()],
-        "names": list(node.merged()),
-        "children": children,
-        "unknown": node.unknown,
-        "lenient": node.lenient,
-        "dashes": node.dashes,
-        "handled": sorted(node.handled),
-    }
-
-
-def _node(row: dict[str, Any]) -> ParserNode:
-    return ParserNode(
-        flags={name: Flag(**flag) for name, flag in zip(row["names"], row["flags"], strict=True)},
-        children={name: _node(child) for name, child in row["children"].items()},
-        unknown=list(row["unknown"]),
-        lenient=bool(row["lenient"]),
-        dashes=bool(row["dashes"]),
-        handled=frozenset(row["handled"]),
-    )
+        self._write(f"program {program}", _PARSER.dump_json((parser.flat() if parser is not None else None,)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from tooling.python.source import dotted_name
@@ -56,6 +56,11 @@ class ParserNode:
             if parent is not self:
                 found = {**parent.merged(), **found}
         return found
+
+    def flat(self, depth: int = 8) -> ParserNode:
+        """A copy without parents, whose flags are its own, as deep as commands are nested."""
+        children = {name: child.flat(depth - 1) for name, child in self.children.items()} if depth else {}
+        return replace(self, flags=self.merged(), children=children, parents=[])
 
 
 @dataclass(frozen=True, slots=True)

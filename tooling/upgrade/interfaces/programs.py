@@ -16,6 +16,8 @@ from tooling.upgrade.interfaces.parsers import Flag, Interpreter, ParserNode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tooling.upgrade.interfaces.commands import CommandUse
+
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
@@ -106,6 +108,15 @@ class ReleasePrograms:
     def is_module(self, dotted: str) -> bool:
         """Whether `python -m dotted` runs something of the release."""
         return dotted in self.modules.paths
+
+    def may_go_on(self, use: CommandUse) -> bool:
+        """See `KnownPrograms`: ["vllm", "serve"] begins a command, ["vllm", "sglang"] is a list of names."""
+        if use.flags or use.hidden or not self.is_script(use.program):
+            return True
+        parser = self.parser(use.program)
+        if parser is not None and parser.children:
+            return bool(use.words) and use.words[0] in parser.children
+        return not all(map(str.isidentifier, use.words))
 
     def command(self, program: str, words: Sequence[str]) -> CheckedCommand | None:
         """program: script, or dotted module. words: the positional ones after it, None if nothing is known of it."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import tempfile
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.findings import Audit
+from tooling.upgrade.sources.cache import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,11 +54,7 @@ class KeptAudits:
         """Keep them, and no more than `MOST_KEPT` answers in all."""
         folder = self._path.parent
         with suppress(OSError):  # a cache that cannot be written only costs time
-            folder.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
-            with os.fdopen(handle, "wb") as file:
-                file.write(self._adapter.dump_json(audits))
-            Path(temporary).replace(self._path)
+            write_atomically(self._path, self._adapter.dump_json(audits))
             for old in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)[:-MOST_KEPT]:
                 old.unlink(missing_ok=True)
 

@@ -77,6 +77,20 @@ def default_folder(environ: Mapping[str, str] | None = None) -> Path:
     return root / "areal" / "upgrade"
 
 
+def write_atomically(path: Path, content: bytes) -> None:
+    """Make or replace a file, and the folders around it; it appears whole or not at all. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as stream:
+        temporary = Path(stream.name)
+        try:
+            stream.write(content)
+            stream.close()
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
 class Cache:
     """The folder. Reading never raises for what is missing or damaged; that is then removed, and fetched again."""
 
@@ -143,16 +157,7 @@ class Cache:
         """Make or replace a file atomically. Raises WriteError."""
         path = self.folder / name
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as stream:
-                temporary = Path(stream.name)
-                try:
-                    stream.write(content)
-                    stream.close()
-                    temporary.replace(path)
-                except BaseException:
-                    temporary.unlink(missing_ok=True)
-                    raise
+            write_atomically(path, content)
         except OSError as error:
             fix = "make it writable, or name another cache folder"
             raise WriteError(f"the cache cannot be written: {error.strerror}", where=str(path), fix=fix) from error

@@ -1,7 +1,8 @@
 """Releases from the user's package indexes, or from the cache.
 
-release = open_release("vllm==0.18.0", cache=default_folder(), offline=False)
-[version.text for version in versions("vllm", cache=default_folder(), offline=False)]
+catalogue = Catalogue(default_folder(), offline=False)
+release = catalogue.release("vllm==0.18.0")
+[version.text for version in catalogue.versions("vllm")]
 """
 
 from __future__ import annotations
@@ -179,39 +180,6 @@ class Catalogue:
         if self._offline and not is_local:
             raise not_cached(link)
         return self._fetcher.fetch(link, distribution, stamp)
-
-
-def open_release(
-    requirement: str | tuple[str, str],
-    *,
-    cache: Path,
-    offline: bool,
-    python: str = "3.11",
-    project: Path | None = None,
-    settings: IndexSettings | None = None,
-    known: Iterable[str] = (),
-    report: Callable[[str], None] = _silent,
-) -> Release:
-    """`Catalogue.release`, for one release."""
-    return Catalogue(
-        cache, offline=offline, python=python, project=project, settings=settings, known=known, report=report
-    ).release(requirement)
-
-
-def versions(
-    name: str,
-    *,
-    cache: Path,
-    offline: bool,
-    project: Path | None = None,
-    settings: IndexSettings | None = None,
-    known: Iterable[str] = (),
-    report: Callable[[str], None] = _silent,
-) -> list[VersionInfo]:
-    """`Catalogue.versions`, for one distribution."""
-    return Catalogue(cache, offline=offline, project=project, settings=settings, known=known, report=report).versions(
-        name
-    )
 
 
 def exact(requirement: str | tuple[str, str]) -> tuple[str, Version]:

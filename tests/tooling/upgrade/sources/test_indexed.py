@@ -11,7 +11,7 @@ from tooling.cli.errors import UsageError
 from tooling.upgrade.errors import ArchiveError, OfflineError, UpstreamError
 from tooling.upgrade.sources import remote
 from tooling.upgrade.sources.index_config import IndexSettings, PackageIndex
-from tooling.upgrade.sources.indexed import Catalogue, open_release, versions
+from tooling.upgrade.sources.indexed import Catalogue
 
 WHEEL = "pkg-1.0-py3-none-any.whl"
 SOURCES = {"pkg/__init__.py": "A = 1\n", "pkg/deep/x.py": "B = 2\n"}
@@ -328,7 +328,7 @@ def test_the_functions_do_what_the_catalogue_does(server, wheel, tmp_path):
     server.files[WHEEL] = wheel(SOURCES)
     settings = IndexSettings(indexes=(PackageIndex(f"{server.url}/simple"),))
     lines = []
-    release = open_release("Pkg==1.0", cache=tmp_path, offline=False, settings=settings, report=lines.append)
+    release = Catalogue(tmp_path, settings=settings, report=lines.append).release("Pkg==1.0")
     assert release.origin.distribution == "pkg"
     assert lines == [f"{WHEEL}: fetching"]
-    assert [found.text for found in versions("pkg", cache=tmp_path, offline=True, settings=settings)] == ["1.0"]
+    assert [found.text for found in Catalogue(tmp_path, offline=True, settings=settings).versions("pkg")] == ["1.0"]
