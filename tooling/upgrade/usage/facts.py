@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-SCHEMA = 12
+SCHEMA = 13
 """Part of the cache's key; raised with each change of what facts are."""
 
 UNKNOWN = 0
@@ -72,6 +72,8 @@ class ClassFacts:
     decorated: bool
     attributes: dict[str, list[int]] = field(default_factory=dict)
     annotations: dict[str, int] = field(default_factory=dict)
+    spans: dict[str, Span] = field(default_factory=dict)
+    """Where each annotated name stands."""
     fields: bool = False
     """Whether the body has annotated names, so that a constructor may be made from them."""
     methods: dict[str, str] = field(default_factory=dict)
@@ -92,6 +94,8 @@ class FileFacts:
     functions: dict[str, FunctionFacts] = field(default_factory=dict)
     exports: list[str] | None = None
     """`__all__` where it is a literal."""
+    options: dict[str, list[tuple[str, Span]]] = field(default_factory=dict)
+    """By parser of command lines: the names of its options, and where each is declared."""
     stars: list[int] = field(default_factory=list)
     """Modules that are star-imported at module level."""
     mentions: dict[str, dict[tuple[int, int], int]] = field(default_factory=dict)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.verdicts.comparison import JudgeContext
 
 _FAMILIES = (
+    presence.lost_members,
     presence.star_losses,
     presence.refusals,
     loading.unloaded,

@@ -205,6 +205,24 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
     )
 
 
+_KEY = re.compile(r"\[\s*[\"'](\w+)[\"']\s*\]$")
+
+
+def lost_members(case: JudgedUse) -> Iterator[UseProblem]:
+    """A member of an enumeration that is looked up by its name: `Mode["FAST"]`."""
+    key = _KEY.search(case.use.symbol_text)
+    if case.use.action is not Action.SUBSCRIPT or key is None or not isinstance(case.use.target, Name):
+        return
+    owners = [met.symbol for met in case.before.found if met.symbol.kind is SymbolKind.CLASS]
+    member = case.old.member(owners[0], key[1]) if len(owners) == 1 else None
+    if not isinstance(member, Found) or member.symbol.kind is not SymbolKind.VALUE:
+        return  # a type argument: `Box["Item"]`
+    named = replace(case.use, action=Action.READ, target=Name(f"{case.use.target.dotted}.{key[1]}"))
+    for problem in absences(replace(case, use=named)):
+        at_key = replace(problem.place, column=problem.place.column + key.start() + 1)  # the class itself is there
+        yield replace(problem, raises="KeyError", place=at_key, fixable=False)
+
+
 def _may_be_of_an_own_class(case: JudgedUse) -> bool:
     """Whether the repository derives a class from the receiver's that has the attribute, and the receiver was not made
     here but is annotated, or handed out: it may be of that class."""

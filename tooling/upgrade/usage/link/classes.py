@@ -196,6 +196,10 @@ class Classes:
         """An attribute of instances that the class itself does not tell."""
         raise NotImplementedError
 
+    def beside(self, owner: OwnClass, name: str) -> Alternatives:
+        """An attribute that a mix-in has from the classes it is mixed into."""
+        raise NotImplementedError
+
     def lineage(self, owner: OwnClass) -> RepositoryLineage:
         """Bases, followed to the end."""
         found = self._lineages.get(owner)
@@ -242,7 +246,9 @@ class Classes:
                 unknown = instance and all(each.value is None for each in found)
                 return self.outside(entry, name) if unknown else found
         if not lineage.ours:
-            return UNKNOWN if not instance or lineage.foreign else self.outside(owner, name)
+            if not instance or lineage.foreign:
+                return UNKNOWN
+            return self.beside(owner, name) if isinstance(holder, Super) else self.outside(owner, name)
         inherited = one(Ours(Attribute(self._base(holder, owner, lineage), name)))
         return joined([inherited, (Alternative(None),)]) if lineage.foreign else inherited
 

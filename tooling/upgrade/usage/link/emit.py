@@ -331,7 +331,7 @@ class Emitter:
             return value.access_path
         if isinstance(value, OfUntyped) and action in ("call", "read"):
             row = self._store.facts(value.base.path).nodes[value.base.number]
-            label = str(row[2]) if row[0] in ("arg", "attr", "some") else ""
+            label = str(row[2]) if row[0] in ("arg", "attr", "item", "options", "put", "some") else ""
             return Attribute(Duck(self._used_on(value.base), label), value.name)
         if isinstance(value, OwnClass) and action == "call" and self._inherits_constructor(value):
             return self._link.client_class(value)

@@ -12,17 +12,21 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tooling.python.access_paths import Attribute, SuperOf
 from tooling.upgrade.usage.facts import NONE, FileFacts, FunctionFacts
 from tooling.upgrade.usage.link.classes import (
     UNKNOWN,
     UNTYPED,
+    Alternative,
     Alternatives,
     Held,
     KeyEntry,
     Keys,
+    Ours,
     OwnClass,
     OwnFunction,
     OwnInstance,
+    Untyped,
     has_ours,
     joined,
     one,
@@ -193,6 +197,8 @@ class Flows:
             numbers = self._store.facts(each.path).classes[each.qualname].attributes.get(name, ())
             parts += [self._link.value(each.path, number) for number in numbers if number > NONE]
         facts = self._store.facts(owner.path).classes[owner.qualname]
+        if name not in facts.methods and name not in facts.attributes:
+            parts += [each for each in [self.beside(owner, name)] if each != UNKNOWN]
         if name in facts.annotations and "__init__" not in facts.methods:
             fields = list(facts.annotations)
             for path, arguments, _ in self.callers(owner):
@@ -201,6 +207,22 @@ class Flows:
                     if lands == name and value != NONE and literal is None:
                         parts.append(self._link.value(path, value))
         return self._known(parts)
+
+    def beside(self, owner: OwnClass, name: str) -> Alternatives:
+        """An attribute that a mix-in has from what it is mixed into, if all agree: `class Own(Mixin, Base)`."""
+        if not self.active or self._store.facts(owner.path).classes[owner.qualname].bases:
+            return UNKNOWN
+        mixed = [(each, self._link.lineage(each)) for each in self.subclasses(owner)]
+        bases = [(each, tuple(lineage.ours)) for each, lineage in mixed if lineage.ours]
+        parts = []
+        for each, ours in bases:
+            others = [one for one in self._link.lineage(each).own if one != owner]
+            own = [self._store.facts(one.path).classes[one.qualname] for one in others]
+            if any(name in one.methods or name in one.attributes or name in one.annotations for one in own):
+                return UNKNOWN  # some class of the repository has it
+            why = f"{owner.qualname} is mixed into {each.qualname}"
+            parts.append((Alternative(Ours(Attribute(SuperOf(ours), name)), evidence=why),))
+        return joined(dict.fromkeys(parts)) if parts else UNKNOWN
 
     def subclasses(self, owner: OwnClass) -> list[OwnClass]:
         """Classes of the repository that derive from one."""
@@ -241,6 +263,24 @@ class Flows:
             if isinstance(each.value, Keys):
                 entries += [entry for entry in each.value.entries if entry.name not in own]
         return one(Keys(tuple(entries)))
+
+    def fields(self, path: str, row: Any) -> Alternatives:
+        """`asdict(settings)` and `vars(arguments)`: attributes that become keys."""
+        parts = []
+        for each in self._link.value(path, row[1]):
+            entries: list[KeyEntry] = []
+            if isinstance(each.value, OwnInstance):
+                for own in reversed(self._link.lineage(OwnClass(each.value.path, each.value.qualname)).own):
+                    kind = self._store.facts(own.path).classes[own.qualname]
+                    entries += [KeyEntry(own.path, name, span, None, NONE, 0) for name, span in kind.spans.items()]
+            elif isinstance(each.value, Untyped):
+                facts = self._store.facts(each.value.path)
+                made = facts.nodes[each.value.number]
+                options = facts.options.get(made[1], ()) if made[0] == "options" else ()
+                entries += [KeyEntry(each.value.path, name, span, None, NONE, 0) for name, span in options]
+            if entries:
+                parts.append((replace(each, value=Keys(tuple(entries))),))
+        return joined(parts) if parts else UNKNOWN
 
     def without(self, path: str, row: Any) -> Alternatives:
         """A mapping that keys were taken out of."""

@@ -14,6 +14,7 @@ from tooling.upgrade.usage.link.classes import (
     Alternatives,
     Classes,
     Held,
+    Keys,
     LinkedModule,
     OfUntyped,
     Ours,
@@ -61,6 +62,10 @@ class Resolver(Classes):
     def outside(self, owner: OwnClass, name: str) -> Alternatives:
         """An attribute of instances that the class itself does not tell."""
         return self.flows.attribute(owner, name)
+
+    def beside(self, owner: OwnClass, name: str) -> Alternatives:
+        """An attribute that a mix-in has from the classes it is mixed into."""
+        return self.flows.beside(owner, name)
 
     def look_in(self, files: Iterable[str]) -> None:
         """Files that values may flow through; what was said without knowing them is forgotten."""
@@ -286,6 +291,9 @@ class Resolver(Classes):
                 return one(Ours(_STEPS[kind](value.access_path, row)))
             if isinstance(value, ValueRow) and kind == "item" and isinstance(row[2], int):
                 return value.members[row[2]] if -len(value.members) <= row[2] < len(value.members) else UNKNOWN
+            if isinstance(value, Keys) and kind == "item":
+                entries = [entry for entry in value.entries if entry.name == row[2]]
+                return joined(self.value(entry.path, entry.value) for entry in entries) if entries else UNKNOWN
             if isinstance(value, Held) and kind == "item":
                 return value.inside if value.how in ("iter", "dict") else UNKNOWN
             if isinstance(value, OwnInstance) and kind == "enter":
@@ -294,7 +302,14 @@ class Resolver(Classes):
                 return self._unwrapped(given, "await") if asynchronous else given
             return self._unwrapped(one(value), kind)
 
-        return self._each(self.value(path, row[1]), rule)
+        found = self._each(self.value(path, row[1]), rule)
+        of_keywords = kind == "item" and self._store.facts(path).nodes[row[1]][0] in ("kwargs", "without")
+        return one(UNTYPED) if of_keywords and not any(each.value is not None for each in found) else found
+
+    def put(self, path: str, row: Any) -> Alternatives:
+        """What was put into a container."""
+        found = self.value(path, row[1])
+        return found if any(each.value is not None for each in found) else one(UNTYPED)
 
     def instance(self, path: str, row: Any) -> Alternatives:
         """A value of a type."""
@@ -364,6 +379,9 @@ _RULES: dict[str, Callable[[Resolver, str, Any], Alternatives]] = {
     "kwargs": lambda link, path, row: link.flows.keywords(path, row),
     "keys": lambda link, path, row: link.flows.keys(path, row),
     "without": lambda link, path, row: link.flows.without(path, row),
+    "fields": lambda link, path, row: link.flows.fields(path, row),
+    "options": lambda link, path, row: one(UNTYPED),
+    "put": Resolver.put,
     "some": lambda link, path, row: one(UNTYPED),
     "documented": lambda link, path, row: tuple(
         replace(each, evidence=each.evidence or row[2]) for each in link.value(path, row[1])

@@ -4,7 +4,7 @@ others call something (`partial`, threads, ray, mocks, imports by name)."""
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tooling.python.source import span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
@@ -65,6 +65,11 @@ class CallReader:
         """Nothing special: the target called."""
         found = self.arguments.arguments(node.args, node.keywords)
         self._dict_method(node)
+        if isinstance(node.func, ast.Attribute):
+            if node.func.attr in _FILLING and found.given:
+                self._put(node.func.value, found.given[-1][4])
+            elif node.func.attr == "add_argument":
+                self._option(node)
         for argument in (*node.args, *(one.value for one in node.keywords if one.arg is not None)):
             if isinstance(argument, ast.Name):
                 self.arguments.dict_lost(argument.id)
@@ -74,6 +79,57 @@ class CallReader:
             found.has_star = found.has_double_star = found.partial = True
         self.emit_call(node, target, found, awaited)
         return self.walk.step("call", target)
+
+    def _put(self, container: ast.expr, value: int) -> None:
+        """`jobs.put(value)`: kept as a name of its own, so that whoever takes something out sees all of it."""
+        if value <= NONE or not self.walk.hot[value]:
+            return
+        held = self.walk.node("documented", value, f"it was put into {self.walk.text(container)}")
+        if isinstance(container, ast.Name):
+            name = f"{container.id}[]"
+            if self.walk.is_local(container.id):
+                before = self.walk.frame.values.get(name, NONE)
+                self.walk.frame.values[name] = self.walk.either([before, held])
+            else:
+                self.walk.facts.bindings.setdefault(name, []).append((held, self.walk.context(), None))
+        elif _is_of_self(container, self.walk):
+            facts = self.walk.facts.classes[self.walk.frame.owner]
+            facts.attributes.setdefault(f"{container.attr}[]", []).append(held)
+
+    def put_into(self, container: ast.expr) -> int:
+        """What the file puts into a container; UNKNOWN if nothing is seen."""
+        if not self.walk.filled or self.walk.text(container) not in self.walk.filled:
+            return UNKNOWN
+        if isinstance(container, ast.Name):
+            if self.walk.is_local(container.id):
+                return self.walk.frame.values.get(f"{container.id}[]", UNKNOWN)
+            return self.walk.node("put", self.walk.node("global", f"{container.id}[]"), container.id)
+        if _is_of_self(container, self.walk):
+            attribute = self.walk.attribute(self.expressions.base(container.value), f"{container.attr}[]")
+            return self.walk.node("put", attribute, container.attr) if attribute > NONE else UNKNOWN
+        return UNKNOWN
+
+    def _option(self, node: ast.Call) -> None:
+        """`parser.add_argument("--swap-space")`: an attribute of what the parser gives."""
+        assert isinstance(node.func, ast.Attribute)
+        names = [constant_name(one) for one in node.args]
+        long = [name[2:] for name in names if name.startswith("--")] or [name.lstrip("-") for name in names]
+        given = [constant_name(one.value) for one in node.keywords if one.arg == "dest"]
+        if given or (long and long[0]):
+            name = (given or [long[0].replace("-", "_")])[0]
+            options = self.walk.facts.options.setdefault(self._parser(node.func.value), [])
+            options.append((name, span_of(node.args[0] if node.args else node)))
+
+    def _parser(self, node: ast.expr) -> str:
+        """Key of a parser; groups of options are of the parser that made them."""
+        if isinstance(node, ast.Name):
+            frame = self.walk.frame if self.walk.is_local(node.id) else self.walk.module
+            origin = frame.origins.get(node.id)
+            made = origin.func if isinstance(origin, ast.Call) else None
+            if isinstance(made, ast.Attribute) and made.attr in _GROUPS:
+                return self._parser(made.value)
+            return f"{frame.qualname}:{node.id}"
+        return self.walk.text(node)
 
     def emit_call(self, node: Any, target: int, found: CallArguments, awaited: bool | None = None) -> None:
         """Note a call; keywords that are passed only under further conditions are calls of their own."""
@@ -181,6 +237,16 @@ def _hasattr(calls: CallReader, node: ast.Call) -> int:
     return UNKNOWN
 
 
+def _is_of_self(node: ast.expr, walk: WalkState) -> TypeGuard[ast.Attribute]:
+    """Whether it is `self.x`."""
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and bool(walk.frame.owner)
+        and node.value.id == walk.frame.receiver
+    )
+
+
 def _setattr(calls: CallReader, node: ast.Call) -> int:
     name = constant_name(node.args[1]) if len(node.args) == 3 else ""
     if not name.isidentifier():
@@ -280,6 +346,12 @@ def _dict(calls: CallReader, node: ast.Call) -> int:
     return calls.arguments.keys(known) if known is not None else UNKNOWN
 
 
+def _vars(calls: CallReader, node: ast.Call) -> int:
+    """`vars(settings)`: its attributes as a mapping."""
+    values = [calls.expressions.expression(argument) for argument in node.args]
+    return calls.walk.step("fields", values[0]) if len(values) == 1 else UNKNOWN
+
+
 _BUILTIN_CALLS: dict[str, Callable[[CallReader, ast.Call], int]] = {
     "getattr": _getattr,
     "hasattr": _hasattr,
@@ -291,6 +363,7 @@ _BUILTIN_CALLS: dict[str, Callable[[CallReader, ast.Call], int]] = {
     "type": _type,
     "next": _next,
     "enumerate": _enumerate,
+    "vars": _vars,
     "zip": _zip,
     "__import__": _import,
     "dict": _dict,
@@ -301,6 +374,8 @@ _BUILTIN_CALLS: dict[str, Callable[[CallReader, ast.Call], int]] = {
 
 # ---------------------------------------------------------------------------------------------------------- wrappers
 
+_GROUPS = frozenset({"add_argument_group", "add_mutually_exclusive_group"})
+_FILLING = frozenset({"append", "appendleft", "put", "put_nowait"})
 _LOGGERS = frozenset({"getLogger", "get_logger", "init_logger", "getChild", "get_child"})
 _MAPPINGS = frozenset({"dict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict", "DefaultDict"})
 
@@ -441,21 +516,50 @@ def _in_executor(calls: CallReader, node: ast.Call, target: int) -> int | None:
     return calls.walk.step("remote", inner)
 
 
+def _as_dict(calls: CallReader, node: ast.Call, target: int) -> int | None:
+    return calls.walk.step("fields", calls.expressions.expression(node.args[0])) if len(node.args) == 1 else None
+
+
+def _parsed(calls: CallReader, node: ast.Call, target: int) -> int | None:
+    """`parser.parse_args()`: nothing types it, and its attributes are known."""
+    assert isinstance(node.func, ast.Attribute)
+    key = calls._parser(node.func.value)
+    if key not in calls.walk.facts.options:
+        return None
+    calls.plain_call(node, target, None)
+    return calls.walk.node("options", key, "args")
+
+
+def _taken(calls: CallReader, node: ast.Call, target: int) -> int | None:
+    """`jobs.get()`, `jobs.popleft()`: what was put in."""
+    assert isinstance(node.func, ast.Attribute)
+    found = calls.put_into(node.func.value)
+    if found <= NONE:
+        return None
+    calls.plain_call(node, target, None)
+    return found
+
+
 def _view(calls: CallReader, node: ast.Call, target: int) -> int | None:
     """`.values()`, `.items()`, `.get()` of dicts whose content is known by display or annotation."""
     assert isinstance(node.func, ast.Attribute)
-    base = calls.walk.facts.nodes[calls.arguments.quiet_value(node.func.value)]
+    mapping = calls.arguments.quiet_value(node.func.value)
+    base = calls.walk.facts.nodes[mapping]
     held = UNKNOWN
-    if base[0] in ("dict", "keys"):
+    key = constant_name(node.args[0]) if node.args and node.func.attr in ("get", "pop") else ""
+    if key and base[0] in ("kwargs", "without"):
+        held = calls.walk.step("item", mapping, key)
+    elif base[0] in ("dict", "keys"):
         held = int(base[1 if base[0] == "dict" else 3])
     elif base[0] == "instance":
         kind = calls.walk.facts.nodes[base[1]]
         if kind[0] == "param" and len(kind[2]) == 2 and kind[1] in _MAPPINGS:
             held = calls.walk.step("instance", kind[2][1])
     if held <= NONE:
-        return None
+        return _taken(calls, node, target) if node.func.attr == "get" else None
     for argument in node.args:
         calls.expressions.expression(argument)
+    calls._dict_method(node)
     if node.func.attr in ("get", "pop", "setdefault"):
         return held
     return calls.walk.step("list", held if node.func.attr == "values" else calls.walk.node("tuple", (UNKNOWN, held)))
@@ -495,6 +599,9 @@ def _import_or_skip(calls: CallReader, node: ast.Call, target: int) -> int | Non
 
 
 _WRAPPERS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
+    "attr.asdict": _as_dict,
+    "attrs.asdict": _as_dict,
+    "dataclasses.asdict": _as_dict,
     "functools.partial": _partial,
     "functools.partialmethod": _partial,
     "asyncio.to_thread": _to_thread,
@@ -522,6 +629,10 @@ _METHODS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "values": _view,
     "items": _view,
     "get": _view,
+    "get_nowait": _taken,
+    "parse_args": _parsed,
+    "pop": _view,
+    "popleft": _taken,
     "setattr": _monkeypatch,
     "dict": _patch_dict,
     **dict.fromkeys(_LOGGERS, _logger),

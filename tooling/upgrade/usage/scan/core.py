@@ -23,12 +23,14 @@ _ANSWERS = re.compile(r"version|hasattr|find_spec|signature|fields\(|\bdir\(|_av
 """In what is kept on `self` to be asked for later."""
 _TEXT_LIMIT = 400
 """Characters of a condition's source that are kept; longer ones are not about versions."""
-_ALWAYS_HOT = frozenset({"relative", "global", "own", "star", "super", "arg", "kwargs", "some", "keys"})
+_ALWAYS_HOT = frozenset({"relative", "global", "own", "star", "super", "arg", "kwargs", "some", "keys", "options"})
 """Kinds of values that other files may have to tell more of."""
-_UNTYPED = frozenset({"arg", "kwargs", "some", "keys"})
+_UNTYPED = frozenset({"arg", "kwargs", "some", "keys", "options", "put"})
 """Kinds of values whose elements and forms are of no interest."""
 _STEPS = frozenset({"attr", "await", "call", "enter", "item", "iter"})
 """Kinds of values that come out of another one, which stands behind the kind."""
+_FILLED = re.compile(rb"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?)\.(?:append|appendleft|put|put_nowait)\(")
+"""What something is put into, one by one."""
 _OF_FORM = frozenset({"await", "enter", "iterate", "subscript", "unpack"})
 """Uses that say how a value is used, and name nothing of it."""
 
@@ -66,6 +68,10 @@ class Visitor(Protocol):
         """Value of a dict display whose keys are written out; `held` where they are not."""
         ...
 
+    def put_into(self, container: ast.expr) -> int:
+        """What the file puts into a container; UNKNOWN if nothing is seen."""
+        ...
+
     def target_called(self, node: ast.Dict) -> None:
         """Note the call that `{"_target_": "a.B", "key": 1}` stands for."""
 
@@ -93,6 +99,8 @@ class WalkState:
         self.context_numbers: dict[Any, int] = {}
         self.test_numbers: dict[tuple[int, int, int], int] = {}
         self.has_walrus = b":=" in source
+        self.filled = frozenset(found.decode() for found in _FILLED.findall(source))
+        """Names, and "self.x", of containers that something is put into somewhere in the file."""
         self.conditions: tuple[int, ...] = ()
         self.attempts: tuple[int, ...] = ()
         self.switches: tuple[str, ...] = ()

@@ -292,7 +292,9 @@ class ExpressionReader:
         value = self.expression(node)
         if self.walk.facts.nodes[value][0] not in ("list", "tuple", "dict"):
             self.walk.emit("iterate", node, value, awaited=asynchronous)
-        return self.walk.iterated(value, asynchronous)
+        put = self.walk.visit.put_into(node)
+        elements = self.walk.iterated(value, asynchronous)
+        return self.walk.either([elements, put]) if put > NONE else elements
 
     def display(self, node: Any, read: bool) -> int:
         """Tuples, lists and sets."""

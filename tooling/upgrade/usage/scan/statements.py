@@ -107,15 +107,16 @@ class StatementReader:
         value = self.expressions.expression(node.value) if node.value is not None else UNKNOWN
         held = kind if kind > NONE else value
         if self.walk.frame.kind == "class" and isinstance(node.target, ast.Name):
-            self.class_annotation(node.target.id, held)
+            self.class_annotation(node.target, held)
         if node.value is not None or (kind > NONE and isinstance(node.target, ast.Name)):
             self.assign(node.target, held, node.value)
 
-    def class_annotation(self, name: str, value: int) -> None:
+    def class_annotation(self, target: ast.Name, value: int) -> None:
         """A field of the class whose body this is."""
         facts = self.walk.facts.classes[self.walk.frame.qualname]
         facts.fields = True
-        facts.annotations[name] = value
+        facts.annotations[target.id] = value
+        facts.spans[target.id] = span_of(target)
 
     def assign(self, target: ast.expr, value: int, origin: ast.expr | None = None) -> None:
         """Bind a target."""
