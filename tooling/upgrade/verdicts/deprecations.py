@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
 from tooling.python.access_paths import Attribute, Name
 from tooling.python.symbols.calls import bind, named
-from tooling.python.symbols.symbol import Open, SymbolKind
+from tooling.python.symbols.symbol import Found, Open, SymbolKind
 from tooling.upgrade import advice
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.answers import advised
 from tooling.upgrade.verdicts.calls import arguments_of
-from tooling.upgrade.verdicts.comparison import UseProblem, evidence, shorten
+from tooling.upgrade.verdicts.comparison import UseProblem, evidence, mentions, shorten
 from tooling.upgrade.verdicts.returns import fits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.python.symbols.symbol import Parameter, Signature
+    from tooling.python.symbols.symbol import Parameter, Signature, Symbol
     from tooling.python.symbols.targets import Resolved
     from tooling.upgrade.uses import SourcePlace, Use
     from tooling.upgrade.verdicts.case import JudgedUse
@@ -83,9 +84,33 @@ def _text(case: JudgedUse, met: Resolved) -> str:
     if met.deprecated and case.use.action in _NAMES_IT | _RUNS_IT:
         return met.deprecated if case.use.action is Action.IMPORT or "." in case.use.symbol_text else ""
     if case.use.action in _RUNS_IT:
-        return met.symbol.deprecated
+        return met.symbol.deprecated or _text_inside(case, met.symbol)
     quiet = met.symbol.kind in (SymbolKind.VALUE, SymbolKind.MODULE) or "property" in met.symbol.binding
     return met.symbol.deprecated if quiet and case.use.action in _NAMES_IT else ""
+
+
+def _text_inside(case: JudgedUse, symbol: Symbol) -> str:
+    """What a function announces because the first thing that it does in any case is to use something that is announced:
+
+    def causal_mask(shape):
+        converter = MaskConverter(is_causal=True)     # warns
+    """
+    upstream = case.new if symbol in [met.symbol for met in case.after.found] else case.old
+    if symbol.kind is not SymbolKind.FUNCTION or symbol.owner or not mentions(upstream, symbol.file, "eprecat|Warning"):
+        return ""
+    lines = upstream.release.read(symbol.file).decode("utf-8", "replace").splitlines()
+    try:
+        tree = ast.parse("\n".join(lines[symbol.line - 1 : symbol.end_line]))
+    except (SyntaxError, ValueError, RecursionError):
+        return ""
+    module = symbol.dotted.rpartition(".")[0]
+    for statement in getattr(tree.body[0], "body", ()) if tree.body else ():
+        value = getattr(statement, "value", None)
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+            used = upstream.resolve(f"{module}.{value.func.id}")
+            if isinstance(used, Found) and used.symbol.file == symbol.file and used.symbol.deprecated:
+                return used.symbol.deprecated
+    return ""
 
 
 def _parameters(case: JudgedUse) -> Iterator[UseProblem]:

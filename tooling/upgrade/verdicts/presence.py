@@ -237,7 +237,7 @@ def _may_be_of_an_own_class(case: JudgedUse) -> bool:
 def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
     """A class no longer defines it; only a base of another distribution may still have it, and the old definition did
     not build upon one there."""
-    if not _is_of_the_class(case.use.target):
+    if not _is_of_the_class(case.use.target) and not _is_nowhere(case):
         return  # an instance may be of a subclass that has it
     if case.after.found or not case.after.beside or len(case.before.found) != 1:
         return
@@ -256,6 +256,17 @@ def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
         new=evidence_of_absence(absent),
         cause=f"{absent.container}.{absent.name}",
     )
+
+
+def _is_nowhere(case: JudgedUse) -> bool:
+    """Whether no class of the new release has a method of instances, and none of the repository."""
+    target = case.use.target
+    if not isinstance(target, Attribute) or not isinstance(target.base, InstanceOf) or case.use.action is Action.PROBE:
+        return False
+    if any(met.symbol.kind is not SymbolKind.FUNCTION for met in case.before.found):
+        return False
+    own = any(case.context.extended(met.receiver, target.name) for met in case.before.found if met.receiver)
+    return not own and not case.new.member_names().get(target.name)
 
 
 def _is_of_the_class(target: AccessPath) -> bool:

@@ -90,13 +90,15 @@ def candidates(old: Upstream, value: Duck, judged_name: str) -> tuple[str, ...]:
     """Dotted paths of classes that have all the names, one for each definition of the judged one. Those called like
     the value go first, and general ones before those of single models, which lie deeper in the package."""
     definers = old.member_names()
-    asked = sorted(value.names | {judged_name}, key=lambda name: (len(definers.get(name, ())), name))
-    if not definers.get(asked[0]):
-        return ()  # the package knows nothing of the name: it is another value
+    names = sorted(value.names | {judged_name}, key=lambda name: (len(definers.get(name, ())), name))
+    asked = [name for name in names if definers.get(name)]
+    unknown = [name for name in names if not definers.get(name)]
+    if not asked or judged_name in unknown or len(unknown) >= len(asked):
+        return ()  # the package knows nothing of the names: it is another value
     starts = {name for name in (asked[0], judged_name) if len(definers.get(name, ())) <= _MOST_DEFINERS}
     found: dict[str, str] = {}
     for owner in sorted({owner for name in starts for owner in definers[name]}):
-        definition = _definition(old, owner, asked, judged_name)
+        definition = _definition(old, owner, asked, unknown, judged_name)
         if definition:
             found.setdefault(definition, owner)
     word = re.split(r"\W|_", value.label.lower())[-1]  # "self.target_tokenizer": a tokenizer
@@ -106,12 +108,17 @@ def candidates(old: Upstream, value: Duck, judged_name: str) -> tuple[str, ...]:
     return tuple(owner for owner in kept if owner.count(".") <= depth + 1)
 
 
-def _definition(old: Upstream, owner: str, names: Sequence[str], judged_name: str) -> str:
-    """Where a class has the judged name from; "" if it lacks one of the names."""
+def _definition(old: Upstream, owner: str, names: Sequence[str], unknown: Sequence[str], judged_name: str) -> str:
+    """Where a class has the judged name from; "" if it lacks one of the names. A name that no class defines may be made
+    while it runs: the file of the class must spell it then."""
     found = old.resolve(owner)
     if not isinstance(found, Found) or found.symbol.kind is not SymbolKind.CLASS:
         return ""
     if any(isinstance(old.member(found.symbol, name), Absent) for name in names):
         return ""
+    if unknown:
+        text = old.release.read(found.symbol.file)
+        if any(not re.search(rb"\b" + re.escape(name.encode()) + rb"\b", text) for name in unknown):
+            return ""
     met = old.member(found.symbol, judged_name)
     return met.symbol.dotted if isinstance(met, Found) else ""
