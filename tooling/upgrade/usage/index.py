@@ -13,7 +13,7 @@ from tooling.upgrade.usage.checkout import Checkout, names_pattern
 from tooling.upgrade.usage.config_files import config_uses
 from tooling.upgrade.usage.facts import FactsCache
 from tooling.upgrade.usage.link.emit import Emitter
-from tooling.upgrade.usage.link.reach import affected_files
+from tooling.upgrade.usage.link.reach import affected_files, importers
 from tooling.upgrade.usage.link.resolve import Resolver
 from tooling.upgrade.usage.link.store import FactsStore
 
@@ -82,7 +82,8 @@ def _indexed(checkout: Checkout, packages: tuple[str, ...], cache: FactsCache, m
     listed = time.process_time()
     store = FactsStore(checkout, cache)
     link = Resolver(store, packages)
-    wanted = affected_files(link, store, mentioning)
+    edges = importers(store)
+    wanted = affected_files(link, store, mentioning, edges)
     if wanted and members:
         telling = frozenset(filter(is_distinctive, members))
         wanted |= {path for path in checkout.paths if path not in wanted and checkout.uses_attribute(path, telling)}
@@ -92,7 +93,7 @@ def _indexed(checkout: Checkout, packages: tuple[str, ...], cache: FactsCache, m
         if not fed:
             break
         wanted |= fed
-    emitter = Emitter(link, store, members)
+    emitter = Emitter(link, store, edges, members)
     found = [emitter.file(path) for path in sorted(wanted) if checkout.in_scope(path)]
     configured = [path for path in repository_files(checkout.root) if checkout.in_scope(path)] if packages else []
     found += config_uses(checkout.root, configured, link.package_of)

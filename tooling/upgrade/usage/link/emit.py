@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.access_paths import (
@@ -46,6 +47,7 @@ from tooling.upgrade.uses import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from tooling.upgrade.usage.link.reach import Importers
     from tooling.upgrade.usage.link.resolve import Resolver
     from tooling.upgrade.usage.link.store import FactsStore
 
@@ -171,6 +173,78 @@ class GuardedFunctions:
         return any(pattern.search(checkout.content(other)) for other in checkout.paths if other != path)
 
 
+class GuardedModules:
+    """What else must hold in a whole file, by all places that import it or name it in a string:
+
+    if Version(engine.__version__) < Version("2.0"):
+        from own.engine_1 import Engine          # own/engine_1.py runs on old versions only
+    """
+
+    def __init__(self, store: FactsStore, contexts: Contexts, edges: Importers) -> None:
+        self._store = store
+        self._contexts = contexts
+        self._edges = edges
+        self._known: dict[str, tuple[Condition, ...]] = {}
+
+    def conditions(self, path: str) -> tuple[Condition, ...]:
+        """Conditions that come with a file; () if there are none."""
+        found = self._known.get(path)
+        if found is None:
+            self._known[path] = ()  # while it is looked up, for files that import each other
+            found = self._known[path] = self._looked_up(path)
+        return found
+
+    def _looked_up(self, path: str) -> tuple[Condition, ...]:
+        named = {each for each, _ in self._edges.get(path, ())} | self._named_in.get(path, set())
+        ways: dict[Condition, None] = {}
+        for each in sorted(named - {path}):
+            contexts = dict.fromkeys(self._naming(each, path))
+            if not contexts:
+                return ()  # named in a way that was not followed
+            for context in contexts:
+                found = (*self._contexts.conditions(each, context), *self.conditions(each))
+                conditions: list[Condition] = [
+                    one for one in found if is_decided(one) and not isinstance(one, Constant)
+                ]
+                if not conditions:
+                    return ()
+                ways[all_of(conditions)] = None
+        if not ways or self._is_named_elsewhere(path, named):
+            return ()
+        return (any_of(list(ways)),)
+
+    @cached_property
+    def _named_in(self) -> dict[str, set[str]]:
+        """By file: those that name it in a string."""
+        found: dict[str, set[str]] = {}
+        for importer in self._store.loaded():
+            facts = self._store.facts(importer)
+            dotted = {facts.nodes[row[2]][1] for row in facts.uses if row[0] == "string"}
+            for each in sorted(one for one in dotted if isinstance(one, str)):
+                met = self._store.checkout.find(importer, each)
+                if met is not None:
+                    found.setdefault(met[0], set()).add(importer)
+        return found
+
+    def _is_named_elsewhere(self, path: str, named: set[str]) -> bool:
+        """By text, in files that were not read."""
+        checkout = self._store.checkout
+        dotted = checkout.module_name(path).encode()
+        return any(dotted in checkout.content(each) for each in checkout.paths if each not in named and each != path)
+
+    def _naming(self, importer: str, path: str) -> Iterator[int]:
+        """Contexts in which a file imports another one, or names it."""
+        facts = self._store.facts(importer)
+        for action, _, target, context, _ in facts.uses:
+            row = facts.nodes[target]
+            if action not in ("import", "star-import", "string") or row[0] not in ("import", "name", "relative"):
+                continue
+            level, dotted = (row[1], row[2]) if row[0] == "relative" else (0, row[1])
+            found = self._store.checkout.find(importer, dotted, level)
+            if found is not None and found[0] == path:
+                yield context
+
+
 _TEXT_LIMIT = 100
 _GUARD_LIKE = re.compile(
     r"version|hasattr|find_spec|signature|is_\w+_(?:available|greater)|_AVAILABLE|HAS_", re.IGNORECASE
@@ -181,7 +255,9 @@ _ACTIONS = {action.value: action for action in Action}
 class Emitter:
     """Uses of one file after the other."""
 
-    def __init__(self, link: Resolver, store: FactsStore, members: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, link: Resolver, store: FactsStore, edges: Importers, members: frozenset[str] = frozenset()
+    ) -> None:
         """members: attributes that are worth a use where nothing types their owner."""
         self._link = link
         self._store = store
@@ -190,6 +266,7 @@ class Emitter:
         self._own: dict[str, list[str]] = {}
         self._contexts = Contexts(link, store)
         self._guarded = GuardedFunctions(store, self._contexts)
+        self._modules = GuardedModules(store, self._contexts, edges)
 
     def file(self, path: str) -> FileUses:
         """All uses in a file, sorted by place."""
@@ -410,7 +487,8 @@ class Emitter:
         self, path: str, context: int, guards: tuple[tuple[str, int], ...]
     ) -> tuple[tuple[Condition, ...], tuple[TryPart, ...]]:
         conditions = self._contexts.conditions(path, context)
-        around = self._guarded.conditions(path, self._store.facts(path).contexts[context][3])
+        function = self._store.facts(path).contexts[context][3]
+        around = (*self._modules.conditions(path), *self._guarded.conditions(path, function))
         conditions = (*(one for one in around if one not in conditions), *conditions)
         attempts = self._contexts.attempts(path, context)
         if guards:

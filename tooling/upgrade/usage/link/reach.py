@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from tooling.upgrade.usage.link.resolve import Resolver
     from tooling.upgrade.usage.link.store import FactsStore
 
+Importers = dict[str, list[tuple[str, str | None]]]
 _ROUNDS = 5
 """How many files away from a package its values are followed."""
 
 
-def affected_files(link: Resolver, store: FactsStore, mentioning: Iterable[str]) -> set[str]:
+def affected_files(link: Resolver, store: FactsStore, mentioning: Iterable[str], edges: Importers) -> set[str]:
     """The files whose uses are worth looking for."""
     wanted = set(mentioning)
     new = set(wanted)
-    edges = _importers(store)
     reach = _Reach(link, store)
     for _ in range(_ROUNDS):
         leading = {path: names for path in new if (names := reach.names(path))}
@@ -46,7 +46,7 @@ def affected_files(link: Resolver, store: FactsStore, mentioning: Iterable[str])
     return wanted
 
 
-def _importers(store: FactsStore) -> dict[str, list[tuple[str, str | None]]]:
+def importers(store: FactsStore) -> Importers:
     """By module: who imports it, and which name of it; None for all of it."""
     checkout = store.checkout
     edges: dict[str, list[tuple[str, str | None]]] = {}

@@ -39,6 +39,10 @@ class FactsStore:
             self._facts[path] = found
         return found
 
+    def loaded(self) -> list[str]:
+        """Files whose facts are known so far."""
+        return sorted(self._facts)
+
     def text(self, path: str, span: tuple[int, int, int, int]) -> str:
         """Source between two places."""
         lines = self._lines.get(path)
