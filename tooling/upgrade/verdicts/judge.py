@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tooling.python.access_paths import Name, spelled
+from tooling.python.access_paths import Attribute, InstanceOf, Name, spelled
 from tooling.python.conditions import describe
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, FindingKind
 from tooling.upgrade.uses import Action
@@ -94,6 +94,8 @@ def _new_path(case: JudgedUse, pairs: Sequence[ReleasePair]) -> Iterator[UseProb
     if case.before.found:
         yield from problems(case)
         return
+    if case.before.absent and isinstance(case.use.target, Attribute) and isinstance(case.use.target.base, InstanceOf):
+        return  # on an instance it is of the repository's own making
     certain = reachable(case.use.conditions, new_side(pairs)) is True
     if not case.after.absent or case.after.found or not case.after.closed or case.use.action in presence.SILENT:
         return

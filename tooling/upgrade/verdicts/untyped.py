@@ -110,7 +110,7 @@ def candidates(old: Upstream, value: Duck, judged_name: str) -> tuple[str, ...]:
 
 def _definition(old: Upstream, owner: str, names: Sequence[str], unknown: Sequence[str], judged_name: str) -> str:
     """Where a class has the judged name from; "" if it lacks one of the names. A name that no class defines may be made
-    while it runs: the file of the class must spell it then."""
+    while it runs: the file of the class must have it as a string then."""
     found = old.resolve(owner)
     if not isinstance(found, Found) or found.symbol.kind is not SymbolKind.CLASS:
         return ""
@@ -118,7 +118,7 @@ def _definition(old: Upstream, owner: str, names: Sequence[str], unknown: Sequen
         return ""
     if unknown:
         text = old.release.read(found.symbol.file)
-        if any(not re.search(rb"\b" + re.escape(name.encode()) + rb"\b", text) for name in unknown):
+        if any(not re.search(rb"[\"']" + re.escape(name.encode()) + rb"[\"']", text) for name in unknown):
             return ""
     met = old.member(found.symbol, judged_name)
     return met.symbol.dotted if isinstance(met, Found) else ""

@@ -45,6 +45,8 @@ _AWAITABLES = frozenset({"Awaitable", "Coroutine", "Future", "Task"})
 _CONTEXTS = frozenset(
     {"AbstractContextManager", "AbstractAsyncContextManager", "ContextManager", "AsyncContextManager"}
 )
+_NAMING = frozenset({"attr", "either", "guarded"})
+"""Rows at which an untyped value gets another name, by what is used on it there."""
 _CONTEXT_MAKERS = frozenset({"contextlib.contextmanager", "contextlib.asynccontextmanager"})
 
 
@@ -96,7 +98,7 @@ class Resolver(Classes):
                 named = Untyped(path, number)
                 found = tuple(
                     replace(each, value=named)
-                    if each.value is UNTYPED or (isinstance(each.value, Untyped) and row[0] == "attr")
+                    if each.value is UNTYPED or (isinstance(each.value, Untyped) and row[0] in _NAMING)
                     else each
                     for each in found
                 )
@@ -243,7 +245,7 @@ class Resolver(Classes):
                 return self.result(value)
             if isinstance(value, OwnInstance):
                 return self.called(self.attribute(one(value), "__call__"))
-            return UNKNOWN
+            return one(UNTYPED) if isinstance(value, OfUntyped) else UNKNOWN
 
         return self._each(base, rule)
 
@@ -291,6 +293,8 @@ class Resolver(Classes):
                 return one(Ours(_STEPS[kind](value.access_path, row)))
             if isinstance(value, ValueRow) and kind == "item" and isinstance(row[2], int):
                 return value.members[row[2]] if -len(value.members) <= row[2] < len(value.members) else UNKNOWN
+            if isinstance(value, Untyped) and kind == "await":
+                return one(UNTYPED)
             if isinstance(value, Keys) and kind == "item":
                 entries = [entry for entry in value.entries if entry.name == row[2]]
                 return joined(self.value(entry.path, entry.value) for entry in entries) if entries else UNKNOWN
@@ -305,11 +309,6 @@ class Resolver(Classes):
         found = self._each(self.value(path, row[1]), rule)
         of_keywords = kind == "item" and self._store.facts(path).nodes[row[1]][0] in ("kwargs", "without")
         return one(UNTYPED) if of_keywords and not any(each.value is not None for each in found) else found
-
-    def put(self, path: str, row: Any) -> Alternatives:
-        """What was put into a container."""
-        found = self.value(path, row[1])
-        return found if any(each.value is not None for each in found) else one(UNTYPED)
 
     def instance(self, path: str, row: Any) -> Alternatives:
         """A value of a type."""
@@ -381,7 +380,7 @@ _RULES: dict[str, Callable[[Resolver, str, Any], Alternatives]] = {
     "without": lambda link, path, row: link.flows.without(path, row),
     "fields": lambda link, path, row: link.flows.fields(path, row),
     "options": lambda link, path, row: one(UNTYPED),
-    "put": Resolver.put,
+    "put": lambda link, path, row: link.value(path, row[1]),
     "some": lambda link, path, row: one(UNTYPED),
     "documented": lambda link, path, row: tuple(
         replace(each, evidence=each.evidence or row[2]) for each in link.value(path, row[1])
