@@ -97,6 +97,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["print('embedding.weight'.lstrip('embedding.'))\n", "import re\nprint(re.sub('a', 'b', 'c', re.I))\n"],
         ["print('  a'.lstrip(' '))\n", "import re\nprint(re.sub('a', 'b', 'c', flags=re.I))\n"],
     ),
+    "invalid-escape": (
+        ["import re\nre.findall('\\d+', 'a')\n", "x = 'a\\%'\n", "x = f'\\w{1}'\n"],
+        ["import re\nre.findall(r'\\d+', 'a')\n", "x = 'a\\n'\n", "x = 'a\\\\%'\n"],
+    ),
     "no-effect": (
         ["def f(x):\n    x == 1\n    return x\n", "def f(x):\n    x = x\n    return x\n"],
         ["def f(x):\n    x = 1\n    return x\n", "def f(x):\n    assert x == 1\n"],

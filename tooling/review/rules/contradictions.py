@@ -30,6 +30,7 @@ _NAMED_MISSING: Final = re.compile(
 )
 _CONDITIONAL: Final = re.compile(r"\b(when|if|with|without|unless|for|but|because|since|both|cannot|can't|only)\b")
 """Words of a message that speaks of something else: "y is required when x is set"."""
+_DEPRECATES: Final = re.compile(r"^(?:passing|giving|using) .*\b(?:is|are) (?:deprecated|no longer)", re.IGNORECASE)
 _CLOSE: Final = 0.87
 """Likeness of two names of which one is taken for the other misspelt."""
 
@@ -54,6 +55,12 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
             off = _plain_name(node.test.operand)
             if off and _calls_unsupported(node.body[0], off):
                 yield Place(module.path, node.lineno, f"says that `{off}` is not supported where it is off")
+            asked = node.test.operand
+            checked = isinstance(asked, ast.Call) and last_name(asked.func) == "isinstance" and len(asked.args) == 2
+            text = " ".join(_texts(node.body[0]))
+            if checked and _DEPRECATES.search(text) and not re.search(r"\bnot\b|must|expected", text):
+                said = f"says that a `{ast.unparse(asked.args[1])}` is deprecated where there is none"  # type: ignore[attr-defined]  # `checked` says what it is
+                yield Place(module.path, node.lineno, said)
         there = name if name and not is_none else _plain_name(node.test)
         if there and isinstance(node.body[0], ast.Raise) and _complains_about(node.body[0], there):
             yield Place(module.path, node.lineno, f"says that `{there}` is missing where it is there")

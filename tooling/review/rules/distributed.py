@@ -75,8 +75,9 @@ def group_given(call: ast.Call, name: str) -> bool:
     return len(call.args) > positions.get(name, 4)
 
 
-def group_not_forwarded(module: Module, _side: Side) -> Iterator[Place]:
-    """Find a collective on the default group in a function that takes a group."""
+def group_not_forwarded(module: Module, side: Side) -> Iterator[Place]:
+    """Find a collective on the default group in a function that takes a group, and a call of a function of ours that
+    would take it too."""
     for function in module.functions():
         given = group_parameter(function)
         for node in own_nodes(function):
@@ -89,6 +90,20 @@ def group_not_forwarded(module: Module, _side: Side) -> Iterator[Place]:
                 and not for_none(module, node, given)
             ):
                 yield Place(module.path, node.lineno, f"`{name}` ignores the parameter `{given}` of `{function.name}`")
+            called = node.func if given and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
+            target = (
+                side.definition(module.imported.get(called.id, f"{module.package}.{called.id}")) if called else None
+            )
+            if target is None or not isinstance(target[1], Function) or not isinstance(node, ast.Call):
+                continue
+            takes = parameters(target[1])
+            open_ended = any(each.arg is None for each in node.keywords) or any(
+                isinstance(each, ast.Starred) for each in node.args
+            )
+            passed = given in takes[: len(node.args)] or keyword(node, given) is not None or open_ended
+            if group_parameter(target[1]) == given and not passed and not for_none(module, node, given):
+                said = f"`{target[1].name}` is called without the `{given}` that `{function.name}` is given"
+                yield Place(module.path, node.lineno, said)
 
 
 def group_parameter(function: Function) -> str:
@@ -203,15 +218,15 @@ def _left_before(module: Module, body: list[ast.stmt]) -> Iterator[Place]:
     empty: ast.If | None = None
     for statement in body:
         if empty is not None:
-            left = f"ranks that leave at `if {ast.unparse(empty.test)}`"
-            for name, call in _collectives_in(module, [statement]).items():
-                yield Place(module.path, call.lineno, f"`{name}` is not reached by {left}")
+            met = _collectives_in(module, [statement])
+            if met:
+                yield _left(module, empty, min(met))
+                empty = None
         whose = asked_rank(leaving.test) if leaving is not None else None
         calls = _collectives_in(module, [statement]).items() if whose is not None else ()
         for name, call in calls:
             if leaving is not None and whose is not None and _is_of_group(whose, call, name):
-                message = f"`{name}` is not reached by ranks that leave at `if {ast.unparse(leaving.test)}`"
-                yield Place(module.path, call.lineno, message)
+                yield _left(module, leaving, name)
         ends = isinstance(statement, ast.If) and not statement.orelse and isinstance(statement.body[-1], _LEAVES)
         alone = isinstance(statement, ast.If) and ends and _nothing_of_its_own(statement)
         if isinstance(statement, ast.If) and alone and not _collectives_in(module, statement.body):
@@ -219,6 +234,10 @@ def _left_before(module: Module, body: list[ast.stmt]) -> Iterator[Place]:
         # A collective in the branch could be the partner of a later one.
         if isinstance(statement, ast.If) and ends and asked_rank(statement.test) is not None:
             leaving = leaving if _collectives_in(module, statement.body) else leaving or statement
+
+
+def _left(module: Module, leaving: ast.If, name: str) -> Place:
+    return Place(module.path, leaving.lineno, f"ranks that leave at `if {ast.unparse(leaving.test)}` miss `{name}`")
 
 
 def _nothing_of_its_own(branch: ast.If) -> bool:

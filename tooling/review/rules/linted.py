@@ -123,6 +123,7 @@ CODES: Final[dict[str, str]] = {
     "SIM221": "constant-condition",
     "SIM222": "constant-condition",
     "SIM223": "constant-condition",
+    "W605": "invalid-escape",
 }
 """Code of ruff -> rule of ours, sorted. Some of ours look by themselves too: what both find is reported once."""
 
@@ -199,6 +200,14 @@ RULES: Final = (
         fix="Use cached_property, or a dictionary on the instance.",
         example="class A:\n    @functools.lru_cache\n    def f(self, x): ...",
         in_tests=False,
+    ),
+    Rule(
+        id="invalid-escape",
+        severity=Severity.LOW,
+        title="Backslash that escapes nothing",
+        why="Python warns on every import, and a later version refuses it; a pattern may mean something else.",
+        fix='Write a raw string: `r"\\d+"`.',
+        example='re.findall("\\d+", text)',
     ),
     Rule(
         id="late-binding",

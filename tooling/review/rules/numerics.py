@@ -32,6 +32,7 @@ _PURE = frozenset(
     ]
 )
 _PLATFORM = re.compile(r"^current_(platform|accelerator|device_type)$")
+_OF_PLATFORMS = re.compile(r"platform|cuda|(^|/)tools?/|profil")
 _PURE_TEXT = frozenset(
     ["strip", "lstrip", "rstrip", "lower", "upper", "removeprefix", "removesuffix", "startswith", "endswith"]
 )
@@ -138,9 +139,12 @@ def host_sync_in_loop(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, f"`.{node.func.attr}()` in a loop of `{function.name}`")
 
 
-def one_kind_of_device(module: Module, _side: Side) -> Iterator[Place]:
-    """`torch.cuda.synchronize()` in a module that asks the platform's object for everything else."""
+def one_kind_of_device(module: Module, side: Side) -> Iterator[Place]:
+    """`torch.cuda.synchronize()` in a module, or a package, that asks the platform's object for everything else."""
     platform = next((name for name in module.imported if _PLATFORM.search(name)), "")
+    owner = side.packages.get(f"{module.package.partition('.')[0]}.platforms") if "torch.cuda." in module.text else None
+    if owner is not None and not platform and not _OF_PLATFORMS.search(module.path):
+        platform = "current_platform" if "current_platform" in (side.text(owner) or "") else ""
     for node in module.nodes(ast.Call) if platform else ():
         name = module.dotted(node.func)
         if name.startswith("torch.cuda.") and not _asked_before(module, node):

@@ -93,7 +93,8 @@ def sampler_without_epoch(module: Module, side: Side) -> Iterator[Place]:
         if isinstance(shuffle, ast.Constant) and shuffle.value is False:
             continue
         epochs = any("epoch" in ast.unparse(each.target) for each in module.nodes(ast.For))
-        if module.class_of(module.function_of(node) or node) is None and not epochs:
+        loaded = isinstance(module.parents.get(node), ast.keyword)
+        if module.class_of(module.function_of(node) or node) is None and not epochs and not loaded:
             continue
         if not side.grep(["set_epoch"], "*.py"):
             yield Place(module.path, node.lineno, "nobody calls `set_epoch`: every epoch has the same order")

@@ -77,6 +77,8 @@ def silent_getattr(module: Module, _side: Side) -> Iterator[Place]:
         if function.name != "__getattr__" or module.class_of(function) is None or not function.body:
             continue
         ends = function.body[-1]
+        if isinstance(ends, ast.If) and ends.orelse:
+            ends = ends.orelse[-1]
         none = isinstance(ends, ast.Return) and (
             ends.value is None or (isinstance(ends.value, ast.Constant) and ends.value.value is None)
         )

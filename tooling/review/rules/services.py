@@ -1,0 +1,230 @@
+"""Servers, clients and their siblings: sessions made anew, errors under two keys, collectives that a controller runs,
+backends and subclasses that leave out what all others have."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, keyword, last_name, own_nodes
+from tooling.review.rules.distributed import collective
+from tooling.review.rules.members import subclasses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_SESSIONS: Final = frozenset({"aiohttp.ClientSession", "httpx.AsyncClient", "httpx.Client", "requests.Session"})
+_ERROR_KEYS: Final = frozenset({"detail", "err", "error", "error_message", "error_msg", "errors", "message", "msg"})
+_RESPONSES: Final = frozenset({"JSONResponse", "json_response", "jsonify"})
+_CONTROLLER: Final = re.compile(r"\bis_(single_)?controller(_mode)?\b")
+_BUILDS: Final = re.compile(r"build|make|payload|param|request|sampl")
+_CLOSED_BASES: Final = re.compile(r"Protocol|TypedDict|NamedTuple|BaseModel|Struct|Enum")
+
+
+def session_per_call(module: Module, _side: Side) -> Iterator[Place]:
+    """Find a session that a loop or a coroutine of an object makes anew each time."""
+    for call in module.nodes(ast.Call):
+        function = module.function_of(call)
+        if module.dotted(call.func) not in _SESSIONS or not isinstance(function, Function):
+            continue
+        around = list(module.around(call))
+        within = around[: around.index(function)]
+        looped = any(isinstance(each, ast.For | ast.While | ast.AsyncFor) for each in within)
+        entered = any(isinstance(each, ast.withitem) for each in within)
+        served = isinstance(function, ast.AsyncFunctionDef) and module.class_of(function) is not None and entered
+        if looped or served:
+            said = f"`{function.name}` opens `{ast.unparse(call.func)}` anew for each request"
+            yield Place(module.path, call.lineno, said)
+
+
+def error_key_odd(module: Module, _side: Side) -> Iterator[Place]:
+    """Find an error response under another key than those of the same server."""
+    said = [(node, key) for node in module.nodes(ast.Dict) if (key := _error_key(module, node))]
+    counts = Counter(key for _, key in said)
+    usual, most = counts.most_common(1)[0] if counts else ("", 0)
+    for node, key in said:
+        if key != usual and counts[key] * 2 < most:
+            yield Place(
+                module.path, node.lineno, f'this error is under "{key}"; {most} others here are under "{usual}"'
+            )
+
+
+def _error_key(module: Module, node: ast.Dict) -> str:
+    """Return the key of `jsonify({"error": text}), 400` and `JSONResponse({"error": text}, status_code=400)`."""
+    keys = [each.value for each in node.keys if isinstance(each, ast.Constant)]
+    named = [each for each in keys if each in _ERROR_KEYS]
+    call = module.parents.get(node)
+    if len(named) != 1 or not isinstance(call, ast.Call) or last_name(call.func) not in _RESPONSES:
+        return ""
+    pair = module.parents.get(call)
+    status = keyword(call, "status_code", "status")
+    if isinstance(pair, ast.Tuple) and len(pair.elts) == 2:
+        status = pair.elts[1]
+    code = status.value if isinstance(status, ast.Constant) else 0
+    return str(named[0]) if isinstance(code, int) and code >= FIRST_ERROR else ""
+
+
+FIRST_ERROR: Final = 400
+"""Status codes of HTTP from which a response is an error."""
+
+
+def controller_unguarded(module: Module, _side: Side) -> Iterator[Place]:
+    """Find a collective that a controller without ranks would run too, where others ask first."""
+    if not _CONTROLLER.search(module.text):
+        return
+    calls = [
+        (node, function)
+        for node in module.nodes(ast.Call)
+        if isinstance(function := module.function_of(node), Function)
+        and (collective(module, node) or ast.unparse(node.func) == "current_platform.synchronize")
+    ]
+    guarded = []
+    for node, function in calls:
+        tests = [each.test for each in module.around(node) if isinstance(each, ast.If | ast.IfExp)]
+        left = [each for each in function.body if isinstance(each, ast.If) and each.lineno < node.lineno]
+        tests += [each.test for each in left if isinstance(each.body[-1], ast.Return | ast.Raise)]
+        if any(_CONTROLLER.search(ast.unparse(each)) for each in tests):
+            guarded.append(node)
+    for node, function in calls if guarded else ():
+        if node not in guarded:
+            said = (
+                f"`{ast.unparse(node.func)}` of `{function.name}` runs in a controller too; {len(guarded)} others ask"
+            )
+            yield Place(module.path, node.lineno, said, f"{module.path}:{guarded[0].lineno}")
+
+
+def payload_parity(module: Module, side: Side) -> Iterator[Place]:
+    """Find a backend whose payload leaves out an option of the caller that the payloads of its siblings have."""
+    for method in module.functions():
+        owner = module.class_of(method) if _BUILDS.search(method.name) else None
+        for name, own in _options_sent(method).items() if owner is not None else ():
+            others = [
+                sent[name]
+                for path in side.grep([method.name], "*.py")
+                if (other := side.module(path)) is not None
+                for function in other.functions()
+                if function.name == method.name and (path, function.lineno) != (module.path, method.lineno)
+                if name in (sent := _options_sent(function))
+            ]
+            missing = set.intersection(*others) - own if others else set()
+            missing -= {each.attr for each in ast.walk(owner or method) if isinstance(each, ast.Attribute)}
+            if missing and owner is not None:
+                said = f"`{name}.{min(missing)}` is sent by the other backends, and not by `{owner.name}`"
+                yield Place(
+                    module.path, min(each.lineno for each in own_nodes(method) if isinstance(each, ast.Dict)), said
+                )
+
+
+def _options_sent(method: Function) -> dict[str, set[str]]:
+    """Map "gconfig" to the attributes that a method reads of it and puts under keys: `{"top_k": gconfig.top_k}`."""
+    found: dict[str, set[str]] = {}
+    for node in own_nodes(method):
+        for value in node.values if isinstance(node, ast.Dict) else ():
+            for part in ast.walk(value):
+                if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id != "self":
+                    found.setdefault(part.value.id, set()).add(part.attr)
+    return {name: attributes for name, attributes in found.items() if len(attributes) >= MOST_SENT}
+
+
+MOST_SENT: Final = 4
+"""Options of one object in a payload from which a method is taken to translate it."""
+
+
+def sibling_without(module: Module, side: Side) -> Iterator[Place]:
+    """Find a subclass that does not set what its base only declares, and all its siblings set."""
+    for owner in module.nodes(ast.ClassDef):
+        for base in owner.bases:
+            name = ast.unparse(base)
+            target = side.definition(module.imported.get(name, f"{module.package}.{name}"))
+            declared = _declared(target[1]) if target is not None and isinstance(target[1], ast.ClassDef) else set()
+            if not declared or target is None or target[1] is owner:
+                continue
+            siblings = [each for each in subclasses(side, target[1].name) if each.name != owner.name]
+            for attribute in sorted(declared - _bound(owner)) if len(siblings) >= LEAST_SIBLINGS else ():
+                if all(attribute in _bound(each) for each in siblings):
+                    said = f"`{owner.name}` does not set `{attribute}`, which `{name}` declares and all others set"
+                    yield Place(module.path, owner.lineno, said)
+
+
+LEAST_SIBLINGS: Final = 2
+"""Other subclasses that agree, before one is odd."""
+
+
+def _declared(owner: ast.ClassDef) -> set[str]:
+    """Return the names that a plain class annotates without a value, and sets nowhere."""
+    decorated = owner.decorator_list or _CLOSED_BASES.search(" ".join(map(ast.unparse, owner.bases)))
+    fields = [each for each in owner.body if isinstance(each, ast.AnnAssign) and each.value is None]
+    return {last_name(each.target) for each in fields} - _bound(owner) if not decorated else set()
+
+
+def _bound(owner: ast.ClassDef) -> set[str]:
+    """Return the names that a class gives values: in its body, as methods, or on self."""
+    names: set[str] = set()
+    for node in ast.walk(owner):
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            names.add(last_name(node.target))
+        elif isinstance(node, ast.Assign):
+            names |= {last_name(each) for each in node.targets}
+        elif isinstance(node, Function):
+            names.add(node.name)
+    return names
+
+
+RULES: Final = (
+    Rule(
+        id="session-per-call",
+        severity=Severity.LOW,
+        title="HTTP session that is opened for each request",
+        why="Each one makes connections and a pool of its own: under load ports run out and latency doubles.",
+        fix="Keep one session for each event loop, and close it at the end.",
+        example="class Client:\n    async def ask(self):\n        async with aiohttp.ClientSession() as session: ...",
+        in_tests=False,
+        in_file=session_per_call,
+    ),
+    Rule(
+        id="error-key-odd",
+        severity=Severity.MEDIUM,
+        title="Error under another key than those beside it",
+        why="Clients read the usual key and show `unknown error`.",
+        fix="Use the key of the other responses.",
+        example='return jsonify({"detail": "no rank"}), 400  # the others: {"error": ...}',
+        in_tests=False,
+        in_file=error_key_odd,
+    ),
+    Rule(
+        id="controller-unguarded",
+        severity=Severity.MEDIUM,
+        title="Collective that a controller without ranks runs too",
+        why="The controller has no process group: the call raises, or waits for ranks that do not exist.",
+        fix="Ask `is_single_controller()` as the other places do.",
+        example="def save(self):\n    dist.barrier()  # elsewhere: if not is_single_controller(): dist.barrier()",
+        in_tests=False,
+        in_file=controller_unguarded,
+    ),
+    Rule(
+        id="payload-parity",
+        severity=Severity.LOW,
+        title="Option that one backend does not send",
+        why="The same configuration samples differently, and nothing says so.",
+        fix="Send it under the backend's name for it, or refuse values other than the default.",
+        example='{"top_p": g.top_p, "n": g.n, "stop": g.stop, "seed": g.seed}  # others send g.top_k too',
+        in_tests=False,
+        in_file=payload_parity,
+    ),
+    Rule(
+        id="sibling-without",
+        severity=Severity.MEDIUM,
+        title="Subclass without an attribute that all its siblings set",
+        why="The base only declares it: whoever reads it gets AttributeError from this one class.",
+        fix="Set it, to an empty value where it has no meaning.",
+        example="class Platform:\n    env: str\n\n\nclass Cpu(Platform): ...  # Cuda and Npu set env",
+        in_tests=False,
+        in_file=sibling_without,
+    ),
+)
