@@ -1,10 +1,10 @@
-"""Rules about loops, and about servers, clients and their siblings: each finds its cases and nothing beside them."""
+"""Rules about loops, copied lines, kept state and backends: each finds its cases and nothing beside them."""
 
 from __future__ import annotations
 
 import pytest
 
-from tooling.review.rules import loops, services
+from tooling.review.rules import copies, kept, loops, services
 
 WHILE = "def f(self, request):\n    spec = request.spec\n    out = []\n    while len(out) < spec.most:\n"
 HTTP = "import aiohttp\n\n\n"
@@ -28,6 +28,8 @@ def siblings(base: str, *, last: str, declared: str = "env: str", others: str = 
     return f"{text}class {base}C({base}):\n    {last}\n"
 
 
+STEP = "def f(self, batches, model, optimizer, total):\n    for batch in batches:\n        loss = model(batch)\n"
+STEP += "        loss.backward()\n"
 FOUR = ("top_p", "top_k", "stop", "n")
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "stride-twice": (
@@ -156,6 +158,117 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             siblings("Own", last="def __init__(self):\n        self.env = 'Y'"),
         ],
     ),
+    "class-attribute-filled": (
+        [
+            "class A:\n    rows = []\n\n    def add(self, row):\n        self.rows.append(row)\n",
+            "class A:\n    seen: dict = {}\n\n    def mark(self, key):\n        self.seen[key] = 1\n",
+            "from collections import defaultdict\n\n\nclass A:\n    groups = defaultdict(list)\n\n"
+            "    def add(self, key):\n        self.groups.setdefault(key, [])\n",
+        ],
+        [
+            "class A:\n    rows = []\n\n    def __init__(self):\n        self.rows = []\n\n"
+            "    def add(self, row):\n        self.rows.append(row)\n",
+            "from typing import ClassVar\n\n\nclass A:\n    rows: ClassVar[list] = []\n    CACHE = {}\n\n"
+            "    def add(self, row):\n        self.rows.append(row)\n        self.CACHE[row] = 1\n",
+            "class A(BaseModel):\n    rows: list = []\n\n    def add(self, row):\n        self.rows.append(row)\n",
+        ],
+    ),
+    "graph-kept": (
+        [
+            f"{STEP}        total += loss\n",
+            f"{STEP}        optimizer.zero_grad()\n        self.total += loss\n",
+            "def f(batches, model):\n    total = 0\n    while batches:\n        loss = model(batches.pop())\n"
+            "        total += loss\n        loss.backward()\n    return total\n",
+        ],
+        [
+            f"{STEP}        total += loss.item()\n",
+            "def f(batches, model):\n    total = 0\n    for batch in batches:\n        total += model(batch)\n"
+            "    total.backward()\n",
+            f"{STEP}        total += loss.detach()\n",
+        ],
+    ),
+    "gradients-kept": (
+        [
+            f"{STEP}        optimizer.step()\n",
+            "def f(self, batches):\n    for batch in batches:\n        self.loss(batch).backward()\n"
+            "        self.optimizer.step()\n",
+            "def f(x, optim, loss):\n    while x:\n        loss(x).backward()\n        optim.step()\n",
+        ],
+        [
+            f"{STEP}        optimizer.step()\n        optimizer.zero_grad()\n",
+            "def f(batches, loss):\n    for batch in batches:\n        loss(batch).backward()\n",
+            "def f(batches, optimizer):\n    for batch in batches:\n        optimizer.step()\n",
+        ],
+    ),
+    "base-not-initialised": (
+        [
+            "from torch import nn\n\n\nclass A(nn.Module):\n    def __init__(self):\n        self.x = nn.ReLU()\n",
+            "import threading\n\n\nclass A(threading.Thread):\n    def __init__(self, n):\n        self.n = n\n",
+            "import logging\n\n\nclass A(logging.Handler):\n    def __init__(self):\n        self.rows = []\n",
+        ],
+        [
+            "from torch import nn\n\n\nclass A(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+            "        self.x = nn.Linear(2, 2)\n",
+            "import threading\n\n\nclass A(threading.Thread):\n    def __init__(self, n):\n"
+            "        threading.Thread.__init__(self)\n        self.n = n\n",
+            "from torch import nn\n\n\nclass A(Mixin, nn.Module):\n    def __init__(self):\n        self.x = 1\n",
+        ],
+    ),
+    "half-renamed": (
+        [
+            "def f(g, chosen_ids, chosen_mask, rejected_ids, rejected_mask):\n    chosen = g(chosen_ids, chosen_mask)\n"
+            "    rejected = g(rejected_ids, chosen_mask)\n    return chosen, rejected\n",
+            "def f(g, train_rows, train_size, eval_rows, eval_size):\n    train_x = g(train_rows) / train_size\n"
+            "    eval_x = g(eval_rows) / train_size\n    return train_x, eval_x\n",
+            "def f(r):\n    left_low = r(0)\n    right_low = r(1)\n    left_high = r(2)\n    right_high = r(3)\n"
+            "    left_mid = (left_low + left_high) / 2\n    right_mid = (right_low + left_high) / 2\n"
+            "    return left_mid, right_mid\n",
+        ],
+        [
+            "def f(g, chosen_ids, chosen_mask, rejected_ids, rejected_mask):\n    chosen = g(chosen_ids, chosen_mask)\n"
+            "    rejected = g(rejected_ids, rejected_mask)\n    return chosen, rejected\n",
+            "def f(g, key_states, value_states, num_key_heads):\n    key = g(key_states, num_key_heads)\n"
+            "    value = g(value_states, num_key_heads)\n    return key, value\n",
+            "def f(old_keys, new_keys):\n    gone = old_keys - new_keys\n    come = new_keys - old_keys\n"
+            "    return gone, come\n",
+        ],
+    ),
+    "key-misspelt": (
+        [
+            "def f():\n    row = {'length': 1, 'text': 'a'}\n    return row['lenght']\n",
+            "def f(x):\n    row = {}\n    row['completions'] = x\n    return row['completion']\n",
+            "def f(self, x):\n    self.row = {'logprobs': x}\n    return self.row['log_probs']\n",
+        ],
+        [
+            "def f():\n    row = {'length': 1, 'lengths': [1]}\n    return row['lengths']\n",
+            "def f(row):\n    row['length'] = 1\n    return row['lengths']\n",
+            "def f(x):\n    row = {'part_1': x}\n    return row['part_2']\n",
+        ],
+    ),
+    "never-reached": (
+        [
+            "def f(x, log):\n    y = x\n    z = y\n    return z\n    log(x)\n",
+            "def f(xs, log):\n    for x in xs:\n        if x:\n            continue\n            log(x)\n",
+            "def f(x):\n    if x:\n        y = x\n        raise ValueError(y)\n        x = 1\n    return x\n",
+        ],
+        [
+            "def f(x):\n    y = x\n    z = y\n    return z\n    yield y\n",
+            "def f(x, log):\n    raise NotImplementedError\n    log(x)\n",
+            "def f(x, log):\n    return x\n    log(x)\n",
+        ],
+    ),
+    "maybe-missing": (
+        [
+            "import re\n\n\ndef f(x):\n    return re.search('a(.)', x).group(1)\n",
+            "import os\n\n\ndef f():\n    return os.environ.get('HOSTS').split(',')\n",
+            "def f(row):\n    return row.get('meta')['step']\n",
+        ],
+        [
+            "import re\n\n\ndef f(x):\n    found = re.search('a(.)', x)\n    return found.group(1) if found else ''\n",
+            "import os\n\n\ndef f():\n    return os.environ.get('HOSTS', '').split(',')\n",
+            "def f(row):\n    return row.get('meta', {})['step']\n",
+        ],
+    ),
 }
 
 
@@ -178,5 +291,30 @@ def test_a_rule_finds_what_is_wrong_and_is_silent_on_what_is_right(said, rule):
 
 
 def test_every_rule_of_these_families_has_three_cases_of_each_kind():
-    assert {rule.id for family in (loops, services) for rule in family.RULES} == set(CASES)
+    assert {rule.id for family in (copies, kept, loops, services) for rule in family.RULES} == set(CASES)
     assert {len(cases) for pair in CASES.values() for cases in pair} == {3}
+
+
+def test_loggers_of_a_package_are_made_in_one_way(world):
+    own = "from pkg.utils import logging\n\n"
+    named = {f"pkg/m{n}.py": f"{own}logger = logging.getLogger('M{n}')\n" for n in range(8)}
+    world.commit({"pkg/__init__.py": "", "pkg/utils/logging.py": "def getLogger(name):\n    return name\n", **named})
+    bad = {
+        "pkg/a.py": "import logging\n\nlogger = logging.getLogger(__name__)\n",
+        "pkg/b.py": f"{own}logger = logging.getLogger(__name__)\n",
+        "pkg/c.py": "from logging import getLogger\n\nLOG = getLogger('c')\n",
+    }
+    good = {
+        "pkg/d.py": f"{own}logger = logging.getLogger('D')\n",
+        "pkg/e.py": "import logging\n\nlogging.getLogger('urllib3').setLevel('ERROR')\n",
+        "scripts/f.py": "import logging\n\nlogger = logging.getLogger(__name__)\n",
+    }
+    world.commit(bad | good)
+    assert world.found() == [("logger-of-another-kind", path, 3) for path in bad]
+
+
+def test_a_package_with_a_logging_module_prints_nothing(world):
+    world.commit({"pkg/__init__.py": "", "pkg/utils/logging.py": "def getLogger(name):\n    return name\n"})
+    text = "def f(x):\n    print(x)\n"
+    world.commit({"pkg/a.py": text, "pkg/cli.py": text, "scripts/b.py": text, "pkg/c.py": "def f(x):\n    return x\n"})
+    assert [(rule, path) for rule, path, _ in world.found()] == [("print-in-library", "pkg/a.py")]

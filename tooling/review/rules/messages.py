@@ -59,26 +59,54 @@ def _is_message(module: Module, node: ast.Constant) -> bool:
     return logs and len(parent.args) == 1 and not parent.keywords
 
 
-def print_in_library(module: Module, _side: Side) -> Iterator[Place]:
-    """Find the first `print` in a module that logs nearly everything else, and has nothing of a program."""
+def print_in_library(module: Module, side: Side) -> Iterator[Place]:
+    """Find the first `print` in a module that logs nearly everything else, or of a package that has a logging module of
+    its own, and has nothing of a program."""
     loggers = [name for name in module.bindings if _LOGGERS.match(name)]
     calls = list(module.nodes(ast.Call))
     printed = [each for each in calls if isinstance(each.func, ast.Name) and each.func.id == "print"]
     printed = [each for each in printed if not any(given.arg == "file" for given in each.keywords)]
+    if not printed or "__main__" in module.text or _PROGRAM.search(module.path):
+        return
     called = [each.func for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr in _LEVELS]
     logged = sum(bool(_LOGGERS.match(last_name(each.value))) for each in called)
-    if (
-        not loggers
-        or not printed
-        or logged < LOGGED_PER_PRINT * len(printed)
-        or "__main__" in module.text
-        or _PROGRAM.search(module.path)
-    ):
-        return
+    own = _own_logging(module, side)
     first = min(printed, key=lambda each: each.lineno)
-    yield Place(module.path, first.lineno, f"`print` in a module that logs through `{min(loggers)}`")
+    if loggers and logged >= LOGGED_PER_PRINT * len(printed):
+        yield Place(module.path, first.lineno, f"`print` in a module that logs through `{min(loggers)}`")
+    elif own:
+        yield Place(module.path, first.lineno, f"`print` in a package that logs through `{own}`")
 
 
+def _own_logging(module: Module, side: Side) -> str:
+    """Return the dotted name of the module that gives the loggers of a package: "areal.utils.logging"."""
+    root = module.package.partition(".")[0]
+    found = [name for name in side.packages if name.endswith(".logging") and name.partition(".")[0] == root]
+    text = side.text(side.packages[found[0]]) if len(found) == 1 and found[0] != module.package else ""
+    return found[0] if "def getLogger(" in (text or "") else ""
+
+
+def logger_of_another_kind(module: Module, side: Side) -> Iterator[Place]:
+    """Find a logger that is not made, or not named, as those of the package are."""
+    own = _own_logging(module, side) if "getLogger(" in module.text and not _PROGRAM.search(module.path) else ""
+    # `logging.getLogger("urllib3").setLevel(...)` is about the logger of somebody else.
+    made = (
+        [each.value for each in module.nodes(ast.Assign) if _LOGGERS.match(last_name(each.targets[0]))] if own else []
+    )
+    calls = [each for each in made if isinstance(each, ast.Call) and last_name(each.func) == "getLogger"]
+    for call in calls:
+        name = module.dotted(call.func)
+        if name == "logging.getLogger" and len(call.args) == 1:
+            yield Place(module.path, call.lineno, f"`{own}` gives the loggers of this package")
+        elif name == f"{own}.getLogger" and call.args and ast.unparse(call.args[0]) in {"__name__", "__file__"}:
+            texts = [side.text(path) or "" for path in side.grep(["getLogger"], "*.py")]
+            named = sum(len(re.findall(r"getLogger\(f?[\"']", text)) for text in texts)
+            if named > NAMED_PER_OTHER * sum(len(re.findall(r"getLogger\(__", text)) for text in texts):
+                yield Place(module.path, call.lineno, f"{named} loggers of this package have a name of their own")
+
+
+NAMED_PER_OTHER: Final = 3
+"""Loggers with a literal name for each one without, from which names are the habit."""
 LOGGED_PER_PRINT: Final = 2
 """Calls of a logger for each `print`, from which logging is what the module does."""
 
@@ -143,6 +171,16 @@ RULES: Final = (
         example='logger = logging.getLogger(__name__)\n\n\ndef f():\n    print("here")',
         in_tests=False,
         in_file=print_in_library,
+    ),
+    Rule(
+        id="logger-of-another-kind",
+        severity=Severity.LOW,
+        title="Logger made otherwise than those of its package",
+        why="Its messages have another format and level, and settings for the package do not reach them.",
+        fix="Make it as the other modules do.",
+        example="import logging\n\nlogger = logging.getLogger(__name__)  # the others: from areal.utils import logging",
+        in_tests=False,
+        in_file=logger_of_another_kind,
     ),
     Rule(
         id="file-left-open",

@@ -64,13 +64,16 @@ def barrier_of_all(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def group_unnamed(module: Module, _side: Side) -> Iterator[Place]:
-    """Find a collective on all ranks in a file of which nearly all others name their group."""
+    """Find a collective on all ranks in a file of which nearly all others name their group, or in a class of which one
+    does."""
     calls = [node for node in module.nodes(ast.Call) if collective(module, node) not in {"", "barrier"}]
     named = [node for node in calls if group_given(node, collective(module, node))]
-    if len(named) < MOST_NAMED or len(named) < 0.75 * len(calls):
-        return
-    for node in calls:
+    most = len(named) >= MOST_NAMED and len(named) >= 0.75 * len(calls)
+    owners = {module.class_of(function) for each in named if (function := module.function_of(each)) is not None}
+    for node in calls if named else ():
         function = module.function_of(node)
+        if not most and (function is None or module.class_of(function) not in owners - {None}):
+            continue
         name = collective(module, node)
         # A function that asks for the rank or size of all ranks means all of them.
         plain = ("get_rank()", "get_world_size()")

@@ -1,0 +1,174 @@
+"""Lines that were copied and not finished: one name that was not renamed, a key that is spelt in two ways, statements
+that nothing reaches, an item that may not be there."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Final
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, own_nodes
+from tooling.review.rules.conditions import blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_CLOSE: Final = 0.9
+"""Likeness of two keys of which one is taken for the other misspelt."""
+_SEARCHES: Final = frozenset({"re.match", "re.search", "re.fullmatch", "shutil.which", "os.environ.get", "os.getenv"})
+
+
+def half_renamed(module: Module, _side: Side) -> Iterator[Place]:
+    """Find two statements that differ in one word throughout, but for a name where it was left.
+
+    chosen_logps = logps(chosen_ids, chosen_mask)
+    rejected_logps = logps(rejected_ids, chosen_mask)
+    """
+    for block in blocks(module):
+        for one, other in itertools.pairwise(block):
+            if not isinstance(one, ast.Assign) or not isinstance(other, ast.Assign):
+                continue
+            old, new = _words(one.targets[0]), _words(other.targets[0])
+            changed = {pair for pair in zip(old, new, strict=False) if pair[0] != pair[1]}
+            if len(changed) != 1 or len(old) != len(new) or ast.dump(one.targets[0]) == ast.dump(other.targets[0]):
+                continue
+            here, there = changed.pop()
+            first, second = _words(one.value), _words(other.value)
+            if len(first) != len(second) or here in new or there in first or not {here, there}.isdisjoint(_COMMON):
+                continue
+            pairs = [(a, b) for a, b in zip(first, second, strict=True) if a == here or a != b]
+            renamed = [pair for pair in pairs if pair == (here, there)]
+            left = [
+                each.id
+                for each in ast.walk(other.value)
+                if isinstance(each, ast.Name) and "_" in each.id and here in _words(each) and there not in _words(each)
+            ]
+            shape = re.sub(r"\w+", "w", ast.unparse(one.value)) == re.sub(r"\w+", "w", ast.unparse(other.value))
+            if not shape or len(left) != 1 or not renamed or len(left) + len(renamed) != len(pairs):
+                continue
+            # The name that was meant has to be there.
+            meant = "_".join(there if word == here else word for word in left[0].split("_"))
+            if meant in module.bindings or meant in module.shadowing[module.function_of(other) or module.tree]:
+                yield Place(module.path, other.lineno, f"`{left[0]}` beside `{there}`: `{meant}` is there too")
+
+
+_COMMON: Final = frozenset({"0", "1", "2", "a", "b", "i", "j", "n", "old", "new", "x", "y"})
+"""Words that one side of a pair often has to name on purpose."""
+
+
+def _words(node: ast.expr) -> list[str]:
+    return [word for word in re.split(r"[^A-Za-z0-9]+|_", ast.unparse(node)) if word]
+
+
+def key_misspelt(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `row["lenght"]` in a function that writes `row["length"]` and reads it nowhere."""
+    for function in module.functions():
+        written: dict[str, set[str]] = {}
+        made: set[str] = set()
+        reads: list[tuple[str, str, int]] = []
+        for node in own_nodes(function):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+                literal = {str(each.value) for each in node.value.keys if isinstance(each, ast.Constant)}
+                written.setdefault(ast.unparse(node.targets[0]), set()).update(literal)
+                if len(literal) == len(node.value.keys):
+                    made.add(ast.unparse(node.targets[0]))
+            elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+                owner, key = ast.unparse(node.value), node.slice.value
+                if isinstance(key, str) and isinstance(node.ctx, ast.Load):
+                    reads.append((owner, key, node.lineno))
+                elif isinstance(key, str):
+                    written.setdefault(owner, set()).add(key)
+        for owner, key, line in reads:
+            keys = written.get(owner, set()) if owner in made else set()
+            close = [
+                each
+                for each in keys
+                if SequenceMatcher(None, each, key).ratio() >= _CLOSE or sorted(each) == sorted(key)
+            ]
+            digits = any(re.sub(r"\d", "", each) == re.sub(r"\d", "", key) for each in close)
+            used = {each for where, each, _ in reads if where == owner}
+            if key not in keys and len(close) == 1 and close[0] not in used and not digits:
+                yield Place(module.path, line, f"`{owner}` has no `{key!r}`; it has `{close[0]!r}`, which nobody reads")
+
+
+def never_reached(module: Module, _side: Side) -> Iterator[Place]:
+    """Find the first statement behind one that always leaves."""
+    for block in blocks(module):
+        for one, other in itertools.pairwise(block):
+            # `return` before `yield` makes a generator; a text or `pass` does nothing anyway.
+            kept = isinstance(other, ast.Pass) or (
+                isinstance(other, ast.Expr) and not isinstance(other.value, ast.Call)
+            )
+            stub = isinstance(one, ast.Raise) and "NotImplemented" in ast.unparse(one)
+            # A function that begins with an exit is switched off as a whole, for now.
+            function = module.function_of(one)
+            off = isinstance(function, Function) and one in function.body[:2]
+            if isinstance(one, _LEAVES) and not kept and not stub and not off:
+                said = f"nothing reaches this line behind `{type(one).__name__.lower()}`"
+                yield Place(module.path, other.lineno, said)
+
+
+def maybe_missing(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `re.match(...).group()`, `os.environ.get(...).split()` and `row.get("a")["b"]`: nothing asks for None."""
+    nodes: list[ast.Attribute | ast.Subscript] = [*module.nodes(ast.Attribute), *module.nodes(ast.Subscript)]
+    for node in nodes:
+        call = node.value
+        if not isinstance(call, ast.Call) or call.keywords or not isinstance(call.func, ast.Attribute):
+            continue
+        name = module.dotted(call.func)
+        first = call.args[0] if len(call.args) == 1 else None
+        text = first.value if isinstance(first, ast.Constant) else None
+        keyed = call.func.attr == "get" and isinstance(text, str) and name not in _SEARCHES
+        found = name in _SEARCHES and len(call.args) <= 2 and (name.startswith("re.") or len(call.args) == 1)
+        caught = any(isinstance(each, ast.Try | ast.Assert | ast.If | ast.IfExp) for each in module.around(node))
+        if (found or (keyed and isinstance(node, ast.Subscript))) and not caught:
+            yield Place(module.path, node.lineno, f"`{ast.unparse(call)}` may be None")
+
+
+RULES: Final = (
+    Rule(
+        id="half-renamed",
+        severity=Severity.HIGH,
+        title="Copied line of which one name was not changed",
+        why="The second half of a pair is computed from a part of the first.",
+        fix="Change the name that was left, or say in a comment why it is meant.",
+        example="chosen = f(chosen_ids, chosen_mask)\nrejected = f(rejected_ids, chosen_mask)",
+        in_file=half_renamed,
+    ),
+    Rule(
+        id="key-misspelt",
+        severity=Severity.HIGH,
+        title="Key that is written under another spelling",
+        why="It raises KeyError as soon as the line runs.",
+        fix="Use one spelling.",
+        example='row = {"length": 1}\nreturn row["lenght"]',
+        in_file=key_misspelt,
+    ),
+    Rule(
+        id="never-reached",
+        severity=Severity.MEDIUM,
+        title="Statement that nothing reaches",
+        why="What it should do is not done: a line above always leaves.",
+        fix="Move it before the exit, or remove it.",
+        example="def f(x):\n    return x\n    log(x)",
+        in_tests=False,
+        in_file=never_reached,
+    ),
+    Rule(
+        id="maybe-missing",
+        severity=Severity.LOW,
+        title="Result of a search used as if it always found something",
+        why="Where nothing is found it is None, and the error names neither the text nor the key.",
+        fix="Ask for None first, and say what was looked for.",
+        example="step = re.search(pattern, name).group(1)",
+        in_tests=False,
+        in_file=maybe_missing,
+    ),
+)

@@ -1,0 +1,157 @@
+"""State that is kept or shared by mistake: class attributes that instances fill, graphs and gradients that a loop piles
+up, bases that were never initialised."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING, Final
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, last_name, own_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_FILLS: Final = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefault", "update"})
+_CONTAINERS: Final = frozenset({"Counter", "OrderedDict", "defaultdict", "deque", "dict", "list", "set"})
+_NEEDS_INIT: Final = frozenset(
+    [
+        "logging.Handler",
+        "multiprocessing.Process",
+        "threading.Thread",
+        "torch.multiprocessing.Process",
+        "torch.nn.Module",
+    ]
+)
+_COPIES_DEFAULTS: Final = re.compile(r"Model$|Config|Schema|Settings|Enum|Tuple|Dict|Struct")
+"""Names of bases that copy defaults for each instance."""
+
+
+def class_attribute_filled(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `items = []` in a class whose methods fill `self.items`: all instances share it."""
+    for owner in module.nodes(ast.ClassDef):
+        shared: dict[str, int] = {}
+        for each in owner.body:
+            value = each.value if isinstance(each, ast.Assign | ast.AnnAssign) else None
+            target = each.targets[0] if isinstance(each, ast.Assign) else getattr(each, "target", None)
+            literal = isinstance(value, ast.List | ast.Dict | ast.Set)
+            made = isinstance(value, ast.Call) and last_name(value.func) in _CONTAINERS
+            # A decorator or base may take it for a default; `_CACHE` in capitals is shared on purpose.
+            on_purpose = isinstance(each, ast.AnnAssign) and "ClassVar" in ast.unparse(each.annotation)
+            if (literal or made) and isinstance(target, ast.Name) and not target.id.isupper() and not on_purpose:
+                shared[target.id] = each.lineno
+        if not shared or owner.decorator_list or any(_COPIES_DEFAULTS.search(last_name(each)) for each in owner.bases):
+            continue
+        nodes = list(ast.walk(owner))
+        stored = [each for each in nodes if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)]
+        own = {each.attr for each in stored}
+        by_class = {each.attr for each in nodes if isinstance(each, ast.Attribute) and last_name(each.value) != "self"}
+        for node in nodes:
+            filled = None
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLS:
+                filled = node.func.value
+            elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                filled = node.value
+            if not isinstance(filled, ast.Attribute) or last_name(filled.value) != "self":
+                continue
+            if filled.attr in shared.keys() - own - by_class:
+                said = f"`self.{filled.attr}` is the class's: what one instance of `{owner.name}` adds, all others see"
+                yield Place(module.path, shared.pop(filled.attr), said)
+
+
+def graph_kept(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `total += loss` in the loop that calls `loss.backward()`, without `.item()` or `.detach()`."""
+    loops: list[ast.For | ast.While] = [*module.nodes(ast.For), *module.nodes(ast.While)]
+    for loop in loops:
+        inside = [each for one in loop.body for each in (one, *own_nodes(one))]
+        backward = {
+            each.func.value.id
+            for each in inside
+            if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == "backward"
+            if isinstance(each.func.value, ast.Name)
+        }
+        for node in inside if backward else ():
+            if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.value, ast.Name):
+                name = node.value.id
+                numbers = any(
+                    isinstance(each, ast.Assign)
+                    and last_name(each.targets[0]) == name
+                    and "item()" in ast.unparse(each)
+                    for each in inside
+                )
+                if name in backward and last_name(node.target) not in backward and not numbers:
+                    said = f"`{ast.unparse(node.target)}` keeps the graph of every `{name}`"
+                    yield Place(module.path, node.lineno, said)
+
+
+def gradients_kept(module: Module, _side: Side) -> Iterator[Place]:
+    """Find a loop with `loss.backward()` and `optimizer.step()` in a file that never sets gradients to zero."""
+    if "backward()" not in module.text or "zero_grad" in module.text or ".grad = None" in module.text:
+        return
+    loops: list[ast.For | ast.While] = [*module.nodes(ast.For), *module.nodes(ast.While)]
+    for loop in loops:
+        inside = [each for one in loop.body for each in (one, *own_nodes(one))]
+        calls = [each.func for each in inside if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute)]
+        steps = [each for each in calls if each.attr == "step" and "optim" in last_name(each.value).lower()]
+        if steps and any(each.attr == "backward" for each in calls):
+            said = f"nothing sets the gradients to zero: `{ast.unparse(steps[0])}` takes the sum of all steps"
+            yield Place(module.path, steps[0].lineno, said)
+
+
+def base_not_initialised(module: Module, _side: Side) -> Iterator[Place]:
+    """Find an `__init__` that sets attributes of a module, thread or handler whose own `__init__` is never called."""
+    for owner in module.nodes(ast.ClassDef):
+        bases = {module.dotted(each) for each in owner.bases} & _NEEDS_INIT
+        made = next((each for each in owner.body if isinstance(each, Function) and each.name == "__init__"), None)
+        if not bases or len(owner.bases) > 1 or made is None:
+            continue
+        nodes = own_nodes(made)
+        called = any(isinstance(each, ast.Attribute) and each.attr == "__init__" for each in nodes)
+        sets = any(isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) for each in nodes)
+        if sets and not called:
+            yield Place(module.path, made.lineno, f"`{owner.name}.__init__` does not call that of `{min(bases)}`")
+
+
+RULES: Final = (
+    Rule(
+        id="class-attribute-filled",
+        severity=Severity.HIGH,
+        title="Container of a class that its instances fill",
+        why="All instances share it: what one adds, the others see, in the next test and the next run too.",
+        fix="Make it in `__init__`, or call it ClassVar where sharing is meant.",
+        example="class Store:\n    rows = []\n\n    def add(self, row):\n        self.rows.append(row)",
+        in_file=class_attribute_filled,
+    ),
+    Rule(
+        id="graph-kept",
+        severity=Severity.HIGH,
+        title="Sum of losses that keeps their graphs",
+        why="Each step's graph stays in memory until the sum goes: memory grows until the device has none left.",
+        fix="Add `loss.item()` or `loss.detach()`.",
+        example="for batch in batches:\n    loss = f(batch)\n    loss.backward()\n    total += loss",
+        in_file=graph_kept,
+    ),
+    Rule(
+        id="gradients-kept",
+        severity=Severity.HIGH,
+        title="Training loop without zero_grad",
+        why="Gradients of all earlier steps are added to those of this one.",
+        fix="Call `optimizer.zero_grad()` before `backward()` or after `step()`.",
+        example="for batch in batches:\n    f(batch).backward()\n    optimizer.step()",
+        in_tests=False,
+        in_file=gradients_kept,
+    ),
+    Rule(
+        id="base-not-initialised",
+        severity=Severity.HIGH,
+        title="__init__ without that of its base",
+        why="The first submodule, or the start of the thread, raises: the base has not made its own state.",
+        fix="Call `super().__init__()` first.",
+        example="class Head(nn.Module):\n    def __init__(self):\n        self.layer = nn.Linear(2, 2)",
+        in_file=base_not_initialised,
+    ),
+)
