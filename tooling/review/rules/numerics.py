@@ -135,7 +135,7 @@ def host_sync_in_loop(module: Module, _side: Side) -> Iterator[Place]:
             continue
         around = list(module.around(node))
         loops = [each for each in around[: around.index(function)] if isinstance(each, ast.For | ast.While)]
-        if any(node not in ast.walk(each.iter) for each in loops if isinstance(each, ast.For)):
+        if any(node not in ast.walk(each.iter if isinstance(each, ast.For) else each.test) for each in loops):
             yield Place(module.path, node.lineno, f"`.{node.func.attr}()` in a loop of `{function.name}`")
 
 

@@ -57,7 +57,9 @@ def unguarded(module: Module, _side: Side) -> Iterator[Place]:
         nodes = list(own_nodes(function))
         # Whether it returns numbers that it made, instead of handing on what another function returns
         plain = (ast.Constant, ast.Name, ast.BinOp)
-        scores = any(isinstance(node, ast.Return) and isinstance(node.value, plain) for node in nodes)
+        returned = [node.value for node in nodes if isinstance(node, ast.Return) and node.value is not None]
+        numbers = (isinstance(each, ast.Call) and last_name(each.func) in {"float", "int"} for each in returned)
+        scores = any(isinstance(each, plain) for each in returned) or any(numbers)
         if not scores or any(isinstance(node, ast.Try) for node in nodes):
             continue
         parsing = [node for node in nodes if _is_parsing(node)]
