@@ -1,17 +1,15 @@
 """How often `areal-commit suggest` says what people chose, next to simple baselines.
 
-    python benchmarks/commit_scope.py COMMITS.json [--history REPOSITORY] [--held-out 0.5] [--json]
-    python benchmarks/commit_scope.py --history REPOSITORY [--held-out 0.5] [--json]
+    python benchmarks/commit_scope.py REPOSITORY... [--newest 250] [--only COMMITS.json] [--json]
 
-COMMITS.json: a list of {"hash", "date", "type", "scope", "conventional", "files": [{"path", "status", "added",
-"deleted"}]}. Commits with a conventional header are taken in the order of their dates; the newest part is held out, and
-each of these is predicted from those before it only. With --history, the commits of a clone that are older than the
-oldest of the file are known too, as they are to a person who runs the command there; without a file, all of its commits
-are the cases.
+The newest conventional commits of each clone are predicted from the 400 commits before them, as the command would have
+done for their author; those of bots are learnt from, but not asked about. --only: a list of {"hash"}; no other commits
+are predicted. Merges are neither learnt from nor predicted.
 
 "relaxed" counts another spelling and a scope that contains or is contained in the right one ("proxy", "openai-proxy").
-"where sure" is the share that is right among answers of 60 % confidence or more. Symbols of the diff are not used: the
-file has none. People disagree with each other, so nothing reaches 100 %.
+"said": how often a scope is named at all, "said, right" how many of those are right (relaxed). "sure": the share of
+answers of 60 % confidence or more, "sure, right" how many of those are right. There is no table of scopes, and symbols
+of the diff are not used. People disagree with each other, so nothing reaches 100 %.
 """
 
 from __future__ import annotations
@@ -20,220 +18,222 @@ import argparse
 import json
 import math
 import re
+import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
-from tooling.commit.changes import CommittedFile, commits
-from tooling.commit.habits import Habits
+from tooling.commit.changes import Commit, commits
+from tooling.commit.history import MAX_COMMITS, CommitHistory
 from tooling.commit.message import parse
-from tooling.commit.settings import TYPES, folded
-from tooling.commit.suggestion import Guess, guess_type
-from tooling.commit.type_history import TypeHistory
+from tooling.commit.settings import TYPES, CommitSettings, folded
+from tooling.commit.suggestion import Guess, guess_scope, guess_type
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+_BOT = re.compile(r"bot[\]@]|@renovate", re.IGNORECASE)
+Ranked = list[tuple[str, float]]
+"""Answers with their confidence, best first."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One commit, and what its author chose."""
+    """One commit, what its author chose, and those before it."""
 
-    files: tuple[CommittedFile, ...]
+    commit: Commit
     type: str
     scope: str
+    before: Sequence[Commit]
+    """Oldest first, without numbers of lines."""
 
 
-def read_cases(path: Path) -> tuple[list[Case], str]:
-    """Return the conventional commits of the file, oldest first, and the hash of the oldest commit."""
-    rows = sorted(json.loads(path.read_text(encoding="utf-8")), key=lambda row: row["date"])
-    cases = [
-        Case(tuple(map(_file, row["files"])), row["type"], folded(row["scope"] or ""))
-        for row in rows
-        if row["conventional"] and row["files"]
-    ]
-    return cases, rows[0]["hash"]
+def chosen(commit: Commit) -> tuple[str, str] | None:
+    """Return type and scope of a conventional commit."""
+    message = parse(commit.message.strip().partition("\n")[0], merge=len(commit.parents) > 1)
+    if message.kind != "conventional" or message.type.lower() not in TYPES or not commit.files:
+        return None
+    return message.type.lower(), folded(message.scopes[0] if message.scopes else "")
 
 
-def _file(row: dict[str, Any]) -> CommittedFile:
-    return CommittedFile(row["path"], row["status"][:1], row["added"] or 0, row["deleted"] or 0)
+def cases(repository: Path, newest: int, only: set[str]) -> Iterator[Case]:
+    """Yield the commits to predict."""
+    limit = 0 if only else MAX_COMMITS + 4 * newest  # of four commits one is by a person and conventional, or more
+    found = commits(repository, "HEAD", limit=limit, files=True, lines=False)
+    wanted = [
+        (place, each, said)
+        for place, each in enumerate(found)
+        if (said := chosen(each)) and not _BOT.search(each.author) and (not only or each.hash in only)
+    ][:newest]
+    last = wanted[-1][0] + 1 if wanted else 0
+    counted = {each.hash: each for each in commits(repository, "HEAD", limit=last, files=True)}
+    for place, each, (kind, scope) in wanted:
+        yield Case(counted[each.hash], kind, scope, found[place + 1 : place + 1 + MAX_COMMITS][::-1])
 
 
-def older_cases(repository: Path, newest: str) -> list[Case]:
-    """Conventional commits of a history, oldest first."""
-    found = []
-    for commit in reversed(commits(repository, newest, files=True)):
-        message = parse(commit.message, merge=len(commit.parents) > 1)
-        if message.kind == "conventional" and message.type.lower() in TYPES and commit.files:
-            scope = message.scopes[0] if message.scopes else ""
-            found.append(Case(commit.files, message.type.lower(), folded(scope)))
-    return found
+class Method(Protocol):
+    """A way to predict."""
 
-
-# ------------------------------------------------------------------------------- ways to predict; all learn one by one
-
-
-class Omit:
-    """Never a scope."""
-
-    def learn(self, case: Case) -> None: ...
-
-    def scopes(self, case: Case) -> list[str]:
-        return [""]
+    def answer(self, case: Case) -> tuple[Ranked, Ranked]:
+        """Return types and scopes."""
 
 
 class Frequent:
-    """What was chosen most often so far, whatever changes."""
+    """What was chosen most often, whatever changes."""
 
-    def __init__(self) -> None:
-        self.seen: Counter[str] = Counter()
-
-    def learn(self, case: Case) -> None:
-        self.seen[case.scope] += 1
-
-    def scopes(self, case: Case) -> list[str]:
-        return [name for name, _ in self.seen.most_common(3)] or [""]
+    def answer(self, case: Case) -> tuple[Ranked, Ranked]:
+        """Return types and scopes."""
+        said = [one for each in case.before if (one := chosen(each))]
+        return ranked(Counter(kind for kind, _ in said)), ranked(Counter(scope for _, scope in said))
 
 
-class Folder:
-    """A fixed table of paths: the folder below the package that most files are in."""
+class Folders:
+    """What was chosen most often in the deepest folders that were touched before."""
 
-    def learn(self, case: Case) -> None: ...
-
-    def scopes(self, case: Case) -> list[str]:
-        votes = Counter(_folder(each.path) for each in case.files)
-        return [name for name, _ in votes.most_common(3)]
-
-
-def _folder(path: str) -> str:
-    parts = folded(path).split("/")
-    if parts[0] in {"docs", "examples", "tests"}:
-        return parts[0]
-    if parts[0] == ".github":
-        return "ci"
-    return parts[1] if len(parts) > 2 else ""
-
-
-class Bayes:
-    """Naive Bayes over the words of the paths."""
-
-    def __init__(self) -> None:
-        self.seen: Counter[str] = Counter()
-        self.words: defaultdict[str, Counter[str]] = defaultdict(Counter)
-
-    def learn(self, case: Case) -> None:
-        self.seen[case.scope] += 1
-        self.words[case.scope].update(_words(case))
-
-    def scopes(self, case: Case) -> list[str]:
-        known, words = len({word for counts in self.words.values() for word in counts}), _words(case)
-        scores = {}
-        for name, count in self.seen.items():
-            whole = sum(self.words[name].values()) + known + 1
-            scores[name] = math.log(count) + sum(math.log((self.words[name][word] + 1) / whole) for word in words)
-        return sorted(scores, key=lambda name: -scores[name])[:3] or [""]
+    def answer(self, case: Case) -> tuple[Ranked, Ranked]:
+        """Return types and scopes."""
+        seen: defaultdict[str, tuple[Counter[str], Counter[str]]] = defaultdict(lambda: (Counter(), Counter()))
+        for each in case.before:
+            if said := chosen(each):
+                for folder in {folder for file in each.files for folder in prefixes(file.path)}:
+                    for counts, one in zip(seen[folder], said, strict=True):
+                        counts[one] += 1
+        votes: tuple[Counter[str], Counter[str]] = Counter(), Counter()
+        for file in case.commit.files:
+            folder = next((each for each in reversed(prefixes(file.path)) if each in seen), None)
+            if folder is not None:
+                for vote, counts in zip(votes, seen[folder], strict=True):
+                    for one, count in counts.items():
+                        vote[one] += count / counts.total()  # type: ignore[assignment]  # counters hold any number
+        return ranked(votes[0]), ranked(votes[1])
 
 
-def _words(case: Case) -> set[str]:
-    return {word for each in case.files for word in re.split(r"[^a-z0-9]+", each.path.lower()) if word}
+class Nearest:
+    """What was chosen in the 15 commits that touched the most similar folders; rare folders count more."""
+
+    def answer(self, case: Case) -> tuple[Ranked, Ranked]:
+        """Return types and scopes."""
+        past = [
+            ({x for file in each.files for x in prefixes(file.path)}, said)
+            for each in case.before
+            if (said := chosen(each))
+        ]
+        number = Counter(folder for folders, _ in past for folder in folders)
+        rarity = {folder: math.log((len(past) + 1) / count) for folder, count in number.items()}
+        own = {folder for file in case.commit.files for folder in prefixes(file.path)}
+        votes: tuple[Counter[str], Counter[str]] = Counter(), Counter()
+        near = [
+            (
+                sum(rarity[each] ** 2 for each in folders & own)
+                / math.sqrt(sum(rarity[each] ** 2 for each in folders) or 1),
+                said,
+            )
+            for folders, said in past
+        ]
+        for similarity, said in sorted(near, key=lambda item: -item[0])[:15]:
+            for vote, one in zip(votes, said, strict=True):
+                vote[one] += similarity  # type: ignore[assignment]  # counters hold any number
+        return ranked(votes[0]), ranked(votes[1])
 
 
 class Ours:
     """`areal-commit suggest` in a repository without a table."""
 
-    def __init__(self) -> None:
-        self.habits = Habits()
+    def answer(self, case: Case) -> tuple[Ranked, Ranked]:
+        """Return types and scopes."""
+        history = CommitHistory(case.commit.author)
+        for each in case.before:
+            history.learn(each)
+        kind = guess_type(case.commit.files, history=history.types)
+        return listed(kind), listed(guess_scope(case.commit.files, (), CommitSettings(), history.scopes))
 
-    def learn(self, case: Case) -> None:
-        self.habits.learn(case.scope, case.files)
 
-    def scopes(self, case: Case) -> list[str]:
-        return list(self.habits.likely(case.files))[:3]
+def prefixes(path: str) -> list[str]:
+    """Return "", every folder on the way to a file, and the file."""
+    parts = path.split("/")
+    return ["", *("/".join(parts[: end + 1]) for end in range(len(parts)))]
 
 
-COLUMNS = ("exact", "relaxed", "in top 3", "where sure")
-METHODS = {
-    "no scope ever": Omit,
-    "most frequent so far": Frequent,
-    "folder below the package": Folder,
-    "naive Bayes on paths": Bayes,
+def ranked(votes: Counter[str]) -> Ranked:
+    """Return shares of votes."""
+    return [(one, count / votes.total()) for one, count in votes.most_common() if count] or [("", 0.0)]
+
+
+def listed(guess: Guess) -> Ranked:
+    """Return a guess and its alternatives."""
+    return [(guess.value, guess.confidence), *guess.alternatives]
+
+
+METHODS: dict[str, Callable[[], Method]] = {
+    "most frequent": Frequent,
+    "folders": Folders,
+    "nearest commits": Nearest,
     "areal-commit": Ours,
 }
 
 
 def related(one: str, other: str) -> bool:
-    """Another word for the same, or a part of it."""
+    """Whether it is another word for the same, or a part of it."""
     return one == other or bool(one and other and set(one.split("-")) & set(other.split("-")))
 
 
-def measure_scopes(known: Sequence[Case], held_out: Sequence[Case]) -> dict[str, dict[str, float]]:
-    """Share of the held-out commits that each method gets right."""
-    results = {}
-    for name, kind in METHODS.items():
-        method, exact, relaxed, top = kind(), 0, 0, 0
-        for case in known:
-            method.learn(case)
-        for case in held_out:
-            answers = method.scopes(case)
-            exact += answers[0] == case.scope
-            relaxed += related(answers[0], case.scope)
-            top += case.scope in answers
-            method.learn(case)
-        results[name] = {
-            key: value / len(held_out) for key, value in (("exact", exact), ("relaxed", relaxed), ("in top 3", top))
-        }
-    return results
-
-
-def measure_types(known: Sequence[Case], held_out: Sequence[Case]) -> dict[str, dict[str, float]]:
-    """Do the same for types: the rules alone, and with what was learnt."""
-    frequent = Counter(case.type for case in known).most_common(1)[0][0] if known else "fix"
-    history = TypeHistory()
-    for case in known:
-        history.learn(case.type, case.files, guess_type(case.files).value)
-    guesses: dict[str, list[Guess]] = {"rules alone": [], "areal-commit": []}
-    for case in held_out:
-        guesses["rules alone"].append(guess_type(case.files))
-        guesses["areal-commit"].append(guess_type(case.files, history=history))
-        history.learn(case.type, case.files, guess_type(case.files).value)
-    shares = {"most frequent so far": {"exact": sum(case.type == frequent for case in held_out) / len(held_out)}}
-    for name, found in guesses.items():
-        pairs = list(zip(held_out, found, strict=True))
-        top = sum(case.type in {each.value, *(value for value, _ in each.alternatives[:2])} for case, each in pairs)
-        exact = sum(case.type == each.value for case, each in pairs) / len(held_out)
-        sure = [case.type == each.value for case, each in pairs if each.confidence >= 0.6]
-        shares[name] = {"exact": exact, "in top 3": top / len(held_out), "where sure": sum(sure) / max(1, len(sure))}
+def measure(found: Sequence[Case], method: Method) -> dict[str, float]:
+    """Return shares of the cases, from 0 to 1."""
+    counts: Counter[str] = Counter()
+    for case in found:
+        types, scopes = method.answer(case)
+        kind, scope = types[0], scopes[0]
+        counts["type"] += kind[0] == case.type
+        counts["type in 3"] += case.type in [one for one, _ in types[:3]]
+        counts["type sure"] += kind[1] >= 0.6
+        counts["type sure, right"] += kind[1] >= 0.6 and kind[0] == case.type
+        counts["scope"] += scope[0] == case.scope
+        counts["scope relaxed"] += related(scope[0], case.scope)
+        counts["scope in 3"] += case.scope in [one for one, _ in scopes[:3]]
+        counts["scope said"] += bool(scope[0])
+        counts["scope said, right"] += bool(scope[0]) and related(scope[0], case.scope)
+    shares = {name: count / len(found) for name, count in counts.items()}
+    for name in ("type sure", "scope said"):
+        shares[f"{name}, right"] = counts[f"{name}, right"] / max(1, counts[name])
     return shares
 
 
 def main() -> None:
+    """Print a table per repository, and the mean over them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("commits", type=Path, metavar="COMMITS.json", nargs="?")
-    parser.add_argument("--history", type=Path, metavar="REPOSITORY", help="a clone that has the older commits")
-    parser.add_argument("--held-out", type=float, default=0.5, metavar="SHARE", help="newest part (default: 0.5)")
+    parser.add_argument("repositories", type=Path, metavar="REPOSITORY", nargs="+", help="clones with their history")
+    parser.add_argument("--newest", type=int, default=250, metavar="N", help="commits to predict (default: 250)")
+    parser.add_argument("--only", type=Path, metavar="COMMITS.json", help="predict no others")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    if arguments.commits is None and arguments.history is None:
-        parser.error("name COMMITS.json, or a clone with --history")
-    if arguments.commits is None:
-        cases, oldest = older_cases(arguments.history, "HEAD"), ""
-    else:
-        cases, oldest = read_cases(arguments.commits)
-    number = max(1, round(len(cases) * min(1.0, max(0.0, arguments.held_out))))
-    known, held_out = cases[:-number] if number < len(cases) else [], cases[-number:]
-    if arguments.history and oldest:
-        known = [*older_cases(arguments.history, f"{oldest}~1"), *known]
-    results = {"scope": measure_scopes(known, held_out), "type": measure_types(known, held_out)}
+    only = {row["hash"] for row in json.loads(arguments.only.read_text(encoding="utf-8"))} if arguments.only else set()
+    results: dict[str, dict[str, dict[str, float]]] = {}
+    for repository in arguments.repositories:
+        found = list(cases(repository, arguments.newest, only))
+        if not found:
+            sys.stderr.write(f"{repository}: no conventional commit to predict\n")
+            continue
+        results[str(repository)] = {name: measure(found, make()) for name, make in METHODS.items()}
+        print_table(f"{repository}: {len(found)} commits", results[str(repository)], quiet=arguments.json)
     if arguments.json:
-        print(json.dumps({"known": len(known), "held_out": len(held_out), **results}))
+        print(json.dumps(results))
+    elif len(results) > 1:
+        names = next(iter(results.values()))["areal-commit"]
+        mean = {
+            method: {name: sum(each[method][name] for each in results.values()) / len(results) for name in names}
+            for method in METHODS
+        }
+        print_table("mean", mean, quiet=False)
+
+
+def print_table(title: str, rows: dict[str, dict[str, float]], *, quiet: bool) -> None:
+    """Print one line per method."""
+    if quiet:
         return
-    print(f"{len(held_out)} commits held out, {len(known)} known before the first of them")
-    for what, methods in results.items():
-        print(f"\n{what:<28}" + "".join(f"{key:>12}" for key in COLUMNS))
-        for name, shares in methods.items():
-            cells = (f"{shares[key]:>12.1%}" if key in shares else " " * 12 for key in COLUMNS)
-            print(f"  {name:<26}{''.join(cells)}")
+    print(f"\n{title}")
+    for method, shares in rows.items():
+        print(f"  {method:<16}" + "  ".join(f"{name} {share:.1%}" for name, share in shares.items()), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
     settings.py      `[tool.areal.commit]`: types, widths, and the table of scopes
     changes.py       what commits change, and what the next one would: files, roles, symbols
     habits.py        which scopes people chose for which folders, counted over history
+    shapes.py        what files and numbers of lines tell about the type of a change, anywhere
     type_history.py  which types people chose for which kinds of change
     history.py       both, read from the latest commits
     suggestion.py    type, scope and skeleton of a message, with the evidence

@@ -71,6 +71,8 @@ class Commit:
     date: str
     message: str
     files: tuple[CommittedFile, ...] = ()
+    author: str = ""
+    """Address."""
 
 
 def _git(root: Path) -> Git:
@@ -84,7 +86,6 @@ def commits(
     revisions: str,
     *,
     limit: int = 0,
-    skip: int = 0,
     files: bool = False,
     lines: bool = True,
     since: str = "",
@@ -95,17 +96,16 @@ def commits(
     if revisions.startswith("-"):
         raise UsageError("is not a revision", where=revisions, fix="write BASE..HEAD")
     options = [f"--max-count={limit}"] if limit else []
-    options += [f"--skip={skip}"] if skip else []
     counted = ["--numstat", "-M", "-l0"] if lines else ["--no-renames"]
     options += ["--raw", *counted, "--diff-merges=off", *DIFF] if files else []
-    shape = f"--format={_RECORD}%H{_FIELD}%P{_FIELD}%cs{_FIELD}%B{_FIELD}"
+    shape = f"--format={_RECORD}%H{_FIELD}%P{_FIELD}%ae{_FIELD}%cs{_FIELD}%B{_FIELD}"
     excluded = [f"^{since}"] if since else []
     output = Git(root).run("log", "-z", shape, *options, "--end-of-options", revisions, *excluded, "--")
     found = []
     for record in output.decode(errors="replace").split(_RECORD)[1:]:
-        name, parents, date, message, rest = record.split(_FIELD, 4)
+        name, parents, author, date, message, rest = record.split(_FIELD, 5)
         listed = tuple(_files(rest.strip("\n\0").split("\0"))) if rest.strip("\n\0") else ()
-        found.append(Commit(name, tuple(parents.split()), date, message, listed))
+        found.append(Commit(name, tuple(parents.split()), date, message, listed, author))
     return found
 
 

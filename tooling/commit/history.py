@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tooling.cli.errors import UsageError
 from tooling.cli.git import Git
 from tooling.commit.changes import commits
 from tooling.commit.habits import Habits
 from tooling.commit.message import parse
 from tooling.commit.settings import TYPES
-from tooling.commit.suggestion import guess_type
 from tooling.commit.type_history import TypeHistory
 
 if TYPE_CHECKING:
@@ -20,40 +19,35 @@ if TYPE_CHECKING:
     from tooling.commit.changes import Commit
 
 MAX_COMMITS: Final = 400
-COUNTED: Final = 80
-"""Newest commits of which lines are counted; counting takes git most of the time."""
+MAX_FILES: Final = 300
+"""A commit of more files swept over the whole repository: it says nothing about any place in it."""
 
 
 @dataclass
 class CommitHistory:
     """What people chose so far."""
 
+    author: str = ""
+    """Address of the person who asks: what they chose before counts more."""
     scopes: Habits = field(default_factory=Habits)
     types: TypeHistory = field(default_factory=TypeHistory)
 
-    def learn(self, commit: Commit, *, counted: bool = True) -> None:
-        """Count one commit, oldest first; merges, and messages that are not conventional, say nothing. Types are learnt
-        where lines were counted."""
+    def learn(self, commit: Commit) -> None:
+        """Count one commit, oldest first; merges, and messages that are not conventional, say nothing."""
         header = commit.message.strip().partition("\n")[0]  # what follows says nothing about type and scope
         message = parse(header, merge=len(commit.parents) > 1)
-        if message.kind == "conventional" and message.type.lower() in TYPES and commit.files:
-            self.scopes.learn(message.scopes[0] if message.scopes else "", commit.files)
-            if counted:
-                self.types.learn(message.type.lower(), commit.files, guess_type(commit.files).value)
+        if message.kind == "conventional" and message.type.lower() in TYPES and 0 < len(commit.files) <= MAX_FILES:
+            own = bool(self.author) and commit.author == self.author
+            self.scopes.learn(message.scopes[0] if message.scopes else "", commit.files, own=own)
+            self.types.learn(message.type.lower(), commit.files, own=own)
 
 
 def read_history(root: Path, revisions: str = "HEAD") -> CommitHistory:
     """Learn what people chose in the latest commits; nothing in a repository without any."""
-    history = CommitHistory()
-    if Git(root).commit(revisions) is None:
-        return history
-    older = commits(root, revisions, limit=MAX_COMMITS, skip=COUNTED, files=True, lines=False)
-    for commit in reversed(older):
-        history.learn(commit, counted=False)
-    try:
-        newest, counted = commits(root, revisions, limit=COUNTED, files=True), True
-    except UsageError:  # a partial clone: contents are elsewhere
-        newest, counted = commits(root, revisions, limit=COUNTED, files=True, lines=False), False
-    for commit in reversed(newest):
-        history.learn(commit, counted=counted)
+    git = Git(root)
+    if git.commit(revisions) is None:
+        return CommitHistory()
+    history = CommitHistory(os.environ.get("GIT_AUTHOR_EMAIL") or git.setting("user.email"))
+    for commit in reversed(commits(root, revisions, limit=MAX_COMMITS, files=True, lines=False)):
+        history.learn(commit)
     return history

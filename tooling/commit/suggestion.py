@@ -1,8 +1,7 @@
 """Suggests type, scope and skeleton of a message, each with the evidence for it and what else it could be.
 
-Type: only one kind of file decides. Otherwise code that moves or gives way to as much other code is a refactoring, new
-public symbols or much new code are a feature, and the rest is a fix. Whether a change repairs something or improves it
-cannot be seen in a diff: the confidence says so.
+Type: what changes of this shape are usually called, here and elsewhere. Whether a change repairs something or improves
+it can hardly be seen in a diff: the confidence says so.
 
 Scope: the table of the project decides, and where that is silent or missing, habit. Each file has a share of the commit
 (tests and documents come along with code). A symbol that a row of the table names decides about its file before the
@@ -12,20 +11,20 @@ path does.
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tooling.commit.changes import role_of, shares
 from tooling.commit.settings import scope_of_path, scope_of_symbol
-from tooling.commit.type_history import ENOUGH
+from tooling.commit.type_history import TypeHistory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from tooling.commit.changes import ChangedSymbol, CommittedFile, Role, Staged
+    from tooling.commit.changes import ChangedSymbol, CommittedFile, Staged
     from tooling.commit.habits import Habits
     from tooling.commit.settings import CommitSettings
-    from tooling.commit.type_history import TypeHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,131 +40,44 @@ class Guess:
     """Next best answers with their confidence."""
 
 
-_OF_ROLE: Final[dict[Role, str]] = {
-    "agents": "chore",
-    "build": "build",
-    "ci": "ci",
-    "code": "fix",
-    "docs": "docs",
-    "example": "feat",
-    "test": "test",
-}
-_CODE: Final[frozenset[Role]] = frozenset({"code", "example"})
+UNSURE: Final = 0.3
+"""A scope that is less likely is left out, and named among the alternatives."""
+OPEN: Final = 0.5
+"""Below this it is more likely than not that another type is right, which is said."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """Sums over the files of a commit."""
-
-    files: int
-    roles: dict[Role, int]
-    """Changed lines per kind of file (at least 1 per file)."""
-    added: int
-    """Lines of code."""
-    deleted: int
-    new: int
-    """New files of code."""
-    renamed: int
-    api: tuple[str, ...]
-    """New public symbols."""
-    known: bool
-    """Whether symbols could be looked at."""
-
-    @property
-    def whole(self) -> int:
-        return sum(self.roles.values())
-
-
-def guess_type(
-    files: Sequence[CommittedFile],
-    symbols: Sequence[ChangedSymbol] = (),
-    types: Sequence[str] = (),
-    history: TypeHistory | None = None,
-) -> Guess:
+def guess_type(files: Sequence[CommittedFile], types: Sequence[str] = (), history: TypeHistory | None = None) -> Guess:
     """Return the most likely type. types: those the project has; empty: all. history: what was chosen for similar
-    changes before; without enough of it, rules decide."""
-    ruled = _ruled_type(files, symbols, types)
-    likely = history.likely(files, guess_type(files).value) if history is not None else {}
-    ranked = [(kind, value) for kind, value in likely.items() if not types or kind in types]
-    if history is None or not ranked:
-        return ruled
+    changes before; without any, what is usual elsewhere."""
+    history = history or TypeHistory()
+    likely = history.likely(files)
+    possible = {kind: likely.get(kind, 0.0) for kind in types or likely}
+    whole = sum(possible.values())
+    if not whole:
+        return Guess(types[0], 0.1, ("nothing is known about the types of this project",))
+    ranked = sorted(((kind, value / whole) for kind, value in possible.items()), key=lambda item: -item[1])
     best, share = ranked[0]
-    said = f"{history.commits} earlier commits: changes like this one were `{best}` in {share:.0%}"
-    others = tuple((kind, round(value, 2)) for kind, value in ranked[1:4] if value >= 0.02)
-    return Guess(best, round(share, 2), (said, *(ruled.evidence if ruled.value == best else ())), others)
+    known = f"{history.commits} earlier commits: " if history.commits else "no earlier commits; elsewhere "
+    evidence = [f"{known}changes like this one were `{best}` in {share:.0%}", _shape(files)]
+    if share < OPEN:
+        evidence.append("not sure: see what else it could be")
+    return Guess(best, round(share, 2), tuple(evidence), _others(ranked, best))
 
 
-def _ruled_type(files: Sequence[CommittedFile], symbols: Sequence[ChangedSymbol], types: Sequence[str]) -> Guess:
-    """Return what the kinds of files and the amounts of lines say."""
-    facts = _facts(files, symbols)
-    found = [each for each in _guesses(facts) if not types or each.value in types]
-    if not found:
-        return Guess(types[0] if types else "chore", 0.1, ("nothing is known about these files",))
-    best, rest = found[0], {each.value: each.confidence for each in reversed(found[1:])}
-    rest.pop(best.value, None)
-    others = sorted(rest.items(), key=lambda item: -item[1])
-    return Guess(best.value, best.confidence, best.evidence, tuple(others[:3]))
-
-
-def _facts(files: Sequence[CommittedFile], symbols: Sequence[ChangedSymbol]) -> _Facts:
-    roles: dict[Role, int] = {}
-    for each in files:
-        role = role_of(each.path)
-        roles[role] = roles.get(role, 0) + max(1, each.churn)
-    code = [each for each in files if role_of(each.path) in _CODE]
-    api = tuple(each.name for each in symbols if each.what == "added" and each.public and role_of(each.path) == "code")
-    return _Facts(
-        files=len(files),
-        roles=roles,
-        added=sum(each.added for each in code),
-        deleted=sum(each.deleted for each in code),
-        new=sum(each.status == "A" for each in code),
-        renamed=sum(each.status == "R" for each in files),
-        api=api,
-        known=bool(symbols),
-    )
-
-
-def _guesses(facts: _Facts) -> Iterator[Guess]:
-    """Yield types, best first; later ones are what else it could be."""
-    if not _CODE & facts.roles.keys():
-        ranked = sorted(facts.roles.items(), key=lambda item: -item[1])
-        for role, lines in ranked:
-            said = "every file is of that kind" if len(ranked) == 1 else f"{lines} of {facts.whole} changed lines"
-            yield Guess(_OF_ROLE[role], 0.85 * lines / facts.whole, (f"{role}: {said}; no code",))
-        yield Guess("fix", 0.1, ())
-        yield Guess("chore", 0.1, ())
-        return
-    if facts.roles.get("docs", 0) > 0.6 * facts.whole and facts.added + facts.deleted < 60:
-        yield Guess("docs", 0.6, (f"{facts.roles['docs']} of {facts.whole} changed lines are documents",))
-    if facts.renamed > 3 and facts.renamed > 0.3 * facts.files:
-        yield Guess("refactor", 0.7, (f"{facts.renamed} of {facts.files} files were renamed",))
-    many = facts.files >= 25 and facts.deleted > 0.5 * facts.added
-    replaced = facts.added > 80 and facts.deleted >= 0.55 * facts.added
-    removed = facts.deleted > 30 and facts.deleted > 2 * facts.added
-    if many or replaced or removed:
-        yield Guess("refactor", 0.55, (f"{facts.deleted} lines of code gave way to {facts.added}",))
-    # A feature or a fix: new files, new public names, more lines than before
-    net = facts.added - facts.deleted
-    evidence = [f"{net:+} lines of code"]
-    if facts.new:
-        evidence.append(f"{facts.new} new files of code")
-    if facts.api:
-        evidence.append(f"new public names: {', '.join(facts.api[:4])}")
-    grown = bool(facts.new) or net > 45 or (len(facts.api) > 1 and net > 20)
-    order = ("feat", "fix") if grown else ("fix", "feat")
-    sure = 0.65 if facts.new or abs(net) > 150 or not grown else 0.5
-    yield Guess(order[0], sure, tuple(evidence))
-    yield Guess(order[1], round(0.9 - sure, 2), ())
-    yield Guess("refactor", 0.1, ())
+def _shape(files: Sequence[CommittedFile]) -> str:
+    """Describe what speaks for a type."""
+    code = [each for each in files if role_of(each.path) in {"code", "example"}]
+    roles = Counter(role_of(each.path) for each in files)
+    parts = [f"{count} of {role}" for role, count in sorted(roles.items())]
+    if code:
+        parts.append(f"{sum(each.added - each.deleted for each in code):+} lines of code")
+    new, renamed = sum(each.status == "A" for each in code), sum(each.status == "R" for each in files)
+    parts += [f"{new} new files of code"] * bool(new) + [f"{renamed} files renamed"] * bool(renamed)
+    return "files: " + ", ".join(parts)
 
 
 WIDE = 0.34
 """A commit whose first scope has no larger share than this belongs to none: it is about the whole."""
-
-
-UNSURE = 0.3
-"""A scope that is less likely is right about as often as leaving it out."""
 
 
 def guess_scope(
@@ -241,9 +153,9 @@ def _by_habit(files: Sequence[CommittedFile], habits: Habits) -> Guess:
     for path, _ in paths[:3]:
         likely = habits.of_path(path)
         evidence.append(f"{path}: {said} in {likely.get(best, 0.0):.0%} of what is known about it")
-    if best and share < UNSURE and habits.commits >= ENOUGH:
+    if best and share < UNSURE:
         evidence.append(f"not sure enough for `{best}` ({share:.0%}): left out")
-        return Guess("", round(1 - share, 2), tuple(evidence), _others(ranked, ""))
+        return Guess("", round(dict(ranked)[""], 2), tuple(evidence), _others(ranked, ""))
     return Guess(best, round(min(share, 0.95), 2), tuple(evidence), _others(ranked, best))
 
 

@@ -345,7 +345,7 @@ def author_of(commits: Sequence[BranchCommit]) -> BranchCommit:
 def _joined_header(root: Path, settings: CommitSettings, parsed: Sequence[Message], before: str, after: str) -> str:
     staged = read_staged(root, Sides(before, after))
     history = read_history(root, before)
-    kind = guess_type(staged.files, staged.symbols, settings.types, history.types).value
+    kind = guess_type(staged.files, settings.types, history.types).value
     scope = guess_scope(staged.files, staged.symbols, settings, history.scopes).value
     # Speaks for all: the first of the suggested type if there is one, else of the weightiest type
     right = [each for each in parsed if each.kind == "conventional" and not _errors(each.header, settings)]

@@ -3,6 +3,7 @@
 import pytest
 
 from tooling.commit.changes import CommittedFile
+from tooling.commit.habits import Habits
 from tooling.commit.message import parse
 from tooling.commit.rules import problems
 from tooling.commit.settings import CommitSettings
@@ -35,7 +36,7 @@ def file(path, status="M", added=10, deleted=0):
         ([file("docs/a.md"), file("README.md")], "docs"),
         ([file("tests/test_a.py")], "test"),
         ([file(".github/workflows/a.yml")], "ci"),
-        ([file("pyproject.toml"), file("uv.lock")], "build"),
+        ([file("pyproject.toml"), file("uv.lock")], "chore"),
         ([file("src/a.py", "A", 100), file("tests/test_a.py", "A", 100)], "feat"),
         ([file("src/a.py", added=4, deleted=3), file("tests/test_a.py", added=40)], "fix"),
         ([file(f"src/{n}.py", "R", 1, 1) for n in "abcde"], "refactor"),
@@ -62,12 +63,42 @@ def test_types_are_learnt_from_history(repo):
 
 def test_likelihoods_of_types_add_up_and_follow_what_was_chosen_lately():
     history = TypeHistory()
-    for number in range(40):
-        history.learn("fix" if number < 20 else "perf", [file("src/a.py")], "fix")
-    likely = history.likely([file("src/a.py")], "fix")
+    for number in range(60):
+        history.learn("fix" if number < 20 else "perf", [file("src/a.py")])
+    likely = history.likely([file("src/a.py")])
     assert next(iter(likely)) == "perf"
     assert sum(likely.values()) == pytest.approx(1.0)
-    assert TypeHistory().likely([file("src/a.py")], "fix") == {}
+    assert sum(TypeHistory().likely([file("src/a.py")]).values()) == pytest.approx(1.0)
+
+
+def test_what_the_person_who_asks_chose_before_counts_more_than_what_others_chose():
+    history, habits = TypeHistory(), Habits()
+    for number in range(40):
+        own = number % 3 == 0
+        history.learn("perf" if own else "style", [file("src/a.py")], own=own)
+        habits.learn("core" if own else "loop", [file("src/a.py")], own=own)
+    likely, scopes = history.likely([file("src/a.py")]), habits.likely([file("src/a.py")])
+    assert likely["perf"] > likely["style"]
+    assert scopes["core"] > scopes["loop"]
+
+
+def test_the_address_of_the_author_decides_whose_habits_count(repo):
+    for number in range(24):
+        who = ("one", "two", "two")[number % 3]
+        repo.write("src/a.py", f"x = {number}\n")
+        repo.git("add", ".")
+        repo.git("commit", "-q", "-m", f"fix({who}): keep {number}", f"--author={who} <{who}@example.org>")
+    stage(repo, "src/a.py", "x = 99\n")
+    for who in ("one", "two"):
+        repo.environment["GIT_AUTHOR_EMAIL"] = f"{who}@example.org"
+        assert repo.json("suggest")["scope"]["value"] == who
+
+
+def test_a_scope_that_a_path_spells_is_found_in_a_folder_nobody_has_touched():
+    habits = Habits()
+    for number in range(30):
+        habits.learn(("archon", "proxy", "core")[number % 3], [file(f"src/{number % 3}/a.py")])
+    assert next(iter(habits.likely([file("lib/new/archon_engine.py")]))) == "archon"
 
 
 def test_a_scope_that_is_a_guess_is_left_out_and_named(repo):

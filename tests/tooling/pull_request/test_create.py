@@ -78,7 +78,7 @@ def test_a_message_that_does_not_conform_gives_way_and_is_kept_below(world):
     world.commit("Repaired the thing!!", {"package/one.py": "def one():\n    return 2\n"})
     assert world.run("create", "--no-rebase").code == 0
     header, _, rest = world.git("log", "-1", "--format=%B").partition("\n")
-    assert header.startswith("fix: ")
+    assert header.startswith(("feat: ", "fix: "))
     assert "Repaired the thing!!" in rest
     tip = world.tip()
     assert world.run("create", "--no-rebase").code == 0

@@ -16,7 +16,6 @@ from tooling.cli.git import Git, find_repository
 from tooling.cli.parser import add_changing
 from tooling.cli.report import Report, say
 from tooling.commit.changes import commits, shares
-from tooling.commit.habits import HALF_LIFE, OMIT
 from tooling.commit.message import parse
 from tooling.commit.settings import SECTION, TYPES, folded, read_commit_settings
 from tooling.kit.change.plan import Plan
@@ -31,6 +30,10 @@ if TYPE_CHECKING:
 
 CLEAR: Final = 0.4
 """Share of a folder's commits that a scope must have to own it, twice that of the next one."""
+HALF_LIFE: Final = 80
+"""Commits after which one counts half."""
+OMIT: Final = 0.5
+"""Factor on leaving the scope out: a wrong scope is seen and corrected, a missing one is not."""
 SUPPORT: Final = 0.7
 """Weight of commits that a folder must have seen; a commit of today about one folder only weighs 1."""
 

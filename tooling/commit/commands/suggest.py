@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> Report:
         raise UsageError("unknown type", where=f"--type {arguments.type}", fix=f"one of {', '.join(settings.types)}")
     kind, scope = _given(arguments.type, "--type"), _given(arguments.scope, "--scope")
     history = read_history(root) if kind is None or scope is None else CommitHistory()
-    kind = kind or guess_type(staged.files, staged.symbols, settings.types, history.types)
+    kind = kind or guess_type(staged.files, settings.types, history.types)
     scope = scope or guess_scope(staged.files, staged.symbols, settings, history.scopes)
     message = skeleton(kind.value, scope.value, staged, settings)
     return Report(
