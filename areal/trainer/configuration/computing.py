@@ -1,6 +1,6 @@
-"""Sets up what a process computes with: its threads, and the library of its matrix products.
+"""Sets up what a process computes with: its threads, the library of its matrix products, and its memory on CPUs.
 
-Both change sums in their last digits, so a continued run keeps them, and its checkpoints say what they were.
+The first two change sums in their last digits, so a continued run keeps them, and its checkpoints say what they were.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.engine.precision import accelerator
 from areal.trainer.configuration.threads import THREADS, current_threads, keep_threads, start_threads
+from areal.utils.freed_memory import keep_freed_memory
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -28,13 +29,15 @@ def start_computing(config: PPOConfig | RowsConfig) -> None:
     from areal.models.blocks.linear import measure_products, use_products
 
     start_threads(config)
+    on_cpu = (config.actor.device if config.actor.device != "auto" else accelerator() or "cpu") == "cpu"
+    if on_cpu:
+        keep_freed_memory()
     if config.matrix_products != "auto":
         use_products(config.matrix_products)
         return
     use_products("torch")
     # Of several processes each would measure, and those that compute the same thing have to find the same bits.
     processes = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or 1)
-    on_cpu = (config.actor.device if config.actor.device != "auto" else accelerator() or "cpu") == "cpu"
     if processes > 1 or not on_cpu or config.actor.dtype == "bfloat16":
         return
     rates = measure_products()
