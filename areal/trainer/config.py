@@ -428,8 +428,12 @@ class PPOConfig(RunConfig):
 
     def _replay_problem(self) -> str:
         """See `RunConfig`."""
-        if self.rollout.engine != "embedded":
-            return f"rollout.engine {self.rollout.engine} does not record them here; use embedded"
+        if self.rollout.engine == "vllm":
+            if self.vllm.api == "completions":
+                return "vllm.api completions does not report them; use auto"
+            if not self.vllm.prefix_caching or self.servers.parity:
+                switched = "servers.parity true" if self.servers.parity else "vllm.prefix_caching false"
+                return f"vLLM records them with its prefix cache only, which {switched} turns off"
         if self.archon is not None and self.archon.engine == "megatron":
             return "archon.engine megatron has routers of its own; use native"
         return ""

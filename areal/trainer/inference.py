@@ -53,6 +53,7 @@ def build_inference_engine(
         directory=directory,
         version=version,
         before_waking=(lambda: None) if device is None else device.to_servers,
+        record_routes=learns and config.actor.router_replay,
     )
     if device is not None:
         device.sampling()
@@ -117,6 +118,7 @@ def _with_servers(
     directory: Path,
     version: int,
     before_waking: Callable[[], None],
+    record_routes: bool,
 ) -> ServerEngine:
     from areal.engine.checks import RequestLimits
     from areal.engine.server.engine import ServerEngine
@@ -124,7 +126,7 @@ def _with_servers(
     from areal.models.wrapping import refused_tokens
     from areal.trainer.device_starts import note_owner
     from areal.trainer.server_command import adapter_of
-    from areal.trainer.server_weights import served_model, served_weights
+    from areal.trainer.server_weights import served_model, served_routers, served_weights
 
     args: Any = actor.model.args
     vision: VisionFormat | None = getattr(actor.model, "vision", None)
@@ -135,7 +137,7 @@ def _with_servers(
     pool: ServerPool = (
         _given(config, owner)
         if config.servers.are_given
-        else _supervisor(config, model, tokenizer, directory / SERVERS_FOLDER)
+        else _supervisor(config, model, tokenizer, directory / SERVERS_FOLDER, records_routes=record_routes)
     )
     carrier = build_carrier(
         config.weights,
@@ -165,12 +167,15 @@ def _with_servers(
         weights=weights.first,
         base=weights.base,
         reference=_reference(actor, vision),
+        routers=served_routers(model.content) if record_routes else None,
         version=version,
         before_waking=before_waking,
     )
 
 
-def _supervisor(config: PPOConfig, model: ServedModel, tokenizer: Any, folder: Path) -> LocalSupervisor:
+def _supervisor(
+    config: PPOConfig, model: ServedModel, tokenizer: Any, folder: Path, *, records_routes: bool
+) -> LocalSupervisor:
     from areal.engine.server.client import is_healthy
     from areal.infra.supervisor.supervisor import LocalSupervisor
     from areal.trainer.device_starts import start_on_device
@@ -178,7 +183,7 @@ def _supervisor(config: PPOConfig, model: ServedModel, tokenizer: Any, folder: P
 
     return LocalSupervisor(
         [f"{config.rollout.engine}-{index}" for index in range(config.servers.num_servers)],
-        commands_of(config, model, tokenizer=tokenizer, folder=folder),
+        commands_of(config, model, tokenizer=tokenizer, folder=folder, records_routes=records_routes),
         health=lambda url, timeout: is_healthy(url, timeout, HEALTH_PATH),
         config=config.supervisor,
         log_folder=folder,

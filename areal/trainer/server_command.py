@@ -36,11 +36,18 @@ def adapter_of(config: PPOConfig, *, owner: str = "") -> ServerAdapter:
 
 
 def commands_of(
-    config: PPOConfig, model: ServedModel, *, tokenizer: Any, folder: Path, host: str = ""
+    config: PPOConfig,
+    model: ServedModel,
+    *,
+    tokenizer: Any,
+    folder: Path,
+    host: str = "",
+    records_routes: bool = False,
 ) -> Callable[[int, int], ServerCommand]:
     """(index of the server, port) -> command; files that it needs are written below `folder` now.
 
-    host: address it listens at; empty for this machine only. Raises ConfigError when the program is not installed.
+    host: address it listens at; empty for this machine only. records_routes: whether it reports the experts that
+    routers choose. Raises ConfigError when the program is not installed.
     """
     from areal.infra.supervisor.supervisor import ServerCommand
 
@@ -50,7 +57,7 @@ def commands_of(
             f"rollout.engine is {config.rollout.engine!r}, which runs in the trainer's process; there is no server to "
             f"start. Use vllm or sglang"
         )
-    command = prepare(config, model, tokenizer, folder, ("--host", host) if host else ())
+    command = prepare(config, model, tokenizer, folder, ("--host", host) if host else (), records_routes)
 
     def of(index: int, port: int) -> ServerCommand:
         arguments, environment = command(index, port)
@@ -59,7 +66,9 @@ def commands_of(
     return of
 
 
-def _vllm(config: PPOConfig, model: ServedModel, tokenizer: Any, folder: Path, more: tuple[str, ...]) -> Command:
+def _vllm(
+    config: PPOConfig, model: ServedModel, tokenizer: Any, folder: Path, more: tuple[str, ...], records_routes: bool
+) -> Command:
     from areal.engine.vllm.launch import prepare
 
     return prepare(
@@ -71,10 +80,13 @@ def _vllm(config: PPOConfig, model: ServedModel, tokenizer: Any, folder: Path, m
         processor=model.processor,
         context=model.context,
         on_cpu=not _has_cuda(),
+        records_routes=records_routes,
     )
 
 
-def _sglang(config: PPOConfig, model: ServedModel, tokenizer: Any, folder: Path, more: tuple[str, ...]) -> Command:
+def _sglang(
+    config: PPOConfig, model: ServedModel, tokenizer: Any, folder: Path, more: tuple[str, ...], records_routes: bool
+) -> Command:
     from areal.engine.sglang.launch import prepare
 
     if model.processor is not None:
@@ -90,6 +102,7 @@ def _sglang(config: PPOConfig, model: ServedModel, tokenizer: Any, folder: Path,
         model_config=model.content,
         context=model.context,
         on_cpu=not _has_cuda(),
+        records_routes=records_routes,
     )
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from areal.api import PaddedBatch
     from areal.engine.config import LoraConfig
     from areal.engine.server.publishing import AdapterBase
+    from areal.engine.server.routes import ServedRouters
     from areal.infra.weights.shards import StreamingRanks
     from areal.trainer.config import ModelConfig, PPOConfig
 
@@ -104,6 +105,28 @@ def served_weights(config: PPOConfig, actor: ServedPolicy) -> ServedWeights:
                 raise
             _logger.warning("every weight update carries the whole model: %s", error)
     return _merged(actor.whole_model(), actor.weights(), config.actor.lora)
+
+
+def served_routers(content: Mapping[str, Any]) -> ServedRouters:
+    """Return the routers of a model as servers number them. content: of its config.json. Raises ConfigError where a
+    server could not say which router chose what."""
+    from areal.engine.server.routes import ServedRouters
+    from areal.models.blocks.routing import routers_of
+    from areal.models.loading import blank_model
+
+    model: Any = blank_model(content)
+    found = [routers_of(layer) for layer in model.layers]
+    sizes = {(router.weight.shape[0], router.top_k) for routers in found for router in routers}
+    if len(sizes) != 1 or max(map(len, found)) > 1:
+        raise ConfigError(
+            f"servers report the same number of experts for each layer, and this model has layers with "
+            f"{sorted(set(map(len, found)))} routers that choose (of, how many) {sorted(sizes)}",
+            where="actor.router_replay",
+            fix="set it to false, or rollout.engine to embedded",
+        )
+    ((num_experts, top_k),) = sizes
+    layers = tuple(number for number, routers in enumerate(found) if routers)
+    return ServedRouters(num_layers=len(found), layers=layers, num_experts=num_experts, top_k=top_k)
 
 
 def served_model(config: ModelConfig, *, dtype: str, max_seq_len: int) -> ServedModel:

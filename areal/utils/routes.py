@@ -34,7 +34,8 @@ def join_routes(parts: Sequence[Tensor | None]) -> Tensor | None:
     """Join what one growing sequence recorded: each part [T_i, M, K] begins at its first token, and later ones are
     longer. The first record of a token is kept, because what was sampled next depends on it; None if any part is None.
 
-    Example: parts of 5 and 8 tokens give rows 0 to 4 of the first, then rows 5 to 7 of the second.
+    Example: parts of 5 and 8 tokens give rows 0 to 4 of the first, then rows 5 to 7 of the second. Where row 4 of the
+    first is `unrecorded`, that of the second is taken.
     """
     known = [part for part in parts if part is not None]
     if not known or len(known) < len(parts):
@@ -43,5 +44,8 @@ def join_routes(parts: Sequence[Tensor | None]) -> Tensor | None:
 
     joined = known[0]
     for part in known[1:]:
-        joined = torch.cat((joined, part[joined.shape[0] :]))
+        length = min(joined.shape[0], part.shape[0])
+        first, later = joined[:length], part[:length]
+        filled = torch.where(first == unrecorded(first.dtype), later, first)
+        joined = torch.cat((filled, joined[length:], part[length:]))
     return joined

@@ -83,7 +83,14 @@ def _command(config: PPOConfig, arguments: argparse.Namespace, port: int, folder
     tokenizer = (
         load_tokenizer(config.model.tokenizer_path or config.model.path) if config.vllm.api == "completions" else None
     )
-    command = commands_of(config, model, tokenizer=tokenizer, folder=folder, host=arguments.host)
+    command = commands_of(
+        config,
+        model,
+        tokenizer=tokenizer,
+        folder=folder,
+        host=arguments.host,
+        records_routes=config.actor.router_replay,
+    )
     return command(arguments.index, port)
 
 

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
+    from torch import Tensor
+
     from areal.api import GenerationConfig, ImageRef, PublishedWeights, WeightRoute
     from areal.engine.server.client import ServerClient
+    from areal.engine.server.routes import ServedRouters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,10 @@ class Call:
     """In `prompt`, which holds all of their placeholders."""
     adapter: str = ""
     """Name on the server of the adapter to compute with; empty for none."""
+    routers: ServedRouters | None = None
+    """Of the model, when the server is to report what they choose."""
+    routes_from: int = 0
+    """Number of tokens of `prompt` whose experts are known already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +57,9 @@ class Chunk:
     """Empty while more follows, else "stop", "length" or "abort"."""
     spans: tuple[tuple[int, int, int], ...] | None = None
     """In the last chunk, if the server reports it: (version, first token, one past the last) over the whole call."""
+    routes: Tensor | None = None
+    """Experts [T, M, K] of tokens (`areal.utils.routes`) from `Call.routes_from` on, or after those of earlier chunks;
+    None where the server reports none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +79,8 @@ class Capabilities:
     """Whether it accepts versions that are adapters on top of a base."""
     deltas: bool = False
     """Whether its workers keep the version in use, so that the next one may be sent as what differs."""
+    routes: bool = False
+    """Whether it reports the experts that routers choose."""
     base: str = ""
     """Identity of the base it already holds."""
     incarnation: str = ""

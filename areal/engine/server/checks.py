@@ -20,10 +20,13 @@ LOWEST_LOGPROB: Final = -9000.0
 """Servers write about -9999 where they had NaN or -inf; no real token is that improbable."""
 
 
-def check_settings(capabilities: Capabilities, config: ServerEngineConfig, *, context: int, where: str) -> None:
+def check_settings(
+    capabilities: Capabilities, config: ServerEngineConfig, *, context: int, records_routes: bool, where: str
+) -> None:
     """Raise RefusedError when a server was started with settings that give wrong answers.
 
-    Servers started by the run always pass; those at given addresses may have been started in any way.
+    Servers started by the run always pass; those at given addresses may have been started in any way. records_routes:
+    whether what routers choose is recorded.
     """
     settings, problems = capabilities.settings, []
     mode = settings.get("logprobs_mode", "processed_logprobs")
@@ -37,6 +40,11 @@ def check_settings(capabilities: Capabilities, config: ServerEngineConfig, *, co
         problems.append(f"its longest sequence is {settings['context']} tokens, expected at least {context}")
     if config.are_given and not capabilities.labels:
         problems.append("it does not label tokens with weight versions, which servers started elsewhere must do")
+    if records_routes and not capabilities.routes:
+        problems.append(
+            "it does not report the experts that routers choose, which actor.router_replay needs: start it with "
+            "--enable-return-routed-experts"
+        )
     if problems:
         raise RefusedError(f"{where} cannot be used: {'; '.join(problems)}. `areal serve` starts one that can")
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from areal.engine.server.adapter import ServerAdapter
     from areal.engine.server.fleet import Server
     from areal.engine.server.publishing import AdapterBase
+    from areal.engine.server.routes import ServedRouters
     from areal.engine.server.updates import Probe, ProbeReference
 
 _TALLIES = ("requests", "finished", "aborted", "failed", "cancelled", "continued", "failed_calls", "salvaged_tokens",
@@ -49,7 +50,8 @@ class ServerEngine:
     to_hf: converts native parameters to Hugging Face ones. weights: the servers' first weights, by Hugging Face name;
     every later version must have the same names and shapes. base: given when `weights`, and what `to_hf` returns, are
     factors of adapters on top of it; the base is sent once, and updates are as small as the adapters. reference:
-    the trainer's log-probabilities under its current weights; None turns the probe off. version: that of the given
+    the trainer's log-probabilities under its current weights; None turns the probe off. routers: of the model; given
+    them, responses have `routes`, and a server that does not report any is refused. version: that of the given
     weights. before_waking: called once a version and its probe are made, and before servers take memory for it: at the
     start, and in `update_weights`.
 
@@ -71,12 +73,13 @@ class ServerEngine:
         weights: Mapping[str, Tensor],
         base: AdapterBase | None = None,
         reference: ProbeReference | None = None,
+        routers: ServedRouters | None = None,
         version: int = 0,
         before_waking: Callable[[], None] = lambda: None,
     ) -> None:
         self._before_waking = before_waking
         self._adapter, self._pool, self._carrier, self._config = adapter, pool, carrier, config
-        self._limits, self._reference = limits, reference
+        self._limits, self._reference, self._routers = limits, reference, routers
         self._version = version
         self._closed = False
         self._generations: set[Generation] = set()
@@ -118,7 +121,9 @@ class ServerEngine:
         problem = self._adapter.unsupported_sampling(request.gconfig)
         if problem:
             raise ConfigError(f"{self._adapter.name}: {problem}")
-        generation = Generation(self._seeds.seeded(request), self._limits, self._config.stream_interval)
+        generation = Generation(
+            self._seeds.seeded(request), self._limits, self._config.stream_interval, routers=self._routers
+        )
         response = await self._loop.await_here(self._generate(generation))
         self._limits.check_output(request, response.output_tokens)
         return response
@@ -261,6 +266,7 @@ class ServerEngine:
             config=self._config,
             tally=self._tally,
             context=self._limits.context,
+            records_routes=self._routers is not None,
             published=published,
             probe=probe,
         )

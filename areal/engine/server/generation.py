@@ -19,9 +19,12 @@ from areal.engine.server.checks import versions_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch import Tensor
+
     from areal.api import ModelRequest
     from areal.engine.checks import RequestLimits
     from areal.engine.server.adapter import Chunk
+    from areal.engine.server.routes import ServedRouters
 
 _FINISHES = {"stop": StopReason.STOP, "length": StopReason.LENGTH, "abort": StopReason.ABORT}
 
@@ -35,9 +38,14 @@ class Generation:
     stream_interval: int
     adapter: str = ""
     """Name on servers of what the request's adapter was when it began."""
+    routers: ServedRouters | None = None
+    """Of the model, when what they choose is recorded."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    routes: list[Tensor] = field(default_factory=list)
+    """What routers chose for the first `num_routed` tokens of prompt and output."""
+    num_routed: int = 0
     calls: int = 0
     failures: int = 0
     """Calls that failed; calls cut by a weight update do not count."""
@@ -83,6 +91,8 @@ class Generation:
             stream_interval=self.stream_interval,
             images=self.request.images,
             adapter=self.adapter,
+            routers=self.routers,
+            routes_from=self.num_routed,
         )
 
     def stops_at(self, before: Sequence[int], newer: Sequence[int]) -> int | None:
@@ -92,11 +102,21 @@ class Generation:
                 return count
         return None
 
-    def settle(self, tokens: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> None:
-        """Append tokens with certain versions."""
+    def settle(
+        self, tokens: Sequence[int], logprobs: Sequence[float], versions: Sequence[int], routes: Sequence[Tensor]
+    ) -> None:
+        """Append tokens with certain versions. routes: that follow the known ones, as far as the call reported them.
+
+        The next call computes tokens without routes again, and reports theirs; that of the last token always, because
+        what is sampled next depends on it.
+        """
         self.tokens += tokens
         self.logprobs += logprobs
         self.versions += versions
+        for part in routes if tokens else ():
+            known = part[: len(self.request.input_ids) + len(self.tokens) - 1 - self.num_routed]
+            self.routes.append(known)
+            self.num_routed += known.shape[0]
 
     def response(self, reason: StopReason, *, server: str) -> ModelResponse:
         """Return the output as the caller receives it."""
@@ -111,6 +131,9 @@ class Generation:
             stop_reason=reason,
             latency_seconds=time.perf_counter() - self.accepted_at,
             metadata=metadata,
+            routes=None
+            if self.routers is None
+            else self.routers.join(self.routes, len(self.request.input_ids) + len(self.tokens) - 1),
         )
 
 
@@ -123,6 +146,7 @@ class CallProgress:
     """Version of the server's weights when the call began."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    routes: list[Tensor] = field(default_factory=list)
     boundary: int | None = None
     """Number of tokens received before the server's weights began to change; None if they have not changed."""
     stopped_at: int | None = None
@@ -131,6 +155,7 @@ class CallProgress:
     def add(self, chunk: Chunk) -> None:
         self.tokens += chunk.tokens
         self.logprobs += chunk.logprobs
+        self.routes += [] if chunk.routes is None else [chunk.routes]
 
     def mark_boundary(self) -> None:
         """Record that the server's weights are about to change: later tokens may be of either version."""
@@ -145,7 +170,7 @@ class CallProgress:
     def settle_partial(self, generation: Generation) -> int:
         """Keep the certain tokens of a failed or cut call; return their number."""
         count = self.num_certain if self.stopped_at is None else min(self.num_certain, self.stopped_at)
-        generation.settle(self.tokens[:count], self.logprobs[:count], [self.version] * count)
+        generation.settle(self.tokens[:count], self.logprobs[:count], [self.version] * count, self.routes)
         return count
 
     def settle_complete(self, generation: Generation, chunk: Chunk, *, newest: int, where: str) -> bool:
@@ -159,7 +184,7 @@ class CallProgress:
         elif self.boundary is not None:
             versions = versions[: self.boundary]
         count = sum(version <= newest for version in versions)
-        generation.settle(self.tokens[:count], self.logprobs[:count], versions[:count])
+        generation.settle(self.tokens[:count], self.logprobs[:count], versions[:count], self.routes)
         return count == len(self.tokens)
 
 

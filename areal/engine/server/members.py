@@ -34,8 +34,8 @@ _DRAIN_POLL_SECONDS: Final = 0.05
 class Members:
     """All servers of an engine and their target version.
 
-    tally: counters of the engine, updated here. context: longest sequence that will be requested. probe: None when
-    there is nothing to compare with.
+    tally: counters of the engine, updated here. context: longest sequence that will be requested. records_routes:
+    whether servers have to report what routers choose. probe: None when there is nothing to compare with.
     """
 
     def __init__(
@@ -48,11 +48,13 @@ class Members:
         config: ServerEngineConfig,
         tally: dict[str, float],
         context: int,
+        records_routes: bool,
         published: PublishedWeights,
         probe: Probe | None,
     ) -> None:
         self._adapter, self._client, self._pool, self._carrier = adapter, client, pool, carrier
         self._config, self.tally, self._context = config, tally, context
+        self._records_routes = records_routes
         self._published, self._probe = published, probe
         self.fleet = Fleet(config)
         self.updater = WeightUpdater(adapter=adapter, client=client, carrier=carrier, config=config, failed=self.evict)
@@ -110,7 +112,13 @@ class Members:
         Raises EngineError or ServerError when the server cannot be used.
         """
         capabilities = await self._identify(instance)
-        check_settings(capabilities, self._config, context=self._context, where=instance.url)
+        check_settings(
+            capabilities,
+            self._config,
+            context=self._context,
+            records_routes=self._records_routes,
+            where=instance.url,
+        )
         if self._published.base is not None and not capabilities.adapters:
             raise EngineError(
                 f"{instance.url} takes no adapters, only whole weights: it was started with an older version of this "

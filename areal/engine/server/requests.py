@@ -120,7 +120,7 @@ class GenerationRunner:
         generation.empty_calls = 0 if progress.tokens else generation.empty_calls + 1
 
     async def _receive(self, generation: Generation, progress: CallProgress, server: Server) -> Chunk | None:
-        """Read the stream to its last chunk; None if it was left early because of a stop string or an abort."""
+        """Read the stream to its last chunk; None if it was ended early because of a stop string or an abort."""
         stream = self._adapter.stream(
             self._client,
             server.instance.url,
@@ -139,13 +139,22 @@ class GenerationRunner:
                 before = len(progress.tokens)
                 progress.add(chunk)
                 self._members.tally["generated_tokens"] += len(chunk.tokens)
-                stop = generation.stops_at([*generation.tokens, *progress.tokens[:before]], chunk.tokens)
-                if stop is not None:
-                    progress.stopped_at = before + stop
-                    return None
+                if progress.stopped_at is None:
+                    stop = generation.stops_at([*generation.tokens, *progress.tokens[:before]], chunk.tokens)
+                    progress.stopped_at = None if stop is None else before + stop
+                    if stop is not None and progress.call.routers is None:
+                        return None
+                    if stop is not None and not chunk.finish:
+                        # Not left: the last chunk brings what routers chose.
+                        await self._adapter.abort(
+                            self._client,
+                            server.instance.url,
+                            [progress.call.call_id],
+                            timeout=self._config.control_seconds,
+                        )
                 if chunk.finish:
                     server.errors_in_a_row = 0
-                    return chunk
+                    return chunk if progress.stopped_at is None else None
                 # An abort that came before the call itself is one the server knows nothing of. One message may have
                 # crossed it on its way; a second one says that the call goes on.
                 after_abort += generation.abort_asked

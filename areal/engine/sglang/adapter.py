@@ -32,9 +32,12 @@ from areal.engine.sglang.launch import LOADER
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
+    from torch import Tensor
+
     from areal.api import GenerationConfig, ImageRef, PublishedWeights, WeightRoute
     from areal.engine.server.adapter import Call
     from areal.engine.server.client import ServerClient
+    from areal.engine.server.routes import ServedRouters
 
 _INFO_PATHS: Final = ("/server_info", "/get_server_info")
 _FINISHES: Final = frozenset({"stop", "length", "abort"})
@@ -76,6 +79,7 @@ class SGLangAdapter:
             verifies=loads,
             adapters=loads,
             deltas=loads,
+            routes=bool(info.get("enable_return_routed_experts")),
             details={"seeded": bool(info.get("enable_deterministic_inference")), "open": set()},
         )
 
@@ -101,10 +105,11 @@ class SGLangAdapter:
         least = min(call.min_tokens, call.max_tokens) if call.stop_token_ids else 0
         begun: tuple[tuple[int, int, int], ...] | None = ()
         tokens: list[int] = []
+        routed = call.routes_from
         for limit, forbid in ((least, True), (call.max_tokens - least, False)):
             if limit == 0:
                 continue
-            body = _body(call, tokens, limit, forbid=forbid, seeded=seeded)
+            body = _body(call, tokens, limit, forbid=forbid, seeded=seeded, routed=routed)
             before, finish = len(tokens), ""
             events = client.events(url, "/generate", body, patience=patience)
             async with contextlib.aclosing(events):  # type: ignore[type-var]  # written as an async generator
@@ -112,8 +117,9 @@ class SGLangAdapter:
                     if event is None:
                         yield None
                         continue
-                    chunk = _chunk(event, len(tokens) - before, where)
+                    chunk = _chunk(event, len(tokens) - before, call.routers, where)
                     tokens += chunk.tokens
+                    routed += 0 if chunk.routes is None else chunk.routes.shape[0]
                     finish = chunk.finish
                     if finish:
                         begun = _joined(begun, chunk.spans, before)
@@ -310,8 +316,9 @@ def _request_id(call_id: str) -> str:
     return f"{call_id};"
 
 
-def _body(call: Call, sampled: Sequence[int], limit: int, *, forbid: bool, seeded: bool) -> dict[str, Any]:
-    """Return the body of a request for `limit` further tokens. forbid: whether stop tokens must not be sampled."""
+def _body(call: Call, sampled: Sequence[int], limit: int, *, forbid: bool, seeded: bool, routed: int) -> dict[str, Any]:
+    """Return the body of a request for `limit` further tokens. forbid: whether stop tokens must not be sampled. routed:
+    number of tokens whose experts are known."""
     sampling: dict[str, Any] = {"max_new_tokens": limit, "temperature": call.temperature}
     if forbid:
         sampling["logit_bias"] = {str(token): _FORBIDDEN for token in call.stop_token_ids}
@@ -326,10 +333,11 @@ def _body(call: Call, sampled: Sequence[int], limit: int, *, forbid: bool, seede
         "return_logprob": True,
         "stream": True,
         **({"lora_path": call.adapter} if call.adapter else {}),
+        **({"return_routed_experts": True, "routed_experts_start_len": routed} if call.routers else {}),
     }
 
 
-def _chunk(event: Mapping[str, Any], done: int, where: str) -> Chunk:
+def _chunk(event: Mapping[str, Any], done: int, routers: ServedRouters | None, where: str) -> Chunk:
     """Return the new part of an event: some contain all tokens of the request, some only those since the previous
     event."""
     meta = field_of(event, "meta_info", dict, where=where)
@@ -353,7 +361,20 @@ def _chunk(event: Mapping[str, Any], done: int, where: str) -> Chunk:
         logprobs=[part_of(entry, 0, where) for entry in entries],
         finish=reason,
         spans=_spans(meta, total, where) if reason else None,
+        # Sent with the last tokens; not of a request that was cut in the queue.
+        routes=None if routers is None or not meta.get("routed_experts") else _routes(meta, routers, where),
     )
+
+
+def _routes(meta: Mapping[str, Any], routers: ServedRouters, where: str) -> Tensor:
+    import numpy as np
+
+    try:
+        content = base64.b64decode(field_of(meta, "routed_experts", str, where=where), validate=True)
+        reported = np.frombuffer(content, dtype="<i4")
+    except ValueError as error:
+        raise BrokenTokensError(f"{where} sent experts that are no 32-bit integers in base64: {error}") from error
+    return routers.decode(reported, where=where)
 
 
 def _finish(meta: Mapping[str, Any], where: str) -> str:

@@ -48,12 +48,13 @@ def prepare(
     model_config: Mapping[str, Any],
     context: int,
     on_cpu: bool,
+    records_routes: bool = False,
 ) -> Callable[[int, int], tuple[list[str], dict[str, str]]]:
     """Write model folder and plugin below `folder`; returns (server index, port) -> (argv, environment).
 
     The model folder has no weights: a server starts with random ones and receives the real ones before its first
-    request, like every later version. Raises ConfigError without an SGLang environment, for quantization, and for what
-    SGLang cannot do on CPUs.
+    request, like every later version. records_routes: whether servers report the experts that routers choose. Raises
+    ConfigError without an SGLang environment, for quantization, and for what SGLang cannot do on CPUs.
     """
     if shutil.which(config.python) is None and not Path(config.python).is_file():
         raise ConfigError(
@@ -81,6 +82,7 @@ def prepare(
 
     def command(index: int, port: int) -> tuple[list[str], dict[str, str]]:
         arguments = _arguments(config, servers, model=model, port=port, context=context, on_cpu=on_cpu)
+        arguments += ["--enable-return-routed-experts"] if records_routes else []
         # Threads that wait without sleeping take the cores that others need.
         variables = _VARIABLES | {"PYTHONPATH": str(plugin)} | ({"OMP_WAIT_POLICY": "PASSIVE"} if on_cpu else {})
         if config.visible_devices:

@@ -7,7 +7,9 @@ otherwise through /v1/completions. Weights go through methods of our worker exte
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import io
 import json
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -26,9 +28,12 @@ from areal.engine.vllm.launch import MODEL_NAME
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 
+    import numpy as np
+
     from areal.api import GenerationConfig, ImageRef, PublishedWeights, WeightRoute
     from areal.engine.server.adapter import Call
     from areal.engine.server.client import ServerClient
+    from areal.engine.server.routes import ServedRouters
 
 GENERATE: Final = "/inference/v1/generate"
 COMPLETIONS: Final = "/v1/completions"
@@ -82,6 +87,8 @@ class VLLMAdapter:
             verifies=True,
             adapters=all(worker.get("adapters") for worker in workers),
             deltas=all(worker.get("deltas") for worker in workers),
+            # Streams of the other endpoint leave them out.
+            routes=native and all(worker.get("routes") for worker in workers),
             base=_common(str(worker.get("base", "")) for worker in workers),
             incarnation=str(workers[0].get("incarnation", "")),
             labels=native and "/update_weight_version" in paths,
@@ -108,7 +115,7 @@ class VLLMAdapter:
                 check_echo(event, call.prompt, call.images, where=where)
                 unchecked = False
             for choice in field_of(event, "choices", list, where=where):
-                yield self._native_chunk(choice, where) if native else _completion_chunk(choice, where)
+                yield self._native_chunk(choice, call.routers, where) if native else _completion_chunk(choice, where)
 
     async def abort(self, client: ServerClient, url: str, call_ids: Sequence[str], *, timeout: float) -> None:
         """See `ServerAdapter`. The server puts the name of the endpoint in front of the ids it is given."""
@@ -217,7 +224,7 @@ class VLLMAdapter:
         """Return the label of a version's tokens on the server."""
         return f"{self._owner}-{version}" if self._owner else version
 
-    def _native_chunk(self, choice: object, where: str) -> Chunk:
+    def _native_chunk(self, choice: object, routers: ServedRouters | None, where: str) -> Chunk:
         tokens = field_of(choice, "token_ids", list, where=where)
         logprobs: list[Any] = []
         if tokens:
@@ -230,7 +237,10 @@ class VLLMAdapter:
                 )
         finish = _finish(choice, where)
         spans = self._spans(choice, where) if finish else None
-        return Chunk(tokens=tokens, logprobs=logprobs, finish=finish, spans=spans)
+        routes = None
+        if routers is not None and _has(choice, "routed_experts"):
+            routes = routers.decode(_array(field_of(choice, "routed_experts", str, where=where), where), where=where)
+        return Chunk(tokens=tokens, logprobs=logprobs, finish=finish, spans=spans, routes=routes)
 
     def _spans(self, choice: object, where: str) -> tuple[tuple[int, int, int], ...] | None:
         if not _has(choice, "weight_versions"):
@@ -282,7 +292,12 @@ async def _native_body(call: Call) -> dict[str, Any] | bytes:
         "request_id": call.call_id,
         **({"model": call.adapter} if call.adapter else {}),
         "stream": True,
-        "sampling_params": {**_sampling(call), "stream_interval": call.stream_interval},
+        "sampling_params": {
+            **_sampling(call),
+            "stream_interval": call.stream_interval,
+            # Of what follows they are sent, with the last tokens, where the server was started to do so.
+            **({"routed_experts_prompt_start": call.routes_from} if call.routers else {}),
+        },
     }
     return await _prompt_body(call.prompt, call.images, rest)
 
@@ -342,6 +357,16 @@ def _finish(choice: object, where: str) -> str:
             f"{where} ended a generation by {reason!r}, expected one of {', '.join(sorted(_FINISHES))}"
         )
     return str(reason)
+
+
+def _array(text: str, where: str) -> np.ndarray:
+    """Return the array of a file in NumPy's format, as base64. Raises BrokenTokensError when it is none."""
+    import numpy as np
+
+    try:
+        return np.asarray(np.load(io.BytesIO(base64.b64decode(text, validate=True)), allow_pickle=False))
+    except (EOFError, MemoryError, OSError, ValueError) as error:
+        raise BrokenTokensError(f"{where} sent experts that are no array in NumPy's format: {error}") from error
 
 
 def _has(choice: object, name: str) -> bool:

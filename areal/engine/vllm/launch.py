@@ -30,6 +30,8 @@ MODEL_NAME: Final = "policy"
 _CPU_ENVIRONMENT: Final = {
     # Compiling two functions of the sampler takes 17 s at the first request, and gains nothing.
     "TORCHDYNAMO_DISABLE": "1",
+    # Its kernels are in Triton, which has to be interpreted on CPUs.
+    "VLLM_USE_V2_MODEL_RUNNER": "0",
 }
 
 
@@ -43,13 +45,15 @@ def prepare(
     processor: Path | None = None,
     context: int,
     on_cpu: bool,
+    records_routes: bool = False,
 ) -> Callable[[int, int], tuple[list[str], dict[str, str]]]:
     """Write model folder and plugin below `folder`; returns (server index, port) -> (argv, environment).
 
     The model folder has no weights: a server starts with random ones and receives the real ones before its first
     request, like every later version. model_config: content of config.json. processor: folder with the settings of the
-    image processor, for a model that reads images, which needs its tokenizer too. Raises ConfigError without a vLLM
-    environment, for an image model without either, and for quantization on CPUs.
+    image processor, for a model that reads images, which needs its tokenizer too. records_routes: whether servers tell
+    the experts that routers choose. Raises ConfigError without a vLLM environment, for an image model without either,
+    and for quantization on CPUs.
     """
     check_environment(config)
     if on_cpu and servers.quantization != "none":
@@ -77,8 +81,9 @@ def prepare(
                 context=context,
                 on_cpu=on_cpu,
                 reads_images=processor is not None,
+                records_routes=records_routes,
             ),
-            environment(config, servers, plugin=plugin, index=index, on_cpu=on_cpu),
+            environment(config, servers, plugin=plugin, index=index, on_cpu=on_cpu, records_routes=records_routes),
         )
 
     return command
@@ -113,9 +118,10 @@ def arguments(
     context: int,
     on_cpu: bool,
     reads_images: bool = False,
+    records_routes: bool = False,
 ) -> list[str]:
     """Return argv of one server. model: checkpoint folder with config.json. context: longest sequence. reads_images:
-    whether the folder has an image processor."""
+    whether the folder has an image processor. records_routes: see `prepare`."""
     command = [
         str(Path(config.python).absolute()) if "/" in config.python else config.python,
         "-m",
@@ -148,6 +154,8 @@ def arguments(
     if servers.quantization == "fp8":
         # What vLLM does to 16-bit weights as they are loaded, and to each version that is loaded later.
         command += ["--quantization", "fp8"]
+    if records_routes:
+        command.append("--enable-return-routed-experts")
     if servers.sleep_level:
         command.append("--enable-sleep-mode")
     if servers.max_adapters:
@@ -164,9 +172,16 @@ def arguments(
 
 
 def environment(
-    config: VLLMConfig, servers: ServerEngineConfig, *, plugin: Path, index: int, on_cpu: bool
+    config: VLLMConfig,
+    servers: ServerEngineConfig,
+    *,
+    plugin: Path,
+    index: int,
+    on_cpu: bool,
+    records_routes: bool = False,
 ) -> dict[str, str]:
-    """Return the environment variables of server number `index`. plugin: folder made by `write_plugin`."""
+    """Return the environment variables of server number `index`. plugin: folder made by `write_plugin`. records_routes:
+    see `prepare`."""
     variables = {
         "VLLM_SERVER_DEV_MODE": "1",  # pause, resume and calls of worker methods are development endpoints
         "VLLM_NO_USAGE_STATS": "1",
@@ -181,6 +196,8 @@ def environment(
             variables["VLLM_CPU_OMP_THREADS_BIND"] = config.cpu_cores
     elif servers.parity:
         variables["VLLM_BATCH_INVARIANT"] = "1"
+    if records_routes:
+        variables["VLLM_USE_V2_MODEL_RUNNER"] = "1"  # the only one that records them
     if config.visible_devices:
         variables["CUDA_VISIBLE_DEVICES"] = config.visible_devices[index % len(config.visible_devices)]
     return variables | config.environment

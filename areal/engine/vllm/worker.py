@@ -6,7 +6,8 @@ failures are returned, since an exception here would bring down the whole server
 
 vLLM's CPU build packs the weight of every linear layer when it is loaded. Its own reload packs them again, except a
 head that shares the embedding's weight, whose outputs would silently stay those of the old version; `_repack_heads`
-fixes that.
+fixes that. The matrices of experts it packs at the start only, and would then read the new ones as if they were packed;
+`_repack_experts` fixes that.
 
 For adapters on a loaded base, and for a version on top of the loaded one, only the layers that change are reloaded.
 """
@@ -43,12 +44,14 @@ class WorkerExtension:
         """Return this worker's incarnation of the server, its settings and the state of its weights."""
         worker: Any = self
         settings = worker.model_config
+        outputs = getattr(worker.vllm_config, "aux_output_config", None)  # versions before 0.32 have none
         return {
             "incarnation": _INCARNATION,
             "rank": worker.rank,
             "version": getattr(self, "_areal_version", None),
             "adapters": True,
             "deltas": True,
+            "routes": bool(getattr(outputs, "enable_return_routed_experts", False)),
             "base": self._areal_receiver().base,
             "logprobs_mode": str(getattr(settings.logprobs_mode, "value", settings.logprobs_mode)),
             "context": int(settings.max_model_len),
@@ -94,6 +97,7 @@ class WorkerExtension:
             # In case it fails half way: nothing can be left out next time.
             self._areal_loaded = ""
             if names:
+                _repack_experts(model)
                 with _without_warnings(quiet):
                     worker.model_runner.reload_weights(
                         weights_iterator=((name, tensors[name]) for name in names), is_checkpoint_format=True
@@ -144,6 +148,22 @@ def _without_warnings(name: str) -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+def _repack_experts(model: torch.nn.Module) -> None:
+    """Pack matrices of experts again with every later reload of their layer."""
+    for module in model.modules():
+        method: Any = getattr(module, "quant_method", None)
+        experts = getattr(getattr(method, "moe_kernel", None), "fused_experts", None)
+        weight = getattr(module, "w13_weight", None)
+        if experts is None or weight is None or weight.device.type != "cpu" or hasattr(method, "areal_repacks"):
+            continue
+
+        def load(*, setup: Any = method._setup_kernel, experts: Any = experts, **parts: Any) -> None:
+            setup(**parts)
+            experts.process_weights_after_loading(parts["layer"])
+
+        method._setup_kernel, method.areal_repacks = load, True
 
 
 def _repack_heads(model: torch.nn.Module) -> None:

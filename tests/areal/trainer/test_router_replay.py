@@ -7,10 +7,12 @@ import runs
 
 from areal.api import ConfigError
 from areal.engine.config import TrainEngineConfig
+from areal.engine.server.routes import ServedRouters
 from areal.infra.metrics.logger import read_metrics
 from areal.trainer.config import DPOConfig, RewardModelConfig, SFTConfig
 from areal.trainer.configuration.validation import find_problems
 from areal.trainer.python.generation import generate_texts
+from areal.trainer.server_weights import served_routers
 
 MIXTURE = {
     **runs.BASE["model.init"],
@@ -50,7 +52,9 @@ def test_replay_keeps_probabilities_where_sampler_and_learner_round_differently(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"rollout__engine": "vllm"}, r"vllm does not record"),
+        ({"rollout__engine": "vllm", "vllm__api": "completions"}, r"completions does not report them"),
+        ({"rollout__engine": "vllm", "vllm__prefix_caching": False}, r"vllm.prefix_caching false turns off"),
+        ({"rollout__engine": "vllm", "servers__parity": True}, r"servers.parity true turns off"),
         ({"archon__engine": "megatron"}, r"routers of its own"),
         ({"critic__router_replay": True}, r"set for the critic"),
     ],
@@ -78,6 +82,11 @@ def test_answers_that_nobody_learns_from_record_nothing(tmp_path):
     """So that a model without routers answers as well."""
     config = runs.tiny(tmp_path, actor__router_replay=True)
     assert len(generate_texts(config, ["2*3="], seed=0, sampling={"max_new_tokens": 2})) == 1
+
+
+def test_servers_report_the_routers_of_the_layers_that_have_one():
+    mixed = {**MIXTURE, "num_hidden_layers": 3, "mlp_only_layers": [1]}
+    assert served_routers(mixed) == ServedRouters(num_layers=3, layers=(0, 2), num_experts=32, top_k=2)
 
 
 @pytest.mark.parametrize("kind", [SFTConfig, DPOConfig, RewardModelConfig])

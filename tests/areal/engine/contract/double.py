@@ -5,7 +5,8 @@ behind it. Tokens, log-probabilities, versions and weights are real; only the pr
 
 It follows the answers of vLLM 0.32, field by field, as far as the adapter reads them. FAULT "stale": new weights are
 acknowledged, and not used; "stale_tower": those of the image half are not used; "small": images are resized to their
-fewest pixels; "no_echo": what was made of a prompt is not said.
+fewest pixels; "no_echo": what was made of a prompt is not said. With AREAL_TEST_ROUTES it reports the experts that
+routers choose, as servers do that were started with --enable-return-routed-experts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
+import io
 import json
 import os
 import sys
@@ -44,8 +46,10 @@ from areal.engine.embedded.engine import EmbeddedEngine
 from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver
 from areal.models import from_config
 from areal.models.registry import get_spec
+from areal.utils.routes import join_routes
 
 INCARNATION = os.environ.get("AREAL_SERVER_INCARNATION", "") or uuid.uuid4().hex[:12]
+ROUTES = bool(os.environ.get("AREAL_TEST_ROUTES"))
 PAUSE = float(os.environ.get("AREAL_TEST_PAUSE", "0"))
 VLLM_PATHS = ("/collective_rpc", "/pause", "/resume", "/abort_requests", "/inference/v1/generate",
               "/update_weight_version", "/reset_prefix_cache")  # fmt: skip
@@ -70,7 +74,7 @@ class ImageTextModel:
 class Model:
     """The engine behind the API. Calls are generated in slices, so that they can be streamed, cut and aborted."""
 
-    def __init__(self, folder, fault):
+    def __init__(self, folder, fault, routes=False):
         config = json.loads((Path(folder) / "config.json").read_text())
         if "vision_config" in config:
             self.adapter = ImageTextModel(config)
@@ -79,8 +83,9 @@ class Model:
             self.module = from_config(config, seed=12345)
             self.adapter = get_spec(config["model_type"]).state_dict_adapter(self.module.args)
         self.engine = EmbeddedEngine(
-            self.module, config=EmbeddedEngineConfig(max_batch_size=64), eos_token_id=None, version=0
-        )
+            self.module, config=EmbeddedEngineConfig(max_batch_size=64), eos_token_id=None, version=0,
+            record_routes=routes,
+        )  # fmt: skip
         self.fault = fault
         self.named, self.tensors = {}, {}
         self.settings = {"logprobs_mode": "processed_logprobs", "dtype": config.get("dtype", "float32"),
@@ -182,6 +187,15 @@ class Model:
             logits = self.module.project(states).float()
         logp = torch.log_softmax(logits, dim=-1)[:-1]
         return [None, *logp.gather(1, ids[1:, None])[:, 0].tolist()]
+
+    def experts_of(self, parts, start):
+        """Experts of every layer, zeros where there is no router, of all tokens but the last one: [T, layers, k]."""
+        routes = join_routes(parts)[start:]
+        found = np.zeros((len(routes), len(self.module.layers), routes.shape[2]), dtype=np.uint8)
+        for layer, numbers in enumerate(self.module.router_numbers):
+            for number in numbers:
+                found[:, layer] = routes[:, number]
+        return found
 
     async def slices(self, call_id, prompt, sampling, interval, images=(), adapter=""):
         """Yield (tokens, logprobs, label, finish); the last one has a finish."""
@@ -381,7 +395,8 @@ class VLLM:
         try:
             if body["method"] == "areal_hello":
                 answer = {"incarnation": INCARNATION, "rank": 0, "version": self.version, "adapters": True,
-                          "deltas": True, "base": self.receiver.base, **self.model.settings}  # fmt: skip
+                          "deltas": True, "routes": ROUTES, "base": self.receiver.base,
+                          **self.model.settings}  # fmt: skip
             elif body["method"] == "areal_identity":
                 self.receiver.lease.hear(arguments[0])
                 answer = {"incarnation": INCARNATION, "owner": self.receiver.lease.owner}
@@ -420,7 +435,8 @@ class VLLM:
                   "top_k": sampling["top_k"], "greedy": greedy, "stop_token_ids": tuple(sampling["stop_token_ids"]),
                   "max": sampling["max_tokens"], "min": sampling["min_tokens"]}  # fmt: skip
         self.model.seeds[body["request_id"]] = sampling["seed"]
-        spans, total = [], 0
+        spans, total, parts = [], 0, []
+        start = sampling.get("routed_experts_prompt_start", 0)
         tokens, images = self.model.prompt(body)
         echo = self.model.echo(body, tokens, images)
         try:
@@ -433,6 +449,8 @@ class VLLM:
                         spans.append({"version": label, "start": total, "end": total})
                     total += 1
                     spans[-1]["end"] = total
+                if response.output_tokens:
+                    parts.append(response.routes)
                 content = [
                     {"token_id": token, "logprob": logprob, "rank": 1, "top_logprobs": []}
                     for token, logprob in zip(response.output_tokens, response.output_logprobs, strict=True)
@@ -443,11 +461,21 @@ class VLLM:
                     "logprobs": {"content": content},
                     "finish_reason": finish or None,
                     "weight_versions": spans if finish and total else None,
+                    "routed_experts": numpy_file(self.model.experts_of(parts, start))
+                    if ROUTES and finish and parts
+                    else None,
                 }
                 yield {"request_id": body["request_id"], "choices": [choice], **echo}
                 echo = {}
         except FaultError as error:
             yield {"error": {"message": str(error), "type": "BadRequestError", "code": 400}}
+
+
+def numpy_file(array):
+    """An array in NumPy's format, as base64."""
+    with io.BytesIO() as file:
+        np.save(file, array, allow_pickle=False)
+        return base64.b64encode(file.getvalue()).decode()
 
 
 async def health(request):
@@ -456,7 +484,7 @@ async def health(request):
 
 async def main(api, folder, port, fault="", host="127.0.0.1"):
     torch.set_num_threads(1)
-    served = {"vllm": VLLM}[api](Model(folder, fault))
+    served = {"vllm": VLLM}[api](Model(folder, fault, routes=ROUTES))
     app = web.Application(client_max_size=2**28)
     app.add_routes([web.get("/health", health), *served.routes()])
     runner = web.AppRunner(app)

@@ -42,6 +42,8 @@ from areal.trainer.shard_streams import stored_units, stream_model
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from areal.engine.server.routes import ServedRouters
+
 ROOT = Path(__file__).resolve().parents[4]
 VLLM_PYTHON = ROOT / ".venv-vllm/bin/python"
 SGLANG_PYTHON = ROOT / ".venv-sglang/bin/python"
@@ -63,6 +65,11 @@ TINY: dict[str, Any] = {
     # Far from uniform predictions, so that a wrong weight, position or cache shows.
     "initializer_range": 0.25,
 }
+
+
+def vllm_reports_routes() -> bool:
+    """Whether the vLLM here can: on CPUs with what `setup_vllm.sh --routes` adds."""
+    return VLLM_PYTHON.is_file() and any(VLLM_PYTHON.parents[1].glob("lib/python*/site-packages/triton"))
 
 
 class Letters:
@@ -153,22 +160,22 @@ def embedded(model: Any) -> Any:
     )
 
 
-def double_command(api: str, folder: Path, fault: str = ""):
-    """(index, port) -> command of a double whose model folder is `folder`."""
+def double_command(api: str, folder: Path, fault: str = "", *, routes: bool = False):
+    """(index, port) -> command of a double whose model folder is `folder`. routes: whether it reports experts."""
     if api == "sglang":
-        return sglang_double_command(folder, fault)
+        return sglang_double_command(folder, fault, routes=routes)
     script = Path(__file__).with_name("double.py")
 
     def command(index: int, port: int) -> ServerCommand:
         return ServerCommand(
             arguments=[sys.executable, str(script), api, str(folder), str(port), fault],
-            environment={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            environment={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "AREAL_TEST_ROUTES": "1" if routes else ""},
         )
 
     return command
 
 
-def sglang_double_command(folder: Path, fault: str = ""):
+def sglang_double_command(folder: Path, fault: str = "", *, routes: bool = False):
     """(index, port) -> command of the double, which is started with the arguments and variables of the real server."""
     script = Path(__file__).with_name("sglang_double.py")
     content = json.loads((folder / "config.json").read_text())
@@ -179,6 +186,7 @@ def sglang_double_command(folder: Path, fault: str = ""):
         model_config=content,
         context=content["max_position_embeddings"],
         on_cpu=False,
+        records_routes=routes,
     )
 
     def of(index: int, port: int) -> ServerCommand:
@@ -197,7 +205,7 @@ def write_config(folder: Path, model: Any) -> Path:
     return folder
 
 
-def vllm_command(folder: Path, model: Any, config: ServerEngineConfig):
+def vllm_command(folder: Path, model: Any, config: ServerEngineConfig, *, routes: bool = False):
     """(index, port) -> command of a real vLLM server."""
     command = prepare(
         VLLMConfig(python=str(VLLM_PYTHON)),
@@ -206,6 +214,7 @@ def vllm_command(folder: Path, model: Any, config: ServerEngineConfig):
         model_config={**model.args.to_hf_config(), "dtype": "float32"},
         context=CONTEXT,
         on_cpu=True,
+        records_routes=routes,
     )
 
     def of(index: int, port: int) -> ServerCommand:
@@ -244,10 +253,11 @@ def with_servers(
     servers: int = 1,
     pool: Any = None,
     adapter: Any = None,
+    routers: ServedRouters | None = None,
     **options: Any,
 ) -> ServerEngine:
     """An engine with server processes, started; `wait_ready` before use. pool, adapter: instead of those for `command`
-    and `api`."""
+    and `api`. routers: of a model whose routes are recorded."""
     config = ServerEngineConfig(
         **{
             "dtype": "float32",
@@ -287,6 +297,7 @@ def with_servers(
                 full_forward(model, tokens)[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0].tolist()
             )
         ),
+        routers=routers,
     )
 
 
@@ -307,10 +318,10 @@ def given_pool(addresses: Sequence[str], owner: str, *, patience_seconds: float 
 
 
 @contextlib.contextmanager
-def forked_double(server: Any, api: str, folder: Path, model: Any) -> Iterator[str]:
+def forked_double(server: Any, api: str, folder: Path, model: Any, *, routes: bool = False) -> Iterator[str]:
     """Address of a double that the fork server starts; it needs not be ready yet."""
     port = free_port()
-    command = double_command(api, write_config(folder / "model", model))(0, port)
+    command = double_command(api, write_config(folder / "model", model), routes=routes)(0, port)
     variables = {**command.environment, "AREAL_SERVER_INCARNATION": RunningServer.incarnation}
     process = server.start(command.arguments[1], command.arguments[2:], environment=variables)
     try:

@@ -35,7 +35,7 @@ from areal.engine.sglang.launch import LOADER
 
 HEALTH_SECONDS = 20.0
 FLAGS = ("--skip-tokenizer-init", "--incremental-streaming-output", "--enable-deterministic-inference",
-         "--disable-overlap-schedule", "--disable-radix-cache")  # fmt: skip
+         "--disable-overlap-schedule", "--disable-radix-cache", "--enable-return-routed-experts")  # fmt: skip
 
 
 def parse(arguments):
@@ -77,7 +77,7 @@ class SGLang:
 
     def __init__(self, options):
         self.options = options
-        self.model = Model(options.model_path, options.fault)
+        self.model = Model(options.model_path, options.fault, routes=options.enable_return_routed_experts)
         # A class of models may have stop tokens by default; null is what has none.
         assert json.loads((Path(options.model_path) / "config.json").read_text())["eos_token_id"] is None
         self.device = Device(self.model)
@@ -104,6 +104,7 @@ class SGLang:
     async def info(self, request):
         seeded = self.options.enable_deterministic_inference
         return web.json_response({"version": "0.5.20", "tp_size": 1, "enable_deterministic_inference": seeded,
+                                  "enable_return_routed_experts": self.options.enable_return_routed_experts,
                                   "custom_weight_loader": [self.options.custom_weight_loader],
                                   "weight_version": self.label})  # fmt: skip
 
@@ -276,13 +277,15 @@ class SGLang:
             return
         rid, begun = body["rid"], time.monotonic()
         self.live[rid] = {"aborted": False, "slice": ""}
-        entries, sent, label = [], 0, self.label
+        entries, sent, label, parts = [], 0, self.label, []
         try:
             async for response, finish in self.slices(body):
                 entries += [
                     [logprob, token, None]
                     for logprob, token in zip(response.output_logprobs, response.output_tokens, strict=True)
                 ]
+                if response.output_tokens:
+                    parts.append(response.routes)
                 # Cut while paused, it ends in the queue: with all tokens again, and the last of their ids only.
                 queued = finish == "abort" and not self.running.is_set()
                 shown = entries[sent:] if self.options.incremental_streaming_output and not queued else entries
@@ -293,6 +296,10 @@ class SGLang:
                     meta["finish_reason"] = self.reason(finish, queued, entries)
                     meta["weight_versions"] = [{"version": label, "start": 0, "end": len(entries)}]
                     meta["e2e_latency"] = time.monotonic() - begun
+                    # What is cut in the queue has lost its place in the cache, and with it the experts.
+                    if body.get("return_routed_experts") and parts and not queued:
+                        experts = self.model.experts_of(parts, body["routed_experts_start_len"])
+                        meta["routed_experts"] = base64.b64encode(experts.astype("<i4").tobytes()).decode()
                 ids = [entry[1] for entry in shown]
                 yield {"output_ids": ids[-1:] if queued else ids, "meta_info": meta}
         except FaultError as error:

@@ -29,6 +29,9 @@ def write_python(path, pause=0.0):
 def main(arguments):
     assert arguments[:2] == ["-m", "vllm.entrypoints.openai.api_server"], arguments
     options = dict(itertools.pairwise(arguments))
+    if "--enable-return-routed-experts" in arguments:
+        assert os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "1", "the other one records no experts"
+        os.environ["AREAL_TEST_ROUTES"] = "1"
     double = Path(__file__).with_name("double.py")
     host = options.get("--host", "127.0.0.1")
     os.execv(sys.executable, [sys.executable, str(double), "vllm", options["--model"], options["--port"], "", host])

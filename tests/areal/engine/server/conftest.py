@@ -31,7 +31,8 @@ class World:
     def __init__(self, folder):
         self.folder, self.servers, self.engine, self.pool = folder, [], None, None
 
-    def start(self, count=1, *, restarts=10, ready=True, reference=True, paths=misbehaving.PATHS, **options):
+    def start(self, count=1, *, restarts=10, ready=True, reference=True, paths=misbehaving.PATHS, routers=None,
+              **options):  # fmt: skip
         """Start servers and the engine; options go to ServerEngineConfig."""
         self.servers = [misbehaving.MisbehavingServer() for _ in range(count)]
         for server in self.servers:
@@ -47,6 +48,7 @@ class World:
             to_hf=dict,
             weights=WEIGHTS,
             reference=ProbeReference(score=lambda tokens, _: [-0.5] * (len(tokens) - 1)) if reference else None,
+            routers=routers,
         )
         if ready:
             self.engine.wait_ready()
