@@ -66,11 +66,16 @@ class LoopWatchdog:
     def _look(self) -> None:
         while True:
             sleep(_LOOK_SECONDS)
-            running = self._running
-            if running is None or (seconds := self._seconds_of(running)) < self._block_seconds:
+            running, began = self._running, monotonic()
+            if running is None or self._seconds_of(running) < self._block_seconds:
                 continue
             # A wait counts when it is over: one that still lasts is not yet in what the kernel says.
-            if not self._queue.is_waiting():
+            if self._queue.is_waiting() or self._running is not running:
+                continue
+            # The wait that was under way when this look began has ended and counts; one that began since then does not
+            # yet, and is no longer than the look itself.
+            seconds = self._seconds_of(running) - (monotonic() - began)
+            if seconds >= self._block_seconds:
                 self._report(running, seconds)
 
     def _seconds_of(self, running: tuple[str, float, float]) -> float:
