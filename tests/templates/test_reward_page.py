@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +20,11 @@ from tooling.new.generators.reward import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(sys.executable)
+
+
+def cpu_seconds():
+    """Of this process and of those that it started and that have ended."""
+    return sum(os.times()[:4])
 
 
 def prepared(answers, **options):
@@ -72,12 +77,12 @@ def test_a_pattern_with_one_answer_is_accepted(pattern, group):
     ],
 )
 def test_a_pattern_that_cannot_be_used_is_refused_quickly(pattern, message):
-    started = time.monotonic()
+    started = cpu_seconds()
     with pytest.raises(UsageError, match="--pattern") as caught:
         checked_pattern(pattern, PYTHON)
     assert message in caught.value.message
     assert caught.value.fix
-    assert time.monotonic() - started < 15
+    assert cpu_seconds() - started < 15
 
 
 def test_the_last_match_in_the_window_is_what_counts():

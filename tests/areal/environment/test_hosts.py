@@ -148,7 +148,7 @@ def test_a_process_is_killed_with_everything_it_started(tmp_path):
 
 
 @pytest.mark.parametrize("what", [pytest.param("nothing", marks=pytest.mark.exhaustive), "spin"])
-def test_a_process_ends_with_its_trainer_however_that_dies(what):
+def test_a_process_ends_with_its_trainer_however_that_dies(what, tmp_path):
     program = (
         "import asyncio, sys; from areal.api import AssistantTurn; from areal.environment.pool import EnvironmentPool\n"
         "from areal.environment.config import HostConfig\n"
@@ -161,10 +161,9 @@ def test_a_process_ends_with_its_trainer_however_that_dies(what):
         "        await asyncio.sleep(600)\n"
         "asyncio.run(main())\n"
     )
-    folder = str(Path(__file__).parent)
-    trainer = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": folder}
-    )
+    # What it leaves when it is killed belongs to this test.
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "TMPDIR": str(tmp_path)}
+    trainer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=variables)
     assert trainer.stdout is not None
     guard = int(trainer.stdout.readline())
     (worker,) = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()
