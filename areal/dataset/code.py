@@ -89,8 +89,12 @@ def get_code_rl_dataset(
         if not cases:
             num_empty += 1
             continue
-        text = _prompt(question, str(row.get("starter_code") or ""))
-        said = _instruction(language, function) if instruction is None else instruction
+        starter = str(row.get("starter_code") or "").rstrip()
+        text = question.rstrip() + (f"\n\nStart from:\n```\n{starter}\n```" if starter else "")
+        said = instruction
+        if said is None:
+            task = f"defines `{function}`" if function else "reads standard input and writes standard output"
+            said = f"Write {LANGUAGES[language]} that {task}, in one block fenced as ```{language}."
         rows.append(
             {
                 "messages": user_prompt(text, f"\n{said}" if said else "", tokenizer),
@@ -233,12 +237,3 @@ def _amount(value: Any, units: dict[str, float], column: str) -> float | None:
     if match is None or match[2].lower() not in units:
         raise ValueError(f"{column} is {value!r:.60}, expected a number and one of {', '.join(filter(None, units))}")
     return float(match[1]) * units[match[2].lower()] or None
-
-
-def _prompt(question: str, starter: str) -> str:
-    return f"{question.rstrip()}\n\nStart from:\n```\n{starter.rstrip()}\n```" if starter.strip() else question.rstrip()
-
-
-def _instruction(language: str, function: str) -> str:
-    task = f"defines `{function}`" if function else "reads standard input and writes standard output"
-    return f"Write {LANGUAGES[language]} that {task}, in one block fenced as ```{language}."

@@ -121,7 +121,10 @@ def conversation_rows(
         return [_last_turn(messages[:end], tokenizer, tools, images) for end in ends]
     if len(ends) == 1:
         return [_last_turn(messages, tokenizer, tools, images)]
-    return [_all_turns(messages, tokenizer, tools, images)]
+    if not images and _MARKERS.search(_template(tokenizer, tools)):
+        return [_row(*_from_markers(messages, tokenizer, tools), tokenizer)]
+    learned = [end - 1 for end in ends]
+    return [_row(*_from_prefixes(messages, tokenizer, tools, learned=learned, images=images), tokenizer, images)]
 
 
 def _num_marks(messages: Sequence[Mapping[str, Any]]) -> int:
@@ -141,15 +144,6 @@ def _last_turn(
     prompt = encode_prompt(turns, tokenizer)
     answer = encode_answer(messages[-1]["content"], tokenizer)
     return {"input_ids": prompt + answer, "loss_mask": [0] * len(prompt) + [1] * len(answer)}
-
-
-def _all_turns(
-    messages: Sequence[Mapping[str, Any]], tokenizer: Any, tools: Sequence[Any] | None, images: Sequence[str]
-) -> dict[str, Any]:
-    if not images and _MARKERS.search(_template(tokenizer, tools)):
-        return _row(*_from_markers(messages, tokenizer, tools), tokenizer)
-    learned = [index for index, message in enumerate(messages) if index and message["role"] == "assistant"]
-    return _row(*_from_prefixes(messages, tokenizer, tools, learned=learned, images=images), tokenizer, images)
 
 
 def _from_markers(

@@ -53,7 +53,12 @@ def fit_long_rows(
         )
     shortened = {i: truncated_row(dataset[i], kind, limit.tokens, tokenizer) for i in long if overlong == "truncate"}
     gone = {i for i in long if shortened.get(i) is None}
-    _say(name, limit, num_rows=len(dataset), num_gone=len(gone), num_short=len(long) - len(gone), example=examples[0])
+    for verb, count in (("dropped", len(gone)), ("shortened", len(long) - len(gone))):
+        if count:
+            logger.warning(
+                "%s: %s %d of %d rows with more than %d tokens (%s), e.g. %s",
+                name, verb, count, len(dataset), limit.tokens, limit.reason, examples[0],
+            )  # fmt: skip
     uncut = [i for i in gone if overlong == "truncate" and _has_images(dataset[i], kind, limit.tokens)]
     if uncut:
         first = place_of(dataset, min(uncut))
@@ -141,11 +146,3 @@ def _with_rows(dataset: Dataset, kept: list[int], changed: Mapping[int, Mapping[
 
     rows = [changed.get(i) or dataset[i] for i in kept]
     return Dataset.from_list([dict(row) for row in rows], features=dataset.features)
-
-
-def _say(name: str, limit: LengthLimit, *, num_rows: int, num_gone: int, num_short: int, example: str) -> None:
-    what = f"more than {limit.tokens} tokens ({limit.reason})"
-    if num_gone:
-        logger.warning("%s: dropped %d of %d rows with %s, e.g. %s", name, num_gone, num_rows, what, example)
-    if num_short:
-        logger.warning("%s: shortened %d of %d rows with %s, e.g. %s", name, num_short, num_rows, what, example)

@@ -93,7 +93,10 @@ class Renderer:
 
     def render(self, conversation: Conversation, *, add_generation_prompt: bool = True) -> str:
         """Return the text of a prompt. Raises DataError when the template refuses the conversation."""
-        messages = [_message(turn) for turn in self._turns(conversation.turns)]
+        messages = [
+            _message(Turn("user", turn.text) if self._system_as_user and turn.role == "system" and index else turn)
+            for index, turn in enumerate(conversation.turns)
+        ]
         tools = [tool.as_schema() for tool in conversation.tools] or None
         try:
             text: str = self._using(
@@ -252,13 +255,6 @@ class Renderer:
         return self._mark not in alone or self._mark in self.render(Conversation((question, thought, *new)))
 
     # ---- turns and tokenizers
-
-    def _turns(self, turns: Sequence[Turn]) -> Sequence[Turn]:
-        if not self._system_as_user:
-            return turns
-        return [
-            Turn("user", turn.text) if turn.role == "system" and index else turn for index, turn in enumerate(turns)
-        ]
 
     def _using(self, function: Callable[[Any], _Result]) -> _Result:
         """Call with the tokenizer of this thread's kind: the loop never waits for what a thread renders."""

@@ -284,7 +284,12 @@ class Session:
             self.trained_tokens += leaf.num_trained
             truncated = leaf is selection.leaves[-1] and bool(self.limit_hit or self.context_full)
             value = math.fsum([reward or 0.0, *own])
-            found.append(leaf.trajectory(reward=value, truncated=truncated, text=self._text(leaf)))
+            tokens, prompt = leaf.last.tokens(), len(leaf.path[0].added)
+            text = {
+                "prompt": self._renderer.decode(tokens[:prompt]),
+                "completion": self._renderer.decode(tokens[prompt:]),
+            }
+            found.append(leaf.trajectory(reward=value, truncated=truncated, text=text))
         return found
 
     def statistics(self) -> dict[str, float]:
@@ -500,7 +505,3 @@ class Session:
             completion_tokens=sum(len(answer.output) for answer in answers),
             replay=replay,
         )
-
-    def _text(self, leaf: Leaf) -> dict[str, str]:
-        tokens, prompt = leaf.last.tokens(), len(leaf.path[0].added)
-        return {"prompt": self._renderer.decode(tokens[:prompt]), "completion": self._renderer.decode(tokens[prompt:])}

@@ -61,7 +61,7 @@ def build_card(run: Path, name: HubName, *, step: int) -> str:
     steps = {at: values for at, values in (read_metrics(file) if file.is_file() else {}).items() if at <= step}
     results = evaluation_results(config, steps)
     head = yaml.safe_dump(_front_matter(config, name, results), sort_keys=False, allow_unicode=True)
-    base = _base(config)
+    base = _shown((config.get("model") or {}).get("path") or "")
     kept = {key: value for key, value in config.items() if key not in _LOCAL}
     method = _method(config)
     body = [
@@ -208,11 +208,6 @@ def _fingerprint(run: Path) -> str:
         if isinstance(rows, str):
             return rows
     return ""
-
-
-def _base(config: Mapping[str, Any]) -> str:
-    model = config.get("model") or {}
-    return _shown(model.get("path") or "")
 
 
 def _method(config: Mapping[str, Any]) -> str:

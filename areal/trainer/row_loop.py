@@ -101,11 +101,6 @@ class RowTrainer(ABC, Generic[_Config, _Learner]):
         """Return what must be saved beside the engine and the random generators."""
         return {}
 
-    def _lengths(self, tokens: float) -> list[int]:
-        """Return the lengths of a step's sequences as if all were equal, which counts slightly too few FLOPs."""
-        count = self.config.batch_size * (2 if self.config.dataset_kind == "preference" else 1)
-        return [round(tokens / count)] * count
-
     def evaluate_in_parts(self, count: int, evaluate: Callable[[range], dict[str, Tensor]]) -> dict[str, float]:
         """Return metrics of the first `count` rows from their terms, computed for a step's worth at a time."""
         size = self.config.batch_size
@@ -141,6 +136,7 @@ class RowTrainer(ABC, Generic[_Config, _Learner]):
         before = evaluate(first) if first == 0 and not session.stop.requested else {}
         if before:
             session.measured(before, export)
+        num_sequences = config.batch_size * (2 if config.dataset_kind == "preference" else 1)
         for step in session.steps(total, states, export):
             started = time.perf_counter()
             with tracing.span("learn"):
@@ -154,7 +150,8 @@ class RowTrainer(ABC, Generic[_Config, _Learner]):
                 "tokens/total": tokens,
                 names.TOKENS_PER_SECOND: tokens / max(seconds, 1e-9),
                 names.TIME_STEP: seconds,
-                **utilisation.metrics(self._lengths(tokens), seconds),
+                # As if all sequences of the step were equally long, which counts slightly too few FLOPs.
+                **utilisation.metrics([round(tokens / num_sequences)] * num_sequences, seconds),
                 **{f"train/{key}": value for key, value in stats.metrics.items()},
             }
             session.metrics.log(step + 1, metrics)

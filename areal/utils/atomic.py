@@ -36,7 +36,9 @@ def atomic_write(path: Path, data: bytes | str) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         _try_lock(descriptor)
-        _write_all(descriptor, content)
+        view = memoryview(content)
+        while view:
+            view = view[os.write(descriptor, view) :]
         os.fsync(descriptor)
         os.replace(temporary, path)
     except BaseException:
@@ -163,9 +165,3 @@ def _swap(temporary: Path, path: Path) -> None:
         shutil.rmtree(aside)
     else:
         aside.unlink()
-
-
-def _write_all(descriptor: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(descriptor, view) :]

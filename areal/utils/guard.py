@@ -91,7 +91,7 @@ def _kill_rest() -> None:
     deadline = time.monotonic() + _REST_SECONDS
     while True:
         gently = time.monotonic() < deadline
-        for pid in _children():
+        for pid in [pid for pid, (parent, _) in _processes().items() if parent == os.getpid()]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM if gently else signal.SIGKILL)
         try:
@@ -180,11 +180,6 @@ def _descendants() -> list[int]:
         found += level
         own = set(level)
     return found
-
-
-def _children() -> list[int]:
-    """Return the ids of this process's children; empty without /proc."""
-    return [pid for pid, (parent, _) in _processes().items() if parent == os.getpid()]
 
 
 def _processes() -> dict[int, tuple[int, str]]:

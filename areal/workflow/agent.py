@@ -124,7 +124,8 @@ class AgentWorkflow(RolloutWorkflow):
         async with agent_folders(self._process.folder) as folders, gateway.running():
             session = gateway.open(engine, self._gconfig, may_score=self._process.allow_agent_reward)
             try:
-                await self._prepared(data, folders)
+                if self._prepare is not None:
+                    await _called(self._prepare, data, folders.work)
                 returned, timed_out = await self._ran(session, data, folders)
             finally:
                 await gateway.close(session)
@@ -137,10 +138,6 @@ class AgentWorkflow(RolloutWorkflow):
         return trained_leaves(session, reward, self._select)
 
     # ---- steps of an episode
-
-    async def _prepared(self, data: Mapping[str, Any], folders: AgentFolders) -> None:
-        if self._prepare is not None:
-            await _called(self._prepare, data, folders.work)
 
     async def _ran(self, session: Session, data: Mapping[str, Any], folders: AgentFolders) -> tuple[Any, bool]:
         """Return what the agent returned, and whether it had to be ended. Raises FaultError."""

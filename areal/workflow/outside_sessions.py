@@ -101,7 +101,12 @@ class OutsideSessionsWorkflow(RolloutWorkflow):
         workflow, agent/wait_seconds (until somebody came) and agent/unused (sessions that asked for nothing). Raises
         FaultError: REWARD_MISSING, those of the reward, and the engine's where no answer came for it.
         """
-        door = self._doors.get(asyncio.get_running_loop()) or self._open_door()
+        loop = asyncio.get_running_loop()
+        if loop not in self._doors:
+            self._doors[loop] = _Door(
+                self._renderer, self._config, self._gconfig, key=self._key, ready_file=self._ready_file
+            )
+        door = self._doors[loop]
         await door.is_open()
         came, unused = monotonic(), 0
         while True:
@@ -133,11 +138,6 @@ class OutsideSessionsWorkflow(RolloutWorkflow):
                 return await run_score(self._reward, session, data, last_answer(session).reply.text)
             await late_reward(gateway, session, self._config.reward_deadline)
         return session.reward
-
-    def _open_door(self) -> _Door:
-        door = _Door(self._renderer, self._config, self._gconfig, key=self._key, ready_file=self._ready_file)
-        self._doors[asyncio.get_running_loop()] = door
-        return door
 
 
 class _Door:

@@ -75,7 +75,9 @@ class PixelPrompts:
         """
         images = await asyncio.gather(*(self._image(index, value) for index, value in enumerate(files)))
         sizes = [(image.height, image.width) for image in images]
-        ids, spans = self.vision.place([self._encoded(piece) for piece in pieces], sizes)
+        ids, spans = self.vision.place(
+            [encode_text(piece, self._tokenizer) if piece else [] for piece in pieces], sizes
+        )
         refs = tuple(
             ImageRef(image=image, start=start, length=length)
             for image, (start, length) in zip(images, spans, strict=True)
@@ -83,9 +85,6 @@ class PixelPrompts:
         if refs and refs[-1].end == len(ids):
             raise DataError(ENDS_WITH_IMAGE)
         return ids, refs
-
-    def _encoded(self, piece: str) -> list[int]:
-        return encode_text(piece, self._tokenizer) if piece else []
 
     async def _image(self, index: int, value: Any) -> Image:
         content = await asyncio.to_thread(decoded_file, index, value)

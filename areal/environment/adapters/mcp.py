@@ -133,8 +133,9 @@ class McpEpisode:
         from mcp import ClientSession, StdioServerParameters
         from mcp.client.stdio import stdio_client
 
+        passed = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
         parameters = StdioServerParameters(
-            command=self._command, args=self._args, env={**_variables(), **self._env}, cwd=self._cwd
+            command=self._command, args=self._args, env={**passed, **self._env}, cwd=self._cwd
         )
         # The server's log is its own: it does not belong into that of the run.
         with tempfile.TemporaryFile("w") as log:
@@ -157,7 +158,3 @@ def _calling(name: str, arguments: Mapping[str, Any]) -> Callable[[Any], Awaitab
         return await session.call_tool(name, dict(arguments))
 
     return call
-
-
-def _variables() -> dict[str, str]:
-    return {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _logger = getLogger(__name__)
+_POLL_SECONDS: Final = 0.1
 LOCK_NAME: Final = "run.lock"
 
 
@@ -59,7 +60,9 @@ class RunLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             previous = _read_owner(descriptor)
-            _write_owner(descriptor)
+            own = {"pid": os.getpid(), "host": socket.gethostname(), "started_unix": time.time()}
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(own).encode(), 0)
         except BlockingIOError:
             owner = _read_owner(descriptor)
             os.close(descriptor)
@@ -119,12 +122,6 @@ def _read_owner(descriptor: int) -> dict[str, Any]:
     return owner if isinstance(owner, dict) else {}
 
 
-def _write_owner(descriptor: int) -> None:
-    owner = {"pid": os.getpid(), "host": socket.gethostname(), "started_unix": time.time()}
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps(owner).encode(), 0)
-
-
 def _busy_message(directory: Path, owner: dict[str, Any]) -> str:
     if "pid" not in owner:
         who = "another process (it has just started and not said which)"
@@ -168,6 +165,13 @@ class StopRequest:
     def exit_code(self) -> int:
         """128 + signal number, as shells expect (143 for SIGTERM, 130 for SIGINT); 0 when no signal arrived."""
         return 0 if self._signal is None else 128 + self._signal
+
+    def requested_within(self, seconds: float) -> bool:
+        """Sleep, and return True as soon as somebody asks; False after that many seconds."""
+        deadline = time.monotonic() + seconds
+        while not self._requested and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(_POLL_SECONDS, left))
+        return self._requested
 
     def request(self) -> None:
         """Ask from code, from any thread."""

@@ -238,7 +238,11 @@ class CheckpointStore:
         if step < 0:
             raise ValueError(f"step is {step}, expected >= 0")
         meta = dict(meta or {})
-        _check_meta(meta)
+        try:
+            json.dumps(meta, sort_keys=True, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            message = f"meta must be JSON with text keys and finite numbers: {error}; it is {meta!r}"
+            raise ValueError(message) from error
         try:
             return self._publish(step, write, meta, expected_bytes)
         except CheckpointError:
@@ -388,13 +392,6 @@ class CheckpointStore:
                 f"checkpoint {final.name} needs about {_megabytes(needed + _SPARE_BYTES)} and {self.directory} has "
                 f"{_megabytes(free)} free: nothing was written; free space or use another output_dir"
             )
-
-
-def _check_meta(meta: Mapping[str, Any]) -> None:
-    try:
-        json.dumps(meta, sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"meta must be JSON with text keys and finite numbers: {error}; it is {meta!r}") from error
 
 
 def _megabytes(size: int) -> str:

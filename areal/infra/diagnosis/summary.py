@@ -238,7 +238,8 @@ def _table(metrics: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         return
     yield f"{'':<24}{'first':>10}{'25 %':>10}{'50 %':>10}{'last':>10}{'lowest':>10}{'highest':>10}  trend"
     for one in metrics.values():
-        cells = "".join(f"{_number(one[key]):>10}" for key in (*_PLACES, "lowest", "highest"))
+        values = (one[key] for key in (*_PLACES, "lowest", "highest"))
+        cells = "".join(f"{'-':>10}" if value is None else f"{value:>10.4g}" for value in values)
         broken = f"  {one['not_finite']} not finite" if one["not_finite"] else ""
         yield f"{one['label']:<24}{cells}  {one['trend']}{broken}".rstrip()
 
@@ -277,7 +278,3 @@ def _signs(signs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"  {sign['rule']}: {sign['sign']}"
         yield f"    {sign['evidence']}"
         yield f"    rule: {sign['when']}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"

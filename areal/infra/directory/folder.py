@@ -59,7 +59,8 @@ class FolderStore:
             if before == lease:
                 os.utime(path)
             else:
-                atomic_write(path, self._sealed(lease))
+                fields = asdict(lease)
+                atomic_write(path, json.dumps({"lease": fields, "proof": self._proof(fields)}))
             if new:
                 self._forget(path.parent)
         return True
@@ -142,10 +143,6 @@ class FolderStore:
             self._warned.add(path)
             _logger.warning("%s was not written with this job's key and is ignored", path)
         return None
-
-    def _sealed(self, lease: LeasedEntry) -> str:
-        fields = asdict(lease)
-        return json.dumps({"lease": fields, "proof": self._proof(fields)})
 
     def _proof(self, fields: object) -> str:
         text = json.dumps(fields, sort_keys=True)

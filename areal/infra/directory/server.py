@@ -46,8 +46,9 @@ class DirectoryServer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="areal-directory", daemon=True)
         self._thread.start()
+        listen = asyncio.start_server(self._connected, host, port, limit=_MAX_LINE_BYTES, backlog=_BACKLOG)
         try:
-            self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+            self._server = asyncio.run_coroutine_threadsafe(listen, self._loop).result()
         except OSError as error:
             self._end_loop()
             raise EngineError(
@@ -75,11 +76,6 @@ class DirectoryServer:
     ) -> None:
         """Close."""
         self.close()
-
-    async def _listen(self) -> asyncio.Server:
-        return await asyncio.start_server(
-            self._connected, self._host, self._port, limit=_MAX_LINE_BYTES, backlog=_BACKLOG
-        )
 
     async def _stop(self) -> None:
         self._server.close()

@@ -71,7 +71,7 @@ def drive(
         failures += 1
         _logger.warning("%s; allocation %d of %d further ones", text, failures, plan.max_restarts)
         folder.note("lost", text, life=life)
-        _sleep(_PAUSE_SECONDS * failures, stop)
+        stop.requested_within(_PAUSE_SECONDS * failures)
     if asked and code in {LOST, STOPPED}:
         code = stop.exit_code or STOPPED
     folder.set_state("cancelled" if asked else "ended", text, exit_code=code)
@@ -117,9 +117,3 @@ def _send(runners: Sequence[RunnerHandle], ends: dict[str, int], number: int) ->
     for runner in runners:
         if runner.name not in ends:
             runner.send(number)
-
-
-def _sleep(seconds: float, stop: StopRequest) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and not stop.requested:
-        time.sleep(_POLL_SECONDS)

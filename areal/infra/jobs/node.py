@@ -185,7 +185,10 @@ class NodeRunner:
                         mine.update(now.as_value())
                         sent, changed = now, time.monotonic()
                     if conductor is not None and told is not None:
-                        self._conduct(conductor, directory, told)
+                        before = conductor.order
+                        self._order = conductor.tick(directory.entries(RUNNER), directory.entries(SERVICE))
+                        if self._order != before:
+                            told.update(self._order.as_value())
                     elif (value := directory.entries(ORDER).get(JOB)) is not None:
                         self._order = Order.of(value)
                     elif self._order.phase != "gather" or time.monotonic() - answered > seconds:
@@ -218,12 +221,6 @@ class NodeRunner:
             first_number=max(numbers, default=-1) + 1,
             meeting=lambda: (address, choose_port(address, ports)),
         )
-
-    def _conduct(self, conductor: Conductor, directory: Directory, told: Any) -> None:
-        before = conductor.order
-        self._order = conductor.tick(directory.entries(RUNNER), directory.entries(SERVICE))
-        if self._order != before:
-            told.update(self._order.as_value())
 
     def _say_goodbye(self, conductor: Conductor, directory: Directory, told: Any) -> None:
         """Keep the directory until the others have read that all is over."""

@@ -170,7 +170,9 @@ class SlurmBackend:
 
 def script(plan: Plan) -> str:
     """Return the batch script of a plan; its size depends on the number of roles, not of nodes."""
-    components = _components(plan)
+    # One component when all nodes have one shape, else one per site.
+    alike = len({site.shape for site in plan.sites}) == 1
+    components = [_Component(sites=sites) for sites in ([plan.sites] if alike else [(site,) for site in plan.sites])]
     slurm, folder = plan.slurm, Path(plan.folder)
     common = [
         f"--job-name={plan.name}",
@@ -197,13 +199,6 @@ def script(plan: Plan) -> str:
         runners=folder / "logs" / "runners",
         steps="\n".join(steps),
     )
-
-
-def _components(plan: Plan) -> list[_Component]:
-    """One component when all nodes have one shape, else one per site."""
-    if len({site.shape for site in plan.sites}) == 1:
-        return [_Component(sites=plan.sites)]
-    return [_Component(sites=(site,)) for site in plan.sites]
 
 
 def _needs(plan: Plan, component: _Component) -> list[str]:

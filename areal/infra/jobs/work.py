@@ -6,7 +6,6 @@ Both do what the order says, and keep a report up to date. All processes are bel
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from areal.infra.jobs.files import KEY_FILE
 from areal.infra.jobs.surroundings import DEVICES_VARIABLE, deal_devices, visible_devices
 from areal.infra.launch.launcher import LOG_FOLDER_VARIABLE, TAIL_LINES
 from areal.infra.launch.ranks import LogFollower, RankProcesses
-from areal.infra.supervisor.process import ServerProcess, free_port, log_tail, new_incarnation
+from areal.infra.supervisor.process import ServerProcess, free_port, keep_newest, log_tail, new_incarnation
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ class RankWork:
     def _start(self, order: Order) -> None:
         context, folder = self._context, self._context.folder.logs / f"start-{order.number:04d}-{order.incarnation}"
         if context.node == 0:
-            self._prune()
+            keep_newest(context.folder.logs, "start-*-*", context.plan.keep_logs - 1)
             self._follower = LogFollower(folder / "rank-0.log", self._show)
         mine = context.role.on_node(context.node)
         first = mine[0]
@@ -149,11 +148,6 @@ class RankWork:
         if newline:
             sys.stderr.write(self._context.redact(whole) + newline)
             sys.stderr.flush()
-
-    def _prune(self) -> None:
-        folders = sorted(self._context.folder.logs.glob("start-*-*"))
-        for path in folders[: max(0, len(folders) + 1 - self._context.plan.keep_logs)]:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,6 @@ checkpoints. It is not a scheduler: one machine, one program.
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +27,7 @@ from areal.api import (
     UsageError,
 )
 from areal.infra.launch.ranks import LogFollower, RankEnd, RankProcesses
-from areal.infra.supervisor.process import free_port, log_tail, new_incarnation
+from areal.infra.supervisor.process import free_port, keep_newest, log_tail, new_incarnation
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -126,14 +125,14 @@ class LocalLauncher:
             _logger.warning(
                 "%s; restart %d of %d in %.0f s", start.text, failures, self._config.max_restarts, pause
             )  # the tail of the log was shown already
-            if not _sleep(pause, stop):
+            if stop.requested_within(pause):
                 break
         return LaunchResult(starts=tuple(starts))
 
     def _start_once(self, number: int, stop: StopRequest) -> Start:
         incarnation = new_incarnation()
         folder = self._log_folder / f"start-{number:04d}-{incarnation}"
-        self._prune_logs()
+        keep_newest(self._log_folder, "start-*-*", self._config.keep_logs - 1)
         began = time.monotonic()
         ranks = RankProcesses(
             self._command,
@@ -194,11 +193,6 @@ class LocalLauncher:
             _logger.warning("%s", text)
         return stop.exit_code or 143, text, None
 
-    def _prune_logs(self) -> None:
-        folders = sorted(self._log_folder.glob("start-*-*"), key=lambda path: path.stat().st_mtime_ns)
-        for folder in folders[: max(0, len(folders) + 1 - self._config.keep_logs)]:
-            shutil.rmtree(folder, ignore_errors=True)
-
 
 class _Progress:
     """How long a file has stayed as it is; a clock that nobody sets decides."""
@@ -218,11 +212,3 @@ class _Progress:
         except OSError:
             return None
         return found.st_mtime_ns, found.st_size
-
-
-def _sleep(seconds: float, stop: StopRequest) -> bool:
-    """Sleep; return False when a stop was requested meanwhile."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and not stop.requested:
-        time.sleep(min(_POLL_INTERVAL_SECONDS, max(0.0, deadline - time.monotonic())))
-    return not stop.requested

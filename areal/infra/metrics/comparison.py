@@ -122,7 +122,7 @@ def write_comparison(content: Mapping[str, Any], output: Path, *, refresh_second
         "compare.html",
         fields,
         kind="comparison",
-        title=_title(names_of_runs),
+        title=" · ".join(names_of_runs) if len(names_of_runs) <= _NAMED else f"{len(names_of_runs)} runs",
         subtitle=_steps_done(content["runs"]),
         navigation=_NAVIGATION,
         style=asset("report.css") + asset("compare.css"),
@@ -227,10 +227,6 @@ def _short_names(run_dirs: Sequence[Path]) -> list[str]:
         if len(set(shown)) == len(shown):
             return shown
     return [f"{'/'.join(one[-2:])} ({index})" for index, one in enumerate(parts, 1)]
-
-
-def _title(runs: Sequence[str]) -> str:
-    return " · ".join(runs) if len(runs) <= _NAMED else f"{len(runs)} runs"
 
 
 def _steps_done(runs: Sequence[Mapping[str, Any]]) -> str:

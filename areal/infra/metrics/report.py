@@ -132,6 +132,11 @@ def write_report(run_dir: Path, output: Path, attempt: int | None = None) -> Pat
         from areal.infra.metrics.recordings import find_recordings, recordings_section
 
         recordings = recordings_section(find_recordings(run_dir), output)
+    section = ""
+    if config.is_file():
+        text = escape(config.read_text(encoding="utf-8", errors="replace"))
+        body = f"<details><summary>{CONFIG_FILE}</summary><pre>{text}</pre></details>"
+        section = f'<section id="config"><h2>Configuration</h2>{body}</section>'
     fields = {
         "tiles": "".join(_tiles(steps)),
         "charts": "".join(_card(index, panel, chart) for index, (panel, chart) in enumerate(charts))
@@ -140,7 +145,7 @@ def write_report(run_dir: Path, output: Path, attempt: int | None = None) -> Pat
         "rollouts_note": escape(f"{rollouts.note} {pictures_note}".strip()),
         "browser_state": "" if rollouts.groups else " hidden",
         "recordings": recordings,
-        "config": _config_section(config.read_text(encoding="utf-8", errors="replace")) if config.is_file() else "",
+        "config": section,
     }
     page = render_page(
         "report.html",
@@ -358,11 +363,6 @@ def _other_section(other: Sequence[tuple[_Panel, Chart]], *, first: int) -> str:
     return (
         f'<details class="more"><summary>{len(other)} more metrics</summary><div class="charts">{cards}</div></details>'
     )
-
-
-def _config_section(text: str) -> str:
-    body = f"<details><summary>{CONFIG_FILE}</summary><pre>{escape(text)}</pre></details>"
-    return f'<section id="config"><h2>Configuration</h2>{body}</section>'
 
 
 def _subtitle(steps: Steps) -> str:

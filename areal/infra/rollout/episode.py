@@ -40,7 +40,7 @@ from areal.utils.seeding import EpisodeSeeds, seeds_of_episode
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from areal.api import GenerationConfig, InferenceEngine, ModelRequest, RolloutWorkflow, WeightUpdateMeta
+    from areal.api import InferenceEngine, ModelRequest, RolloutWorkflow, WeightUpdateMeta
     from areal.infra.rollout.schedule import Visit
 
 
@@ -197,20 +197,17 @@ def _continuation(request: ModelRequest, parts: Sequence[ModelResponse]) -> Mode
     if not parts:
         return request
     tokens = [token for part in parts for token in part.output_tokens]
+    before = request.gconfig
     return replace(
         request,
         input_ids=[*request.input_ids, *tokens],
-        gconfig=_remaining(request.gconfig, len(tokens)),
+        gconfig=replace(
+            before,
+            max_new_tokens=before.max_new_tokens - len(tokens),
+            min_new_tokens=max(0, before.min_new_tokens - len(tokens)),
+        ),
         request_id=f"{request.request_id}-{len(parts)}",
         sampled_before=request.sampled_before + len(tokens),
-    )
-
-
-def _remaining(gconfig: GenerationConfig, done: int) -> GenerationConfig:
-    return replace(
-        gconfig,
-        max_new_tokens=gconfig.max_new_tokens - done,
-        min_new_tokens=max(0, gconfig.min_new_tokens - done),
     )
 
 
@@ -335,7 +332,12 @@ class EpisodeRunner:
         self, workflow: RolloutWorkflow, job: EpisodeJob, attempt: int, scores: list[ScoreRecord]
     ) -> tuple[tuple[Trajectory, ...], Fault | None]:
         """Return the trajectories or the fault of one attempt; its calls of rewards are added to `scores`."""
-        with stats.scope() as recorded, recorded_scores() as own, seeds_of_episode(self._seeds(job)):
+        prompt = (job.stream, self._seed, job.ordinal)
+        seeds = EpisodeSeeds(
+            prompt=derive_seed(*prompt, "environment"),
+            sample=derive_seed(*prompt, job.sample_index, "environment"),
+        )
+        with stats.scope() as recorded, recorded_scores() as own, seeds_of_episode(seeds):
             stats.merge(job.recorded)
             try:
                 result = await self._call(workflow, job, attempt)
@@ -350,13 +352,6 @@ class EpisodeRunner:
                 return (), Fault(kind=FaultKind.WORKFLOW_RAISED, message=message, attempt=attempt)
             finally:
                 scores.extend(own)
-
-    def _seeds(self, job: EpisodeJob) -> EpisodeSeeds:
-        prompt = (job.stream, self._seed, job.ordinal)
-        return EpisodeSeeds(
-            prompt=derive_seed(*prompt, "environment"),
-            sample=derive_seed(*prompt, job.sample_index, "environment"),
-        )
 
     async def _call(self, workflow: RolloutWorkflow, job: EpisodeJob, attempt: int) -> object:
         engine = EpisodeEngine(

@@ -158,7 +158,13 @@ class RolloutExecutor:
             waited = monotonic() - started
             self._wait_seconds += waited
         self._loop.call(partial(_cancel, given_up))
-        self._check_bound(groups, version)
+        # Proven in `admission`, tested, and still checked here: whatever breaks it must not train silently.
+        oldest = min(group.admitted_version for group in groups)
+        if version - oldest > self._config.max_head_offpolicyness:
+            raise RolloutError(
+                f"bug: a prompt admitted at version {oldest} would be trained at {version}, beyond the bound of "
+                f"{self._config.max_head_offpolicyness}"
+            )
         return RolloutBatch(
             groups=groups,
             version=version,
@@ -528,15 +534,6 @@ class RolloutExecutor:
         return [run.describe() for run in runs[:10]] + (
             [f"and {len(runs) - 10} more prompts"] if len(runs) > 10 else []
         )
-
-    def _check_bound(self, groups: Sequence[PromptGroup], version: int) -> None:
-        # Proven in `admission`, tested, and still checked here: whatever breaks it must not train silently.
-        oldest = min(group.admitted_version for group in groups)
-        if version - oldest > self._config.max_head_offpolicyness:
-            raise RolloutError(
-                f"bug: a prompt admitted at version {oldest} would be trained at {version}, beyond the bound of "
-                f"{self._config.max_head_offpolicyness}"
-            )
 
 
 def _cancel(runs: Sequence[GroupRun]) -> None:

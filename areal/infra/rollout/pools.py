@@ -72,7 +72,7 @@ class DifficultyPools:
 
     def draw(self) -> int | None:
         """Visit a row and return its position; None when every row has had its most visits."""
-        position = self._replayed() if falls_on(self._config.replay, self.draws) else None
+        position = self._pop(self._hard) if falls_on(self._config.replay, self.draws) else None
         if position is None:
             position = self._by_turn()
         if position is None:
@@ -135,9 +135,6 @@ class DifficultyPools:
         heappush(self._heaps[record.pool], (record.last, position))
         if self._config.replay and rate is not None and rate <= self._config.replay_up_to + _ROUNDING:
             heappush(self._hard, (record.last, position))
-
-    def _replayed(self) -> int | None:
-        return self._pop(self._hard)
 
     def _by_turn(self) -> int | None:
         number, self._turns = self._turns, self._turns + 1

@@ -127,7 +127,10 @@ class DirectoryPool:
             if name in self._members and self._members[name].url != url:
                 self._part(name, f"its address is now {url}")
             if draining and name in self._members:
-                self._drain(name)
+                with self._lock:
+                    member = self._members.pop(name)
+                    self._leaving.append(member)
+                member.drain()
             elif not draining and name not in self._members and not self._is_leaving(name):
                 self._join(name, url, listener)
 
@@ -144,12 +147,6 @@ class DirectoryPool:
             self._members[name] = member
         _logger.info("%s at %s is in the list of servers", member.watch.name, url)
         member.start(listener)
-
-    def _drain(self, name: str) -> None:
-        with self._lock:
-            member = self._members.pop(name)
-            self._leaving.append(member)
-        member.drain()
 
     def _part(self, name: str, reason: str) -> None:
         with self._lock:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -37,6 +38,16 @@ def free_port(host: str = "127.0.0.1") -> int:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def keep_newest(folder: Path, pattern: str, count: int) -> None:
+    """Remove the logs in a folder, files or folders of them, except those that were written last."""
+    logs = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime_ns)
+    for path in logs[: max(0, len(logs) - count)]:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 class ServerProcess:

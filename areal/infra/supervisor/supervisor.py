@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from areal.api import ArealError, ServerInstance
 from areal.infra.supervisor.device_lock import OWN_DEVICE, DeviceLock
-from areal.infra.supervisor.process import ServerProcess, free_port, new_incarnation
+from areal.infra.supervisor.process import ServerProcess, free_port, keep_newest, new_incarnation
 from areal.infra.supervisor.watch import Watch
 from areal.utils.logging import getLogger
 
@@ -169,7 +169,7 @@ class _SupervisedServer:
     def _launch(self) -> tuple[ServerInstance, ServerProcess]:
         port, incarnation = free_port(_HOST), new_incarnation()
         command = self._command_of(self._index, port)
-        self._prune_logs()
+        keep_newest(self._log_folder, "*.log", self._config.keep_logs - 1)
         process = ServerProcess(
             command.arguments,
             environment=command.environment,
@@ -226,9 +226,3 @@ class _SupervisedServer:
         # Only an orderly end of the run deserves patience; a server that hangs has had its time.
         process.stop(grace_seconds=None if self.watch.ending else 0.0)
         return "" if self.watch.ending else f"end of {process.log_path}:\n{process.tail()}"
-
-    def _prune_logs(self) -> None:
-        if self._log_folder.is_dir():
-            logs = sorted(self._log_folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
-            for path in logs[: max(0, len(logs) + 1 - self._config.keep_logs)]:
-                path.unlink(missing_ok=True)

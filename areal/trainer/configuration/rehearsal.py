@@ -246,7 +246,11 @@ def _read_rows(
 
 def _compare_with_batch(config: PPOConfig | RowsConfig, keys: Sequence[str], found: Rehearsal) -> None:
     """Note a batch that is larger than the training rows. keys: of their datasets."""
-    batch, batch_key = _batch_size(config)
+    batch, batch_key = (
+        (config.rollout.batch_size, "rollout.batch_size")
+        if isinstance(config, PPOConfig)
+        else (config.batch_size, "batch_size")
+    )
     rows = sum(found.facts["rows"][key]["used"] for key in keys)
     if rows >= batch:
         return
@@ -255,12 +259,6 @@ def _compare_with_batch(config: PPOConfig | RowsConfig, keys: Sequence[str], fou
         found.notes.append(f"{batch_key} {message}")
     else:
         found.add(batch_key, message, f"set {batch_key} to at most {rows}, or give total_train_steps")
-
-
-def _batch_size(config: PPOConfig | RowsConfig) -> tuple[int, str]:
-    if isinstance(config, PPOConfig):
-        return config.rollout.batch_size, "rollout.batch_size"
-    return config.batch_size, "batch_size"
 
 
 def _example(row: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:

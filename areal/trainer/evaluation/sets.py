@@ -213,7 +213,12 @@ class Evaluator:
                 rows=tuple(self._samples(chosen, group) for group in groups),
                 reward_uses=added_uses(group.reward_uses for group in groups),
             )
-            _report(step, result)
+            score = result.metrics().get(f"eval/{result.name}/avg@{result.k}")
+            shown = "nothing could be scored" if score is None else f"avg@{result.k} {score:.3f}"
+            _logger.info("evaluation of %s at step %d: %s over %d rows", result.name, step, shown, len(result.rows))
+            if result.lost:
+                message = "evaluation of %s: %d samples could not be scored; the first: %s"
+                _logger.warning(message, result.name, result.lost, result.first_fault)
             results[chosen.name] = result
         return Evaluation(step=step, results=results)
 
@@ -227,12 +232,3 @@ class Evaluator:
             else EvalSample.lost(group.ordinal, index, group.faults, stream=chosen.stream, seed=self._seed)
             for index in range(chosen.config.samples)
         )
-
-
-def _report(step: int, result: SetResult) -> None:
-    score = result.metrics().get(f"eval/{result.name}/avg@{result.k}")
-    shown = "nothing could be scored" if score is None else f"avg@{result.k} {score:.3f}"
-    _logger.info("evaluation of %s at step %d: %s over %d rows", result.name, step, shown, len(result.rows))
-    if result.lost:
-        message = "evaluation of %s: %d samples could not be scored; the first: %s"
-        _logger.warning(message, result.name, result.lost, result.first_fault)

@@ -140,7 +140,16 @@ def evaluate(plan: EvalTarget, *, restart: bool = False, retry_faults: bool = Fa
                     "of": total,
                     "output": str(plan.output),
                 }
-            results = [_collected(chosen, known[chosen.name]) for chosen in sets]
+            results = [
+                collect(
+                    chosen.name,
+                    known[chosen.name],
+                    rows=len(chosen.rows),
+                    samples=chosen.config.samples,
+                    pass_reward=chosen.config.pass_reward,
+                )
+                for chosen in sets
+            ]
             _refuse_nothing(results)
             report = build_report(results, manifest) | {
                 "finished": True,
@@ -228,13 +237,6 @@ def _known(folder: Path, chosen: EvaluationSet, *, retry_faults: bool) -> dict[t
     if found:
         _logger.info("evaluation of %s: %d of %d samples are there", chosen.name, len(found), rows * samples)
     return {place: item for place, item in found.items() if item.reward is not None or not retry_faults}
-
-
-def _collected(chosen: EvaluationSet, known: Mapping[tuple[int, int], EvalSample]) -> SetResult:
-    settings = chosen.config
-    return collect(
-        chosen.name, known, rows=len(chosen.rows), samples=settings.samples, pass_reward=settings.pass_reward
-    )
 
 
 def _refuse_nothing(results: list[SetResult]) -> None:

@@ -96,7 +96,9 @@ def resolve_target(
     origin = [] if model is None else [f"model.path={json.dumps(str(model))}"]
     resolved = load_config(file, [*origin, *overrides])
     config = _rl(resolved.config, str(file))
-    if files is not None and _has_tokenizer(files) and not any(text.startswith("model.") for text in overrides):
+    own = ("tokenizer.json", "tokenizer_config.json")
+    has_tokenizer = files is not None and any((files / name).is_file() for name in own)
+    if has_tokenizer and not any(text.startswith("model.") for text in overrides):
         config = replace(config, model=replace(config.model, tokenizer_path=""))
     if run is None:
         assert model is not None, "_locate returns a run or a model"
@@ -160,10 +162,6 @@ def _output(model: Path) -> Path:
     return (file.parent / "eval" if file is not None else Path("runs", "eval")) / (
         str(model).replace("/", "--") if "@" in model.name else model.resolve().name
     )
-
-
-def _has_tokenizer(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
 
 
 def _rl(config: object, where: str) -> PPOConfig:

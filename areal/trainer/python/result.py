@@ -43,7 +43,10 @@ class MetricTable(list[dict[str, float]]):
         shown = ["step", *(name for name in first if name in known)]
         shown += [name for name in (names.EVAL_LOSS, names.EVAL_ACCURACY) if name in known]
         shown += names.eval_scores(known)
-        lines = [shown, *([_cell(row.get(name)) for name in shown] for row in self[-_ROWS_SHOWN:])]
+        lines = [shown]
+        for row in self[-_ROWS_SHOWN:]:
+            values = map(row.get, shown)
+            lines.append(["" if value is None else f"{value:.4g}" for value in values])
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         text = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
         before = max(0, len(self) - _ROWS_SHOWN)
@@ -87,10 +90,6 @@ class MetricTable(list[dict[str, float]]):
 
     def _known(self) -> set[str]:
         return {key for row in self for key in row}
-
-
-def _cell(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

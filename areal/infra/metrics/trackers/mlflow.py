@@ -37,7 +37,7 @@ class MlflowTracker:
 
     def __init__(self, run: TrackedRun, settings: MlflowConfig) -> None:
         uri = _uri(settings)
-        if _is_folder(uri):
+        if uri.startswith("file:") or "://" not in uri:
             # MLflow asks for this word before it writes folders; whoever writes such an address has decided.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         self._mlflow: Any = importlib.import_module("mlflow")
@@ -50,8 +50,10 @@ class MlflowTracker:
             self._client.update_run(self._id, status="RUNNING")
             return
         tags = {**settings.tags, "areal.id": run.id, "areal.directory": str(run.directory.absolute())}
-        experiment = self._experiment(settings.experiment or run.experiment)
-        self._id = str(self._client.create_run(experiment, run_name=run.trial, tags=tags).info.run_id)
+        experiment = settings.experiment or run.experiment
+        known = self._client.get_experiment_by_name(experiment)
+        experiment_id = str(known.experiment_id if known is not None else self._client.create_experiment(experiment))
+        self._id = str(self._client.create_run(experiment_id, run_name=run.trial, tags=tags).info.run_id)
         run.memory[_RUN] = self._id
         self._log_config(run)
 
@@ -91,10 +93,6 @@ class MlflowTracker:
             self._client.set_tag(self._id, f"areal.{name}", str(value))
         self._client.set_terminated(self._id, status=_STATUS[ending.state])
 
-    def _experiment(self, name: str) -> str:
-        found = self._client.get_experiment_by_name(name)
-        return str(found.experiment_id if found is not None else self._client.create_experiment(name))
-
     def _log_config(self, run: TrackedRun) -> None:
         """Write the configuration as parameters, whose length is limited, and whole as an artifact."""
         kind = self._mlflow.entities.Param
@@ -106,7 +104,3 @@ class MlflowTracker:
 
 def _uri(settings: MlflowConfig) -> str:
     return settings.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
-
-
-def _is_folder(uri: str) -> bool:
-    return uri.startswith("file:") or "://" not in uri
