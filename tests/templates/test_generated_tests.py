@@ -44,6 +44,18 @@ WRONG_REWARDS = {
     "always_zero": "return 0.0",
     "hides_errors": "try:\n        return ours(*args, **data)\n    except Exception:\n        return 0.0",
 }
+ACCEPTED = "tests/areal/reward/test_accepted.py"
+TEST_OF_TRAINING = """
+from areal.cli.main import main
+
+WORDS = ["examples/math/arithmetic_grpo.yaml", "reward=ours_exact", "workflow=plain_answer"]
+WORDS += ["train_dataset={name: scaffold_rl}", "model.tokenizer_path='bytes:'", "model.init.vocab_size=258"]
+
+
+def test_training_accepts_the_new_units(capsys):
+    assert main(["train", *WORDS, "--dry-run"]) == 0
+    assert "ours_exact" in capsys.readouterr().out
+"""
 
 
 @dataclass
@@ -145,12 +157,14 @@ def misjudged(project: Project, *, everything: bool) -> list[str]:
     wrong = spoiled(project, everything=everything)
     assert len(wrong) >= (68 if everything else 9)
     sound = [path for kind, paths in project.tests.items() if everything or kind != "model" for path in paths]
-    sound += ["tests/areal/reward/test_registry.py"] if everything else []
+    sound += [ACCEPTED, *(["tests/areal/reward/test_registry.py"] if everything else [])]
+    (project.sandbox.root / ACCEPTED).write_text(TEST_OF_TRAINING)
     outcomes = project.sandbox.root / ".git/outcomes.json"
     try:
         arguments = ["-m", "pytest", "-q", "-p", "first_failure", "-p", "no:cacheprovider"]
         done = project.run(*arguments, "--tb=short", *sound, *wrong, OUTCOMES=str(outcomes))
     finally:
+        (project.sandbox.root / ACCEPTED).unlink()
         for path in wrong:
             (project.sandbox.root / path).unlink()
             (project.sandbox.root / path.replace("tests/", "").replace("test_", "")).unlink()
@@ -178,14 +192,14 @@ def full_project(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_generated_tests_pass_and_find_mistakes(project):
+def test_generated_tests_pass_and_find_mistakes_and_training_accepts_the_units(project):
     assert misjudged(project, everything=False) == []
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_all_generated_tests_pass_and_find_mistakes(full_project):
+def test_all_generated_tests_pass_and_find_mistakes_and_training_accepts_the_units(full_project):
     assert misjudged(full_project, everything=True) == []
 
 
@@ -219,14 +233,6 @@ def test_no_reward_holds_anything_of_another_style(project):
         assert [style for style, sign in signs.items() if sign in source] == [reward_units.UNITS[name]["style"]]
         assert "{{" not in source
         assert "{%" not in source
-
-
-def test_training_accepts_the_new_units(project):
-    arguments = ["train", "examples/math/arithmetic_grpo.yaml", "reward=ours_exact", "workflow=plain_answer"]
-    arguments += ["train_dataset={name: scaffold_rl}", "model.tokenizer_path='bytes:'", "model.init.vocab_size=258"]
-    done = project.run("-m", "areal", *arguments, "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "ours_exact" in done.stdout
 
 
 @pytest.mark.parametrize("name", ["tools", "rlvr", "Multi-Turn", "with_engine"])

@@ -95,7 +95,7 @@ def test_closing_lets_requests_end_for_a_while_and_then_aborts_them():
 
 def test_a_paused_engine_is_waited_for_and_then_refused_as_overloaded():
     async def talk():
-        async with serving(lambda _: "fine", pause_patience=0.2) as served:
+        async with serving(lambda _: "fine", pause_patience=0.6) as served:
             served.engine.pause()
             assert (await served.post(CHAT, body()))[0] == 503
             waiting = asyncio.create_task(served.post(CHAT, body()))

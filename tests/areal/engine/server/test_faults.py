@@ -155,13 +155,14 @@ def test_a_silent_server_is_given_up_and_its_requests_go_on(world):
 
 
 def test_a_slow_queue_is_no_silence(world):
-    world.start(1, stall_seconds=0.2)
+    world.start(1, stall_seconds=0.5)
     world.servers[0].script = ["stall:0"]
-    world.servers[0].delay = 0.01
+    world.servers[0].delay = 0.03
 
     async def main():
         waiting = asyncio.create_task(world.engine.agenerate(world.request(new=5, seed=1)))
-        await asyncio.sleep(0.02)
+        while not world.servers[0].requests:
+            await asyncio.sleep(0.005)
         busy = await world.engine.agenerate(world.request(new=25, seed=2))
         return busy, len(world.pool.evicted), await waiting
 
