@@ -65,7 +65,7 @@ def audit_key(context: UpgradeContext, pairs: Sequence[ReleasePair], details: It
     tooling = Path(__file__).resolve().parents[2]
     code = sorted(path for package in _CODE for path in (tooling / package).rglob("*.py"))
     texts = [sys.version, sys.platform, repr(context.policy), *details]
-    texts += [upstream.release.digest() for pair in pairs for upstream in (pair.old, pair.new)]
+    texts += [upstream.source.digest() for pair in pairs for upstream in (pair.old, pair.new)]
     texts += [f"{path.name} {facts.st_size} {facts.st_mtime_ns}" for path in code if (facts := path.stat())]
     total = hashlib.sha256()
     for text in texts:

@@ -98,7 +98,7 @@ def _text_inside(case: JudgedUse, symbol: Symbol) -> str:
     upstream = case.new if symbol in [met.symbol for met in case.after.found] else case.old
     if symbol.kind is not SymbolKind.FUNCTION or symbol.owner or not mentions(upstream, symbol.file, "eprecat|Warning"):
         return ""
-    lines = upstream.release.read(symbol.file).decode("utf-8", "replace").splitlines()
+    lines = upstream.source.read(symbol.file).decode("utf-8", "replace").splitlines()
     try:
         tree = ast.parse("\n".join(lines[symbol.line - 1 : symbol.end_line]))
     except (SyntaxError, ValueError, RecursionError):

@@ -117,7 +117,7 @@ def _definition(old: Upstream, owner: str, names: Sequence[str], unknown: Sequen
     if any(isinstance(old.member(found.symbol, name), Absent) for name in names):
         return ""
     if unknown:
-        text = old.release.read(found.symbol.file)
+        text = old.source.read(found.symbol.file)
         if any(not re.search(rb"[\"']" + re.escape(name.encode()) + rb"[\"']", text) for name in unknown):
             return ""
     met = old.member(found.symbol, judged_name)
