@@ -71,3 +71,18 @@ def tells_all(dotted: str) -> bool:
     """Whether a class of Python has no attributes but those that its class shows: others set some in `__init__`."""
     module = dotted.rpartition(".")[0]
     return _ALIASES.get(module, module) in _PLAIN and python_class(dotted) is not None
+
+
+CONTAINERS = {
+    **dict.fromkeys(("list", "List", "Sequence", "MutableSequence", "set", "Set", "frozenset", "FrozenSet"), "list"),
+    **dict.fromkeys(("Collection", "AbstractSet", "MutableSet", "deque", "Deque", "Container", "KeysView"), "list"),
+    **dict.fromkeys(("Iterator", "Iterable", "Generator", "Reversible", "ValuesView"), "iterator"),
+    **dict.fromkeys(("AsyncIterator", "AsyncIterable", "AsyncGenerator"), "async-iterator"),
+    **dict.fromkeys(("Awaitable", "Coroutine", "Future", "Task"), "awaitable"),
+    **dict.fromkeys(("ContextManager", "AbstractContextManager"), "context"),
+    **dict.fromkeys(("AsyncContextManager", "AbstractAsyncContextManager"), "context"),
+    **dict.fromkeys(("dict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict", "DefaultDict"), "dict"),
+    "Counter": "dict",
+}
+"""Last part of a generic type's name -> what its values are to those who take something out of them. What comes out is
+the first argument, of "dict" the second, and of a Coroutine the last."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tooling.python.source import dotted_name, parse_expression
+from tooling.python.standard_library import CONTAINERS
 from tooling.python.symbols.definitions import Where, external
 from tooling.python.symbols.symbol import Builtin, Container, Definite, Found, Instance, SymbolKind, Type, Values
 
@@ -82,18 +83,6 @@ def container_method(values: Values, name: str) -> Values | None:
 OPEN = Values((), open=True)
 NONE = Values((Builtin("NoneType"),))
 MAX_DEPTH = 20
-_SINGLE = {
-    **dict.fromkeys(("list", "List", "Sequence", "MutableSequence", "set", "Set", "frozenset", "FrozenSet"), "list"),
-    **dict.fromkeys(("Collection", "AbstractSet", "MutableSet", "deque", "Deque", "Container", "KeysView"), "list"),
-    **dict.fromkeys(("Iterator", "Iterable", "Generator", "Reversible", "ValuesView"), "iterator"),
-    **dict.fromkeys(("AsyncIterator", "AsyncIterable", "AsyncGenerator"), "async-iterator"),
-    **dict.fromkeys(("Awaitable", "Future", "Task"), "awaitable"),
-    **dict.fromkeys(("ContextManager", "AbstractContextManager"), "context"),
-    **dict.fromkeys(("AsyncContextManager", "AbstractAsyncContextManager"), "context"),
-}
-_MAPPINGS = frozenset(
-    ["dict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict", "DefaultDict", "Counter"]
-)
 _TRANSPARENT = frozenset(
     ["Annotated", "ClassVar", "Final", "Required", "NotRequired", "ReadOnly", "SkipValidation", "InitVar", "TypeGuard"]
 )
@@ -131,12 +120,12 @@ def container(name: str, items: Sequence[Values]) -> Values:
 def of_python(name: str, arguments: Sequence[Values]) -> Values:
     """Return the type of Python by the last part of its name, with or without arguments."""
     first = arguments[0] if arguments else OPEN
-    if name in _SINGLE:
-        return container(_SINGLE[name], [first])
-    if name in _MAPPINGS:
-        return container("dict", [first, arguments[1] if len(arguments) > 1 else OPEN])
     if name == "Coroutine":
         return container("awaitable", [arguments[2] if len(arguments) > 2 else OPEN])
+    if CONTAINERS.get(name) == "dict":
+        return container("dict", [first, arguments[1] if len(arguments) > 1 else OPEN])
+    if name in CONTAINERS:
+        return container(CONTAINERS[name], [first])
     if name == "Optional":
         return union([first, NONE])
     if name == "Union":

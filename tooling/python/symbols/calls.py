@@ -174,7 +174,7 @@ def written_signature(arguments: ast.arguments, *, bound: bool = False) -> Signa
     return Signature(tuple(rows[bound:]))
 
 
-def misfit(signature: Signature, call: ast.Call) -> str:
+def why_refused(signature: Signature, call: ast.Call) -> str:
     """Say why a call raises TypeError; "" if it does not, or if `*x` and `**x` may hide what it passes."""
     starred = any(isinstance(each, ast.Starred) for each in call.args)
     if starred or any(each.arg is None for each in call.keywords):

@@ -6,7 +6,7 @@ import ast
 import builtins
 from typing import TYPE_CHECKING
 
-from tooling.python.symbols.calls import misfit, written_signature
+from tooling.python.symbols.calls import why_refused, written_signature
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.repository.module import Function, last_name, own_nodes
 
@@ -236,7 +236,7 @@ def method_mismatch(module: Module, _side: Side) -> Iterator[Place]:
                 body = target[0].body if len(target) == 1 else []
                 stub = all(isinstance(each, ast.Pass | ast.Raise | ast.Expr) for each in body)
                 plain = not stub and not target[0].decorator_list
-                problem = misfit(written_signature(target[0].args, bound=True), node) if plain else ""
+                problem = why_refused(written_signature(target[0].args, bound=True), node) if plain else ""
                 # `self.step = jit(self.step)` sets an attribute of the same name.
                 if problem and last_name(node.func) not in stored:
                     evidence = f"{module.path}:{target[0].lineno}"

@@ -6,7 +6,7 @@ import ast
 import enum
 from typing import TYPE_CHECKING
 
-from tooling.python.symbols.calls import misfit
+from tooling.python.symbols.calls import why_refused
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.repository.comparison import top_level
 from tooling.review.repository.module import Function, last_name
@@ -79,7 +79,7 @@ def signature_mismatch(module: Module, side: Side) -> Iterator[Place]:
             continue
         owner, definition = target
         signature = side.signature(name, definition)
-        problem = misfit(signature, node) if signature is not None else ""
+        problem = why_refused(signature, node) if signature is not None else ""
         root = ast.unparse(node.func).partition(".")[0]
         if len(module.bindings.get(root, ())) > 1:
             continue  # two functions import two things under one name

@@ -5,11 +5,9 @@ for use in index.uses():
     ...
 
 checkout     files, module names, plain-text search
-scan         one file: values, bindings, calls, conditions as numbers in tables        -> facts.Facts
-cache        facts by content hash
+scan         one file: values, bindings, calls, conditions as numbers in tables        -> facts.FileFacts
 config_files targets and scripts that configuration files name
 link         names followed across files; facts become uses                            -> uses.Use
-conditions   a test expression as a `uses.Condition`
 """
 
 from tooling.upgrade.usage.index import UsageIndex, index_repository

@@ -9,7 +9,7 @@ from tooling.python.access_paths import Attribute, InstanceOf, Name, spelled
 from tooling.python.conditions import describe
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, FindingKind
 from tooling.upgrade.uses import Action
-from tooling.upgrade.verdicts import calls, deprecations, kinds, loading, overrides, presence, returns
+from tooling.upgrade.verdicts import calls, deprecations, kinds, overrides, presence, returns
 from tooling.upgrade.verdicts.case import JudgedUse
 from tooling.upgrade.verdicts.comparison import ReleasePair, UseProblem, evidence_of_absence
 from tooling.upgrade.verdicts.guards import new_side, old_side, reachable, rule
@@ -25,7 +25,7 @@ _FAMILIES = (
     presence.lost_members,
     presence.star_losses,
     presence.refusals,
-    loading.unloaded,
+    presence.unloaded,
     calls.mismatches,
     calls.changed,
     returns.contradictions,

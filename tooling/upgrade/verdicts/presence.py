@@ -1,4 +1,4 @@
-"""Judge names that are gone, moved or renamed, and patches of them."""
+"""Judge names that are gone, moved or renamed, patches of them, and modules that nothing loads any more."""
 
 from __future__ import annotations
 
@@ -390,3 +390,72 @@ def _refusal(upstream: Upstream, met: Resolved) -> str:
         if isinstance(method, Found) and method.symbol.refuses:
             return method.symbol.refuses
     return ""
+
+
+# ---------------------------------------------------------------------------------------- modules that nobody imports
+
+_LAZY = re.compile(rb"__getattr__|[Ll]azy|import_module|__path__|globals\(\)|setattr")
+"""In a package that may load its modules when they are asked for."""
+
+
+def unloaded(case: JudgedUse) -> Iterator[UseProblem]:
+    """A submodule that an import inside of the package loaded, and nothing loads any more.
+
+    import up
+    up.io.load()        # worked because up/__init__.py said `from up import io`, which the new version does not
+    """
+    target = case.use.target
+    if case.use.action not in (Action.READ, Action.CALL) or not isinstance(target, Name):
+        return
+    parts = target.dotted.split(".")
+    for end in range(2, len(parts)):
+        module = ".".join(parts[:end])
+        before, after = _module(case.old, module), _module(case.new, module)
+        if before is None or after is None:
+            return
+        if f".{parts[end - 1]}" not in case.use.symbol_text or case.context.imported(module):
+            continue
+        if not _is_loaded(case.new, module) and _is_loaded(case.old, module):
+            yield UseProblem(
+                kind=FindingKind.REMOVED,
+                severity=AuditSeverity.BREAKING,
+                place=case.use.place,
+                symbol=module,
+                message=f"importing {parts[0]} no longer loads {module}: import it by name",
+                raises="AttributeError",
+                confidence=case.confidence * 0.9,
+                old=evidence(case.old, before),
+                new=evidence(case.new, after),
+                replacement=Replacement(f"import {module}", "the module is still there", certain=True),
+                fixable=True,
+            )
+            return
+
+
+def _module(upstream: Upstream, dotted: str) -> Symbol | None:
+    found = upstream.resolve(dotted)
+    return found.symbol if isinstance(found, Found) and found.symbol.kind is SymbolKind.MODULE else None
+
+
+def _is_loaded(upstream: Upstream, module: str) -> bool:
+    """Whether importing the packages above may load a module: by any import that starts there, or lazily."""
+    parts = module.split(".")
+    waiting = [".".join(parts[:end]) for end in range(1, len(parts))]
+    imports = upstream.imports()
+    seen: set[str] = set()
+    plain = re.compile(rb"^[ \t]*import[ \t]+" + re.escape(module.encode()) + rb"\b", re.MULTILINE)
+    while waiting:
+        current = waiting.pop()
+        symbol = None if current in seen else _module(upstream, current)
+        seen.add(current)
+        if symbol is None:
+            continue
+        text = upstream.source.read(symbol.file) if symbol.file else b""
+        if plain.search(text) or (module.startswith(f"{current}.") and _LAZY.search(text)):
+            return True
+        for source, names in imports.get(current, {}).items():
+            reached = [source, *(f"{source}.{name}" for name in names)]
+            if any(each == module or each.startswith(f"{module}.") for each in reached):
+                return True
+            waiting.extend(each for each in reached if each not in seen and upstream.owns(each))
+    return False

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.access_paths import Attribute, Awaited, Called, Entered, InstanceOf, ItemOf, Iterated, Name
+from tooling.python.standard_library import CONTAINERS
 from tooling.upgrade.usage.facts import NONE, FileFacts
 from tooling.upgrade.usage.link.classes import (
     UNKNOWN,
@@ -35,18 +36,13 @@ if TYPE_CHECKING:
 
     from tooling.upgrade.usage.link.store import FactsStore
 
-_ITERABLES = frozenset(
-    {"AbstractSet", "AsyncGenerator", "AsyncIterable", "AsyncIterator", "Collection", "Deque", "FrozenSet", "Generator"}
-    | {"Iterable", "Iterator", "KeysView", "List", "MutableSequence", "Sequence", "Set", "ValuesView", "deque"}
-    | {"frozenset", "list", "set"}
-)
-_MAPPINGS = frozenset({"DefaultDict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict", "dict"})
-_AWAITABLES = frozenset({"Awaitable", "Coroutine", "Future", "Task"})
-_CONTEXTS = frozenset(
-    {"AbstractContextManager", "AbstractAsyncContextManager", "ContextManager", "AsyncContextManager"}
-)
 _NAMING = frozenset({"attr", "either", "guarded"})
 """Rows at which an untyped value gets another name, by what is used on it there."""
+_TAKEN_OUT = {
+    **dict.fromkeys(("list", "iterator", "async-iterator"), "iter"),
+    **{"awaitable": "await", "context": "enter", "dict": "dict"},
+}
+"""What a generic type is -> how values come out of it."""
 _CONTEXT_MAKERS = frozenset({"contextlib.contextmanager", "contextlib.asynccontextmanager"})
 
 
@@ -322,14 +318,12 @@ class Resolver(Classes):
             arguments = row[2]
             if name == "type":
                 return self.value(path, arguments[0])
-            if name in _MAPPINGS:
-                return one(Held("dict", self.instance_of(path, arguments[-1])))
             if name in ("tuple", "Tuple"):
                 return one(ValueRow(tuple(self.instance_of(path, number) for number in arguments)))
-            for names, how in ((_ITERABLES, "iter"), (_AWAITABLES, "await"), (_CONTEXTS, "enter")):
-                if name in names:
-                    index = -1 if name == "Coroutine" else 0
-                    return one(Held(how, self.instance_of(path, arguments[index])))
+            how = _TAKEN_OUT.get(CONTAINERS.get(name, ""), "")
+            if how and (how != "dict" or len(arguments) > 1):
+                index = -1 if how == "dict" or name == "Coroutine" else 0
+                return one(Held(how, self.instance_of(path, arguments[index])))
             return UNKNOWN
         if row[0] == "either":
             return joined(self.instance_of(path, member) for member in row[1])
