@@ -155,9 +155,34 @@ class WrittenCall:
     """What a call in a tree passes."""
 
     given: tuple[WrittenArgument, ...]
-    has_star: bool
-    has_double_star: bool
+    has_star: bool = False
+    has_double_star: bool = False
     partial: bool = False
+
+
+def written_call(call: ast.Call) -> WrittenCall:
+    """Read what a call in a tree passes."""
+    plain = [each for each in call.args if not isinstance(each, ast.Starred)]
+    named_ones = [each.arg for each in call.keywords if each.arg is not None]
+    given = [WrittenArgument(None, position) for position in range(len(plain))]
+    given += [WrittenArgument(name, -1) for name in named_ones]
+    return WrittenCall(tuple(given), len(plain) < len(call.args), len(named_ones) < len(call.keywords))
+
+
+def every_argument(signature: Signature, *, optional: str) -> WrittenCall:
+    """Make a call that passes each parameter. optional: those with a default "left out", "by position" or
+    "by keyword"."""
+    given: list[WrittenArgument] = []
+    for parameter in signature.parameters:
+        is_optional = parameter.default is not None
+        if parameter.kind in ("star", "double-star") or (is_optional and optional == "left out"):
+            continue
+        by_name = is_optional and optional == "by keyword" and parameter.kind == "positional"
+        if parameter.kind == "keyword-only" or by_name:
+            given.append(WrittenArgument(parameter.name, -1))
+        else:
+            given.append(WrittenArgument(None, len(given)))
+    return WrittenCall(tuple(given))
 
 
 def written_signature(arguments: ast.arguments, *, bound: bool = False) -> Signature:
@@ -174,15 +199,28 @@ def written_signature(arguments: ast.arguments, *, bound: bool = False) -> Signa
     return Signature(tuple(rows[bound:]))
 
 
+def fits(signature: Signature, arguments: PassedValues) -> bool:
+    """Tell whether a call raises no TypeError, by the signature alone."""
+    bound = bind(signature, arguments, lambda _: Keyword.READ)
+    return bound.fits(len(arguments.given)) and not bound.by_keyword_only
+
+
+def misfit(own: Signature, target: Signature) -> str:
+    """Say why a function cannot stand where something of another signature is called; "" if it can."""
+    if not fits(own, every_argument(target, optional="left out")):
+        return "it cannot be called with the required arguments alone"
+    if not any(fits(own, every_argument(target, optional=how)) for how in ("by position", "by keyword")):
+        return "it does not take all arguments that may be passed"
+    return ""
+
+
 def why_refused(signature: Signature, call: ast.Call) -> str:
     """Say why a call raises TypeError; "" if it does not, or if `*x` and `**x` may hide what it passes."""
-    starred = any(isinstance(each, ast.Starred) for each in call.args)
-    if starred or any(each.arg is None for each in call.keywords):
+    written = written_call(call)
+    if written.has_star or written.has_double_star:
         return ""
-    given = [WrittenArgument(None, position) for position in range(len(call.args))]
-    given += [WrittenArgument(each.arg, -1) for each in call.keywords]
-    found = bind(signature, WrittenCall(tuple(given), False, False), lambda _: Keyword.READ)
-    lost = [each for index, each in enumerate(given) if index not in found.slots]
+    found = bind(signature, written, lambda _: Keyword.READ)
+    lost = [each for index, each in enumerate(written.given) if index not in found.slots]
     refused = [each.name for each in lost if each.name is not None]
     if refused:
         return f"takes no `{min(refused)}`"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from tooling.python.access_paths import Attribute, Name
-from tooling.python.symbols.calls import bind, named
+from tooling.python.symbols.calls import bind, fits, named
 from tooling.python.symbols.symbol import Found, Open, SymbolKind
 from tooling.upgrade import advice
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
@@ -16,7 +16,6 @@ from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.answers import advised
 from tooling.upgrade.verdicts.calls import arguments_of
 from tooling.upgrade.verdicts.comparison import UseProblem, evidence, mentions, shorten
-from tooling.upgrade.verdicts.returns import fits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,22 +3,25 @@ has a new abstract method. The evidence is a call inside the package."""
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import Attribute
+from tooling.python.source import parse_expression
+from tooling.python.symbols.calls import fits, misfit, written_call
 from tooling.python.symbols.symbol import Absent, Found, Open, Signature, SymbolKind
 from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.answers import adapted_override, new_method
-from tooling.upgrade.verdicts.case import sure
+from tooling.upgrade.verdicts.case import signature_of, sure
 from tooling.upgrade.verdicts.comparison import UseProblem, evidence, mentions, shorten
-from tooling.upgrade.verdicts.returns import call_arguments, fits, misfit, receiver_is_self, signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tooling.python.symbols.calls import WrittenCall
     from tooling.python.symbols.symbol import Symbol
     from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import ClientMethod
@@ -167,8 +170,8 @@ def _changed(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) ->
         message = f"this override does not fit how it is called now: {how}"
         yield _drift(case, old, new, message, severity, replacement=head)
         return
-    why = misfit(method, after)
-    if why and not misfit(method, before) and not method.decorated:
+    why = misfit(signature_of(method), after)
+    if why and not misfit(signature_of(method), before) and not method.decorated:
         # A class that hands the bound hook to somebody else, and never calls it itself, which would show how
         receiver = case.after.found[0].receiver
         called = not case.after.closed or _refers(case.new, receiver, name, r"\s*\(")
@@ -221,6 +224,23 @@ def _drift(
         replacement=replacement,
         fixable=bool(replacement and replacement.certain),
     )
+
+
+def call_arguments(source: str, name: str) -> WrittenCall | None:
+    """Arguments of a call `x.name(...)` given as text; None if it is something else or hides some of them."""
+    node = parse_expression(source.strip())
+    while isinstance(node, ast.Await):
+        node = node.value
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != name:
+        return None
+    found = written_call(node)
+    return None if found.has_star or found.has_double_star else found
+
+
+def receiver_is_self(source: str, name: str) -> bool:
+    """Whether it is a call `self.name(...)` or `cls.name(...)`."""
+    text = source.strip().removeprefix("await ").lstrip("( ")
+    return text.startswith((f"self.{name}(", f"cls.{name}("))
 
 
 def call_sites(upstream: Upstream, name: str) -> list[CallSite]:

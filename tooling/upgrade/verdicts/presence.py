@@ -21,16 +21,15 @@ from tooling.python.access_paths import (
     SuperOf,
     Unknown,
 )
-from tooling.python.symbols.calls import named
+from tooling.python.symbols.calls import misfit, named
 from tooling.python.symbols.symbol import Definite, Found, Open, SymbolKind, Values
 from tooling.python.symbols.targets import locate
 from tooling.upgrade import advice
 from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.answers import advised
-from tooling.upgrade.verdicts.case import sure
+from tooling.upgrade.verdicts.case import signature_of, sure
 from tooling.upgrade.verdicts.comparison import UseProblem, definition, evidence, evidence_of_absence, mentions
-from tooling.upgrade.verdicts.returns import misfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,8 +60,8 @@ def misfitting_patches(case: JudgedUse) -> Iterator[UseProblem]:
     old, new = case.old.signature(before), case.new.signature(after)
     if isinstance(old, Open) or isinstance(new, Open) or not old.exact or not new.exact:
         return
-    why = misfit(method, new)
-    if not why or misfit(method, old):
+    why = misfit(signature_of(method), new)
+    if not why or misfit(signature_of(method), old):
         return
     yield UseProblem(
         kind=FindingKind.OVERRIDE_DRIFT,

@@ -6,11 +6,11 @@ import ast
 
 import pytest
 
-from tooling.python.symbols.calls import STAR, STARS, bind, written_signature
+from tooling.python.symbols.calls import STAR, STARS, bind, fits, misfit, why_refused, written_signature
 from tooling.python.symbols.symbol import Keyword, Signature
 from tooling.upgrade.uses import Argument, PassedArguments, SourcePlace
+from tooling.upgrade.verdicts.overrides import call_arguments
 from tooling.upgrade.verdicts.presence import renamed_parameter
-from tooling.upgrade.verdicts.returns import call_arguments, fits
 
 HERE = SourcePlace("client.py", 1, 0, 1, 1)
 
@@ -67,6 +67,21 @@ def test_pydantic_says_what_becomes_of_extras() -> None:
     for extra, keyword in (("forbid", Keyword.REFUSED), ("ignore", Keyword.IGNORED), ("allow", Keyword.READ)):
         model = Signature(signature("*, prompt").parameters, extra=extra)
         assert bind(model, call(prompt=1, more=2), refuse).keywords == {1: keyword}
+
+
+def test_what_hides_nothing_is_refused_with_a_reason() -> None:
+    given = signature("a, *, b=1")
+    expected = {"f(1)": "", "f(*x)": "", "f(**x)": "", "f()": "needs `a`", "f(1, c=2, d=3)": "takes no `c`"}
+    expected["f(1, 2)"] = "takes 1 positional arguments, 2 are passed"
+    for text, why in expected.items():
+        assert why_refused(given, ast.parse(text, mode="eval").body) == why
+
+
+def test_what_stands_for_another_takes_all_that_may_be_passed() -> None:
+    assert misfit(signature("a, b=1, *, c=2"), signature("a, b=1, *, c=2")) == ""
+    assert misfit(signature("*all, **more"), signature("a, b=1")) == ""
+    assert misfit(signature("a, b"), signature("a, b=1")) == "it cannot be called with the required arguments alone"
+    assert misfit(signature("a"), signature("a, b=1")) == "it does not take all arguments that may be passed"
 
 
 def test_a_parameter_is_renamed_if_it_keeps_its_place_and_nothing_speaks_against_it() -> None:
