@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -154,8 +154,6 @@ class Declarations:
     """The files that declare something."""
     problems: tuple[str, ...] = ()
     """Files that could not be read, and why."""
-    referred: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Requirements files to those they name by -r or -c."""
 
     def of(self, distribution: str) -> tuple[Declaration, ...]:
         """Those of one distribution (normalised name) and of its other builds; images whose name begins with it."""

@@ -7,7 +7,6 @@ Links are not followed, files over 2 MB are left alone; a file that cannot be re
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import tomllib
@@ -16,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from tooling.cli.errors import ToolError
 from tooling.cli.git import Git
 from tooling.cli.toml import TOMLError, parse_toml
-from tooling.upgrade.declarations import commands, python_projects, requirements
+from tooling.upgrade.declarations import commands, python_projects
 from tooling.upgrade.declarations.declaration import Declaration, Declarations
+from tooling.upgrade.declarations.requirements import read_requirements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,26 +35,18 @@ _LIMIT = 2_000_000
 _DOCKER = re.compile(r"[^/]*(Dockerfile|Containerfile)(?!.*\.(md|rst|txt|html)$)|[^/]+\.dockerfile$", re.IGNORECASE)
 
 
-@functools.cache
-def _pairs() -> list[tuple[re.Pattern[str], Callable[[str, str], list[Declaration]]]]:
-    return [
-        (re.compile(r"pyproject([.-][\w-]+)?\.toml$"), python_projects.read_pyproject),
-        (re.compile(r"[^/]*(requirements|constraints)[^/]*\.(txt|in)$|requirements/[^/]+\.(txt|in)$"), _pip),
-        (re.compile(r"setup\.cfg$"), python_projects.read_setup_cfg),
-        (re.compile(r"setup\.py$"), python_projects.read_setup_py),
-        (re.compile(r"(conda[-_.]?)?env(ironment)?[^/]*\.ya?ml$"), commands.read_environment),
-        (re.compile(r"\.pre-commit-config\.ya?ml$"), commands.read_pre_commit),
-        (_DOCKER, commands.read_commands),
-        (re.compile(r"(docker-)?compose[^/]*\.ya?ml$|(\.gitlab-ci|azure-pipelines)\.ya?ml$"), commands.read_commands),
-        (re.compile(r"[^/]+\.sh$|Makefile$|justfile$|tox\.ini$|noxfile\.py$"), commands.read_commands),
-    ]
-
-
+_READERS: tuple[tuple[re.Pattern[str], Callable[[str, str], list[Declaration]]], ...] = (
+    (re.compile(r"pyproject([.-][\w-]+)?\.toml$"), python_projects.read_pyproject),
+    (re.compile(r"[^/]*(requirements|constraints)[^/]*\.(txt|in)$"), read_requirements),
+    (re.compile(r"setup\.cfg$"), python_projects.read_setup_cfg),
+    (re.compile(r"setup\.py$"), python_projects.read_setup_py),
+    (re.compile(r"(conda[-_.]?)?env(ironment)?[^/]*\.ya?ml$"), commands.read_environment),
+    (re.compile(r"\.pre-commit-config\.ya?ml$"), commands.read_pre_commit),
+    (_DOCKER, commands.read_commands),
+    (re.compile(r"(docker-)?compose[^/]*\.ya?ml$|(\.gitlab-ci|azure-pipelines)\.ya?ml$"), commands.read_commands),
+    (re.compile(r"[^/]+\.sh$|Makefile$|justfile$|tox\.ini$|noxfile\.py$"), commands.read_commands),
+)
 _CI = re.compile(r"(^|/)\.(github|ci|circleci|gitlab|buildkite|devcontainer)/(.*/)?([^/]+\.(ya?ml|sh|json)|[^./]+)$")
-
-
-def _pip(path: str, text: str) -> list[Declaration]:
-    return requirements.read_requirements(path, text)[0]
 
 
 def project_table(folder: Path) -> dict[str, Any]:
@@ -71,7 +63,6 @@ def find_declarations(root: Path, *, also: tuple[str, ...] = ()) -> Declarations
     found: list[Declaration] = []
     problems: list[str] = []
     files: list[str] = []
-    referred: dict[str, tuple[str, ...]] = {}
     for path, reader in _manifests(root, also):
         text = _text(root / path, path, problems)
         if text is None:
@@ -84,9 +75,7 @@ def find_declarations(root: Path, *, also: tuple[str, ...] = ()) -> Declarations
         if declarations:
             files.append(path)
         found += declarations
-        if reader is _pip and (names := requirements.read_requirements(path, text)[1]):
-            referred[path] = names
-    return Declarations(tuple(sorted(set(found))), tuple(files), tuple(problems), referred)
+    return Declarations(tuple(sorted(set(found))), tuple(files), tuple(problems))
 
 
 def read_declarations(path: str, text: str) -> list[Declaration]:
@@ -97,9 +86,9 @@ def read_declarations(path: str, text: str) -> list[Declaration]:
 
 def _reader(path: str) -> Callable[[str, str], list[Declaration]] | None:
     name = path.rpartition("/")[2]
-    reader = next((read for pattern, read in _pairs() if pattern.match(name)), None)
+    reader = next((read for pattern, read in _READERS if pattern.match(name)), None)
     if reader is None and re.search(r"(^|/)requirements/[^/]+\.(txt|in)$", path):
-        return _pip
+        return read_requirements
     if reader is None and _CI.search(path):
         return commands.read_commands
     return reader

@@ -76,7 +76,7 @@ def read_lock(path: str, content: bytes) -> Lock:
 
 
 def _pins(path: str, content: bytes) -> Lock:
-    declared, _ = read_requirements(path, content.decode("utf-8", errors="replace"))
+    declared = read_requirements(path, content.decode("utf-8", errors="replace"))
     pinned = [each for each in declared if each.is_pinned]
     rows = {
         LockedPackage(each.distribution, each.specifier.lstrip("= "), (each.marker,) if each.marker else ())

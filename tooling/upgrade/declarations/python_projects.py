@@ -35,7 +35,7 @@ _GROUPS: tuple[tuple[str, ...], ...] = (
 
 def read_pyproject(path: str, text: str) -> list[Declaration]:
     """All declarations. Raises tomllib.TOMLDecodeError for what is not TOML."""
-    strings = scan_toml(text).strings
+    strings = scan_toml(text)
     values = {string.path: string.value for string in strings}
     found = [_declaration(path, string, values) for string in strings]
     return [each for each in found if each is not None]

@@ -1,4 +1,4 @@
-"""Where the keys and strings of a TOML document stand. Values come from `tomllib`; this finds their places only.
+"""Find where the strings of a TOML document stand. Values come from `tomllib`; this finds their places only.
 
 Written by hand because an edit must leave every other byte as it is, and an error must name the line. Documents are
 parsed by `tomllib` first, so that the scanner meets valid text only.
@@ -36,25 +36,8 @@ class TomlString:
     """Whether the text between the quotes is the value (no escapes): only then it can be edited."""
 
 
-@dataclass(frozen=True, slots=True)
-class TomlText:
-    """A document with its places."""
-
-    strings: tuple[TomlString, ...]
-    lines: dict[Path, int]
-    """Line of each key and table header, and of each item of an array."""
-
-    def line(self, path: Path) -> int:
-        """Line of a key, or of the nearest table around it that is written out; 0 for none."""
-        while path:
-            if path in self.lines:
-                return self.lines[path]
-            path = path[:-1]
-        return 0
-
-
-def scan_toml(text: str) -> TomlText:
-    """Places of a valid document. Raises tomllib.TOMLDecodeError for others."""
+def scan_toml(text: str) -> list[TomlString]:
+    """Return the strings of a valid document. Raises tomllib.TOMLDecodeError for others."""
     tomllib.loads(text)
     return _Scanner(text).scan()
 
@@ -64,11 +47,10 @@ class _Scanner:
         self.text = text
         self.at = 0
         self.strings: list[TomlString] = []
-        self.lines: dict[Path, int] = {}
         self.arrays: dict[Path, int] = {}
         self._line_at = (0, 1)
 
-    def scan(self) -> TomlText:
+    def scan(self) -> list[TomlString]:
         table: Path = ()
         while self._skip() < len(self.text):
             if self.text.startswith("[[", self.at):
@@ -77,7 +59,7 @@ class _Scanner:
                 table = self._header(1)
             else:
                 self._pair(table)
-        return TomlText(tuple(self.strings), self.lines)
+        return self.strings
 
     def _skip(self) -> int:
         matched = _SPACE.match(self.text, self.at)
@@ -92,7 +74,6 @@ class _Scanner:
         return line
 
     def _header(self, brackets: int) -> Path:
-        line = self._line()
         self.at += brackets
         parts = self._key()
         self.at = self.text.index("]" * brackets, self.at) + brackets
@@ -102,10 +83,7 @@ class _Scanner:
         path += parts[-1:]
         if brackets == 2:
             self.arrays[path] = self.arrays.get(path, -1) + 1
-            self.lines.setdefault(path, line)
-        path = self._current(path)
-        self.lines.setdefault(path, line)
-        return path
+        return self._current(path)
 
     def _current(self, path: Path) -> Path:
         return (*path, self.arrays[path]) if path in self.arrays else path
@@ -122,9 +100,7 @@ class _Scanner:
         return tuple(parts)
 
     def _pair(self, table: Path) -> None:
-        line = self._line()
         path = table + self._key()
-        self.lines.setdefault(path, line)
         self.at = self.text.index("=", self.at) + 1
         self._value(path)
 
@@ -137,7 +113,6 @@ class _Scanner:
             self.at += 1
             index = 0
             while self._skip() < len(self.text) and self.text[self.at] != "]":
-                self.lines.setdefault((*path, index), self._line())
                 self._value((*path, index))
                 index += 1
                 if self._skip() < len(self.text) and self.text[self.at] == ",":

@@ -112,10 +112,6 @@ class CommandFrame:
             return self.functions[name], self
         return self.parent.function_of(name) if self.parent is not None else None
 
-    def is_known(self, name: str) -> bool:
-        """Whether a variable was assigned or passed something that is followed."""
-        return self.rows_of(name) is not None or self.text_of(name) is not None or self.keys_of(name) is not None
-
     def word(self, text: str, node: ast.expr) -> CommandWord:
         """A word that stands at a node."""
         return CommandWord(text, node.lineno, node.col_offset, node.end_lineno or node.lineno, self.module.path)

@@ -116,56 +116,29 @@ def text_mentions(content: bytes) -> list[VariableMention]:
     return found
 
 
-_NAME_AGAIN = re.compile(rb"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
-
-
 def judge_environment(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterator[AuditFinding]:
-    """Warnings for variables that the old release reads and the new one does not know."""
-    _look(files, pair)
-    gone = _gone(files, pair)
-    if not gone:
-        return
-    for file in files:
-        if not any(name.encode() in file.content for name in gone):
+    """Warnings for variables that the old release reads and the new one does not know; counts all that it reads.
+
+    Names that the release does not read are the repository's own: AREAL_VLLM."""
+    roots = pair.roots
+    named = [(file, {hit.decode() for hit in set(_NAME.findall(file.content))}) for file in files]
+    own = {name for name in set[str]().union(*(names for _, names in named)) if belongs(name, roots)}
+    reads = {name: read for name in sorted(own) if (read := find_read(pair.old, name)) is not None}
+    gone = {name for name in reads if not mentions_it(pair.new, name)}
+    version = pair.new.release.origin.version
+    for file, names in named:
+        if names.isdisjoint(reads):
             continue
-        for mention in _mentions(file):
-            read = gone.get(mention.name)
-            if read is not None and pair.is_reached(file, mention.line):
-                version = pair.new.release.origin.version
+        tree = file.tree if file.kind == "python" else None
+        if file.kind == "python" and tree is None:
+            continue
+        for mention in python_mentions(tree) if tree is not None else text_mentions(file.content):
+            read = reads.get(mention.name)
+            if read is None:
+                continue
+            pair.look(InterfaceKind.VARIABLE, mention.name, file.path, mention.line)
+            if mention.name in gone and pair.is_reached(file, mention.line):
                 message = f"{pair.distribution} {version} does not read {mention.name}: it has no effect"
                 what = What(FindingKind.ENV_VAR, AuditSeverity.WARNING, mention.name, message)
                 old = Evidence(read.file, read.line, read.source)
                 yield pair.finding(file, (mention.line, mention.column, mention.line), what, old=old)
-
-
-def _look(files: Sequence[RepositoryFile], pair: InterfacePair) -> None:
-    """Count the places that mention a variable of the package."""
-    known: dict[str, bool] = {}
-    for file in files:
-        if not any(belongs(hit.decode(), pair.roots) for hit in set(_NAME_AGAIN.findall(file.content))):
-            continue
-        for mention in _mentions(file):
-            if belongs(mention.name, pair.roots):
-                if mention.name not in known:
-                    known[mention.name] = find_read(pair.old, mention.name) is not None
-                # Names that the release does not read are the repository's own: AREAL_VLLM
-                if known[mention.name]:
-                    pair.look(InterfaceKind.VARIABLE, mention.name, file.path, mention.line)
-
-
-def _mentions(file: RepositoryFile) -> list[VariableMention]:
-    if file.kind != "python":
-        return text_mentions(file.content)
-    return python_mentions(file.tree) if file.tree is not None else []
-
-
-def _gone(files: Sequence[RepositoryFile], pair: InterfacePair) -> dict[str, Read]:
-    names = {hit.decode() for file in files for hit in set(_NAME_AGAIN.findall(file.content))}
-    found = {}
-    for name in sorted(name for name in names if belongs(name, pair.roots)):
-        if mentions_it(pair.new, name):
-            continue
-        read = find_read(pair.old, name)
-        if read is not None:
-            found[name] = read
-    return found

@@ -65,62 +65,87 @@ class RequestFinder:
         self.code = code
         self.senders: dict[str, set[Sender]] = {}
         """By name of the function."""
+        self._own: dict[str, list[tuple[ast.AST, list[ast.AST]]]] = {}
 
     def learn(self, paths: Iterable[str]) -> None:
         """Look for helpers in these files, and for helpers that call them."""
-        waiting = []
-        for module in [module for path in paths if (module := self.code.at(path)) is not None]:
-            for node in ast.walk(module.tree):
-                if isinstance(node, FunctionNode):
-                    called = {_last_name(each) for each in _own_nodes(node)[0] if isinstance(each, ast.Call)}
-                    waiting.append((node, module, called))
+        scopes = [(module, *scope) for path in paths if (module := self.code.at(path)) is not None
+                  for scope in self._scopes(path)]  # fmt: skip
+        functions = [
+            (module, node, nodes, {_last_name(each) for each in nodes if isinstance(each, ast.Call)})
+            for module, node, nodes in scopes
+            if isinstance(node, FunctionNode)
+        ]
         asking: frozenset[str] | set[str] = _ASKERS
         for _ in range(_ROUNDS):
             before = {name: len(found) for name, found in self.senders.items()}
-            for node, module, called in waiting:
+            for module, node, nodes, called in functions:
                 if not called.isdisjoint(asking):
-                    self._learn_of(node, module)
+                    self._learn_of(node, module, nodes)
             asking = {name for name, found in self.senders.items() if len(found) > before.get(name, 0)}
             if not asking:
                 return
 
-    def _learn_of(self, node: FunctionNode, module: ReleaseModule) -> None:
+    def _learn_of(self, node: FunctionNode, module: ReleaseModule, nodes: list[ast.AST]) -> None:
         names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
         positional = tuple(name for name in names if name not in {"self", "cls"})
         known = {*positional, *(each.arg for each in node.args.kwonlyargs)}
         place = ast.Name(node.name, lineno=node.lineno, col_offset=node.col_offset)
-        scope = _Scope(self, module, node, {name: [_Text(f"\x00{name}\x00", place)] for name in known})
+        scope = _Scope(self, module, node, nodes, {name: [_Text(f"\x00{name}\x00", place)] for name in known})
         for call in scope.calls:
             for text, method in scope.asked(call):
                 if re.split(r"[?#]", text.text, maxsplit=1)[0].endswith("\x00"):  # the path, or its end, is passed
                     self.senders.setdefault(node.name, set()).add(Sender(positional, text.text, method))
 
+    def _scopes(self, path: str) -> list[tuple[ast.AST, list[ast.AST]]]:
+        """The functions of a file and its top level, each with its own nodes."""
+        if path not in self._own:
+            module = self.code.at(path)
+            found = self._own[path] = []
+            waiting: list[ast.AST] = [module.tree] if module is not None else []
+            while waiting:
+                node = waiting.pop()
+                nodes, inner = _own_nodes(node)
+                found.append((node, nodes))
+                waiting += inner
+        return self._own[path]
+
     def of(self, path: str) -> list[HttpRequest]:
         """All of a file, each URL at each place once."""
         module = self.code.at(path)
-        if module is None:
-            return []
         found: dict[tuple[int, int, str], HttpRequest] = {}
-        scopes: list[ast.AST] = [module.tree]
-        while scopes:
-            node = scopes.pop()
-            scope = _Scope(self, module, node)
-            scopes += scope.inner
-            for request in scope.requests():
+        for node, nodes in self._scopes(path) if module is not None else ():
+            if module is None or not any(map(self._may_ask, nodes)):
+                continue
+            for request in _Scope(self, module, node, nodes).requests():
                 key = (request.line, request.column, request.path)
                 if key not in found or request.method:
                     found[key] = request
         return list(found.values())
+
+    def _may_ask(self, node: ast.AST) -> bool:
+        """Whether a node may be a request, or a URL: most functions have neither."""
+        if isinstance(node, ast.Call):
+            name = _last_name(node)
+            return name in _ASKERS or name in self.senders
+        if isinstance(node, ast.JoinedStr) and node.values:
+            first = node.values[0]
+            return not isinstance(first, ast.Constant) or str(first.value).startswith("http")
+        return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
 
 
 class _Scope:
     """One function, or a module's top level."""
 
     def __init__(
-        self, finder: RequestFinder, module: ReleaseModule, node: ast.AST, given: dict[str, list[_Text]] | None = None
+        self,
+        finder: RequestFinder,
+        module: ReleaseModule,
+        node: ast.AST,
+        nodes: list[ast.AST],
+        given: dict[str, list[_Text]] | None = None,
     ) -> None:
-        self.finder, self.module = finder, module
-        self.nodes, self.inner = _own_nodes(node)
+        self.finder, self.module, self.nodes = finder, module, nodes
         self.calls = [each for each in self.nodes if isinstance(each, ast.Call)]
         self.texts: dict[str, list[_Text]] = dict(given or {})
         self.dicts: dict[str, ast.Dict] = {}

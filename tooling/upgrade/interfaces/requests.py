@@ -85,10 +85,6 @@ def _methods(rows: list[Route]) -> set[str]:
     return {method for row in rows for method in row.methods}
 
 
-def _field_names(rows: list[Route]) -> set[str]:
-    return {name for row in rows for name in (*row.body, *row.aliases)}
-
-
 def _judge(
     file: RepositoryFile, request: HttpRequest, before: Table, after: Table, pair: InterfacePair, own: set[str]
 ) -> Iterator[AuditFinding]:

@@ -130,13 +130,7 @@ def _declared(call: ast.Call, *, decorating: bool) -> Iterator[tuple[str, frozen
     methods = frozenset(text.upper() for each in elements if (text := _constant(each)))
     if decorating and (name in VERBS or name in {"api_route", "route"}):
         yield path, methods or frozenset({name.upper()} if name in VERBS else {"GET"}), ""
-    elif not decorating and name in {
-        "add_api_route",
-        "add_route",
-        "add_websocket_route",
-        "Route",
-        "add_api_websocket_route",
-    }:
+    elif not decorating and name in _ADDERS:
         handler = dotted_name(call.args[1]) if len(call.args) > 1 else ""
         endpoint = handler or next((dotted_name(each.value) for each in call.keywords if each.arg == "endpoint"), "")
         yield path, methods or frozenset({"GET"}), endpoint.rpartition(".")[2]

@@ -31,6 +31,13 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 _WORD = re.compile(r"\w+")
+_DEF, _ON_SELF = re.compile(rb"\bdef[ \t]+\Z"), re.compile(rb"\bself\.\Z")
+"""What stands before a name in its line where a function or an attribute is defined, and after it:"""
+_FIELD, _ASSIGNED = re.compile(rb"[ \t]*(?::|=[^=])"), re.compile(rb"[ \t]*(?::[^=\n]+)?=[^=]")
+_QUOTES = (b'"', b"'")
+_WORD_BYTE = re.compile(rb"\w")
+_REST = 2_000
+"""Bytes after a name in which its annotation ends."""
 _ATTRIBUTE = re.compile(rb"\.([A-Za-z_]\w{5,})", re.ASCII)
 """Attributes of at least six letters: shorter names are everybody's."""
 
@@ -74,9 +81,21 @@ class Checkout:
         text, option = name.encode(), b"--" + name.replace("_", "-").encode()
         if text not in content and option not in content:
             return False
-        own = rb"\bdef[ \t]+%b\b|^[ \t]+%b[ \t]*(?::|=[^=])|\bself\.%b[ \t]*(?::[^=\n]+)?=[^=]" % (text, text, text)
-        options = rb"[\"'](?:%b|--%b)[\"']" % (option, text)
-        return re.search(own + b"|" + options, content, re.MULTILINE) is not None
+        for at in _places(content, text):
+            before = content[content.rfind(b"\n", 0, at) + 1 : at]
+            after = content[at + len(text) : at + len(text) + _REST]
+            if _DEF.search(before) and not _WORD_BYTE.match(after):
+                return True
+            if before and not before.strip(b" \t") and _FIELD.match(after):
+                return True
+            if _ON_SELF.search(before) and _ASSIGNED.match(after):
+                return True
+        flags = (option, b"--" + text)
+        return any(
+            content[at - 1 : at] in _QUOTES and content[at + len(flag) : at + len(flag) + 1] in _QUOTES
+            for flag in flags
+            for at in _places(content, flag)
+        )
 
     def uses_attribute(self, path: str, names: frozenset[str]) -> bool:
         """Whether a file's text has `.name` for one of the names."""
@@ -176,6 +195,13 @@ def names_pattern(packages: Sequence[str]) -> re.Pattern[bytes]:
     """Finds the top-level names of the packages as words."""
     tops = sorted({package.partition(".")[0] for package in packages if _WORD.match(package)})
     return re.compile(rb"(?<![\w.])(?:" + b"|".join(re.escape(top.encode()) for top in tops) + rb")\b")
+
+
+def _places(content: bytes, text: bytes) -> Iterator[int]:
+    at = content.find(text)
+    while at >= 0:
+        yield at
+        at = content.find(text, at + 1)
 
 
 def _read(path: Path) -> bytes:

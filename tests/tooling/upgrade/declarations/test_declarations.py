@@ -87,7 +87,7 @@ def test_twin_manifests_count(found):
     assert found("pyproject.vllm.toml", PYPROJECT)["vllm"].path == "pyproject.vllm.toml"
 
 
-def test_requirements_with_hashes_references_and_continued_lines(found, tmp_path):
+def test_requirements_with_hashes_references_and_continued_lines(found):
     text = (
         "# pins\r\n-r base.txt\r\n--index-url https://host/simple\r\nvllm==0.11.0 ; python_version >= '3.11' \\\r\n"
         "    --hash=sha256:aa \\\r\n    --hash=sha256:bb\r\ntorch>=2.9  # comment==1\r\n"
@@ -97,7 +97,7 @@ def test_requirements_with_hashes_references_and_continued_lines(found, tmp_path
     assert all_of["vllm"].marker == "python_version >= '3.11'"
     assert [text[start:end] for start, end in all_of["vllm"].hashes] == ["--hash=sha256:aa", "--hash=sha256:bb"]
     assert all_of["torch"].specifier == ">=2.9"
-    assert find_declarations(tmp_path).referred == {"requirements/gpu.txt": ("base.txt",)}
+    assert sorted(all_of) == ["torch", "vllm"]
 
 
 def test_constraints_ask_for_nothing(found):
@@ -194,7 +194,7 @@ def test_places_of_toml_strings_agree_with_the_parser():
         'a.b = "x"\n[t."q.r"]\nk = [1, """m\n""", { z = \'w\' }]\n[[l]]\nv="1"\n[[l]]\nv="2\\n" # "no"\n'
         '[l.s]\nn=2020-01-01\nu="ü" \n'
     )
-    strings = {each.path: each for each in scan_toml(text).strings}
+    strings = {each.path: each for each in scan_toml(text)}
     assert {path: each.value for path, each in strings.items()} == {
         ("a", "b"): "x",
         ("t", "q.r", "k", 1): "m\n",
@@ -212,7 +212,7 @@ def test_this_repository_s_manifest_scans_to_what_the_parser_reads():
 
     text = Path("pyproject.toml").read_text(encoding="utf-8")
     document = tomllib.loads(text)
-    for string in scan_toml(text).strings:
+    for string in scan_toml(text):
         value = document
         for key in string.path:
             value = value[key]
