@@ -1,6 +1,8 @@
 """Names in text: flags in command lines and scripts, dotted paths in strings and configuration files, their keys.
 
 vllm serve m --old-flag 1                ->  vllm serve m --new-flag 1
+UP_OLD_CACHE=/tmp                        ->  UP_CACHE=/tmp
+f"{base}/old/route"                      ->  f"{base}/new/route"
 mock.patch("up.core.Engine.flush")       ->  mock.patch("up.core.Engine.clear")
 serve = "up.old:main"                    ->  serve = "up.new:main"
 _target_: up.LLM                             _target_: up.LLM
@@ -28,7 +30,12 @@ def fix_text(source: EditableText, finding: AuditFinding) -> None:
     """Collect the splice for one finding in the text of its lines. Raises LeftAloneError with the reason."""
     assert finding.replacement is not None, "only findings with a replacement come here"
     text = finding.replacement.text
-    if finding.kind is FindingKind.CLI_FLAG or text.startswith("--"):
+    if finding.kind is FindingKind.ENV_VAR:
+        _replace(source, finding, rf"(?<!\w){re.escape(finding.symbol)}(?!\w)", text)
+    elif finding.kind is FindingKind.HTTP_ROUTE:
+        old = finding.symbol.rpartition(" ")[2]
+        _replace(source, finding, rf"{re.escape(old)}(?![\w/-])", text)
+    elif finding.kind is FindingKind.CLI_FLAG or text.startswith("--"):
         old = finding.symbol.rpartition(" ")[2]
         # A parser takes "-" and "_" alike if it says so; what is written must be found as it is written
         _replace(source, finding, rf"(?<![\w-]){re.escape(old)}(?![\w-])", text)

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind, InterfaceKind
+from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind, InterfaceKind, Replacement
 from tooling.upgrade.interfaces.pair import What
 
 if TYPE_CHECKING:
@@ -141,4 +141,26 @@ def judge_environment(files: Sequence[RepositoryFile], pair: InterfacePair) -> I
                 message = f"{pair.distribution} {version} does not read {mention.name}: it has no effect"
                 what = What(FindingKind.ENV_VAR, AuditSeverity.WARNING, mention.name, message)
                 old = Evidence(read.file, read.line, read.source)
-                yield pair.finding(file, (mention.line, mention.column, mention.line), what, old=old)
+                place = (mention.line, mention.column, mention.line)
+                yield pair.finding(file, place, what, old=old, replacement=_renamed(mention.name, read, pair))
+
+
+def _renamed(name: str, read: Read, pair: InterfacePair) -> Replacement | None:
+    """The variable that the same line reads now; certain where the line keeps what it read under a name:
+
+    CACHE = os.environ.get("UP_CACHE")     ->     CACHE = os.environ.get("UP_CACHE_DIR")
+    """
+    if read.file not in pair.new.paths.values():
+        return None
+    before = pair.old.content(read.file)
+    wanted = read.source.encode().replace(name.encode(), b"?")
+    found = set()
+    for line in pair.new.content(read.file).splitlines():
+        for hit in set(_NAME.findall(line)):
+            if hit not in before and line.strip().replace(hit, b"?") == wanted:
+                found.add(hit.decode())
+    if len(found) != 1:
+        return None
+    kept = re.match(r"(\w+)\s*(?::[^=]*)?=[^=]", read.source)
+    certain = kept is not None and kept[1] != name
+    return Replacement(found.pop(), "the same line reads it now", certain=certain)

@@ -158,5 +158,6 @@ class InterfacePair:
             old=old,
             new=new or Evidence(),
             replacement=replacement,
+            fixable=bool(replacement and replacement.certain),
             guard=file.guards.words(line, self.versions(self.new)) if file.guards is not None else "",
         )

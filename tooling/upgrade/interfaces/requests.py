@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind, InterfaceKind
+from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind, InterfaceKind, Replacement
 from tooling.upgrade.interfaces.code import RepositoryCode
 from tooling.upgrade.interfaces.pair import What
 from tooling.upgrade.interfaces.request_finder import RequestFinder
@@ -103,9 +103,36 @@ def _judge(
         place = (request.line, request.column, request.line)
         symbol = f"{method} {request.path}"
         what = What(FindingKind.HTTP_ROUTE, severity, symbol, message, confidence)
-        yield pair.finding(file, place, what, old=evidence)
+        moved = None if new else _moved(row, before, after, pair)
+        yield pair.finding(file, place, what, old=evidence, replacement=moved)
         return
     yield from _judge_fields(file, request, method, old, new, pair)
+
+
+_HANDLER = re.compile(rb"^\s*(?:async\s+)?def\s+(\w+)", re.MULTILINE)
+
+
+def _moved(row: Route, before: Table, after: Table, pair: InterfacePair) -> Replacement | None:
+    """The path that the same function answers now; certain if it takes the same and there are no parameters."""
+    handler = _handler(row, pair.old)
+    alike = {
+        each.path: each
+        for path, rows in after.items()
+        for each in rows
+        if handler and path not in before and each.methods & row.methods and _handler(each, pair.new) == handler
+    }
+    if len(alike) != 1:
+        return None
+    found = next(iter(alike.values()))
+    certain = "{" not in row.path + found.path and (found.body, found.methods) == (row.body, row.methods)
+    return Replacement(found.path, "the same function answers there now", certain=certain)
+
+
+def _handler(row: Route, modules: ReleaseModules) -> bytes:
+    """Name of the function below a route's decorator."""
+    below = b"\n".join(modules.content(row.file).splitlines()[row.line - 1 : row.line + 8])
+    found = _HANDLER.search(below)
+    return found[1] if found else b""
 
 
 def _judge_fields(

@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from tooling.upgrade.findings import AuditSeverity
+from tooling.upgrade.fixes.files import fix_file
 from tooling.upgrade.interfaces.judge import judge_interfaces
 from tooling.upgrade.interfaces.modules import ReleaseModules
 from tooling.upgrade.interfaces.routes import routes
@@ -228,3 +229,32 @@ def test_a_variable_that_nobody_reads_changes_nothing(tmp_path):
 
     assert printed("old", "1") != printed("old", "2")
     assert printed("new", "1") == printed("new", "2")
+
+
+def test_a_route_and_a_variable_that_were_renamed_are_mended(tmp_path):
+    server = """
+import os
+from fastapi import FastAPI
+app = FastAPI()
+CACHE = os.environ.get("APP_{cache}", "/tmp")
+@app.post("/{path}")
+async def flush(request: Request): ...
+@app.get("/{other}")
+async def {other}(): ...
+"""
+    old = release("1.0", server=server.format(cache="CACHE", path="flush_cache", other="health"))
+    new = release("2.0", server=server.format(cache="CACHE_DIR", path="v1/flush", other="alive"))
+    client = """import os, requests  # app
+os.environ["APP_CACHE"] = "/data"  # warns: env-var
+requests.post(f"{base}/flush_cache")  # breaks: http-route
+requests.get(f"{base}/health")  # breaks: http-route
+"""
+    found = check_judged(tmp_path, old, new, client)
+    assert [each.replacement.text for each in found if each.replacement] == ["APP_CACHE_DIR", "/v1/flush"]
+    fixed = fix_file("client.py", client.encode(), found)
+    (tmp_path / "client.py").write_bytes(fixed.data)
+    left = judge_interfaces(tmp_path, old, new, "app").findings
+    assert [(each.line, each.replacement) for each in left] == [(4, None)], (
+        "another function answers: nothing is offered"
+    )
+    assert b'f"{base}/v1/flush"' in fixed.data
