@@ -126,7 +126,7 @@ def _compare(case: dict[str, Any], checkout: Path, findings: list[dict[str, Any]
         tally = score.found.setdefault(truth["static"], [0, 0])
         tally[0] += known
         tally[1] += 1
-        if any(finding["kind"] in SAME_KIND.get(truth["kind"], {truth["kind"]}) for finding in hits):
+        if any(finding["kind"] in SAME_KIND.get(truth["kind"], {truth["kind"].replace("_", "-")}) for finding in hits):
             score.right_kind += 1
         if not known:
             score.missed.append(f"{truth['path']}:{truth['line']} {truth['static']} {truth['kind']} {truth['symbol']}")

@@ -229,6 +229,14 @@ class Resolver(Classes):
 
         return self._each(base, rule)
 
+    def attribute_of(self, path: str, row: Any) -> Alternatives:
+        """`base.name` in a file. What an untyped value has is untyped again, by what is used on it."""
+        base = self.value(path, row[1])
+        if any(isinstance(each.value, OfUntyped) for each in base):
+            here = Untyped(path, row[1])
+            base = tuple(replace(each, value=here) if isinstance(each.value, OfUntyped) else each for each in base)
+        return self.attribute(base, row[2])
+
     def called(self, base: Alternatives) -> Alternatives:
         """`base(...)`."""
 
@@ -359,7 +367,7 @@ _RULES: dict[str, Callable[[Resolver, str, Any], Alternatives]] = {
     "global": lambda link, path, row: link.module_name(path, row[1]),
     "own": Resolver.own,
     "star": Resolver.star,
-    "attr": lambda link, path, row: link.attribute(link.value(path, row[1]), row[2]),
+    "attr": Resolver.attribute_of,
     "call": lambda link, path, row: link.called(link.value(path, row[1])),
     "await": Resolver.step,
     "iter": Resolver.step,
