@@ -141,3 +141,30 @@ def test_a_checker_that_fails_is_a_note(package, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(checker, "ty_program", lambda: str(broken))
     package.commit({"package/user.py": USER.replace("clear(ids)", "clear()")})
     assert any("exit code 3: broken pipe" in note for note in package.review().notes)
+
+
+def test_texts_do_not_meet_numbers(world):
+    head = "def wait(seconds: float) -> None: ...\n\n\ndef name(text: str) -> int:\n    return len(text)\n\n\n"
+    bad = ['wait("5")', "name(3)", "wait(seconds='now')"]
+    good = ["wait(5)", 'name("3")', "wait(seconds=0.5)"]
+    world.commit({f"bad_{number}.py": f"{head}{line}\n" for number, line in enumerate(bad)})
+    assert [(rule, path) for rule, path, _ in world.found()] == [("unlike-types", f"bad_{n}.py") for n in range(3)]
+    world.commit({f"good_{number}.py": f"{head}{line}\n" for number, line in enumerate(good)})
+    assert world.found() == []
+
+
+def test_a_function_ends_with_the_value_it_promises(world):
+    bad = [
+        "def f(x: int) -> int:\n    if x:\n        return 1\n",
+        "def f(k: str) -> float:\n    if k == 'a':\n        return 1.0\n    elif k == 'b':\n        return 2.0\n",
+        "def f(xs: list[int]) -> int:\n    for x in xs:\n        if x:\n            return x\n",
+    ]
+    good = [
+        "def f(x: int) -> int:\n    if x:\n        return 1\n    return 2\n",
+        "def f(k: str) -> float | None:\n    if k == 'a':\n        return 1.0\n",
+        "def f(xs: list[int]) -> int:\n    for x in xs:\n        return x\n    raise ValueError(xs)\n",
+    ]
+    world.commit({f"bad_{number}.py": text for number, text in enumerate(bad)})
+    assert [(rule, path) for rule, path, _ in world.found()] == [("falls-through", f"bad_{n}.py") for n in range(3)]
+    world.commit({f"good_{number}.py": text for number, text in enumerate(good)})
+    assert world.found() == []

@@ -163,7 +163,7 @@ RULES: Final = (
     ),
     Rule(
         id="maybe-missing",
-        severity=Severity.LOW,
+        severity=Severity.MEDIUM,
         title="Result of a search used as if it always found something",
         why="Where nothing is found it is None, and the error names neither the text nor the key.",
         fix="Ask for None first, and say what was looked for.",

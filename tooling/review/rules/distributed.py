@@ -361,7 +361,7 @@ RULES = (
     ),
     Rule(
         id="group-without-timeout",
-        severity=Severity.LOW,
+        severity=Severity.MEDIUM,
         title="Process group without the timeout that others have",
         why="A hang in this group shows only after the default timeout, long after the others.",
         fix="Pass the same `timeout=`.",

@@ -207,7 +207,7 @@ RULES = (
     ),
     Rule(
         id="one-kind-of-device",
-        severity=Severity.LOW,
+        severity=Severity.MEDIUM,
         title="Call for one kind of device, beside an object for all",
         why="On every other accelerator that the project supports it fails, or waits for a device that is not used.",
         fix="Call the platform's object: `current_platform.synchronize()`.",

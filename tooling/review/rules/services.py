@@ -179,7 +179,7 @@ def _bound(owner: ast.ClassDef) -> set[str]:
 RULES: Final = (
     Rule(
         id="session-per-call",
-        severity=Severity.LOW,
+        severity=Severity.MEDIUM,
         title="HTTP session that is opened for each request",
         why="Each one makes connections and a pool of its own: under load ports run out and latency doubles.",
         fix="Keep one session for each event loop, and close it at the end.",

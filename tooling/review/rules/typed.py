@@ -15,6 +15,8 @@ CHECKED: Final[dict[str, str]] = {
     "abstract-class-instantiation": "abstract-instance",
     "call-abstract-method": "abstract-instance",
     "call-non-callable": "not-callable",
+    "invalid-argument-type": "unlike-types",
+    "invalid-implicit-return": "falls-through",
     "missing-argument": "signature-mismatch",
     "missing-attribute": "unknown-attribute",
     "not-callable": "not-callable",
@@ -41,12 +43,29 @@ RULES: Final = (
         example="class A(ABC):\n    @abstractmethod\n    def f(self): ...\n\n\nA()",
     ),
     Rule(
+        id="falls-through",
+        severity=Severity.MEDIUM,
+        title="Function that ends without the value it promises",
+        why="Where no branch matches it returns None, which fails far away from here.",
+        fix="Raise for what no branch handles, or say in the annotation that it may be None.",
+        example='def scale(kind: str) -> float:\n    if kind == "mean":\n        return 1.0',
+        in_tests=False,
+    ),
+    Rule(
         id="not-callable",
         severity=Severity.HIGH,
         title="Call of a value that cannot be called",
         why="It raises TypeError as soon as it runs; a property that was a method is the usual cause.",
         fix="Drop the parentheses, or call what was meant.",
         example="class A:\n    @property\n    def size(self) -> int: ...\n\n\nA().size()",
+    ),
+    Rule(
+        id="unlike-types",
+        severity=Severity.HIGH,
+        title="Text where a number is taken, or a number where a text is",
+        why="It raises TypeError, or compares what never equals.",
+        fix="Convert it, or correct the order of the arguments.",
+        example='def wait(seconds: float): ...\n\n\nwait("5")',
     ),
 )
 """Only ty looks for these. `signature-mismatch` and `unknown-attribute` are looked for by rules of ours too."""
