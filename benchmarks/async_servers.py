@@ -32,7 +32,7 @@ from areal_runner import settings
 from common import (
     ROOT,
     VLLM_PYTHON,
-    Report,
+    BenchmarkReport,
     add_output_arguments,
     markdown,
     processors,
@@ -229,7 +229,7 @@ def main() -> int:
     if options.steps <= SKIPPED_STEPS or max(options.staleness) >= SKIPPED_STEPS:
         stop(f"async_servers: --steps has to be above {SKIPPED_STEPS}, and bounds below")
     require("async_servers", VLLM_PYTHON)
-    report = Report("async_servers", options)
+    report = BenchmarkReport("async_servers", options)
     figures = measure(options)
     report.finish(figures, table(figures))
     best = max(row["speedup"] for row in figures["results"])

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 import torch
-from common import Report, add_output_arguments, markdown, progress, set_thread_environment, spread
+from common import BenchmarkReport, add_output_arguments, markdown, progress, set_thread_environment, spread
 
 from areal.api import PaddedBatch
 from areal.engine.train.divided import DividedBatch
@@ -138,7 +138,7 @@ def main() -> None:
     options = parser.parse_args()
     set_thread_environment(1)
     torch.set_num_threads(1)
-    report = Report("batch_dispatch", options)
+    report = BenchmarkReport("batch_dispatch", options)
     rows = []
     for ranks in options.ranks:
         progress(f"batch_dispatch: {ranks} ranks")

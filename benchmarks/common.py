@@ -139,7 +139,7 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--write-docs", action="store_true", help="put the table into docs/benchmarks.md")
 
 
-class Report:
+class BenchmarkReport:
     """Figures of one program on their way out. Make it before measuring: the load of the machine begins there."""
 
     def __init__(self, name: str, options: argparse.Namespace) -> None:

@@ -36,7 +36,7 @@ from typing import Any, Final
 
 from common import (
     ROOT,
-    Report,
+    BenchmarkReport,
     add_output_arguments,
     markdown,
     planned,
@@ -216,7 +216,7 @@ def main() -> None:
     set_thread_environment(options.threads)
     if options.device == "cpu" and options.size != "tiny":
         stop(f"gpu_step: {options.size} on a CPU would take minutes a step; use --size tiny, or a CUDA device")
-    report = Report("gpu_step", options)
+    report = BenchmarkReport("gpu_step", options)
     require_device("gpu_step", options.device)
     rows = measure(options)
     report.finish({"results": rows}, table(rows))

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from common import ROOT, Report, add_output_arguments, markdown, progress, set_thread_environment, stop
+from common import ROOT, BenchmarkReport, add_output_arguments, markdown, progress, set_thread_environment, stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -300,7 +300,7 @@ def main() -> int:
         hold_in_flight(options.in_flight)
         return 0
     set_thread_environment(1)
-    report = Report("growth", options)
+    report = BenchmarkReport("growth", options)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         measures: dict[str, Callable[[], list[Line]]] = {

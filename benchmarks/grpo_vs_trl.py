@@ -44,7 +44,7 @@ from common import (
     TRL_PYTHON,
     TRL_VLLM_PYTHON,
     VLLM_PYTHON,
-    Report,
+    BenchmarkReport,
     add_device_argument,
     add_output_arguments,
     device_dtype,
@@ -102,7 +102,7 @@ def main() -> int:
     require("grpo_vs_trl", _baseline(options).python, *([VLLM_PYTHON] if uses_vllm else []))
     require_device("grpo_vs_trl", options.device)
     for workload in _workloads(options.workload):
-        report = Report(f"grpo_vs_trl {workload}", options)
+        report = BenchmarkReport(f"grpo_vs_trl {workload}", options)
         results = []
         for size, prompt in _cases(workload, options):
             with tempfile.TemporaryDirectory() as folder:

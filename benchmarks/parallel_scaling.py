@@ -22,7 +22,7 @@ from typing import Any
 
 from common import (
     ROOT,
-    Report,
+    BenchmarkReport,
     add_output_arguments,
     markdown,
     planned,
@@ -138,7 +138,7 @@ def main() -> None:
     """Measure and report."""
     options = parse()
     set_thread_environment(1)
-    report = Report("parallel_scaling", options)
+    report = BenchmarkReport("parallel_scaling", options)
     crowded = [number for number in options.world_size if number > len(processors())]
     if crowded:
         progress(f"parallel_scaling: warning: {crowded} processes share {len(processors())} cores")

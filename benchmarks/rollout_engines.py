@@ -30,7 +30,7 @@ from common import (
     ROOT,
     TRL_PYTHON,
     VLLM_PYTHON,
-    Report,
+    BenchmarkReport,
     add_device_argument,
     add_output_arguments,
     alternate,
@@ -226,7 +226,7 @@ def main() -> None:
     require("rollout_engines", VLLM_PYTHON, TRL_PYTHON)
     set_thread_environment(options.threads)
     require_device("rollout_engines", options.device)
-    report = Report("rollout_engines", options)
+    report = BenchmarkReport("rollout_engines", options)
     rows = measure(options)
     report.finish({"results": rows}, table(rows))
 

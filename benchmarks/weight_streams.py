@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from common import Report, add_output_arguments, markdown, progress, set_thread_environment, spread
+from common import BenchmarkReport, add_output_arguments, markdown, progress, set_thread_environment, spread
 
 from areal.api import ServerInstance
 from areal.engine.server.receiver import WeightReceiver
@@ -231,7 +231,7 @@ def main() -> None:
     options = parser.parse_args()
     set_thread_environment(1)
     torch.set_num_threads(1)
-    report = Report("weight_streams", options)
+    report = BenchmarkReport("weight_streams", options)
     rows = []
     for ranks in options.ranks:
         progress(f"weight_streams: {ranks} ranks")

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 from common import (
     VLLM_PYTHON,
-    Report,
+    BenchmarkReport,
     add_device_argument,
     add_output_arguments,
     device_dtype,
@@ -354,7 +354,7 @@ def main() -> None:
     require("weight_updates", VLLM_PYTHON)
     set_thread_environment(1)
     require_device("weight_updates", options.device)
-    report = Report("weight_updates", options)
+    report = BenchmarkReport("weight_updates", options)
     rows = []
     for size in options.sizes:
         for what in options.what:

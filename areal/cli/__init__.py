@@ -2,5 +2,5 @@
 
 `main` finds the command, runs it and turns errors into exit codes; `output` prints its report. Each command is one
 module of `commands`: its docstring is its page of help, `configure(parser)` adds its arguments, and `run(arguments)`
-returns its `Report`.
+returns its `CommandReport`.
 """

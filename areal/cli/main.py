@@ -65,7 +65,7 @@ _REFUSALS: Final = frozenset({errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EP
 """What a disk says that is full, read-only or another's: no error of the program."""
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """Raises UsageError instead of exiting, so that `--json` callers get their object for wrong arguments too."""
 
     def error(self, message: str) -> NoReturn:
@@ -89,9 +89,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments, stream, as_json=True)
 
 
-def build_parser(loaded: Collection[str] = tuple(COMMANDS)) -> Parser:
+def build_parser(loaded: Collection[str] = tuple(COMMANDS)) -> CommandParser:
     """Build the parser of the command line. loaded: the commands whose modules are imported for their arguments."""
-    parser = Parser(
+    parser = CommandParser(
         prog="areal",
         description="Asynchronous RL post-training for language models.",
         epilog=f"`areal demo` learns something in seconds on a laptop; start there.\n\n{EXIT_CODES}",

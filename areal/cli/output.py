@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class CommandReport:
     """Outcome of a command. All but `text` is part of the JSON object, whose shape the harness's programs share."""
 
     text: str
@@ -30,7 +30,7 @@ class Report:
     """Print nothing, not even with `--json`: another process of the same run says it all."""
 
 
-def print_report(command: str, report: Report, stream: IO[str], *, as_json: bool) -> None:
+def print_report(command: str, report: CommandReport, stream: IO[str], *, as_json: bool) -> None:
     """Write the outcome to `stream`."""
     if report.silent:
         return

@@ -146,7 +146,7 @@ def seconds(text: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CommandLine:
     """A command line, taken apart."""
 
     word: str | None
@@ -168,10 +168,10 @@ class Call:
         return found
 
 
-def split(words: Sequence[str], value_options: Sequence[str] = ("--repo", "--wait")) -> Call:
+def split(words: Sequence[str], value_options: Sequence[str] = ("--repo", "--wait")) -> CommandLine:
     """Find the command among options that may stand before it. value_options: those that a value follows.
 
-    Example: split(["--repo", "x", "check", "--strict"]) -> Call("check", ("--repo", "x", "--strict"), ...).
+    Example: split(["--repo", "x", "check", "--strict"]) -> CommandLine("check", ("--repo", "x", "--strict"), ...).
     """
     rest: list[str] = []
     command, position = None, 0
@@ -187,7 +187,7 @@ def split(words: Sequence[str], value_options: Sequence[str] = ("--repo", "--wai
             rest.append(word)
         position += 1
     options = before_dashes(rest)
-    return Call(
+    return CommandLine(
         command,
         tuple(rest),
         help="-h" in options or "--help" in options,
@@ -195,7 +195,7 @@ def split(words: Sequence[str], value_options: Sequence[str] = ("--repo", "--wai
     )
 
 
-def information(program: str, call: Call, page: Callable[[], str]) -> Report | None:
+def information(program: str, call: CommandLine, page: Callable[[], str]) -> Report | None:
     """Return the report of --version or --help; None for a call that asks for neither. page: makes the page of help."""
     from tooling.cli.report import Report
 

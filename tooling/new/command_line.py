@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Mapping, Sequence
 
-    from tooling.cli.parser import Call
+    from tooling.cli.parser import CommandLine
     from tooling.cli.report import Report
     from tooling.kit.template.kinds import KindSource
     from tooling.kit.template.questions import Question
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_cli(PROGRAM, words, lambda _: answer(call), command=command, interrupted=interrupted)
 
 
-def answer(call: Call) -> Report:
+def answer(call: CommandLine) -> Report:
     """Run a call, and return its report. Raises ToolError."""
     if call.word is None:
         return _answer_without_command(call)
@@ -119,7 +119,7 @@ def answer(call: Call) -> Report:
         raise
 
 
-def _answer_without_command(call: Call) -> Report:
+def _answer_without_command(call: CommandLine) -> Report:
     """Return the version or the page of help. Raises UsageError for any other call that names no command or kind."""
     problem = None
     try:
@@ -347,7 +347,7 @@ def find_kinds(repo: str | None) -> Mapping[str, KindSource]:
     return discover(find_root(repo))
 
 
-def _find_kind(call: Call) -> KindSource | None:
+def _find_kind(call: CommandLine) -> KindSource | None:
     """Return the kind to generate; of a command that takes a kind's questions, that kind."""
     word, repo = cast("str", call.word), call.value("--repo")
     if word in COMMANDS:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from areal.cli.output import Report
+from areal.cli.output import CommandReport
 
 if TYPE_CHECKING:
     import argparse
@@ -27,12 +27,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> CommandReport:
     """Print the description."""
     from areal.trainer.configuration import reference
 
     if arguments.what == "reference":
         text = reference.markdown()
-        return Report(text=text.rstrip("\n"), data={"markdown": text})
+        return CommandReport(text=text.rstrip("\n"), data={"markdown": text})
     schema = reference.json_schema(arguments.kind)
-    return Report(text=json.dumps(schema, indent=2), data={"schema": schema})
+    return CommandReport(text=json.dumps(schema, indent=2), data={"schema": schema})

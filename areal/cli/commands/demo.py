@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from areal.cli.output import Report, format_summary
+from areal.cli.output import CommandReport, format_summary
 
 if TYPE_CHECKING:
     import argparse
@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> CommandReport:
     """Run the demo; exit code 1 when it reports that it did not do what it should."""
     from areal.trainer.demo import DemoConfig, plan_demo, run_demo
 
@@ -53,4 +53,4 @@ def run(arguments: argparse.Namespace) -> Report:
     succeeded = bool(summary.pop("ok", True))
     text = summary.pop("text", None) or format_summary(summary)
     code = int(summary.get("exit_code", 0)) or (0 if succeeded else 1)
-    return Report(text=str(text), data=summary, exit_code=code)
+    return CommandReport(text=str(text), data=summary, exit_code=code)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.cli.output import Report
+from areal.cli.output import CommandReport
 
 if TYPE_CHECKING:
     import argparse
@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rules", action="store_true", help="print the table of rules, and look at no run")
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> CommandReport:
     """Apply the rules."""
     from areal.api import UsageError
     from areal.infra.diagnosis.rules import RULES, diagnose
@@ -50,14 +50,14 @@ def run(arguments: argparse.Namespace) -> Report:
         blocks = [
             "\n".join([name, *(f"  {field:<11}{text}" for field, text in row.items())]) for name, row in rules.items()
         ]
-        return Report(text="\n\n".join(blocks), data={"rules": rules})
+        return CommandReport(text="\n\n".join(blocks), data={"rules": rules})
     from areal.infra.diagnosis.record import load_record
 
     record = load_record(arguments.run_dir)
     return _report(record, diagnose(record))
 
 
-def _report(record: RunRecord, findings: list[Finding]) -> Report:
+def _report(record: RunRecord, findings: list[Finding]) -> CommandReport:
     from areal.infra.diagnosis.learning import is_solved
     from areal.infra.diagnosis.rules import RULES
     from areal.infra.diagnosis.summary import describe_run, head_line
@@ -99,7 +99,7 @@ def _report(record: RunRecord, findings: list[Finding]) -> Report:
     body = "\n\n".join(blocks) if findings else nothing
     missing = tuple(f"{record.directory} has no {what}: rules that read it were left out" for what in
                     described["without"])  # fmt: skip
-    return Report(
+    return CommandReport(
         text=f"{head}\n\n{body}\n\nlooked at: {seen}",
         data={"run": described, "findings": shown, "solved": solved, "looked_at": looked},
         exit_code=FOUND if findings else 0,

@@ -25,7 +25,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.cli.output import Report
+from areal.cli.output import CommandReport
 
 if TYPE_CHECKING:
     import argparse
@@ -107,7 +107,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     serving.add_argument("--ready-file", type=Path, metavar="FILE", help="gets the address as JSON when it serves")
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> CommandReport:
     """Do what was asked for."""
     from areal.api import UsageError
     from areal.trainer.configuration.project import use_project
@@ -126,7 +126,7 @@ def run(arguments: argparse.Namespace) -> Report:
     return serve(arguments) if arguments.action == "serve" else check(arguments)
 
 
-def check(arguments: argparse.Namespace) -> Report:
+def check(arguments: argparse.Namespace) -> CommandReport:
     """Play the episodes and compare them."""
     import asyncio
 
@@ -151,10 +151,10 @@ def check(arguments: argparse.Namespace) -> Report:
         "environment": arguments.name,
         "checks": [{"name": result.name, "ok": result.ok, "detail": result.detail} for result in results],
     }
-    return Report(text="\n".join(lines), data=data, exit_code=FOUND if failed else 0)
+    return CommandReport(text="\n".join(lines), data=data, exit_code=FOUND if failed else 0)
 
 
-def serve(arguments: argparse.Namespace) -> Report:
+def serve(arguments: argparse.Namespace) -> CommandReport:
     """Serve until somebody ends it."""
     import asyncio
 
@@ -191,7 +191,7 @@ def serve(arguments: argparse.Namespace) -> Report:
         asyncio.run(serve_until_stopped())
     expired = server.num_expired
     text = f"ended; {expired} episode{'s were' if expired != 1 else ' was'} given up by clients"
-    return Report(text=text, data={"expired": expired}, exit_code=stop.exit_code)
+    return CommandReport(text=text, data={"expired": expired}, exit_code=stop.exit_code)
 
 
 def _turn(text: str) -> AssistantTurn:

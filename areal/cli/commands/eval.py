@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal.cli.output import Report
+from areal.cli.output import CommandReport
 
 if TYPE_CHECKING:
     import argparse
@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be sampled, and sample nothing")
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> CommandReport:
     """Evaluate, or say what would be done."""
     from areal.trainer.configuration.project import use_project
     from areal.trainer.evaluation.standalone import evaluate, plan_evaluation
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> Report:
         facts = plan_evaluation(plan)
         if other is not None:
             facts["compare"] = {"output": str(other)} if isinstance(other, Path) else plan_evaluation(other)
-        return Report(text=_plan_text(facts), data=facts)
+        return CommandReport(text=_plan_text(facts), data=facts)
     from areal.trainer.configuration.computing import start_computing
 
     start_computing(plan.config)
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> Report:
 
     if other is not None:
         report = add_comparison(plan.output, other, report)
-    return Report(
+    return CommandReport(
         text=render_text(report),
         data=report,
         next_steps=(f"{plan.output}/report.html shows samples; {plan.output}/samples.jsonl has all of them.",),
@@ -121,9 +121,9 @@ def _other(arguments: argparse.Namespace, plan: EvalTarget) -> EvalTarget | Path
     )
 
 
-def _unfinished(found: dict[str, Any]) -> Report:
+def _unfinished(found: dict[str, Any]) -> CommandReport:
     text = f"stopped at {found['samples']} of {found['of']} samples, which are kept in {found['output']}"
-    return Report(
+    return CommandReport(
         text=text, data=found, exit_code=int(found["exit_code"]), next_steps=("The same command goes on from there.",)
     )
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal.api import UsageError
-from areal.cli.output import Report
+from areal.cli.output import CommandReport
 
 if TYPE_CHECKING:
     import argparse
@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be written, and write nothing")
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> CommandReport:
     """Write the folder, or say which."""
     from areal.trainer.export import check_step, export_checkpoint, find_step
     from areal.trainer.milestones import export_folder
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> Report:
             card = build_card(arguments.run_dir, name, step=step)
             data["hub"] = {"repo": name.repo, "revision": name.revision, "private": arguments.private, "card": card}
             text += f", and publish it as {name} with all files of the folder and this README.md:\n\n{card}"
-        return Report(text=text, data=data)
+        return CommandReport(text=text, data=data)
     if name is not None:
         from areal.hub.publishing import check_token
 
@@ -81,4 +81,4 @@ def run(arguments: argparse.Namespace) -> Report:
         done = push_model(arguments.run_dir, exported.folder, name, step=step, private=arguments.private)
         data["hub"] = {"repo": done.repo, "revision": done.revision, "commit": done.commit, "url": done.url}
         text += f"\npublished {done.url} at commit {done.commit}"
-    return Report(text=text, data=data)
+    return CommandReport(text=text, data=data)

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal.cli.output import Report
+from areal.cli.output import CommandReport
 
 if TYPE_CHECKING:
     import argparse
@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be served, and load no weights")
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> CommandReport:
     """Serve until the end, or say what would be served."""
     from areal.api import GenerationConfig
     from areal.gateway.config import GatewayConfig, SessionLimits
@@ -89,13 +89,13 @@ def run(arguments: argparse.Namespace) -> Report:
         text = (
             f"would serve {facts['model']} with {facts['max_seq_len']} tokens of context; its chat template: {shapes}"
         )
-        return Report(text=text, data=facts)
+        return CommandReport(text=text, data=facts)
     from areal.infra.checkpoint.run_control import StopRequest
 
     with StopRequest() as stop:
         facts = serve(plan, stop, _announce)
     text = f"{facts['sessions']} sessions with {facts['answers']} answers"
-    return Report(text=text, data=facts, exit_code=stop.exit_code)
+    return CommandReport(text=text, data=facts, exit_code=stop.exit_code)
 
 
 def _announce(facts: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from string import Template
 from typing import TYPE_CHECKING, Final
 
 from areal.api import UsageError
-from areal.cli.output import Report
+from areal.cli.output import CommandReport
 
 if TYPE_CHECKING:
     import argparse
@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be written, and write nothing")
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> CommandReport:
     """Write the project, all of it or nothing."""
     folder = arguments.folder.resolve()
     package = _package_name(folder, arguments.package)
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> Report:
     done = "would write" if arguments.dry_run else "wrote"
     repository = f"\n{'would make' if arguments.dry_run else 'made'} a git repository" if with_git else ""
     here = "" if folder == Path.cwd() else f"cd {arguments.folder} && "
-    return Report(
+    return CommandReport(
         text="\n".join([f"{done} {len(files)} files in {folder}:", *(f"  {path}" for path in files)]) + repository,
         data={
             "dry_run": arguments.dry_run,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal.cli.output import Report, format_summary
+from areal.cli.output import CommandReport, format_summary
 
 if TYPE_CHECKING:
     import argparse
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--follow", action="store_true", help="logs: go on until the job has ended")
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> CommandReport:
     """Do it."""
     from areal.api import UsageError
     from areal.infra.jobs.logs import LogReader
@@ -50,21 +50,21 @@ def run(arguments: argparse.Namespace) -> Report:
         reader = LogReader(folder, plan, role=arguments.role, index=arguments.index)
         lines = reader.last_lines(arguments.lines)
         if not arguments.follow or arguments.json:
-            return Report(text="\n".join(lines), data={"lines": lines})
+            return CommandReport(text="\n".join(lines), data={"lines": lines})
         print("\n".join(lines), flush=True)
         for line in reader.new_lines():
             print(line, flush=True)
-        return Report(text="")
+        return CommandReport(text="")
     if arguments.action == "cancel":
         folder.ask_to_end()
         backend.cancel(plan, folder)
         facts = describe_job(folder, plan, backend)
-        return Report(text=f"job {plan.name} runs no more ({facts['state']})", data=facts)
+        return CommandReport(text=f"job {plan.name} runs no more ({facts['state']})", data=facts)
     facts = describe_job(folder, plan, backend)
-    return Report(text=format_summary(facts), data=facts)
+    return CommandReport(text=format_summary(facts), data=facts)
 
 
-def list_jobs(directory: Path) -> Report:
+def list_jobs(directory: Path) -> CommandReport:
     """Return all jobs of a folder; what cannot be read is a warning."""
     from areal.api import ArealError
     from areal.infra.jobs.submission import describe_job, find_job
@@ -78,4 +78,6 @@ def list_jobs(directory: Path) -> Report:
             warnings.append(str(error))
     columns = {"name": 24, "backend": 6, "state": 10, "scheduler": 10, "reason": 0}
     rows = [" ".join(f"{job[name]:<{width}}" for name, width in columns.items()) for job in jobs]
-    return Report(text="\n".join(rows) or f"no jobs in {directory}", data={"jobs": jobs}, warnings=tuple(warnings))
+    return CommandReport(
+        text="\n".join(rows) or f"no jobs in {directory}", data={"jobs": jobs}, warnings=tuple(warnings)
+    )

@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal.cli.output import Report
+from areal.cli.output import CommandReport
 
 if TYPE_CHECKING:
     import argparse
@@ -62,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> CommandReport:
     """Launch and wait; the output of rank 0 goes to stderr."""
     program = list(arguments.overrides)
     if program and program[0].endswith(_CONFIG_ENDINGS):
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> Report:
         facts = {"program": program, "ranks": config.num_ranks, "max_restarts": config.max_restarts,
                  "log_folder": str(arguments.log_folder)}  # fmt: skip
         text = f"would start {config.num_ranks} ranks of: {' '.join(program)}\nlogs would go to {arguments.log_folder}"
-        return Report(text=text, data=facts)
+        return CommandReport(text=text, data=facts)
     from areal.infra.checkpoint.run_control import StopRequest
     from areal.infra.launch.launcher import LocalLauncher
 
@@ -109,10 +109,10 @@ def run(arguments: argparse.Namespace) -> Report:
     text = "\n".join(
         f"start {number}: {start['text']} after {start['seconds']} s" for number, start in enumerate(starts)
     )
-    return Report(text=text, data={"exit_code": result.exit_code, "starts": starts}, exit_code=result.exit_code)
+    return CommandReport(text=text, data={"exit_code": result.exit_code, "starts": starts}, exit_code=result.exit_code)
 
 
-def launch_job(arguments: argparse.Namespace, path: Path, overrides: list[str]) -> Report:
+def launch_job(arguments: argparse.Namespace, path: Path, overrides: list[str]) -> CommandReport:
     """Launch the roles of a configuration, or say what would be launched."""
     from areal.infra.jobs.backend import get_backend
     from areal.infra.jobs.compile import describe
@@ -122,7 +122,7 @@ def launch_job(arguments: argparse.Namespace, path: Path, overrides: list[str]) 
         preview = get_backend(plan.backend).preview(plan)
         from dataclasses import asdict
 
-        return Report(text=f"{describe(plan)}\n\n{preview}", data={"plan": asdict(plan), "preview": preview})
+        return CommandReport(text=f"{describe(plan)}\n\n{preview}", data={"plan": asdict(plan), "preview": preview})
     from areal.infra.checkpoint.run_control import StopRequest
     from areal.infra.jobs.submission import submit
 
@@ -130,7 +130,7 @@ def launch_job(arguments: argparse.Namespace, path: Path, overrides: list[str]) 
         outcome = submit(plan, os.environ, stop=stop, show=_show)
     follow = f"`areal job status {plan.name} --directory {Path(plan.folder).parent}` says how it goes"
     data = {"name": plan.name, "folder": plan.folder, "identity": outcome.identity, "outcome": outcome.text}
-    return Report(text=outcome.text, data=data, exit_code=outcome.exit_code, next_steps=(follow,))
+    return CommandReport(text=outcome.text, data=data, exit_code=outcome.exit_code, next_steps=(follow,))
 
 
 def plan_of(path: Path, overrides: list[str]) -> Plan:

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal.cli.output import Report
+from areal.cli.output import CommandReport
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=KINDS, nargs="?", help="only this kind")
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> CommandReport:
     """Read the tables."""
     from areal.trainer.configuration.project import use_project
     from areal.trainer.configuration.validation import table
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> Report:
         data["unproven"] = list(UNPROVEN)
         if UNPROVEN:
             blocks.append(f"not proven, their tests have not passed: {', '.join(UNPROVEN)}")
-    return Report(text="\n\n".join(blocks), data=data)
+    return CommandReport(text="\n\n".join(blocks), data=data)
 
 
 def _preferences() -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import areal
-from areal.cli.output import Report
+from areal.cli.output import CommandReport
 
 if TYPE_CHECKING:
     import argparse
@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--notice", action="store_true", help="with --conclude: Slurm had asked for the end")
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> CommandReport:
     """Run the runner."""
     from areal.api import UsageError
     from areal.infra.jobs.plan import read_plan
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> Report:
         from areal.infra.jobs.slurm import conclude
 
         done = conclude(plan, life=life, notice=arguments.notice)
-        return Report(text=done.text, exit_code=done.exit_code)
+        return CommandReport(text=done.text, exit_code=done.exit_code)
     node = arguments.node if arguments.node is not None else int(os.environ.get("SLURM_PROCID", "-1"))
     if not 0 <= node < plan.role(arguments.role).num_nodes:
         raise UsageError(
@@ -59,4 +59,4 @@ def run(arguments: argparse.Namespace) -> Report:
 
     version = areal.__version__
     runner = NodeRunner(plan, version=version, role=arguments.role, node=node, life=life, lifeline=arguments.lifeline)
-    return Report(text="", exit_code=runner.run())
+    return CommandReport(text="", exit_code=runner.run())

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal.api.errors import ConfigError, UsageError
-from areal.cli.output import Report
+from areal.cli.output import CommandReport
 from areal.models.parallel.schedules import SCHEDULES, pipeline_layout
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> CommandReport:
     """Estimate, and refuse what does not fit."""
     from areal.trainer.configuration import source
     from areal.trainer.configuration.validation import read_model_config
@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> Report:
         "weights": streamed,
         "shared_device": shared,
     }
-    return Report(text=f"{text}\n\nfits: {_size(needed)} of {_size(limit)}", data=data)
+    return CommandReport(text=f"{text}\n\nfits: {_size(needed)} of {_size(limit)}", data=data)
 
 
 def _streamed(config: RunConfig, dims: ParallelDims, layout: PipelineLayout) -> tuple[dict[str, Any] | None, list[str]]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal.api import UsageError
-from areal.cli.output import Report
+from areal.cli.output import CommandReport
 
 if TYPE_CHECKING:
     import argparse
@@ -58,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be written, and write nothing")
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> CommandReport:
     """Write the page, or print the summary."""
     from areal.infra.metrics.recordings import find_recordings
     from areal.infra.metrics.report import metrics_file_of, write_report
@@ -77,23 +77,23 @@ def run(arguments: argparse.Namespace) -> Report:
 
         directory = content["run"]["directory"]
         steps = (f"`areal doctor {directory}` names causes and what to do.",) if content["signs"] else ()
-        return Report(text=render(content), data=content, next_steps=steps)
+        return CommandReport(text=render(content), data=content, next_steps=steps)
     page = "report.html" if attempt is None else f"report.attempt-{attempt}.html"
     output = arguments.output or arguments.run_dir / page
     if arguments.dry_run:
         metrics_file_of(arguments.run_dir)
         verb = "replace" if output.exists() else "write"
-        return Report(text=f"would {verb} {output}", data={"path": str(output), "replaces": output.exists()})
+        return CommandReport(text=f"would {verb} {output}", data={"path": str(output), "replaces": output.exists()})
     content = (
         _content(arguments.run_dir, attempt) if arguments.json else {}
     )  # first: no page when there is nothing to say
     path = write_report(arguments.run_dir, output, attempt)
     recordings = [one.as_dict() for one in find_recordings(arguments.run_dir)]
     facts = {"path": str(path), "bytes": path.stat().st_size, "recordings": recordings, **content}
-    return Report(text=f"wrote {path}", data=facts)
+    return CommandReport(text=f"wrote {path}", data=facts)
 
 
-def _compare(arguments: argparse.Namespace) -> Report:
+def _compare(arguments: argparse.Namespace) -> CommandReport:
     """Write the comparison, again and again with --follow, or print it."""
     import time
 
@@ -108,16 +108,16 @@ def _compare(arguments: argparse.Namespace) -> Report:
     content = compare_runs(runs, [_goes_on(run) for run in runs])
     facts = {key: value for key, value in content.items() if key != "curves"}
     if arguments.text:
-        return Report(text=render_comparison(content), data=facts)
+        return CommandReport(text=render_comparison(content), data=facts)
     if arguments.dry_run:
         verb = "replace" if output.exists() else "write"
-        return Report(text=f"would {verb} {output}", data={"path": str(output), "replaces": output.exists()})
+        return CommandReport(text=f"would {verb} {output}", data={"path": str(output), "replaces": output.exists()})
     while every is not None and any(run["going_on"] for run in content["runs"]):
         write_comparison(content, output, refresh_seconds=every)
         time.sleep(every)
         content = compare_runs(runs, [_goes_on(run) for run in runs])
     path = write_comparison(content, output)
-    return Report(text=f"wrote {path}", data={"path": str(path), "bytes": path.stat().st_size, **facts})
+    return CommandReport(text=f"wrote {path}", data={"path": str(path), "bytes": path.stat().st_size, **facts})
 
 
 def _goes_on(run_dir: Path) -> bool:

@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal.cli.output import Report
+from areal.cli.output import CommandReport
 
 if TYPE_CHECKING:
     import argparse
@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be started, and stop")
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> CommandReport:
     """Start it and wait for its end."""
     from areal.api import UsageError
     from areal.infra.supervisor.process import free_port
@@ -94,7 +94,7 @@ def _command(config: PPOConfig, arguments: argparse.Namespace, port: int, folder
     return command(arguments.index, port)
 
 
-def _describe(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: Path) -> Report:
+def _describe(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: Path) -> CommandReport:
     import shlex
     import tempfile
 
@@ -111,10 +111,10 @@ def _describe(config: PPOConfig, arguments: argparse.Namespace, port: int, folde
          sorted(variables.items())), shlex.join(words)]
     )  # fmt: skip
     facts: dict[str, Any] = {"url": url, "folder": str(folder), "arguments": words, "environment": variables}
-    return Report(text=text, data=facts)
+    return CommandReport(text=text, data=facts)
 
 
-def _serve(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: Path) -> Report:
+def _serve(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: Path) -> CommandReport:
     from areal.engine.server.client import is_healthy
     from areal.infra.checkpoint.run_control import StopRequest
     from areal.infra.supervisor.standalone import serve
@@ -152,4 +152,4 @@ def _serve(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: 
         if arguments.ready_file is not None:
             arguments.ready_file.unlink(missing_ok=True)
     facts = {"url": standing.url, "incarnation": standing.incarnation, "log": standing.log}
-    return Report(text=f"the server at {standing.url} has been ended", data=facts, exit_code=stop.exit_code)
+    return CommandReport(text=f"the server at {standing.url} has been ended", data=facts, exit_code=stop.exit_code)

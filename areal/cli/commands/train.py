@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal.api import UsageError
-from areal.cli.output import Report, format_summary
+from areal.cli.output import CommandReport, format_summary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> CommandReport:
     """Load, check, then train or report."""
     from areal.trainer.configuration import source, validation
     from areal.trainer.configuration.project import use_project
@@ -98,9 +98,9 @@ def run(arguments: argparse.Namespace) -> Report:
 
         found = dry_run(resolved, restart=arguments.restart)
         if not (because := found.refused_because):
-            return Report(text=found.text, data=found.facts)
+            return CommandReport(text=found.text, data=found.facts)
         refused = found.facts["recovery"]
-        return Report(
+        return CommandReport(
             text=found.text,
             data={**found.facts, "error": because, **{key: refused[key] for key in ("code", "where", "fix")}},
             exit_code=refused["exit_code"],
@@ -113,11 +113,11 @@ def run(arguments: argparse.Namespace) -> Report:
     summary = dict(run_training(config, restart=arguments.restart))
     code = int(summary.get("exit_code", 0))
     if "rank" in summary:
-        return Report(text="", exit_code=code, silent=True)
+        return CommandReport(text="", exit_code=code, silent=True)
     run_dir = resolved.config.directory
     again = (summary.get("hub") or {}).get("again")
     # The code is not 0 when a signal ended the run early, or its model could not be published.
-    return Report(
+    return CommandReport(
         text=format_summary(summary),
         data={"run_dir": str(run_dir), "summary": summary},
         exit_code=code,

@@ -6,7 +6,7 @@ import platform
 from typing import TYPE_CHECKING
 
 import areal
-from areal.cli.output import Report, format_summary
+from areal.cli.output import CommandReport, format_summary
 
 if TYPE_CHECKING:
     import argparse
@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add nothing: `areal version` has no options of its own."""
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> CommandReport:
     """Collect versions."""
     from importlib import metadata  # 15 ms that other commands should not pay
 
@@ -28,4 +28,4 @@ def run(arguments: argparse.Namespace) -> Report:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = "not installed"
-    return Report(text=format_summary(versions), data={"versions": versions})
+    return CommandReport(text=format_summary(versions), data={"versions": versions})

@@ -110,7 +110,7 @@ class ServerAdapter(Protocol):
         ...
 
     async def probe(self, client: ServerClient, url: str, *, timeout: float) -> Capabilities:
-        """Ask a healthy server what it can do. Raises RefusedError that names what is missing and how to get it."""
+        """Ask a healthy server what it can do. Raises ServerRefusedError: what is missing, and how to get it."""
         ...
 
     def stream(
@@ -134,13 +134,13 @@ class ServerAdapter(Protocol):
     async def stage(
         self, client: ServerClient, url: str, published: PublishedWeights, route: WeightRoute, *, timeout: float
     ) -> None:
-        """Have the server fetch and verify a version beside the one it uses. Raises RefusedError."""
+        """Have the server fetch and verify a version beside the one it uses. Raises ServerRefusedError."""
         ...
 
     async def switch(
         self, client: ServerClient, url: str, published: PublishedWeights, *, clear_cache: bool, timeout: float
     ) -> None:
-        """Put the staged version in use; the server is paused. Raises RefusedError.
+        """Put the staged version in use; the server is paused. Raises ServerRefusedError.
 
         clear_cache: drop everything that was cached under the version before, that of running calls included.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.engine.server.errors import BadAnswerError, BrokenTokensError, RefusedError
+from areal.engine.server.errors import BadAnswerError, BrokenTokensError, ServerRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ LOWEST_LOGPROB: Final = -9000.0
 def check_settings(
     capabilities: Capabilities, config: ServerEngineConfig, *, context: int, records_routes: bool, where: str
 ) -> None:
-    """Raise RefusedError when a server was started with settings that give wrong answers.
+    """Raise ServerRefusedError when a server was started with settings that give wrong answers.
 
     Servers started by the run always pass; those at given addresses may have been started in any way. records_routes:
     whether what routers choose is recorded.
@@ -46,7 +46,7 @@ def check_settings(
             "--enable-return-routed-experts"
         )
     if problems:
-        raise RefusedError(f"{where} cannot be used: {'; '.join(problems)}. `areal serve` starts one that can")
+        raise ServerRefusedError(f"{where} cannot be used: {'; '.join(problems)}. `areal serve` starts one that can")
 
 
 def check_tokens(tokens: object, logprobs: object, *, where: str, vocab_size: int) -> None:

@@ -20,7 +20,7 @@ from areal.engine.server.client import ServerClient
 from areal.engine.server.errors import ServerError
 from areal.engine.server.generation import Generation
 from areal.engine.server.loop import EngineLoop
-from areal.engine.server.members import Members
+from areal.engine.server.members import ServerMembers
 from areal.engine.server.publishing import WeightPublisher
 from areal.engine.server.requests import GenerationRunner
 
@@ -90,7 +90,7 @@ class ServerEngine:
         published = self._publisher.publish_first(version, weights)
         probe = self._make_probe()
         self._loop = EngineLoop(f"areal-{adapter.name}")
-        self._members: Members = self._loop.run(self._open(published, probe))
+        self._members: ServerMembers = self._loop.run(self._open(published, probe))
         self._runner = GenerationRunner(self._members, adapter, self._client, config)
         before_waking()
         pool.start(self)
@@ -257,8 +257,8 @@ class ServerEngine:
 
     # ---- on the loop
 
-    async def _open(self, published: PublishedWeights, probe: Probe | None) -> Members:
-        return Members(
+    async def _open(self, published: PublishedWeights, probe: Probe | None) -> ServerMembers:
+        return ServerMembers(
             adapter=self._adapter,
             client=self._client,
             pool=self._pool,

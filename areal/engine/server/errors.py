@@ -7,7 +7,7 @@ elsewhere, and what it cannot recover from becomes a `FaultError` or an `EngineE
     +-- BadStatusError          an HTTP status other than success
     +-- BadAnswerError          an answer that violates the protocol (HTML, truncated JSON, missing fields)
     |   +-- BrokenTokensError   tokens whose log-probabilities cannot be trained on
-    +-- RefusedError            the server understood and refused (e.g. weights that do not match the manifest)
+    +-- ServerRefusedError      the server understood and refused (e.g. weights that do not match the manifest)
     +-- ReplacedError           the server does not have the weights it was sent: it was restarted
 """
 
@@ -51,5 +51,5 @@ class ReplacedError(ServerError):
     """The server samples with weights it was never sent by this engine. None of its tokens count."""
 
 
-class RefusedError(ServerError):
+class ServerRefusedError(ServerError):
     """The server understood the request and refused it."""

@@ -31,7 +31,7 @@ _logger = getLogger(__name__)
 _DRAIN_POLL_SECONDS: Final = 0.05
 
 
-class Members:
+class ServerMembers:
     """All servers of an engine and their target version.
 
     tally: counters of the engine, updated here. context: longest sequence that will be requested. records_routes:

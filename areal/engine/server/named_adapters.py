@@ -7,7 +7,7 @@
 
 A generation keeps the adapter that it began with. One that was superseded or unloaded leaves the servers when its last
 generation has ended, so that they never hold more than two per name, and 2 x servers.max_adapters in all. Runs on the
-engine's loop; changes are made one at a time by `Members`.
+engine's loop; changes are made one at a time by `ServerMembers`.
 
 Servers may outlive the engine, and one that was lost may come back as it was. So names on servers are never those of
 another engine, and a server that joins is given everything anew. An engine that ends unloads what it has loaded; what
@@ -25,7 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from areal.api import ConfigError, EngineError, FaultError, FaultKind
-from areal.engine.server.errors import BadStatusError, RefusedError, ServerError
+from areal.engine.server.errors import BadStatusError, ServerError, ServerRefusedError
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -159,12 +159,12 @@ class NamedAdapters:
         for served in await self._adapter.adapters(self._client, url, timeout=seconds):
             if _SERVED.fullmatch(served) and not served.endswith(self._life):
                 _logger.info("%s has adapter %s of another run, which is unloaded", server.where, served)
-                with suppress(BadStatusError, RefusedError):
+                with suppress(BadStatusError, ServerRefusedError):
                     await self._adapter.unload_adapter(self._client, url, served, timeout=seconds)
         for one in self._held:
             try:
                 await self._load_one(one, server)
-            except (BadStatusError, RefusedError):
+            except (BadStatusError, ServerRefusedError):
                 with suppress(ServerError):
                     await self._unload_one(one, server)
                 await self._load_one(one, server)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from areal.engine.server.adapter import Chunk, ServerAdapter
     from areal.engine.server.client import ServerClient
     from areal.engine.server.fleet import Server
-    from areal.engine.server.members import Members
+    from areal.engine.server.members import ServerMembers
 
 _logger = getLogger(__name__)
 _PATIENCE_SECONDS = 5.0
@@ -36,7 +36,7 @@ class GenerationRunner:
     """Runs generations; holds no state of its own."""
 
     def __init__(
-        self, members: Members, adapter: ServerAdapter, client: ServerClient, config: ServerEngineConfig
+        self, members: ServerMembers, adapter: ServerAdapter, client: ServerClient, config: ServerEngineConfig
     ) -> None:
         self._members, self._adapter, self._client, self._config = members, adapter, client, config
 

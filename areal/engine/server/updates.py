@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from areal.api import ArealError, EngineError, SentWeights
-from areal.engine.server.errors import BadAnswerError, RefusedError, ServerError
+from areal.engine.server.errors import BadAnswerError, ServerError, ServerRefusedError
 from areal.utils import tracing
 from areal.utils.logging import getLogger
 
@@ -94,7 +94,7 @@ class WeightUpdater:
             staged, found = await self._stage_all(ready, published)
             problems |= found
         self.tally["stage_seconds"] = time.perf_counter() - started
-        refused = [error for error in problems.values() if isinstance(error, RefusedError)]
+        refused = [error for error in problems.values() if isinstance(error, ServerRefusedError)]
         if servers and not staged and len(refused) == len(servers):
             for server, error in (await self._control(halted, self._unhalt)).items():
                 self._give_up(server, str(error))
@@ -111,7 +111,7 @@ class WeightUpdater:
         return [server for server, good in zip(staged, done, strict=True) if good]
 
     async def check(self, server: Server, probe: Probe) -> None:
-        """Compare server and trainer on the probe. Raises RefusedError when they differ."""
+        """Compare server and trainer on the probe. Raises ServerRefusedError when they differ."""
         found = await self._adapter.score(
             self._client,
             server.instance.url,
@@ -120,13 +120,13 @@ class WeightUpdater:
             timeout=self._config.control_seconds,
         )
         if len(found) != len(probe.expected) or not all(map(math.isfinite, found)):
-            raise RefusedError(f"{server.where} scored a probe of {len(probe.tokens)} tokens as {found[:8]}")
+            raise ServerRefusedError(f"{server.where} scored a probe of {len(probe.tokens)} tokens as {found[:8]}")
         worst = max(abs(one - other) for one, other in zip(found, probe.expected, strict=True))
         self.tally["probes"] += 1
         self.tally["probe_abs_max"] = worst
         limit = self._config.resolved_probe_tolerance
         if worst > limit:
-            raise RefusedError(
+            raise ServerRefusedError(
                 f"{server.where} gives log-probabilities that differ by up to {worst:.3g} from the trainer's, more "
                 f"than probe_tolerance {limit:g}: it does not use the weights it was sent"
             )
@@ -201,7 +201,7 @@ class WeightUpdater:
         for server, error in failed.items():
             _logger.warning("%s gets the whole of version %d: %s", server.where, delta.version, error)
             server.kept = ""
-        lost = {server: error for server, error in failed.items() if not isinstance(error, RefusedError)}
+        lost = {server: error for server, error in failed.items() if not isinstance(error, ServerRefusedError)}
         return [server for server in current if server not in failed], lost
 
     async def _stage_patiently(self, servers: Sequence[Server], published: PublishedWeights) -> dict[Server, Exception]:
@@ -215,7 +215,7 @@ class WeightUpdater:
             failed = await self._stage_once(waiting, published)
             problems = {server: error for server, error in problems.items() if server not in waiting} | failed
             # Servers that did not answer are gone and are not asked again.
-            waiting = [server for server, error in failed.items() if isinstance(error, RefusedError)]
+            waiting = [server for server, error in failed.items() if isinstance(error, ServerRefusedError)]
         return problems
 
     async def _unreachable(self, servers: Sequence[Server]) -> dict[Server, Exception]:

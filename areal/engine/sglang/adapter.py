@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from areal.engine.server.adapter import Capabilities, Chunk
 from areal.engine.server.checks import MODELS_PATH, adapters_among, field_of
-from areal.engine.server.errors import BadAnswerError, BadStatusError, BrokenTokensError, RefusedError
+from areal.engine.server.errors import BadAnswerError, BadStatusError, BrokenTokensError, ServerRefusedError
 from areal.engine.sglang.launch import LOADER
 
 if TYPE_CHECKING:
@@ -181,12 +181,12 @@ class SGLangAdapter:
         }
         answer = await client.post(url, "/update_weights_from_disk", body, timeout=timeout)
         if not isinstance(answer, dict) or answer.get("success") is not True:
-            raise RefusedError(f"{url} could not switch: {answer!r}")
+            raise ServerRefusedError(f"{url} could not switch: {answer!r}")
 
     async def _ask_workers(
         self, client: ServerClient, url: str, request: Mapping[str, Any], *, timeout: float, **more: Any
     ) -> None:
-        """Have the loader in each worker do something. Raises RefusedError with what the first one says that did not.
+        """Have the loader in each worker do something. Raises ServerRefusedError with what the first says that did not.
 
         The server is paused: else SGLang would wait for all of its requests.
         """
@@ -205,11 +205,13 @@ class SGLangAdapter:
             path = "/update_weights_from_tensor"
             answer = await client.post(url, path, body, timeout=timeout)
             if not isinstance(answer, dict) or answer.get("success") is not True:
-                raise RefusedError(f"{url}{path} could not {request['action']}: {answer!r}")
+                raise ServerRefusedError(f"{url}{path} could not {request['action']}: {answer!r}")
             for rank, answer_file in enumerate(answers):
                 said = json.loads(answer_file.read_text()) if answer_file.exists() else {"error": "it did not answer"}
                 if said.get("ok") is not True:
-                    raise RefusedError(f"worker {rank} of {url} could not {request['action']}: {said.get('error')}")
+                    raise ServerRefusedError(
+                        f"worker {rank} of {url} could not {request['action']}: {said.get('error')}"
+                    )
 
     async def sleep(self, client: ServerClient, url: str, *, level: int, timeout: float) -> None:
         """See `ServerAdapter`: weights are always dropped. Needs --enable-memory-saver."""
@@ -272,7 +274,7 @@ class SGLangAdapter:
 
 def _require_success(answer: Any, where: str) -> None:
     if not isinstance(answer, dict) or answer.get("success") is not True:
-        raise RefusedError(f"{where} failed: {str(answer)[:200]}")
+        raise ServerRefusedError(f"{where} failed: {str(answer)[:200]}")
 
 
 async def _drain(streams: set[object]) -> None:
@@ -284,7 +286,7 @@ async def _drain(streams: set[object]) -> None:
 
 
 async def _info(client: ServerClient, url: str, *, timeout: float) -> dict[str, Any]:
-    """Return what a server says of itself. Raises RefusedError when it has no such endpoint."""
+    """Return what a server says of itself. Raises ServerRefusedError when it has no such endpoint."""
     for path in _INFO_PATHS:
         try:
             info = await client.get(url, path, timeout=timeout)
@@ -294,7 +296,7 @@ async def _info(client: ServerClient, url: str, *, timeout: float) -> dict[str, 
             continue
         if isinstance(info, dict):
             return info
-    raise RefusedError(f"SGLang at {url} has none of {', '.join(_INFO_PATHS)}; use a version that has one")
+    raise ServerRefusedError(f"SGLang at {url} has none of {', '.join(_INFO_PATHS)}; use a version that has one")
 
 
 def _reads_folder(published: PublishedWeights) -> bool:

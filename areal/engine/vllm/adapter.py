@@ -19,8 +19,8 @@ from areal.engine.server.errors import (
     BadAnswerError,
     BadStatusError,
     BrokenTokensError,
-    RefusedError,
     ReplacedError,
+    ServerRefusedError,
 )
 from areal.engine.server.images import body_with_images, check_echo, contracted
 from areal.engine.vllm.launch import MODEL_NAME
@@ -69,13 +69,13 @@ class VLLMAdapter:
         paths = field_of(description, "paths", dict, where=f"{url}/openapi.json")
         missing = [path for path in _NEEDED if path not in paths]
         if missing:
-            raise RefusedError(
+            raise ServerRefusedError(
                 f"vLLM at {url} has no {', '.join(missing)}: start it with VLLM_SERVER_DEV_MODE=1, and with a version "
                 f"that has these endpoints (0.32 has)"
             )
         native = GENERATE in paths and self._api != "completions"
         if not native and (self._api == "generate" or COMPLETIONS not in paths):
-            raise RefusedError(
+            raise ServerRefusedError(
                 f"vLLM at {url} has no {GENERATE}: start it with --enable-scale-out, or set vllm.api=auto"
             )
         version = await client.get(url, "/version", timeout=timeout)
@@ -104,7 +104,9 @@ class VLLMAdapter:
         path, body = (GENERATE, await _native_body(call)) if native else (COMPLETIONS, _completion_body(call))
         where = f"{url}{path}"
         if call.images and not native:
-            raise RefusedError(f"vLLM at {url} has no {GENERATE}, which images need: start it with --enable-scale-out")
+            raise ServerRefusedError(
+                f"vLLM at {url} has no {GENERATE}, which images need: start it with --enable-scale-out"
+            )
         unchecked = bool(call.images)
         async for event in client.events(url, path, body, patience=patience):
             if event is None:
@@ -149,7 +151,7 @@ class VLLMAdapter:
         _all_good(answers, url, "switch")
         wrong = [answer for answer in answers if str(answer.get("version")) != version]
         if wrong:
-            raise RefusedError(f"{url} says it switched to {wrong[0].get('version')!r}, expected {version}")
+            raise ServerRefusedError(f"{url} says it switched to {wrong[0].get('version')!r}, expected {version}")
         if clear_cache:
             await client.post(url, "/reset_prefix_cache?reset_running_requests=true", timeout=timeout)
             # Features of images that the tower computed with the weights before; text models keep none.
@@ -376,7 +378,7 @@ def _has(choice: object, name: str) -> bool:
 def _all_good(answers: Sequence[Mapping[str, Any]], url: str, action: str) -> None:
     bad = [answer for answer in answers if answer.get("ok") is not True]
     if bad:
-        raise RefusedError(f"{url} could not {action}: {bad[0].get('error', bad[0])}")
+        raise ServerRefusedError(f"{url} could not {action}: {bad[0].get('error', bad[0])}")
 
 
 def _scores(found: Sequence[Any], tokens: Sequence[int], where: str) -> list[float]:

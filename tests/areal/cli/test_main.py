@@ -15,7 +15,7 @@ import pytest
 from areal.api import BusyError, CheckpointError, DataError, NumericsError, RolloutError
 from areal.cli import main as cli
 from areal.cli.commands import version
-from areal.cli.output import Report, print_report
+from areal.cli.output import CommandReport, print_report
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = ("torch", "transformers", "datasets", "numpy", "rich", "pydantic", "yaml")
@@ -90,10 +90,10 @@ def test_python_m_runs_the_same_program():
 def test_json_mode_keeps_stdout_for_one_object_even_when_a_child_process_prints(good):
     code = (
         "import sys, subprocess; from areal.cli import main as cli; from areal.cli.commands import version; "
-        "from areal.cli.output import Report\n"
+        "from areal.cli.output import CommandReport\n"
         "def noisy(arguments):\n"
         "    print('from python'); subprocess.run(['echo', 'from a child'], check=True)\n"
-        "    return Report(text='x', data={'value': float('nan')})\n"
+        "    return CommandReport(text='x', data={'value': float('nan')})\n"
         "version.run = noisy\n"
         "sys.exit(cli.main(['version', '--json']))"
     )
@@ -234,7 +234,7 @@ def test_names_that_are_no_utf_8_are_escaped(capsys):
 @pytest.mark.parametrize("as_json", [True, False])
 def test_a_terminal_of_another_encoding_gets_escapes(as_json):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    print_report("x", Report(text="größer", data={"key": "größer"}), stream, as_json=as_json)
+    print_report("x", CommandReport(text="größer", data={"key": "größer"}), stream, as_json=as_json)
     stream.seek(0)
     text = stream.read()
     assert (json.loads(text)["key"] == "größer") if as_json else (text == "gr\\xf6\\xdfer\n")
@@ -256,7 +256,7 @@ def test_a_folder_that_was_removed_is_named(tmp_path, monkeypatch, capsys):
 
 
 def test_a_command_may_finish_with_an_exit_code_of_its_own(monkeypatch, capsys):
-    report = Report(text="", data={"a": 1}, exit_code=1, warnings=("look",))
+    report = CommandReport(text="", data={"a": 1}, exit_code=1, warnings=("look",))
     monkeypatch.setattr(version, "run", lambda arguments: report)
     assert cli.main(["version", "--json"]) == 1
     output = capsys.readouterr()

@@ -21,7 +21,7 @@ from areal.engine.config import EmbeddedEngineConfig, ServerEngineConfig, SGLang
 from areal.engine.embedded.engine import EmbeddedEngine
 from areal.engine.server.client import is_healthy
 from areal.engine.server.engine import ServerEngine
-from areal.engine.server.errors import RefusedError  # noqa: F401 - for tests that share this module
+from areal.engine.server.errors import ServerRefusedError  # noqa: F401 - for tests that share this module
 from areal.engine.server.updates import ProbeReference
 from areal.engine.sglang.adapter import SGLangAdapter
 from areal.engine.sglang.launch import prepare as prepare_sglang

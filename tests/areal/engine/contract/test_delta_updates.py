@@ -143,7 +143,7 @@ def test_a_server_that_does_not_take_what_changed_is_sent_everything(site, monke
 
     async def forgetful(self, client, url, published, route, **options):
         if published.manifest.since:
-            raise engines.RefusedError("it keeps another version")
+            raise engines.ServerRefusedError("it keeps another version")
         return await stage(self, client, url, published, route, **options)
 
     with monkeypatch.context() as patched:

@@ -122,7 +122,7 @@ def test_a_server_that_lost_its_weights_and_gets_no_others_never_answers_again(s
     subject.engine.sleep()
 
     async def refuse(self, *arguments, **options):
-        raise engines.RefusedError("the version does not arrive")
+        raise engines.ServerRefusedError("the version does not arrive")
 
     monkeypatch.setattr(engines.VLLMAdapter, "stage", refuse)
     subject.change_weights(seed=1)
