@@ -115,8 +115,7 @@ class RewardSet:
         Raises the FaultError of a component that failed, ConfigError or RegistryError when one cannot be loaded.
         """
         calls = [wrapper.submit(prompt, completions, prompt_ids, completion_ids, data) for wrapper in self._wrappers]
-        answers = (wrapper.answer(call) for wrapper, call in zip(self._wrappers, calls, strict=True))
-        results = await asyncio.gather(*answers, return_exceptions=True)
+        results = await self._answers(calls)
         self._record(calls, results)
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
@@ -137,6 +136,17 @@ class RewardSet:
         """Kill the workers; calls still waiting fail. Idempotent."""
         for wrapper in self._wrappers:
             wrapper.close()
+
+    async def _answers(self, calls: Sequence[RewardCall]) -> Sequence[float | BaseException]:
+        """Return what each component answered or raised."""
+        if len(calls) > 1:
+            answers = (wrapper.answer(call) for wrapper, call in zip(self._wrappers, calls, strict=True))
+            return await asyncio.gather(*answers, return_exceptions=True)
+        # The usual case, without a task and its turns of the loop for every sample.
+        try:
+            return [await self._wrappers[0].answer(calls[0])]
+        except Exception as error:  # noqa: BLE001 - as `gather`: what it was is looked at when it is recorded
+            return [error]
 
     def _values(self, results: Sequence[float | BaseException]) -> dict[str, float]:
         pairs = zip(self.components, results, strict=True)

@@ -229,8 +229,11 @@ def _column(
 
 def seed_state(seed: int) -> int:
     """Mix any integer into 64 bits, so that neighbouring seeds give unrelated streams."""
-    mixed = _mix(np.array([(seed + _GOLDEN) & _MASK], dtype=np.uint64))
-    return int(mixed[0])
+    # As `_mix`, of one number: Python's own are several times as fast as an array of one.
+    value = (seed + _GOLDEN) & _MASK
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
+    return value ^ (value >> 31)
 
 
 def uniforms(states: NDArray[np.uint64], counters: NDArray[np.int64]) -> NDArray[np.float64]:

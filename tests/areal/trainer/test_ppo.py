@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from itertools import product
 
@@ -74,8 +75,10 @@ def plain_synchronous_loop(config) -> dict[str, torch.Tensor]:
 
 def test_zero_staleness_equals_a_plain_synchronous_loop_bit_by_bit(tmp_path):
     config = runs.tiny(tmp_path / "run")
+    thresholds = gc.get_threshold()
     _, weights = runs.train(config)
     assert_equal_bits(weights, plain_synchronous_loop(config))
+    assert gc.get_threshold() == thresholds
 
 
 @pytest.mark.exhaustive

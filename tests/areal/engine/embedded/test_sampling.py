@@ -51,6 +51,11 @@ def test_any_integer_is_a_seed_modulo_two_to_the_64():
     assert seed_state(1) == seed_state(2**64 + 1)
 
 
+def test_streams_of_a_seed_stay_those_of_earlier_versions():
+    found = [seed_state(seed) for seed in (-1, 0, 7, 2**63 - 1)]
+    assert found == [0xE4D971771B652C20, 0xE220A8397B1DCDAF, 0x63CBE1E459320DD7, 0x2A67D7552E039EA7]
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_samples_follow_the_tempered_softmax(temperature: float):
     logits = torch.randn(12, generator=torch.Generator().manual_seed(0))
