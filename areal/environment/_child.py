@@ -1,7 +1,7 @@
 """The process in which an environment runs; started by `areal.environment.subprocess_host`, never imported.
 
-It runs as a plain script (`python -P _child.py`) and talks over its standard input and output, in frames of a 4-byte
-little-endian length and JSON in UTF-8:
+It runs as a plain script (`python -P _child.py FOLDER`) and talks over its standard input and output, in frames of a
+4-byte little-endian length and JSON in UTF-8:
 
     in    {"op": "load", "name", "options", "sys_path", "foreign", "memory_limit_mb", "reuse"}, then any number of
           {"op": "reset", "row", "seed"}, {"op": "step", "answer"}, {"op": "close"}
@@ -10,8 +10,8 @@ little-endian length and JSON in UTF-8:
 "reset" creates an environment first where there is none; with "reuse" it has to say that it resets fully. What the
 environment prints goes to standard error.
 
-Two processes, in a session of their own: the first guards the other (`areal.utils.guard.fork_guarded`) and runs no code
-of users.
+Two processes, in a session of their own: the first guards the other (`areal.utils.guard.fork_guarded`), runs no code
+of users, and removes FOLDER when its trainer ends or gives it up.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HEADER = struct.Struct("<I")
 def main() -> None:
     """Split this process into a guard and one that serves; both end when nobody listens any more."""
     guard = runpy.run_path(str(Path(__file__).parents[1] / "utils" / "guard.py"))
-    guard["fork_guarded"](_serve, 0)
+    guard["fork_guarded"](_serve, 0, folder=sys.argv[1])
 
 
 def _serve() -> None:

@@ -1,9 +1,9 @@
 """An environment in a process of its own: it may block, crash, leak and start others, and is killed at a limit.
 
 One process per slot serves one episode after the other, each with a new environment. It has a folder of its own for
-everything (working folder, HOME, temporary files), which is removed with it, and few environment variables. It ends
-with the trainer, however that dies (`areal.environment._child`). This keeps accidents apart; it does not confine
-hostile code: whoever runs some puts the whole run into a container.
+everything (working folder, HOME, temporary files), which is removed with it even if the trainer is killed, and few
+environment variables. It ends with the trainer, however that dies (`areal.environment._child`). This keeps accidents
+apart; it does not confine hostile code: whoever runs some puts the whole run into a container.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class EnvironmentProcess:
         try:
             with (folder / "stderr").open("wb") as log:
                 process = subprocess.Popen(
-                    [config.python or sys.executable, "-P", str(Path(__file__).with_name("_child.py"))],
+                    [config.python or sys.executable, "-P", str(Path(__file__).with_name("_child.py")), str(folder)],
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
                     stderr=log,

@@ -1,12 +1,12 @@
 """Runs one command so that nothing of it outlives its owner: a program of its own, standard library only.
 
-    python guard.py LIFELINE GRACE_SECONDS -- COMMAND [ARGUMENT ...]
+    python guard.py LIFELINE GRACE_SECONDS [FOLDER] -- COMMAND [ARGUMENT ...]
 
 LIFELINE is an inherited file descriptor whose other end the owner keeps open. When the owner goes away, however it
 dies, the kernel closes that end: the guard then ends the command (SIGTERM, after GRACE_SECONDS SIGKILL). SIGTERM to the
 guard does the same, SIGUSR1 without grace. When the command ends, every process it left behind is killed, those that
-moved to another session included (on Linux the guard adopts them). The guard exits with the command's status, 128 +
-signal number if it was killed.
+moved to another session included (on Linux the guard adopts them). FOLDER is removed when the owner has gone away: an
+owner that lives does that itself. The guard exits with the command's status, 128 + signal number if it was killed.
 
 It does not restart anything: that is `areal.infra.supervisor`.
 
@@ -37,14 +37,17 @@ _REST_SECONDS = 2.0
 _HUNT_SECONDS = 2.0
 
 
-def guarded(command: Sequence[str], *, lifeline: int, grace_seconds: float) -> list[str]:
-    """Return the command that runs `command` under a guard. lifeline: the descriptor that the guard inherits."""
-    return [sys.executable, "-I", "-S", __file__, str(lifeline), str(grace_seconds), "--", *command]
+def guarded(command: Sequence[str], *, lifeline: int, grace_seconds: float, folder: str = "") -> list[str]:
+    """Return the command that runs `command` under a guard. lifeline: the descriptor that the guard inherits. folder:
+    what the owner would leave behind if it was killed."""
+    settings = [str(lifeline), str(grace_seconds), *filter(None, [folder])]
+    return [sys.executable, "-I", "-S", __file__, *settings, "--", *command]
 
 
 def main(arguments: list[str]) -> int:
     lifeline, grace = int(arguments[0]), float(arguments[1])
-    command = arguments[arguments.index("--") + 1 :]
+    settings = arguments[: arguments.index("--")]
+    command = arguments[len(settings) + 1 :]
     _prctl(_SET_CHILD_SUBREAPER, 1)
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
@@ -70,6 +73,8 @@ def main(arguments: list[str]) -> int:
     if child.poll() is None:
         _end(child, 0.0 if asked[0] == signal.SIGUSR1 else grace)
     _kill_rest()
+    if asked and asked[0] == signal.SIGHUP:
+        _remove(*settings[2:])
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
@@ -112,13 +117,13 @@ def exit_text(status: int | None) -> str:
     return f"signal {signal.Signals(-status).name if -status in {*signal.Signals} else -status}"
 
 
-def fork_guarded(serve: Callable[[], None], channel: int, *, parent: int | None = None) -> NoReturn:
+def fork_guarded(serve: Callable[[], None], channel: int, *, parent: int | None = None, folder: str = "") -> NoReturn:
     """Run `serve` in a new process, and guard it here: this process runs none of its code and can therefore always act.
 
     Called by the leader of a session of its own. When the other end of `channel` closes, it kills its group and all
     that runs below it, also what moved to another session (on Linux, where it adopts them). parent: process id of who
-    started it; given that, SIGTERM and the end of that process do the same. When `serve` ends, what it left behind is
-    killed, and this process ends the way it did.
+    started it; given that, SIGTERM and the end of that process do the same. folder: removed when the channel closes:
+    who made it may have died. When `serve` ends, what it left behind is killed, and this process ends the way it did.
     """
     _prctl(_SET_CHILD_SUBREAPER, 1)
     worker = os.fork()
@@ -133,11 +138,14 @@ def fork_guarded(serve: Callable[[], None], channel: int, *, parent: int | None 
             _kill_group()
     import threading
 
-    threading.Thread(target=_kill_at_hangup, args=(channel,), daemon=True).start()
+    hangup = threading.Thread(target=_kill_at_hangup, args=(channel, folder), daemon=True)
+    hangup.start()
     pid, ending = os.waitpid(-1, 0)
     while pid != worker:  # an adopted process has ended
         pid, ending = os.waitpid(-1, 0)
     status = os.waitstatus_to_exitcode(ending)
+    if _is_closed(channel, wait=False):
+        hangup.join()  # it ends this process, when all is gone
     _kill_descendants()
     if status >= 0:
         os._exit(status)
@@ -150,12 +158,29 @@ def fork_guarded(serve: Callable[[], None], channel: int, *, parent: int | None 
     os._exit(128 - status)  # a signal that is blocked here
 
 
-def _kill_at_hangup(channel: int) -> None:
+def _kill_at_hangup(channel: int, folder: str) -> None:
+    while not _is_closed(channel, wait=True):
+        pass
+    _kill_descendants()
+    _remove(*filter(None, [folder]))
+    _kill_group()
+
+
+def _remove(*folders: str) -> None:
+    """Remove folders of an owner that does not do it any more."""
+    import shutil
+
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_closed(channel: int, *, wait: bool) -> bool:
+    """Return whether the other end of a channel is closed. wait: until something happens to it."""
     poll = select.poll()
     poll.register(channel, 0)
-    while not any(event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in poll.poll()):
-        pass
-    _kill_group()
+    return any(
+        event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in poll.poll(None if wait else 0)
+    )
 
 
 def _kill_group(*_: object) -> None:

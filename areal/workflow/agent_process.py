@@ -159,7 +159,7 @@ async def run_command(
     try:
         with folders.log.open("wb") as log:
             process = await asyncio.create_subprocess_exec(
-                *guarded(command, lifeline=lifeline, grace_seconds=_GRACE_SECONDS),
+                *guarded(command, lifeline=lifeline, grace_seconds=_GRACE_SECONDS, folder=str(folders.base)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

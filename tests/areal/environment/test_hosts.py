@@ -169,11 +169,14 @@ def test_a_process_ends_with_its_trainer_however_that_dies(what, tmp_path):
     (worker,) = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()
     assert is_running(guard)
     assert is_running(worker)
+    own_folder = Path(os.readlink(f"/proc/{guard}/cwd"))
+    assert own_folder.is_dir()
     trainer.kill()
     trainer.communicate()
 
     assert wait_until_gone(int(worker))
     assert wait_until_gone(guard)
+    assert not own_folder.exists()
 
 
 def test_slots_are_limited_and_waiting_is_no_time_of_the_environment():

@@ -1,0 +1,46 @@
+"""What an owner that is killed would leave behind: its guard removes it, and leaves it to an owner that lives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+from areal.utils.guard import guarded
+
+SLEEPS = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def start(folder, command):
+    """A guard, and the end of its lifeline that its owner holds."""
+    lifeline, ours = os.pipe()
+    process = subprocess.Popen(
+        guarded(command, lifeline=lifeline, grace_seconds=1.0, folder=str(folder)), pass_fds=(lifeline,), cwd=folder
+    )
+    os.close(lifeline)
+    return process, ours
+
+
+def test_the_folder_goes_with_an_owner_that_dies(tmp_path):
+    folder = tmp_path / "own"
+    (folder / "work").mkdir(parents=True)
+    process, ours = start(folder, SLEEPS)
+    time.sleep(0.2)
+    assert process.poll() is None
+    os.close(ours)  # as the kernel does when the owner is gone
+    process.wait(20)
+    assert not folder.exists()
+    assert tmp_path.exists()
+
+
+def test_the_folder_stays_for_an_owner_that_lives(tmp_path):
+    process, ours = start(tmp_path, SLEEPS)
+    process.terminate()
+    process.wait(20)
+    os.close(ours)
+    assert tmp_path.exists()
+    process, ours = start(tmp_path, [sys.executable, "-c", "pass"])
+    assert process.wait(20) == 0
+    os.close(ours)
+    assert tmp_path.exists()
