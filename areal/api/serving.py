@@ -258,6 +258,13 @@ class WeightCarrier(Protocol):
         """
         ...
 
+    def call_off(self, reason: str) -> None:
+        """Say, from another thread, that a server of the last `routes` does not take part.
+
+        A `send` that still waits for servers then raises EngineError with the reason, and the others refuse with it.
+        """
+        ...
+
     def sent(self) -> SentWeights:
         """Return what the last `send` that succeeded was."""
         ...

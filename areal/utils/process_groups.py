@@ -6,8 +6,14 @@ Used by the trainer and, copied as it is, by worker processes of inference serve
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_POLL_SECONDS = 0.005
 
 
 def open_store(host: str, *, world_size: int, timeout_seconds: float) -> tuple[Any, int]:
@@ -47,6 +53,36 @@ def join_group(
     options = ProcessGroupNCCL.Options()
     options._timeout = limit
     return ProcessGroupNCCL(prefixed, rank, world_size, options)
+
+
+def begin_transfer(
+    store: Any, number: int, *, ranks: range, called_off: Callable[[], str], timeout_seconds: float
+) -> None:
+    """Return when all others are in `await_transfer`, on rank 0, and let them go on.
+
+    Without it, one that does not come would keep all others in a collective call, which nobody can end, for the whole
+    timeout. number: of the transfer at this store. called_off: returns why it is not to take place, or "". Raises
+    RuntimeError with that, or when somebody is late; so do those that came.
+    """
+    waiting = {rank: f"transfer-{number}/rank-{rank}" for rank in ranks}
+    deadline, reason = time.monotonic() + timeout_seconds, ""
+    while waiting and not reason:
+        waiting = {rank: key for rank, key in waiting.items() if not store.check([key])}
+        if waiting:
+            late = time.monotonic() > deadline
+            reason = called_off() or (f"ranks {sorted(waiting)} did not come in {timeout_seconds:g} s" if late else "")
+            time.sleep(_POLL_SECONDS)
+    store.set(f"transfer-{number}", f"called off: {reason}" if reason else "begins")
+    if reason:
+        raise RuntimeError(reason)
+
+
+def await_transfer(store: Any, number: int, *, rank: int) -> None:
+    """Return when rank 0 begins the transfer, on another rank. Raises RuntimeError when it was called off."""
+    store.set(f"transfer-{number}/rank-{rank}", "here")
+    said = store.get(f"transfer-{number}").decode()
+    if said != "begins":
+        raise RuntimeError(said)
 
 
 def send(group: Any, tensor: Any, rank: int, tag: int) -> None:

@@ -8,6 +8,7 @@ elsewhere, and what it cannot recover from becomes a `FaultError` or an `EngineE
     +-- BadAnswerError          an answer that violates the protocol (HTML, truncated JSON, missing fields)
     |   +-- BrokenTokensError   tokens whose log-probabilities cannot be trained on
     +-- ServerRefusedError      the server understood and refused (e.g. weights that do not match the manifest)
+    |   +-- CalledOffError      it had to, because another server refused what all take part in
     +-- ReplacedError           the server does not have the weights it was sent: it was restarted
 """
 
@@ -53,3 +54,7 @@ class ReplacedError(ServerError):
 
 class ServerRefusedError(ServerError):
     """The server understood the request and refused it."""
+
+
+class CalledOffError(ServerRefusedError):
+    """The server was ready for a transfer of weights that another one kept from beginning."""

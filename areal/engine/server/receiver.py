@@ -15,7 +15,7 @@ import torch
 
 from areal.engine.server.adapters import AdaptedWeights
 from areal.engine.server.changes import KeptVersion
-from areal.utils.process_groups import broadcast, connect_store, hear, join_group
+from areal.utils.process_groups import await_transfer, broadcast, connect_store, hear, join_group
 from areal.utils.tensors import bucket_bytes, buckets, digests, dtype_name, listing_digest, views
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class WeightReceiver:
         self._identity = ""
         self._group: Any = None
         self._store: Any = None
+        self._stream_store: Any = None
         self._collectors: dict[int, Any] = {}
         self._digests: dict[str, str] = {}
         self._session: tuple[Any, ...] = ()
@@ -216,6 +217,7 @@ class WeightReceiver:
         tensors: dict[str, torch.Tensor] = {}
         self._digests = {}
         try:
+            self._meet_streams(source)
             first = self._collector(0, source)
             _require_success(json.loads(hear(first, device)))
             for bucket in source["buckets"]:
@@ -251,20 +253,19 @@ class WeightReceiver:
         tensors = [entry | {"digest": self._digests[entry["name"]]} for entry in manifest["tensors"]]
         return manifest | {"tensors": tensors}
 
-    def _collector(self, index: int, source: dict[str, Any]) -> Any:
-        """Return the group of one of the trainer's collectors and all workers; joined when it is first needed."""
+    def _meet_streams(self, source: dict[str, Any]) -> None:
+        """Wait for the trainer's ranks. Raises RuntimeError when they do not send."""
         session = (source["host"], source["port"], source["session"])
         if session != self._stream_session:
             self._collectors, self._stream_session = {}, session
-            self._store = connect_store(
-                source["host"],
-                source["port"],
-                world_size=source["world_size"],
-                timeout_seconds=source["timeout_seconds"],
-            )
+            self._stream_store = _connected(source)
+        await_transfer(self._stream_store, source["transfer"], rank=source["rank"] + self._worker_index)
+
+    def _collector(self, index: int, source: dict[str, Any]) -> Any:
+        """Return the group of one of the trainer's collectors and all workers; joined when it is first needed."""
         if index not in self._collectors:
             self._collectors[index] = join_group(
-                self._store,
+                self._stream_store,
                 rank=source["rank"] + self._worker_index,
                 world_size=source["world_size"],
                 backend=source["backend"],
@@ -274,24 +275,27 @@ class WeightReceiver:
         return self._collectors[index]
 
     def _join(self, source: dict[str, Any]) -> Any:
-        session = (source["host"], source["port"], source["session"])
+        """Return the group of the trainer and all workers, once all are there."""
+        session, rank = (source["host"], source["port"], source["session"]), source["rank"] + self._worker_index
         if session != self._session:
-            self._group = None
-            store = connect_store(
-                source["host"],
-                source["port"],
-                world_size=source["world_size"],
-                timeout_seconds=source["timeout_seconds"],
-            )
+            self._group, self._store, self._session = None, _connected(source), session
+        await_transfer(self._store, source["transfer"], rank=rank)
+        if self._group is None:
             self._group = join_group(
-                store,
-                rank=source["rank"] + self._worker_index,
+                self._store,
+                rank=rank,
                 world_size=source["world_size"],
                 backend=source["backend"],
                 timeout_seconds=source["timeout_seconds"],
             )
-            self._session = session
         return self._group
+
+
+def _connected(source: dict[str, Any]) -> Any:
+    """Return the store at which the members of a transfer meet."""
+    return connect_store(
+        source["host"], source["port"], world_size=source["world_size"], timeout_seconds=source["timeout_seconds"]
+    )
 
 
 def _travelling(manifest: dict[str, Any]) -> dict[str, Any]:

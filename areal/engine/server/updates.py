@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from areal.api import ArealError, EngineError, SentWeights
-from areal.engine.server.errors import BadAnswerError, ServerError, ServerRefusedError
+from areal.engine.server.errors import BadAnswerError, CalledOffError, ServerError, ServerRefusedError
 from areal.utils import tracing
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from areal.api import ImageRef, PublishedWeights, WeightCarrier
+    from areal.api import ImageRef, PublishedWeights, WeightCarrier, WeightRoute
     from areal.engine.config import ServerEngineConfig
     from areal.engine.server.adapter import ServerAdapter
     from areal.engine.server.client import ServerClient
@@ -207,15 +207,16 @@ class WeightUpdater:
     async def _stage_patiently(self, servers: Sequence[Server], published: PublishedWeights) -> dict[Server, Exception]:
         """Stage with several attempts; return the failed servers with their last error."""
         problems: dict[Server, Exception] = {}
-        waiting = list(servers)
-        for attempt in range(self._config.weight_attempts):
-            if not waiting:
-                break
-            self.tally["weight_retries"] += len(waiting) if attempt else 0
+        waiting, attempts = list(servers), 0
+        while waiting and attempts < self._config.weight_attempts:
+            self.tally["weight_retries"] += len(waiting) if problems else 0
             failed = await self._stage_once(waiting, published)
             problems = {server: error for server, error in problems.items() if server not in waiting} | failed
             # Servers that did not answer are gone and are not asked again.
-            waiting = [server for server, error in failed.items() if isinstance(error, ServerRefusedError)]
+            refused = [server for server, error in problems.items() if isinstance(error, ServerRefusedError)]
+            # First those that another server kept from taking part, without it: that was no attempt of theirs.
+            kept_off = [server for server in refused if isinstance(problems[server], CalledOffError)]
+            waiting, attempts = kept_off or refused, attempts + (not kept_off)
         return problems
 
     async def _unreachable(self, servers: Sequence[Server]) -> dict[Server, Exception]:
@@ -234,16 +235,28 @@ class WeightUpdater:
         routes = self._carrier.routes(
             published, [server.instance for server in servers], [server.capabilities.workers for server in servers]
         )
-        calls = [
-            self._adapter.stage(
-                self._client, server.instance.url, published, route, timeout=self._config.weights_seconds
-            )
-            for server, route in zip(servers, routes, strict=True)
-        ]
+        absent: list[Server] = []
+
+        async def stage(server: Server, route: WeightRoute) -> None:
+            url, timeout = server.instance.url, self._config.weights_seconds
+            try:
+                await self._adapter.stage(self._client, url, published, route, timeout=timeout)
+            except (ServerError, ArealError, OSError) as error:
+                absent.append(server)
+                self._carrier.call_off(f"{server.where} does not take part: {error}")
+                raise
+
+        calls = [stage(server, route) for server, route in zip(servers, routes, strict=True)]
         results = await asyncio.gather(asyncio.to_thread(self._carrier.send), *calls, return_exceptions=True)
         problems: dict[Server, Exception] = {}
         for server, result in zip(servers, results[1:], strict=True):
-            if isinstance(result, (ServerError, ArealError, OSError)):
+            if (
+                isinstance(result, ServerRefusedError)
+                and server is not absent[0]
+                and isinstance(results[0], EngineError)
+            ):
+                problems[server] = CalledOffError(str(result))
+            elif isinstance(result, (ServerError, ArealError, OSError)):
                 problems[server] = result
             elif isinstance(result, BaseException):
                 raise result

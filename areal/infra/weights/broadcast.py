@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal.api import BASE_VERSION, EngineError, PublishedWeights, SentWeights, WeightRoute
 from areal.infra.weights.manifest import Versions, manifest_of, sent_of
-from areal.utils.process_groups import broadcast, join_group, open_store
+from areal.utils.process_groups import begin_transfer, broadcast, join_group, open_store
 from areal.utils.tensors import bucket_bytes, buckets, views
 from areal.utils.transfers import download
 
@@ -48,7 +48,8 @@ class BroadcastCarrier:
         self._store: Any = None
         self._group: Any = None
         self._next: PublishedWeights | None = None
-        self._sessions = 0
+        self._sessions = self._transfers = 0
+        self._called_off = ""
 
     def publish(
         self,
@@ -87,7 +88,8 @@ class BroadcastCarrier:
             )
             self._members = members
             self._sessions += 1
-        self._next = published
+        self._next, self._called_off = published, ""
+        self._transfers += 1
         routes, rank = [], 1
         for count in workers:
             source = {
@@ -95,6 +97,7 @@ class BroadcastCarrier:
                 "host": self._host,
                 "port": self._port,
                 "session": self._sessions,
+                "transfer": self._transfers,
                 "rank": rank,
                 "world_size": world_size,
                 "backend": self._backend,
@@ -110,12 +113,24 @@ class BroadcastCarrier:
         assert self._next is not None, "routes() comes before send()"
         _, tensors = self._held[self._next.manifest.version]
         entries = replace(self._next.manifest, entries=self._next.manifest.sent).to_json()["tensors"]
+        world_size = 1 + sum(count for _, count in self._members)
+        try:
+            begin_transfer(
+                self._store,
+                self._transfers,
+                ranks=range(1, world_size),
+                called_off=lambda: self._called_off,
+                timeout_seconds=self._timeout_seconds,
+            )
+        except RuntimeError as error:
+            self._members = ()  # the store stays until the next transfer: who comes late is told there
+            raise EngineError(f"broadcast of weights failed: {error}") from error
         try:
             if self._group is None:
                 self._group = join_group(
                     self._store,
                     rank=0,
-                    world_size=1 + sum(count for _, count in self._members),
+                    world_size=world_size,
                     backend=self._backend,
                     timeout_seconds=self._timeout_seconds,
                 )
@@ -124,6 +139,10 @@ class BroadcastCarrier:
         except RuntimeError as error:
             self._leave()
             raise EngineError(f"broadcast of weights failed: {error}") from error
+
+    def call_off(self, reason: str) -> None:
+        """See `WeightCarrier.call_off`."""
+        self._called_off = reason
 
     def sent(self) -> SentWeights:
         """See `WeightCarrier.sent`."""

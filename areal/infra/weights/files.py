@@ -117,6 +117,9 @@ class FileCarrier:
     def send(self) -> None:
         """Nothing to do: the file is there."""
 
+    def call_off(self, reason: str) -> None:
+        """See `WeightCarrier.call_off`: readers do not wait for each other."""
+
     def sent(self) -> SentWeights:
         """See `WeightCarrier.sent`: what servers read of the file."""
         assert self._next is not None, "routes() comes before sent()"

@@ -21,7 +21,7 @@ from areal.api import (
 )
 from areal.infra.weights.manifest import identity_of
 from areal.infra.weights.stream import StreamOrder
-from areal.utils.process_groups import open_store
+from areal.utils.process_groups import begin_transfer, open_store
 from areal.utils.tensors import dtype_name
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ class ShardCarrier:
         self._timeout_seconds, self._host = timeout_seconds, host
         self._members: tuple[tuple[str, int], ...] = ()
         self._store: Any = None
-        self._port = self._sessions = 0
+        self._port = self._sessions = self._transfers = 0
+        self._called_off = ""
         self._order: StreamOrder | None = None
         self.digests: dict[str, str] = {}
         """Of the tensors of the last version that was sent."""
@@ -130,7 +131,8 @@ class ShardCarrier:
             )
             self._members = members
             self._sessions += 1
-        self._manifest = published.manifest
+        self._manifest, self._called_off = published.manifest, ""
+        self._transfers += 1
         on_top = self._sent is not None and published.manifest.since == identity_of(self._sent)
         if published.manifest.since and not on_top:
             raise EngineError("the version that this one goes on top of was not the last one that was sent")
@@ -159,6 +161,7 @@ class ShardCarrier:
                 "host": self._host,
                 "port": self._port,
                 "session": self._sessions,
+                "transfer": self._transfers,
                 "rank": rank,
                 "world_size": 1 + sum(workers),
                 "backend": self._backend,
@@ -172,6 +175,17 @@ class ShardCarrier:
     def send(self) -> None:
         """See `WeightCarrier.send`."""
         assert self._order is not None, "routes() comes before send()"
+        try:
+            begin_transfer(
+                self._store,
+                self._transfers,
+                ranks=range(1, 1 + self._order.num_workers),
+                called_off=lambda: self._called_off,
+                timeout_seconds=self._timeout_seconds,
+            )
+        except RuntimeError as error:
+            self._members = ()  # the store stays until the next stream: who comes late is told there
+            raise EngineError(f"the stream of weights failed: {error}") from error
         outcome = self._ranks.stream(replace(self._order), self._store)
         if outcome is None:
             self._leave()
@@ -191,6 +205,10 @@ class ShardCarrier:
             num_bytes=outcome.sent_bytes,
             skipped_bytes=self._ranks.layout().stream_bytes - outcome.sent_bytes,
         )
+
+    def call_off(self, reason: str) -> None:
+        """See `WeightCarrier.call_off`."""
+        self._called_off = reason
 
     def sent(self) -> SentWeights:
         """See `WeightCarrier.sent`: bytes of buckets."""

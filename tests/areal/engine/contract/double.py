@@ -5,8 +5,9 @@ behind it. Tokens, log-probabilities, versions and weights are real; only the pr
 
 It follows the answers of vLLM 0.32, field by field, as far as the adapter reads them. FAULT "stale": new weights are
 acknowledged, and not used; "stale_tower": those of the image half are not used; "small": images are resized to their
-fewest pixels; "no_echo": what was made of a prompt is not said. With AREAL_TEST_ROUTES it reports the experts that
-routers choose, as servers do that were started with --enable-return-routed-experts.
+fewest pixels; "no_echo": what was made of a prompt is not said; "refuse": new weights are not taken. With
+AREAL_TEST_ROUTES it reports the experts that routers choose, as servers do that were started with
+--enable-return-routed-experts.
 """
 
 from __future__ import annotations
@@ -404,6 +405,8 @@ class VLLM:
                 self.receiver.lease.release(arguments[0])
             elif body["method"] == "areal_stage":
                 asked = json.loads(arguments[0])
+                if self.model.fault == "refuse" and self.version is not None:
+                    raise RefusedWeightsError("there is no memory for another version")
                 await asyncio.to_thread(
                     self.receiver.stage, asked["manifest"], asked["source"], owner=asked.get("owner", "")
                 )

@@ -318,11 +318,13 @@ def given_pool(addresses: Sequence[str], owner: str, *, patience_seconds: float 
 
 
 @contextlib.contextmanager
-def forked_double(server: Any, api: str, folder: Path, model: Any, *, routes: bool = False) -> Iterator[str]:
+def forked_double(
+    server: Any, api: str, folder: Path, model: Any, *, fault: str = "", routes: bool = False
+) -> Iterator[str]:
     """Address of a double that the fork server starts; it needs not be ready yet."""
     port = free_port()
-    command = double_command(api, write_config(folder / "model", model), routes=routes)(0, port)
-    variables = {**command.environment, "AREAL_SERVER_INCARNATION": RunningServer.incarnation}
+    command = double_command(api, write_config(folder / "model", model), fault, routes=routes)(0, port)
+    variables = {**command.environment, "AREAL_SERVER_INCARNATION": RunningServer.incarnation + fault}
     process = server.start(command.arguments[1], command.arguments[2:], environment=variables)
     try:
         yield f"http://127.0.0.1:{port}"

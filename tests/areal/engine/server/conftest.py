@@ -31,8 +31,17 @@ class World:
     def __init__(self, folder):
         self.folder, self.servers, self.engine, self.pool = folder, [], None, None
 
-    def start(self, count=1, *, restarts=10, ready=True, reference=True, paths=misbehaving.PATHS, routers=None,
-              **options):  # fmt: skip
+    def start(
+        self,
+        count=1,
+        *,
+        restarts=10,
+        ready=True,
+        reference=True,
+        paths=misbehaving.PATHS,
+        routers=None,
+        **options,
+    ):
         """Start servers and the engine; options go to ServerEngineConfig."""
         self.servers = [misbehaving.MisbehavingServer() for _ in range(count)]
         for server in self.servers:

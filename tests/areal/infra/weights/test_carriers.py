@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -215,3 +216,40 @@ def test_buckets_hold_every_tensor_once_and_in_order(limit):
         for entry, view in zip(run, views(buffer, run), strict=True):
             view.copy_(TENSORS[entry["name"]])
             assert torch.equal(view, TENSORS[entry["name"]])
+
+
+def test_a_broadcast_that_one_server_refuses_ends_at_once_and_the_next_one_reaches_the_others():
+    """Nobody can leave a collective call before its time: it does not begin until all are there."""
+    carrier, good = BroadcastCarrier(backend="gloo", device="cpu", bucket_bytes=64, timeout_seconds=60.0), receiver()
+    (first,) = deliver(carrier, carrier.publish(1, TENSORS), [good])
+    assert_equal(first, TENSORS)
+    published, said = carrier.publish(2, TENSORS), []
+    routes = carrier.routes(published, SERVERS, [1, 1])
+
+    def stage():
+        try:
+            good.stage(published.manifest.to_json(), dict(routes[0].source))
+        except RefusedWeightsError as error:
+            said.append(str(error))
+
+    thread, begun = threading.Thread(target=stage), time.monotonic()
+    thread.start()
+    threading.Timer(0.1, carrier.call_off, ["server-1 does not take part: its trainer is another one"]).start()
+    with pytest.raises(EngineError, match="its trainer is another one"):
+        carrier.send()
+    stage()  # one that comes late
+    thread.join(30)
+    assert time.monotonic() - begun < 10
+    assert len(said) == 2
+    assert all("called off: server-1 does not take part" in text for text in said)
+    (second,) = deliver(carrier, published, [good])
+    assert_equal(second, TENSORS)
+    carrier.close()
+
+
+def test_a_broadcast_names_the_ranks_that_do_not_come():
+    carrier = BroadcastCarrier(backend="gloo", device="cpu", bucket_bytes=64, timeout_seconds=0.2)
+    carrier.routes(carrier.publish(1, TENSORS), SERVERS, [1, 2])
+    with pytest.raises(EngineError, match=r"ranks \[1, 2, 3\] did not come in 0\.2 s"):
+        carrier.send()
+    carrier.close()
