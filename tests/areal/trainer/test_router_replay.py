@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
 import pytest
 import runs
 
@@ -14,6 +17,7 @@ from areal.trainer.configuration.validation import find_problems
 from areal.trainer.python.generation import generate_texts
 from areal.trainer.server_weights import served_routers
 
+CONTRACT = Path(__file__).parents[1] / "engine" / "contract"
 MIXTURE = {
     **runs.BASE["model.init"],
     "model_type": "qwen3_moe",
@@ -27,7 +31,7 @@ MIXTURE = {
 }
 
 
-def largest_mismatches(folder, *, replay: bool) -> list[float]:
+def largest_mismatches(folder, *, replay: bool, **changes) -> list[float]:
     config = runs.tiny(
         folder,
         model__init=MIXTURE,
@@ -36,6 +40,7 @@ def largest_mismatches(folder, *, replay: bool) -> list[float]:
         engine__dtype="float32",  # rounds otherwise than the learner, as other kernels would
         gconfig__max_new_tokens=16,
         total_train_steps=2,
+        **changes,
     )
     runs.train(config)
     return [row["mismatch/fresh_abs_max"] for row in read_metrics(folder / "metrics.jsonl").values()]
@@ -45,6 +50,23 @@ def test_replay_keeps_probabilities_where_sampler_and_learner_round_differently(
     without = largest_mismatches(tmp_path / "free", replay=False)
     with_replay = largest_mismatches(tmp_path / "replay", replay=True)
     assert len(with_replay) == len(without) == 2
+    assert max(with_replay) < 0.15, with_replay
+    assert min(without) > 2 * max(with_replay), (without, with_replay)
+
+
+@pytest.mark.exhaustive
+def test_replay_does_the_same_with_servers(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(CONTRACT))
+    program = importlib.import_module("vllm_program")
+    servers = {
+        "rollout__engine": "vllm",
+        "vllm__python": str(program.write_python(tmp_path / "environment" / "python")),
+        "servers__dtype": "float32",
+        "servers__max_seq_len": 64,
+        "servers__probe_tolerance": 20.0,  # of a learner that rounds, and whose routers choose otherwise
+    }
+    without = largest_mismatches(tmp_path / "free", replay=False, **servers)
+    with_replay = largest_mismatches(tmp_path / "replay", replay=True, **servers)
     assert max(with_replay) < 0.15, with_replay
     assert min(without) > 2 * max(with_replay), (without, with_replay)
 
