@@ -24,6 +24,7 @@ A program whose commands are not a fixed table (areal-new) uses `split`, `Parser
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import sys
 from dataclasses import dataclass
@@ -247,6 +248,8 @@ class Program:
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run one command line, by default that of the process, and return the exit code."""
         words = list(sys.argv[1:] if argv is None else argv)
+        if argv is None:
+            gc.disable()  # one process, few cycles, very many small objects
         return run_cli(self.name, words, lambda _: self.run(words), interrupted=self.interrupted)
 
     def run(self, words: Sequence[str]) -> Report:

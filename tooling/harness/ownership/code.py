@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tooling.cli.toml import TOMLError, parse_toml
+from tooling.python.source import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,10 +41,7 @@ def _tree(root: Path, path: str) -> ast.Module:
 
 @functools.lru_cache(maxsize=1024)
 def _parsed(target: Path, _changed: int) -> ast.Module:
-    try:
-        return ast.parse(target.read_bytes())
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
+    return parsed(target.read_bytes()) or ast.Module([], [])
 
 
 def summary(root: Path, path: str) -> str:
