@@ -227,10 +227,6 @@ class Model(Protocol):
         """Return what a plain chain of names stands for; open for any other expression."""
         ...
 
-    def constant(self, where: Where, source: str) -> object:
-        """Return the value of an expression, UNKNOWN where it is not known."""
-        ...
-
     def name_value(self, where: Where, name: str) -> object:
         """Return the constant that a name is bound to, a `Ref` or `Closure` where it is none."""
         ...

@@ -40,32 +40,6 @@ class Keywords:
             found = self._answers[key] = self._taken(symbol, name, frozenset(), None)
         return found
 
-    def announced(self, symbol: Symbol, name: str, depth: int = 0) -> str:
-        """Return the text by which a keyword is deprecated, wherever **kwargs brings it; "" if there is none."""
-        constructor = self._constructor(symbol) if symbol.kind is SymbolKind.CLASS else symbol
-        signature = self.model.signature(symbol)
-        for parameter in () if isinstance(signature, Open) else signature.parameters:
-            if parameter.deprecated and name in (parameter.name, *parameter.aliases):
-                return parameter.deprecated
-        facts = self.model.definitions.facts(constructor) if constructor is not None else None
-        located = self.model.definitions.locate(constructor) if constructor is not None else None
-        if facts is None or located is None or depth > MAX_DEPTH:
-            return ""
-        nodes = [parse_expression(source) for source in located.binding.decorators if "eprecat" in source]
-        renamed = [renamed_parameter(node) for node in nodes if node is not None]
-        found = facts.parameter_notes.get(name) or next((each[2] for each in renamed if each and each[0] == name), "")
-        return found or self._announced_beyond(facts, located, name, depth)
-
-    def _announced_beyond(self, facts: FunctionTable, located: Located, name: str, depth: int) -> str:
-        if any(name == parameter for parameter, *_ in facts.parameters):
-            return ""
-        for callee, given, _ in facts.keyword_forwards:
-            target = self._callee(callee, facts, located, None) if name not in given else None
-            text = self.announced(target, name, depth + 1) if isinstance(target, Symbol) else ""
-            if text:
-                return text
-        return ""
-
     def _taken(self, symbol: Symbol, name: str, seen: frozenset[Symbol], instance: Symbol | None) -> Keyword:
         """`seen`: callables on the way here. `instance`: the class whose order `super()` follows."""
         if symbol in seen or len(seen) > MAX_DEPTH:

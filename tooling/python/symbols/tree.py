@@ -114,10 +114,6 @@ class SymbolTree(Generic[Source]):
         """Whether a function or class takes the keyword."""
         return self.keywords.keyword(symbol, name)
 
-    def announced(self, symbol: Symbol, name: str) -> str:
-        """Return the text by which a keyword is deprecated, followed through **kwargs; "" if there is none."""
-        return self.keywords.announced(symbol, name)
-
     def follow(self, access_path: AccessPath) -> Outcome:
         """Return the value of an expression of a client, on this tree."""
         return self.follower.follow(access_path)
@@ -214,10 +210,6 @@ class SymbolTree(Generic[Source]):
             own = self._in_scope(where, table.scope, name)
             return own or (found if isinstance(found, Open) and not is_builtin(name) else None)
         return self._in_scope(where, table.scope, name) or self.modules.by_star(table, name)
-
-    def constant(self, where: Where, source: str) -> object:
-        """Return the value of an expression."""
-        return self.values.constant(where, source)
 
     def name_value(self, where: Where, name: str) -> object:
         """Return the constant that a name is bound to."""

@@ -105,33 +105,3 @@ def wrapped(a): ...
 )
 def test_a_keyword_is_followed(package, function, keyword, answer):
     assert package(root=SOURCE).keyword(f"pkg.{function}", keyword) == answer
-
-
-ANNOUNCED = """
-import warnings
-
-class Model:
-    @classmethod
-    def load(cls, name, **kwargs):
-        old = kwargs.pop("old", None)
-        if old is not None:
-            warnings.warn("`old` is deprecated! Use `new` instead!", FutureWarning)
-        return cls(**kwargs)
-    def __init__(self, new=None, limit=None):
-        if limit is not None:
-            logger.warning("`limit` is deprecated and will be removed in v9.0")
-
-def load(name, **kwargs):
-    return Model.load(name, **kwargs)
-"""
-
-
-@pytest.mark.parametrize(
-    ("keyword", "text"),
-    [("old", "Use `new` instead"), ("limit", "removed in v9.0"), ("new", ""), ("other", "")],
-)
-def test_the_announcement_of_a_keyword_is_found_where_it_is_read(package, keyword, text):
-    release = package(root=ANNOUNCED)
-    announced = release.upstream.announced(release.found("pkg.load"), keyword)
-    assert text in announced
-    assert bool(text) == bool(announced)
