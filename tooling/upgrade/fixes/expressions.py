@@ -92,7 +92,8 @@ def _rename(source: EditableSource, finding: AuditFinding) -> None:
     if root != package and any(_is_name(each, package) for each in source.ranges):
         raise LeftAloneError(f"{package} means something else in this file")
     source.put(*source.span(node), finding.replacement.text)
-    if not any(dotted_text(alias.name) == new_container and alias.asname is None for alias in _module_imports(source)):
+    imported = [dotted_text(alias.name) for alias in _module_imports(source) if alias.asname is None]
+    if new_container not in imported and all(each.text != new_container.encode() for each in source.splices):
         import_below(source, bound, f"import {new_container}")
 
 

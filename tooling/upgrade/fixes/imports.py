@@ -66,7 +66,7 @@ def fix_imports(
             if isinstance(statement, libcst.Import):
                 for alias, finding in here:
                     assert finding.replacement is not None, "only findings with a replacement come here"
-                    if alias.asname is None:
+                    if alias.asname is None and not _uses_follow(source, finding, findings):
                         raise LeftAloneError("`import a.b` without `as`: every use would have to change with it")
                     source.put(*source.span(alias.name), finding.replacement.text)
             else:
@@ -84,11 +84,32 @@ def fix_imports(
                 if leaving:
                     _split(source, statement, leaving, texts)
             outcome |= {finding: "" for _, finding in here}
-            mended += [alias for alias, _ in here]
+            # Uses of a whole path are mended where they stand
+            mended += [
+                alias for alias, _ in here if isinstance(statement, libcst.ImportFrom) or alias.asname is not None
+            ]
         except LeftAloneError as error:
             source.splices = kept
             outcome |= {finding: str(error) for _, finding in here}
     return outcome, mended
+
+
+def _uses_follow(source: EditableSource, finding: AuditFinding, findings: Sequence[AuditFinding]) -> bool:
+    """Whether all that is written with the path of a module that moved inside its package is mended too."""
+    import libcst
+
+    assert finding.replacement is not None, "only findings with a replacement come here"
+    old, new = finding.symbol, finding.replacement.text
+    if old.partition(".")[0] != new.partition(".")[0] or "." not in new:
+        return False
+    following = {
+        (each.line, each.column)
+        for each in findings
+        if each.symbol.startswith(f"{old}.") and each.replacement and each.replacement.text.startswith(f"{new}.")
+    }
+    statements = {id(alias.name) for each in source.nodes(libcst.Import) for alias in each.names}
+    paths = [each for each in source.nodes(libcst.Attribute) if dotted_text(each) == old and id(each) not in statements]
+    return all(source.start(each) in following for each in paths)
 
 
 def _on(source: EditableSource, alias: Any, finding: AuditFinding) -> bool:

@@ -3,6 +3,7 @@
 vllm serve m --old-flag 1                ->  vllm serve m --new-flag 1
 UP_OLD_CACHE=/tmp                        ->  UP_CACHE=/tmp
 f"{base}/old/route"                      ->  f"{base}/new/route"
+Mode["OLD"]                              ->  Mode["NEW"]
 mock.patch("up.core.Engine.flush")       ->  mock.patch("up.core.Engine.clear")
 serve = "up.old:main"                    ->  serve = "up.new:main"
 _target_: up.LLM                             _target_: up.LLM
@@ -45,6 +46,11 @@ def fix_text(source: EditableText, finding: AuditFinding) -> None:
         _drop_line(source, finding)
     elif finding.kind in _NAMES:
         old = "[.:]".join(map(re.escape, finding.symbol.split(".")))
+        member = finding.symbol.rpartition(".")[2]
+        start, end = source.line_span(finding.line, finding.line)
+        if re.search(rf"\[\s*[\"']{re.escape(member)}[\"']\s*\]".encode(), source.data[start:end]):  # `Mode["OLD"]`
+            _replace(source, finding, rf"(?<=[\"']){re.escape(member)}(?=[\"'])", text.rpartition(".")[2])
+            return
         found = _find(source, finding, rf"(?<![\w.]){old}(?!\w)")
         written = found[2]
         colon = written.count(".", written.index(":")) + 1 if ":" in written else 0

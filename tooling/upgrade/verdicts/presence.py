@@ -219,7 +219,7 @@ def lost_members(case: JudgedUse) -> Iterator[UseProblem]:
     named = replace(case.use, action=Action.READ, target=Name(f"{case.use.target.dotted}.{key[1]}"))
     for problem in absences(replace(case, use=named)):
         at_key = replace(problem.place, column=problem.place.column + key.start() + 1)  # the class itself is there
-        yield replace(problem, raises="KeyError", place=at_key, fixable=False)
+        yield replace(problem, raises="KeyError", place=at_key)
 
 
 def _may_be_of_an_own_class(case: JudgedUse) -> bool:

@@ -29,6 +29,8 @@ BY_KIND = {
     "a default changes": "f(1, size=1)",
     "a hook of a base of a base drifts": "def hook(self, x, mask=None):",
     "a cached function loses a keyword": 'load("x")  # breaks',
+    "a member of an enumeration by its name": 'Mode["QUICK"]',
+    "a module that is imported by its path moves": "import up.fresh  #",
     "a submodule that only an import inside the package loaded": "import up.sub\n",
     "a thread passes a removed keyword": "kwargs={}",
     "an enum member is renamed and keeps its value": "Mode.QUICK",
