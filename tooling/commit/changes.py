@@ -11,13 +11,13 @@ import functools
 import math
 import os
 import re
-import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from tooling.cli.errors import UsageError
 from tooling.cli.git import Git
+from tooling.python.source import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -294,13 +294,8 @@ class _Definition:
 
 def _definitions(content: bytes | None) -> dict[str, _Definition] | None:
     """Return the lines of every class and function of a module, by qualified name."""
-    if content is None or len(content) > MAX_BYTES:
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)
-            tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = None if content is None or len(content) > MAX_BYTES else parsed(content)
+    if content is None or tree is None:
         return None
     found: dict[str, _Definition] = {}
     text = content.decode(errors="replace").split("\n")

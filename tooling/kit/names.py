@@ -12,7 +12,6 @@ finds the files that mention a name, `ast` tells a definition from a mention.
 
 from __future__ import annotations
 
-import ast
 import builtins
 import keyword
 import re
@@ -24,10 +23,10 @@ from typing import TYPE_CHECKING
 
 from tooling.cli.errors import ConflictError, NameRefusedError
 from tooling.cli.git import Git
+from tooling.python.source import defined_names, parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Collection, Iterable
 
     from tooling.cli.git import Repository
 
@@ -327,26 +326,9 @@ def find_symbols(repository: Repository, symbols: Iterable[str], *, below: str =
     place = f":(top,glob){below.strip('/') + '/' if below else ''}**/*.py"
     command = ["grep", "--untracked", "-l", "-z", "-w", "-F", *patterns, "--", place]
     for path in sorted(Git(repository.root).listed(*command, allowed=(0, 1))) if wanted else ():
-        for name, line in _definitions(repository.root / path):
+        file = repository.root / path
+        tree = parsed(file.read_bytes()) if file.is_file() else None
+        for name, node in defined_names(tree.body if tree is not None else ()):
             if name in wanted:
-                found.setdefault(name, f"{path}:{line}")
+                found.setdefault(name, f"{path}:{node.lineno}")
     return dict(sorted(found.items()))
-
-
-def _definitions(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield (name, line) of what a module defines at its top level; nothing for a file that is not valid Python."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name, node.lineno
-        elif isinstance(node, ast.Assign):
-            yield from ((name.id, node.lineno) for target in node.targets for name in _names(target))
-        elif isinstance(node, ast.AnnAssign):
-            yield from ((name.id, node.lineno) for name in _names(node.target))
-
-
-def _names(target: ast.expr) -> Iterator[ast.Name]:
-    yield from (node for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))

@@ -14,7 +14,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -216,6 +216,20 @@ def each_statement(tree: ast.Module) -> Iterator[ast.AST]:
             if name in inside:
                 waiting.extend(inside[name])
         yield node
+
+
+def defined_names(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield each name that statements define at their own level, with its statement: functions, classes, assignments.
+
+    Example: "a, b = 1, 2" defines a and b.
+    """
+    for node in body:
+        if isinstance(node, DefinitionNode):
+            yield node.name, node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                stored = (each for each in ast.walk(target) if isinstance(each, ast.Name))
+                yield from ((each.id, node) for each in stored if isinstance(each.ctx, ast.Store))
 
 
 def module_name(path: str) -> tuple[str, bool]:

@@ -8,9 +8,10 @@ kept apart: they are values, and no path leads through them.
 from __future__ import annotations
 
 import ast
-import gc
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from tooling.python.source import calm, module_name, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -47,21 +48,15 @@ class Definitions:
 def read_definitions(root: Path, files: Iterable[str]) -> Definitions:
     """Return the index of these files; those that are not valid Python are left out."""
     index = Definitions()
-    collecting = gc.isenabled()
-    gc.disable()  # trees are millions of objects that refer to none of their owners: a third of the time
-    try:
+    with calm():
         for path in files:
-            try:
-                tree = ast.parse((root / path).read_bytes())
-            except (OSError, SyntaxError, ValueError):
-                continue
-            module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-            index.modules[module] = set(_bound(tree.body))
-            index.names |= set(module.split("."))
-            _add(index, tree)
-    finally:
-        if collecting:
-            gc.enable()
+            file = root / path
+            tree = parsed(file.read_bytes()) if file.is_file() else None
+            if tree is not None:
+                module, _ = module_name(path)
+                index.modules[module] = set(_bound(tree.body))
+                index.names |= set(module.split("."))
+                _add(index, tree)
     return index
 
 

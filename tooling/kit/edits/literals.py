@@ -12,7 +12,8 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, cast
 
-from tooling.kit.edits.text import SourceText, binding_lines, parse_python, read_source, refusal
+from tooling.kit.edits.text import SourceText, binding_lines, read_source, refusal
+from tooling.python.source import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,7 +102,7 @@ def parse_module(source: bytes, file: str, fix: str) -> ParsedModule:
 
     text = read_source(source, file, fix)
     try:
-        tree = parse_python(text.text)
+        tree = parse(text.text)
         syntax = cst.parse_module(text.text)
         code = syntax.code.encode("utf-8")
     except SyntaxError as error:

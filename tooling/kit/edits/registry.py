@@ -17,7 +17,8 @@ from tooling.cli.errors import ConflictError
 from tooling.kit.edits.documents import DocumentStrategy
 from tooling.kit.edits.literals import assignment_to, find_table, parse_module
 from tooling.kit.edits.splice import EXPORT_ORDERS, TABLE_ORDERS, insert, place, remove
-from tooling.kit.edits.text import SourceEdit, parse_python, prove, read_source, refusal, string_literal
+from tooling.kit.edits.text import SourceEdit, prove, read_source, refusal, string_literal
+from tooling.python.source import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -210,7 +211,7 @@ def _is_derived(source: bytes, entry: RegistryEntry) -> bool:
     """Check whether `__all__` is computed from the mapping."""
     text = read_source(source, entry.file, f"paste this line: {MAPPING.paste(entry)}")
     try:
-        tree = parse_python(text.text)
+        tree = parse(text.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False  # the edit of the mapping reports it with its line
     views = {entry.table, f"{entry.table}.keys()"}

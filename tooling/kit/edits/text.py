@@ -15,11 +15,11 @@ import bisect
 import io
 import re
 import tokenize
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tooling.cli.errors import MergeConflictError, RegistryShapeError
+from tooling.python.source import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -193,13 +193,6 @@ _CHANGES: Final = frozenset(
 )
 
 
-def parse_python(text: str) -> ast.Module:
-    """Parse without warnings: odd escapes elsewhere in the file are not our business."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ast.parse(text)
-
-
 def binding_lines(tree: ast.Module, name: str) -> list[int]:
     """Return the 1-based lines that bind, rebind, delete or change `name` at module level, in order."""
     lines = {
@@ -273,7 +266,7 @@ def prove(
     removed: span of `before` whose comments go; line: of the table, for the message.
     """
     try:
-        expected, actual = parse_python(before.text), parse_python(after.text)
+        expected, actual = parse(before.text), parse(after.text)
         change(expected)
         kept = [mark[1:] for mark in comments(before) if not removed[0] <= mark.offset < removed[1]]
         found = [mark[1:] for mark in comments(after)]

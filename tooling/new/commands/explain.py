@@ -5,7 +5,6 @@ For a unit that was not generated yet, says what would be generated; the questio
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from tooling.new.command_line import read_answers
 from tooling.new.commands.generate import plan_unit
 from tooling.new.commands.status import file_state
 from tooling.new.proof import standing
+from tooling.python.source import defined_names, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -196,20 +196,13 @@ def _located(contract: str, text: str) -> str:
     """Return a contract with the line that defines its name: "areal/api/reward.py:12:RewardFunction"; as it is when
     the name is not found. "Class.method" looks for the method."""
     path, separator, name = contract.partition(":")
-    try:
-        body: list[Any] = ast.parse(text).body
-    except (SyntaxError, ValueError):
-        return contract
-    line = 0
+    tree = parsed(text)
+    line, body = 0, [] if tree is None else tree.body
     for part in name.split("."):
-        for node in body:
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            assigned = [target.id for target in targets if isinstance(target, ast.Name)]
-            if part == getattr(node, "name", None) or part in assigned:
-                line, body = node.lineno, getattr(node, "body", [])
-                break
-        else:
+        node = next((node for defined, node in defined_names(body) if defined == part), None)
+        if node is None:
             return contract
+        line, body = node.lineno, getattr(node, "body", [])
     return f"{path}:{line}:{name}" if separator else contract
 
 
