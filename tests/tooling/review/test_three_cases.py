@@ -30,6 +30,29 @@ MORE: dict[str, tuple[list[str], list[str]]] = {
         ],
         [],
     ),
+    "group-unnamed": (
+        [
+            f"{DIST}class E:\n    def f(self, a):\n        dist.all_reduce(a, group=self.x)\n"
+            "        dist.all_reduce(a, group=self.y)\n        dist.broadcast(a, 0, group=self.z)\n\n"
+            "    def g(self, a):\n        dist.all_reduce(a)\n\n\ndef h(a):\n    dist.all_reduce(a)\n"
+            "    dist.all_reduce(a)\n"
+        ],
+        [],
+    ),
+    "half-renamed": (
+        [],
+        [
+            "def f(map_score, size):\n    pure_map = map_score['map']\n    pure_map50 = map_score['map50']\n"
+            "    return pure_map, pure_map50, size\n"
+        ],
+    ),
+    "sibling-without": (
+        [],
+        [
+            "class Arm:\n    tag: str\n\n\nclass A(Arm):\n    tag = 'a'\n\n\nclass B(Arm):\n    tag = 'b'\n\n\n"
+            "class Mid(Arm):\n    x = 1\n\n\nclass C(Mid):\n    tag = 'c'\n"
+        ],
+    ),
     "rank-local-assert": (
         [
             f"{DIST}def f(x, g):\n    assert x.numel(), 'nothing here'\n    dist.all_gather([], x, group=g)\n",

@@ -51,7 +51,8 @@ def half_renamed(module: Module, _side: Side) -> Iterator[Place]:
                 if isinstance(each, ast.Name) and "_" in each.id and here in _words(each) and there not in _words(each)
             ]
             shape = re.sub(r"\w+", "w", ast.unparse(one.value)) == re.sub(r"\w+", "w", ast.unparse(other.value))
-            if not shape or len(left) != 1 or not renamed or len(left) + len(renamed) != len(pairs):
+            named = any(isinstance(each, ast.Name) and there in _words(each) for each in ast.walk(other.value))
+            if not shape or len(left) != 1 or not named or not renamed or len(left) + len(renamed) != len(pairs):
                 continue
             # The name that was meant has to be there.
             meant = "_".join(there if word == here else word for word in left[0].split("_"))

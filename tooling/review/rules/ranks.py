@@ -64,22 +64,28 @@ def barrier_of_all(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def group_unnamed(module: Module, _side: Side) -> Iterator[Place]:
-    """Find a collective on all ranks in a file of which nearly all others name their group, or in a class of which one
-    does."""
-    calls = [node for node in module.nodes(ast.Call) if collective(module, node) not in {"", "barrier"}]
-    named = [node for node in calls if group_given(node, collective(module, node))]
-    most = len(named) >= MOST_NAMED and len(named) >= 0.75 * len(calls)
-    owners = {module.class_of(function) for each in named if (function := module.function_of(each)) is not None}
-    for node in calls if named else ():
+    """Find a collective on all ranks in a file, or a class, of which nearly all others name their group."""
+    owners: dict[ast.AST | None, list[ast.Call]] = {}
+    for node in module.nodes(ast.Call):
+        if collective(module, node) not in {"", "barrier"}:
+            function = module.function_of(node)
+            owner = module.class_of(function) if function is not None else None
+            for each in dict.fromkeys([None, owner]):
+                owners.setdefault(each, []).append(node)
+    named = [node for node in owners.get(None, []) if group_given(node, collective(module, node))]
+    agreed = [
+        calls
+        for calls in owners.values()
+        if len(met := [each for each in calls if each in named]) >= MOST_NAMED and len(met) >= 0.75 * len(calls)
+    ]
+    for node in {each: None for calls in agreed for each in calls}:
         function = module.function_of(node)
-        if not most and (function is None or module.class_of(function) not in owners - {None}):
-            continue
         name = collective(module, node)
         # A function that asks for the rank or size of all ranks means all of them.
         plain = ("get_rank()", "get_world_size()")
         means_all = function is not None and any(each in ast.unparse(function) for each in plain)
         if node not in named and not means_all:
-            said = f"`{name}` meets all ranks of the job; {len(named)} other collectives here name their group"
+            said = f"`{name}` meets all ranks of the job; {len(named)} others here name their group"
             yield Place(module.path, node.lineno, said, f"{module.path}:{named[0].lineno}")
 
 

@@ -146,7 +146,9 @@ def sibling_without(module: Module, side: Side) -> Iterator[Place]:
             if not declared or target is None or target[1] is owner:
                 continue
             siblings = [each for each in subclasses(side, target[1].name) if each.name != owner.name]
-            for attribute in sorted(declared - _bound(owner)) if len(siblings) >= LEAST_SIBLINGS else ():
+            # A class that others build on may leave it to them.
+            final = len(siblings) >= LEAST_SIBLINGS and not any(True for _ in subclasses(side, owner.name))
+            for attribute in sorted(declared - _bound(owner)) if final else ():
                 if all(attribute in _bound(each) for each in siblings):
                     said = f"`{owner.name}` does not set `{attribute}`, which `{name}` declares and all others set"
                     yield Place(module.path, owner.lineno, said)
