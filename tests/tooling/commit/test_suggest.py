@@ -83,7 +83,7 @@ def test_what_the_person_who_asks_chose_before_counts_more_than_what_others_chos
 
 
 def test_the_address_of_the_author_decides_whose_habits_count(repo):
-    for number in range(24):
+    for number in range(12):
         who = ("one", "two", "two")[number % 3]
         repo.write("src/a.py", f"x = {number}\n")
         repo.git("add", ".")
