@@ -44,6 +44,8 @@ def divide_rows(batch: Outlined, parts: int, *, keep_groups: bool) -> list[list[
     keep_groups: rows of a group stay together; those of a unit (`areal.algorithm.packing.units`) always do. Ties go to
     the lower rank and to the earlier rows; ranks beyond the number of groups or units get none.
     """
+    if parts == 1:
+        return [list(range(batch.lengths.shape[0]))]
     lengths, groups = batch.lengths.tolist(), batch.groups.tolist()
     together: dict[int, list[int]] = {}
     for number, unit in enumerate(units(batch)):
@@ -66,10 +68,13 @@ def cut_rows(batch: Outlined, budget: int, rows: Sequence[int] | None = None) ->
     rows: whole units; None for all.
     """
     lengths, groups = batch.lengths.tolist(), batch.groups.tolist()
-    chosen = None if rows is None else frozenset(rows)
+    chosen = list(range(len(lengths))) if rows is None else sorted(rows)
+    if chosen and sum(lengths[row] for row in chosen) <= budget:
+        return [chosen]
     members: dict[int, list[list[int]]] = {}
+    wanted = frozenset(chosen)
     for unit in units(batch):
-        if chosen is None or unit[0] in chosen:
+        if unit[0] in wanted:
             members.setdefault(groups[unit[0]], []).append(unit)
     pieces = [
         [row for place in part for row in found[place]]
