@@ -76,7 +76,9 @@ def settings(job: dict[str, Any]) -> dict[str, Any]:
     """Keys and values of `areal train`."""
     samples = job["prompts_per_step"] * job["group_size"]
     # What computes at once shares what the job allows: two threads of this process, or this process and the server.
-    threads = max(1, job["threads"] // (2 if job["staleness"] else 1))
+    threads = generating = max(1, job["threads"] // (2 if job["staleness"] else 1))
+    if job["staleness"] and job["async_threads"]:
+        threads, generating = job["async_threads"]
     return {
         "output_dir": job["output_dir"],
         "seed": job["seed"],
@@ -103,7 +105,7 @@ def settings(job: dict[str, Any]) -> dict[str, Any]:
         "metrics.rollouts_per_step": 0,
         "checkpoint.resume": False,
         "checkpoint.every_seconds": 0,
-        **_engine_settings(job, samples, threads),
+        **_engine_settings(job, samples, generating),
         **(_image_settings(job) if job["images"] else {}),
     }
 
@@ -122,6 +124,8 @@ def _engine_settings(job: dict[str, Any], samples: int, threads: int) -> dict[st
     if job["engine"] == "embedded":
         return {
             "engine.num_threads": threads,
+            # The kernel computes in float32, by the rounded weights, in half of torch's time with bfloat16.
+            "engine.dtype": "float32" if job["device"] == "cpu" and job["dtype"] == "bfloat16" else "auto",
             "engine.max_batch_size": samples,
             "engine.max_seq_len": job["max_seq_len"],
         }

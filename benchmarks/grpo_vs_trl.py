@@ -13,12 +13,13 @@ trl               GRPOTrainer with its own generation; with --trl-vllm by vLLM i
 
 On a GPU, servers get 0.3 of its memory, beside the trainer, and so does TRL's vLLM.
 
-Same checkpoint and tokenizer, same prompts in the same order, same group size, token limits, learning rate, clip range,
-fp32 (bfloat16 on a GPU), number of threads; beta = 0 on all sides. Step figures are medians after the first 3 steps, so
-that starts of servers do not count; in brackets the range over rounds. CPU seconds are those of the side's own process,
-without servers. Beside every factor stands how many times fewer tokens than TRL a side puts through the model to train
-(TRL repeats prompts and pads answers), and below the table how fast this machine multiplies matrices, by the library
-that TRL uses (torch's) and by oneDNN, which our linear layers use where it is faster. Three workloads:
+Same checkpoint and tokenizer, same prompts in the same order, same group size, token limits, learning rate, clip
+range, number of threads, dtype (fp32; bfloat16 with fp32 master weights on a GPU and with --dtype); beta = 0 on all
+sides. Step figures are medians after the first 3 steps, so that starts of servers do not count; in brackets the range
+over rounds. CPU seconds are those of the side's own process, without servers. Beside every factor stands how many
+times fewer tokens than TRL a side puts through the model to train (TRL repeats prompts and pads answers), and below
+the table how fast this machine multiplies matrices, by the library that TRL uses (torch's) and by oneDNN, which our
+linear layers use where it is faster. Three workloads:
 
 throughput  a randomly initialised model that rarely stops: 64 new tokens per sample, so generation dominates
 reward      the warm-started model of `areal demo`: seconds until the mean reward of the last 5 steps passes a level
@@ -148,7 +149,19 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--reward-steps", type=int, default=120, help="steps of the reward workload (120)")
     parser.add_argument("--level", type=float, default=0.65, help="mean reward to reach (0.65)")
     parser.add_argument("--threads", type=int, default=2, help="intra-op threads of all sides (2)")
+    parser.add_argument(
+        "--async-threads",
+        type=int,
+        nargs=2,
+        metavar=("TRAIN", "GENERATE"),
+        help="threads of training and of generation that overlap (half of --threads each)",
+    )
     add_device_argument(parser)
+    parser.add_argument(
+        "--dtype",
+        choices=("bfloat16", "float32"),
+        help="of all sides; bfloat16 has float32 master weights (float32 on CPUs, bfloat16 on GPUs)",
+    )
     parser.add_argument("--trl-vllm", action="store_true", help="TRL generates by vLLM in its own process, on one GPU")
     parser.add_argument("--workload", choices=("both", "images", "reward", "throughput"), default="both")
     parser.add_argument(
@@ -247,7 +260,8 @@ def _prepare(workload: str, folder: Path, options: argparse.Namespace, size: str
         "loss_type": "dapo",
         "threads": options.threads,
         "device": options.device,
-        "dtype": device_dtype(options.device),
+        "dtype": options.dtype or device_dtype(options.device),
+        "async_threads": options.async_threads,
         "trl_vllm": options.trl_vllm,
         "gpu_share": GPU_SHARE,
     }

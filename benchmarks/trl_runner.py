@@ -43,7 +43,7 @@ def settings(job: dict[str, Any]) -> dict[str, Any]:
         "vllm_mode": "colocate",
         "vllm_gpu_memory_utilization": job["gpu_share"],
         "use_cpu": job["device"] == "cpu",
-        "bf16": job["device"] == "cuda",
+        "bf16": job["dtype"] == "bfloat16",
         "fp16": False,
         "gradient_checkpointing": False,
         "shuffle_dataset": False,
