@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from areal.api import EngineError
+from areal.utils.guard import die_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -332,6 +333,7 @@ def _serve(link: Connection[Any, Any]) -> _Job | None:
 def _run(job: _Job) -> None:
     """Become the program and end as it ends, without taking apart all that was imported: that costs 0.3 s."""
     os.setsid()
+    die_with_parent()  # the server ends its children, unless it is killed
     for path, descriptor in ((job.stdout, 1), (job.stderr, 2)):
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(opened, descriptor)

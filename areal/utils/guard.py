@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     try:
         # The guard has one thread, so that code may run between fork and exec.
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_guard)  # noqa: PLW1509 - one thread only
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)  # noqa: PLW1509 - one thread only
     except OSError as error:
         sys.stderr.write(f"guard: cannot start {command[0]!r}: {error}\n")
         return 127
@@ -218,8 +218,8 @@ def _processes() -> dict[int, tuple[int, str]]:
     return found
 
 
-def _die_with_guard() -> None:
-    """Make the kernel end the child with the guard, even if the guard is killed by SIGKILL."""
+def die_with_parent() -> None:
+    """Make the kernel kill this process when the thread that started it ends, however it does (on Linux)."""
     _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
 
 

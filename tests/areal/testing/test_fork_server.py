@@ -2,6 +2,10 @@
 
 import fcntl
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -133,3 +137,34 @@ def test_servers_from_one_origin_share_its_imports_and_outlive_it(program):
 def test_modules_that_an_origin_cannot_import_are_named():
     with ForkOrigin(["nowhere_to_be_found"]) as origin, pytest.raises(EngineError, match="cannot import nowhere"):
         ForkServer(origin=origin.address)
+
+
+def test_processes_end_with_a_server_that_is_killed(program):
+    """So that tests which are killed, their process group included, leave nothing behind."""
+    script = (
+        "import os, signal, sys\n"
+        "from areal.testing.fork_server import ForkServer\n"
+        "server = ForkServer(preload=())\n"
+        "print(server.start(sys.argv[1]).pid, flush=True)\n"
+        "os.killpg(0, signal.SIGKILL)\n"
+    )
+    sleeps = program("import time\ntime.sleep(600)\n")
+    killed = subprocess.run(
+        [sys.executable, "-c", script, str(sleeps)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 20
+    while is_running(int(killed.stdout)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
