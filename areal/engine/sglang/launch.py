@@ -65,6 +65,12 @@ def prepare(
         raise ConfigError(
             "sglang.deterministic is true, but SGLang has no deterministic attention for CPUs: set it to false here"
         )
+    if on_cpu and records_routes:
+        raise ConfigError(
+            "actor.router_replay is true, and SGLang keeps what routers choose in memory that CUDA has to know",
+            where="actor.router_replay",
+            fix="set it to false here, or rollout.engine to vllm",
+        )
     if servers.quantization != "none":
         raise ConfigError(
             f"servers.quantization is {servers.quantization!r}, and SGLang quantizes weights only when it starts: a "

@@ -14,7 +14,7 @@ from areal.engine.sglang.launch import prepare
 CONTENT = {"model_type": "qwen3", "max_position_embeddings": 64, "eos_token_id": 1}
 
 
-def launch(folder, *, on_cpu=True, servers=None, **options):
+def launch(folder, *, on_cpu=True, servers=None, records_routes=False, **options):
     """Arguments as a dict of options, and variables, of the second server."""
     command = prepare(
         SGLangConfig(python=sys.executable, **options),
@@ -23,6 +23,7 @@ def launch(folder, *, on_cpu=True, servers=None, **options):
         model_config=CONTENT,
         context=64,
         on_cpu=on_cpu,
+        records_routes=records_routes,
     )
     arguments, variables = command(1, 8123)
     return arguments, variables
@@ -45,6 +46,10 @@ def test_what_cpus_cannot_do_is_refused_before_anything_starts(tmp_path):
         launch(tmp_path, deterministic=True)
     arguments, _ = launch(tmp_path, on_cpu=False, deterministic=True)
     assert "--enable-deterministic-inference" in arguments
+    with pytest.raises(ConfigError, match=r"actor\.router_replay"):
+        launch(tmp_path, records_routes=True)
+    arguments, _ = launch(tmp_path, on_cpu=False, records_routes=True)
+    assert "--enable-return-routed-experts" in arguments
     parity, _ = launch(tmp_path, servers=ServerEngineConfig(parity=True))
     assert "--enable-deterministic-inference" not in parity
     assert "--disable-radix-cache" in parity

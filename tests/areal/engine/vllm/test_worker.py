@@ -6,6 +6,7 @@ A runner of a few layers stands in for vLLM's: it loads by the names of a checkp
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -141,3 +142,40 @@ def test_after_adapters_on_a_base_of_the_same_tensors_everything_is_loaded(line)
     assert "nothing is kept here" in refused["error"]
     assert line.send(NAMES[0], whole=True) == list(NAMES)
     assert line.has_everything()
+
+
+class PackedExperts(nn.Module):
+    """Experts of vLLM's CPU build: their kernel wants packed matrices, and packs those it is set up with first."""
+
+    def __init__(self):
+        super().__init__()
+        self.w13_weight = nn.Parameter(torch.zeros(2, 2))
+        self.packed = False
+        kernel = SimpleNamespace(fused_experts=SimpleNamespace(process_weights_after_loading=self.pack))
+        self.quant_method = SimpleNamespace(moe_kernel=kernel, _setup_kernel=self.set_up)
+
+    def set_up(self, layer, w13, w2):
+        self.packed = False
+
+    def pack(self, layer):
+        assert layer is self
+        assert not self.packed, "packed twice"
+        self.packed = True
+
+
+def test_matrices_of_experts_are_packed_with_every_version_that_loads_them(line):
+    experts = PackedExperts()
+    runner = line.worker.model_runner
+    runner.model["layers"][0]["experts"] = experts
+    load = runner.reload_weights
+
+    def reload_weights(**options):
+        load(**options)
+        if "layers.0.mlp.weight" in runner.loaded[-1]:  # stands for the experts' own
+            experts.quant_method._setup_kernel(layer=experts, w13=None, w2=None)
+
+    runner.reload_weights = reload_weights
+    for changed in (NAMES, NAMES[3:], NAMES[:1], NAMES[3:]):
+        line.send(*changed)
+        assert line.answer["ok"], line.answer
+        assert experts.packed
