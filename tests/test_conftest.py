@@ -51,3 +51,17 @@ def test_a_folder_counts_for_its_longest_budget_and_is_judged():
     warned, failed = cpu_budget.judge({"tests": 0.9, "tests/areal": 2.2, "tests/areal/api": 6.1}, budgets)
     assert warned == ["tests/areal: 2 CPU s, budget 2 (110%)"]
     assert failed == ["tests/areal/api: 6 CPU s, budget 4 (152%)"]
+
+
+def test_cheap_folders_come_first_and_slow_files_in_them(request):
+    class Named(pytest.Item):
+        def runtest(self):
+            raise NotImplementedError
+
+    items = []
+    for name in ("dear/a", "dear/b", "dear/b", "cheap/c", "dear/a", "cheap/d"):
+        file = pytest.Module.from_parent(request.session, path=request.config.rootpath / f"tests/{name}.py")
+        items.append(Named.from_parent(file, name=f"test_{len(items)}"))
+    items[2].add_marker("slow")
+    cpu_budget.put_cheap_first(items, {"tests/dear": 5.0, "tests/cheap": 1.0})
+    assert [item.name for item in items] == ["test_3", "test_5", "test_1", "test_2", "test_0", "test_4"]
