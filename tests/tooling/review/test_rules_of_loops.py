@@ -97,7 +97,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "            await c.get(urls.pop())\n",
         ],
         [
-            f"{HTTP}class C:\n    async def start(self):\n        self.session = aiohttp.ClientSession()\n",
+            f"{HTTP}class C:\n    async def run(self, urls):\n        async with aiohttp.ClientSession() as s:\n"
+            "            return [await self.ask(s, url) for url in urls]\n",
             f"{HTTP}async def main(urls):\n    async with aiohttp.ClientSession() as s:\n        for url in urls:\n"
             "            await s.get(url)\n",
             "import requests\n\n\ndef f(urls):\n    s = requests.Session()\n    for url in urls:\n"

@@ -36,8 +36,13 @@ def session_per_call(module: Module, _side: Side) -> Iterator[Place]:
         around = list(module.around(call))
         within = around[: around.index(function)]
         looped = any(isinstance(each, ast.For | ast.While | ast.AsyncFor) for each in within)
-        entered = any(isinstance(each, ast.withitem) for each in within)
-        served = isinstance(function, ast.AsyncFunctionDef) and module.class_of(function) is not None and entered
+        entered = next((each for each in within if isinstance(each, ast.withitem)), None)
+        name = ast.unparse(entered.optional_vars) if entered is not None and entered.optional_vars is not None else ""
+        # Whoever is handed the session makes many requests with it.
+        given = (each for other in own_nodes(function) if isinstance(other, ast.Call) for each in other.args)
+        if name and name in map(ast.unparse, given):
+            continue
+        served = isinstance(function, ast.AsyncFunctionDef) and module.class_of(function) is not None and name
         if looped or served:
             said = f"`{function.name}` opens `{ast.unparse(call.func)}` anew for each request"
             yield Place(module.path, call.lineno, said)
@@ -181,7 +186,7 @@ def _bound(owner: ast.ClassDef) -> set[str]:
 RULES: Final = (
     Rule(
         id="session-per-call",
-        severity=Severity.MEDIUM,
+        severity=Severity.LOW,
         title="HTTP session that is opened for each request",
         why="Each one makes connections and a pool of its own: under load ports run out and latency doubles.",
         fix="Keep one session for each event loop, and close it at the end.",
