@@ -20,7 +20,7 @@ _SPEAKS_OF_BRACES: Final = re.compile(r"template|placeholder|pattern|\.format\b|
 _LOGGERS: Final = re.compile(r"^_?log(ger|ging)?$", re.IGNORECASE)
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 _PROGRAM: Final = re.compile(
-    r"(^|/)(scripts?|examples?|benchmarks?|tools?|demo|bin|recipes?)/|(^|/)(cli|__main__|setup)\.py$"
+    r"(^|/)(scripts?|examples?|benchmarks?|tools?|cli|commands|demo|bin|recipes?)/|(^|/)(cli|__main__|setup)\.py$"
 )
 
 
