@@ -344,6 +344,21 @@ def test_updates_change_what_the_kernel_computes_with(world):
     assert world.deviation(model, response) > 0.01
 
 
+def test_weights_in_bfloat16_are_computed_in_float32_when_asked(world, caplog):
+    caplog.set_level(logging.INFO)
+    model, other = build().to(torch.bfloat16), build()
+    initialize(other, std=0.3, seed=9)
+    other.to(torch.bfloat16)
+    config = EmbeddedEngineConfig(max_batch_size=4, dtype="float32")
+    engine = world.build_engine(model, eos=None, config=config)
+    first = world.generate(engine, [world.request(9)])[0]
+    engine.update_weights(WeightUpdateMeta(version=1, kind="memory", state_dict=dict(other.state_dict())))
+    second = world.generate(engine, [world.request(9)])[0]
+    assert "tokens are computed by the compiled kernel" in caplog.text
+    for rounded, response in ((model, first), (other, second)):
+        assert world.deviation(rounded.float(), response) < 1e-5
+
+
 def test_shared_weights_are_read_at_each_update(world):
     model = build()
     config = EmbeddedEngineConfig(max_batch_size=4)
