@@ -139,7 +139,7 @@ class RewardSet:
 
     async def _answers(self, calls: Sequence[RewardCall]) -> Sequence[float | BaseException]:
         """Return what each component answered or raised."""
-        if len(calls) > 1:
+        if len(calls) != 1:
             answers = (wrapper.answer(call) for wrapper, call in zip(self._wrappers, calls, strict=True))
             return await asyncio.gather(*answers, return_exceptions=True)
         # The usual case, without a task and its turns of the loop for every sample.

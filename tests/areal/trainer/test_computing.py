@@ -50,8 +50,10 @@ def test_a_continued_run_keeps_the_library(tmp_path):
 
 
 def test_a_run_that_continues_where_its_library_is_missing_says_what_to_set(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    with pytest.raises(ModelError, match="'onednn'") as caught:
-        keep_computing(runs.tiny(tmp_path), {PRODUCTS: "onednn"})
+    use_products("torch")
+    with monkeypatch.context() as without:
+        without.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+        with pytest.raises(ModelError, match="'onednn'") as caught:
+            keep_computing(runs.tiny(tmp_path), {PRODUCTS: "onednn"})
     assert (caught.value.where, "matrix_products to torch" in caught.value.fix) == ("matrix_products", True)
     keep_computing(runs.tiny(tmp_path, matrix_products="torch"), {PRODUCTS: "onednn"})

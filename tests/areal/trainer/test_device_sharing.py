@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -215,7 +216,7 @@ def test_the_device_is_given_up_also_when_an_engine_does_not_close(tmp_path):
     trainer = object.__new__(PPOTrainer)
     trainer.executor = trainer.sources = SimpleNamespace(close=lambda: None)
     trainer.engine, trainer.evaluator = SimpleNamespace(close=fail), None
-    trainer._learners_device = learners_device(tmp_path)
+    trainer._learners_device, trainer._thresholds = learners_device(tmp_path), gc.get_threshold()
     with pytest.raises(OSError, match="hangs"):
         trainer.__exit__()
     learners_device(tmp_path).close()
