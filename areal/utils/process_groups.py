@@ -61,16 +61,19 @@ def begin_transfer(
     """Return when all others are in `await_transfer`, on rank 0, and let them go on.
 
     Without it, one that does not come would keep all others in a collective call, which nobody can end, for the whole
-    timeout. number: of the transfer at this store. called_off: returns why it is not to take place, or "". Raises
-    RuntimeError with that, or when somebody is late; so do those that came.
+    timeout. It waits for half of that, so that the others learn who is missing before their own requests time out.
+
+    number: of the transfer at this store. called_off: returns why it is not to take place, or "". Raises RuntimeError
+    with that, or when somebody is late; so do those that came.
     """
     waiting = {rank: f"transfer-{number}/rank-{rank}" for rank in ranks}
-    deadline, reason = time.monotonic() + timeout_seconds, ""
+    patience = timeout_seconds / 2
+    deadline, reason = time.monotonic() + patience, ""
     while waiting and not reason:
         waiting = {rank: key for rank, key in waiting.items() if not store.check([key])}
         if waiting:
             late = time.monotonic() > deadline
-            reason = called_off() or (f"ranks {sorted(waiting)} did not come in {timeout_seconds:g} s" if late else "")
+            reason = called_off() or (f"ranks {sorted(waiting)} did not come in {patience:g} s" if late else "")
             time.sleep(_POLL_SECONDS)
     store.set(f"transfer-{number}", f"called off: {reason}" if reason else "begins")
     if reason:

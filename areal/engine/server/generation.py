@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from areal.api import ModelResponse, StopReason
 from areal.engine.server.adapter import Call
 from areal.engine.server.checks import versions_of
+from areal.engine.server.errors import BrokenTokensError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,10 +153,24 @@ class CallProgress:
     stopped_at: int | None = None
     """Number of tokens up to a stop string found by this process, which then ends the call."""
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: Chunk, *, where: str) -> None:
+        """Take what is new. Raises BrokenTokensError for routes of other tokens than those asked for.
+
+        Example: after a prompt of 5 with routes of 3 and an output of 4, they are those of tokens 3 to 7, 5 in all. A
+        server that ignores where to begin sends 8. One that was cut may have fewer.
+        """
+        if chunk.routes is not None:
+            found = sum(part.shape[0] for part in (*self.routes, chunk.routes))
+            computed = len(self.call.prompt) + len(self.tokens) + len(chunk.tokens) - 1
+            asked = computed - self.call.routes_from
+            if found > asked or (found < asked and chunk.finish in {"stop", "length"}):
+                raise BrokenTokensError(
+                    f"{where} sent experts of {found} tokens, expected {asked}: tokens {self.call.routes_from} to "
+                    f"{computed - 1}"
+                )
+            self.routes.append(chunk.routes)
         self.tokens += chunk.tokens
         self.logprobs += chunk.logprobs
-        self.routes += [] if chunk.routes is None else [chunk.routes]
 
     def mark_boundary(self) -> None:
         """Record that the server's weights are about to change: later tokens may be of either version."""

@@ -135,26 +135,32 @@ class GenerationRunner:
                     self._check_progress(server, begun)
                     continue
                 server.last_token_at = time.monotonic()
-                self._check_chunk(chunk, progress, server, generation)
+                if progress.stopped_at is None:  # no token after a stop string counts
+                    self._check_chunk(chunk, progress, server, generation)
                 before = len(progress.tokens)
-                progress.add(chunk)
+                progress.add(chunk, where=server.where)
                 self._members.tally["generated_tokens"] += len(chunk.tokens)
                 if progress.stopped_at is None:
                     stop = generation.stops_at([*generation.tokens, *progress.tokens[:before]], chunk.tokens)
                     progress.stopped_at = None if stop is None else before + stop
                     if stop is not None and progress.call.routers is None:
                         return None
-                    if stop is not None and not chunk.finish:
+                    if stop is not None and not chunk.finish and chunk.routes is None:
                         # Not left: the last chunk brings what routers chose.
-                        await self._adapter.abort(
-                            self._client,
-                            server.instance.url,
-                            [progress.call.call_id],
-                            timeout=self._config.control_seconds,
-                        )
+                        try:
+                            await self._adapter.abort(
+                                self._client,
+                                server.instance.url,
+                                [progress.call.call_id],
+                                timeout=self._config.control_seconds,
+                            )
+                        except ServerError:
+                            return None  # the answer is complete without it
                 if chunk.finish:
                     server.errors_in_a_row = 0
                     return chunk if progress.stopped_at is None else None
+                if progress.stopped_at is not None and chunk.routes is not None:
+                    return None  # the adapter would go on with another request of the call
                 # An abort that came before the call itself is one the server knows nothing of. One message may have
                 # crossed it on its way; a second one says that the call goes on.
                 after_abort += generation.abort_asked

@@ -197,7 +197,13 @@ class WeightUpdater:
         current = [] if delta is None else [server for server in servers if server.kept == delta.since]
         if delta is None or not current:
             return [], {}
-        failed = await self._stage_once(current, replace(published, manifest=delta))
+        failed: dict[Server, Exception] = {}
+        waiting = current
+        while waiting:
+            found = await self._stage_once(waiting, replace(published, manifest=delta))
+            failed = {server: error for server, error in failed.items() if server not in waiting} | found
+            # Again, without the one that kept them off: each round is one of fewer servers.
+            waiting = [server for server, error in found.items() if isinstance(error, CalledOffError)]
         for server, error in failed.items():
             _logger.warning("%s gets the whole of version %d: %s", server.where, delta.version, error)
             server.kept = ""
@@ -236,22 +242,25 @@ class WeightUpdater:
             published, [server.instance for server in servers], [server.capabilities.workers for server in servers]
         )
         absent: list[Server] = []
+        sending = asyncio.create_task(asyncio.to_thread(self._carrier.send))
 
         async def stage(server: Server, route: WeightRoute) -> None:
             url, timeout = server.instance.url, self._config.weights_seconds
             try:
                 await self._adapter.stage(self._client, url, published, route, timeout=timeout)
             except (ServerError, ArealError, OSError) as error:
-                absent.append(server)
-                self._carrier.call_off(f"{server.where} does not take part: {error}")
+                if not sending.done():  # else it fails because the transfer did
+                    absent.append(server)
+                    self._carrier.call_off(f"{server.where} does not take part: {error}")
                 raise
 
         calls = [stage(server, route) for server, route in zip(servers, routes, strict=True)]
-        results = await asyncio.gather(asyncio.to_thread(self._carrier.send), *calls, return_exceptions=True)
+        results = await asyncio.gather(sending, *calls, return_exceptions=True)
         problems: dict[Server, Exception] = {}
         for server, result in zip(servers, results[1:], strict=True):
             if (
                 isinstance(result, ServerRefusedError)
+                and absent
                 and server is not absent[0]
                 and isinstance(results[0], EngineError)
             ):

@@ -40,6 +40,7 @@ COMPLETIONS: Final = "/v1/completions"
 _NEEDED: Final = ("/collective_rpc", "/pause", "/resume", "/abort_requests")
 _SETTINGS: Final = ("context", "dtype", "logprobs_mode")
 _FINISHES: Final = frozenset({"stop", "length", "abort"})
+_ARRAY_MAGIC: Final = b"\x93NUMPY"
 
 
 class VLLMAdapter:
@@ -366,8 +367,11 @@ def _array(text: str, where: str) -> np.ndarray:
     import numpy as np
 
     try:
-        return np.asarray(np.load(io.BytesIO(base64.b64decode(text, validate=True)), allow_pickle=False))
-    except (EOFError, MemoryError, OSError, ValueError) as error:
+        content = base64.b64decode(text, validate=True)
+        if not content.startswith(_ARRAY_MAGIC):  # np.load would open an archive as well
+            raise ValueError(f"it begins with {content[:6]!r}")
+        return np.asarray(np.load(io.BytesIO(content), allow_pickle=False))
+    except Exception as error:  # NumPy evaluates the header, which may raise anything
         raise BrokenTokensError(f"{where} sent experts that are no array in NumPy's format: {error}") from error
 
 
