@@ -73,8 +73,9 @@ def main(arguments: list[str]) -> int:
     if child.poll() is None:
         _end(child, 0.0 if asked[0] == signal.SIGUSR1 else grace)
     _kill_rest()
-    if asked and asked[0] == signal.SIGHUP:
-        _remove(*settings[2:])
+    if _is_closed(lifeline, wait=False):  # the owner may have died after it asked, or as the command ended
+        for folder in settings[2:]:
+            remove_tree(folder)
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
@@ -162,16 +163,23 @@ def _kill_at_hangup(channel: int, folder: str) -> None:
     while not _is_closed(channel, wait=True):
         pass
     _kill_descendants()
-    _remove(*filter(None, [folder]))
+    if folder:
+        remove_tree(folder)
     _kill_group()
 
 
-def _remove(*folders: str) -> None:
-    """Remove folders of an owner that does not do it any more."""
+def remove_tree(folder: str | os.PathLike[str]) -> None:
+    """Remove a folder, with those in it that their owner locked. What cannot be removed stays."""
     import shutil
 
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    places = [os.fspath(folder)]
+    for place in places:
+        with contextlib.suppress(OSError):
+            if not os.path.islink(place):
+                os.chmod(place, 0o700)
+                places += [entry.path for entry in os.scandir(place) if entry.is_dir(follow_symlinks=False)]
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_closed(channel: int, *, wait: bool) -> bool:

@@ -20,7 +20,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from areal.api import Config, FaultError, FaultKind, number
-from areal.utils.guard import guarded
+from areal.utils.guard import guarded, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -110,14 +110,7 @@ class AgentFolders:
 
     def remove(self) -> None:
         """Remove all of it, folders too that their owner locked."""
-
-        def unlock(function: object, path: str, error: object) -> None:
-            del function, error
-            with contextlib.suppress(OSError):
-                os.chmod(os.path.dirname(path), 0o700)
-                shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
-
-        shutil.rmtree(self.base, onerror=unlock)
+        remove_tree(self.base)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,19 @@ def test_the_folder_goes_with_an_owner_that_dies(tmp_path):
     assert tmp_path.exists()
 
 
+def test_the_folder_goes_with_an_owner_that_dies_while_it_ends_the_command(tmp_path):
+    folder = tmp_path / "own"
+    (folder / "locked").mkdir(parents=True)
+    (folder / "locked" / "file").touch()
+    (folder / "locked").chmod(0)
+    process, ours = start(folder, SLEEPS)
+    time.sleep(0.2)
+    process.terminate()
+    os.close(ours)
+    process.wait(20)
+    assert not folder.exists()
+
+
 def test_the_folder_stays_for_an_owner_that_lives(tmp_path):
     process, ours = start(tmp_path, SLEEPS)
     process.terminate()
