@@ -30,8 +30,9 @@ HEADER = struct.Struct("<I")
 
 def main() -> None:
     """Split this process into a guard and one that serves; both end when nobody listens any more."""
+    folder = sys.argv.pop(1)  # an environment sees no argument of ours
     guard = runpy.run_path(str(Path(__file__).parents[1] / "utils" / "guard.py"))
-    guard["fork_guarded"](_serve, 0, folder=sys.argv[1])
+    guard["fork_guarded"](_serve, 0, folder=folder)
 
 
 def _serve() -> None:

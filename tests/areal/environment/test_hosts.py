@@ -138,6 +138,12 @@ def test_what_an_environment_prints_does_not_mix_with_its_answers():
     assert [result.reward for result in results] == [0.1, 0.2]
 
 
+def test_an_environment_sees_no_arguments_of_its_host():
+    first, _, _ = play("worlds:Telling", kind="subprocess")
+
+    assert first.messages[0]["content"] == "[]"
+
+
 def test_a_process_is_killed_with_everything_it_started(tmp_path):
     marker = tmp_path / "pid"
 

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 
 from areal.api import AssistantTurn, StepResult, TurnObservation
@@ -102,6 +103,19 @@ class LastingEpisode(CounterEpisode):
         await super().reset(row, seed)
         self.total = before if self.goal == 100 else 0
         return said(f"made {Lasting.num_made}")
+
+
+class Telling:
+    """Says what arguments its process was started with."""
+
+    def create(self):
+        return _TellingEpisode(3)
+
+
+class _TellingEpisode(CounterEpisode):
+    async def reset(self, row, seed):
+        await super().reset(row, seed)
+        return said(f"{sys.argv[1:]}")
 
 
 class Misbehaving:
