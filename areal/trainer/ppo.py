@@ -141,7 +141,9 @@ class PPOTrainer:
         # With Python's threshold of 700, collections take a seventh of the time of short episodes and find nothing:
         # neither their records nor a training step leave tensors in cycles.
         self._thresholds = gc.get_threshold()
-        gc.set_threshold(_YOUNG_OBJECTS, *self._thresholds[1:])
+        youngest, *others = self._thresholds
+        # Of a user who chose: 0 turns collections off, and a higher one stays.
+        gc.set_threshold(max(_YOUNG_OBJECTS, youngest) if youngest else 0, *others)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 from itertools import product
@@ -23,6 +24,7 @@ from areal.trainer.evaluation.samples import EvalSample, SetResult
 from areal.trainer.evaluation_config import EvalSetConfig
 from areal.trainer.learner import PolicyLearner
 from areal.trainer.policy_models import PolicyModels
+from areal.trainer.ppo import PPOTrainer
 from areal.trainer.rank_group import RankGroup
 from areal.workflow.assembly import create_workflow
 
@@ -79,6 +81,19 @@ def test_zero_staleness_equals_a_plain_synchronous_loop_bit_by_bit(tmp_path):
     _, weights = runs.train(config)
     assert_equal_bits(weights, plain_synchronous_loop(config))
     assert gc.get_threshold() == thresholds
+
+
+@pytest.mark.parametrize(("chosen", "used"), [(0, 0), (700, 100_000), (10**6, 10**6)])
+def test_rare_garbage_collections_of_a_user_stay_as_they_are(chosen, used):
+    before = gc.get_threshold()
+    trainer = object.__new__(PPOTrainer)
+    try:
+        gc.set_threshold(chosen, *before[1:])
+        with contextlib.suppress(AttributeError), trainer:  # it has nothing to close
+            assert gc.get_threshold() == (used, *before[1:])
+        assert gc.get_threshold() == (chosen, *before[1:])
+    finally:
+        gc.set_threshold(*before)
 
 
 @pytest.mark.exhaustive
