@@ -1,6 +1,7 @@
 """Forked processes behave as started ones: arguments, environment, exit codes, signals, and the ranks of a group."""
 
 import fcntl
+import os
 import signal
 import subprocess
 import sys
@@ -161,6 +162,21 @@ def test_processes_end_with_a_server_that_is_killed(program):
     while is_running(int(killed.stdout)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_process_whose_server_was_killed_before_it_could_notice_does_not_begin(program, tmp_path):
+    out = tmp_path / "out"
+    script = (
+        "import sys\n"
+        "from areal.testing.fork_server import _Job, _run\n"
+        "files = {'stdout': '/dev/null', 'stderr': '/dev/null'}\n"
+        "_run(_Job(program=sys.argv[1], arguments=[], environment={}, folder='/', **files), int(sys.argv[2]))\n"
+    )
+    path = program(f"open({str(out)!r}, 'w').close()\n")
+    for server, begins in ((os.getpid(), True), (os.getpid() + 1, False)):
+        done = subprocess.run([sys.executable, "-c", script, str(path), str(server)], check=False)
+        assert (done.returncode, out.exists()) == ((0, True) if begins else (1, False))
+        out.unlink(missing_ok=True)
 
 
 def is_running(pid):
