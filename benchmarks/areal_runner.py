@@ -10,7 +10,12 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from servers import GPU_SHARE
+
+DEFAULTS: Final = {"async_threads": None, "dtype": "float32", "images": False, "gpu_share": GPU_SHARE}
+"""Of what a job may leave out."""
 
 
 def main() -> None:
@@ -74,6 +79,7 @@ class StepClock:
 
 def settings(job: dict[str, Any]) -> dict[str, Any]:
     """Keys and values of `areal train`."""
+    job = DEFAULTS | job
     samples = job["prompts_per_step"] * job["group_size"]
     # What computes at once shares what the job allows: two threads of this process, or this process and the server.
     threads = generating = max(1, job["threads"] // (2 if job["staleness"] else 1))
