@@ -22,10 +22,14 @@ _CHOSEN_BY_USER: Final = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep up to 2 GiB of what it has freed, for its next allocations; whether it does from now on.
+    """Let this process keep what it has freed, for its next allocations; whether it does from now on.
+
+    Of free memory at the end of the heap, what is above 2 GiB still goes back; what lies below a block in use does not
+    go back at all, as it would where large blocks are mappings of their own. A process may therefore have more memory
+    at one time than before, by gaps that no later block fits into.
 
     Not where another C library is at work, nor where the environment sets these thresholds (`MALLOC_TRIM_THRESHOLD_`,
-    `MALLOC_MMAP_THRESHOLD_`, `GLIBC_TUNABLES`). The most memory that a process has at one time stays what it was.
+    `MALLOC_MMAP_THRESHOLD_`, `GLIBC_TUNABLES`).
     """
     if any(name in os.environ for name in _CHOSEN_BY_USER) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return False
