@@ -60,7 +60,7 @@ def chosen(commit: Commit) -> tuple[str, str] | None:
 def cases(repository: Path, newest: int, only: set[str]) -> Iterator[Case]:
     """Yield the commits to predict."""
     limit = 0 if only else MAX_COMMITS + 4 * newest  # of four commits one is by a person and conventional, or more
-    found = commits(repository, "HEAD", limit=limit, files=True, lines=False)
+    found = commits(repository, "HEAD", limit=limit, files=True, lines=False, authors=True)
     wanted = [
         (place, each, said)
         for place, each in enumerate(found)

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 
 DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
-_FIELD = "\x02"
-_RECORD = "\x01"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ class Commit:
     message: str
     files: tuple[CommittedFile, ...] = ()
     author: str = ""
-    """Address."""
+    """Address; only where it was asked for."""
 
 
 def _git(root: Path) -> Git:
@@ -88,6 +86,7 @@ def commits(
     limit: int = 0,
     files: bool = False,
     lines: bool = True,
+    authors: bool = False,
     since: str = "",
 ) -> list[Commit]:
     """Return the commits of a range ("main..HEAD", "HEAD"), newest first, without those that `since` leads to. Without
@@ -98,14 +97,20 @@ def commits(
     options = [f"--max-count={limit}"] if limit else []
     counted = ["--numstat", "-M", "-l0"] if lines else ["--no-renames"]
     options += ["--raw", *counted, "--diff-merges=off", *DIFF] if files else []
-    shape = f"--format={_RECORD}%H{_FIELD}%P{_FIELD}%ae{_FIELD}%cs{_FIELD}%B{_FIELD}"
+    # Commits hold any character but NUL. An empty field begins each of them, and no field of its files is empty.
+    asked = ("%H", "%P", "%cs", "%B", *(["%ae"] if authors else []))
+    shape = "--format=" + "".join(f"%x00{each}" for each in asked)
     excluded = [f"^{since}"] if since else []
     output = Git(root).run("log", "-z", shape, *options, "--end-of-options", revisions, *excluded, "--")
-    found = []
-    for record in output.decode(errors="replace").split(_RECORD)[1:]:
-        name, parents, author, date, message, rest = record.split(_FIELD, 5)
-        listed = tuple(_files(rest.strip("\n\0").split("\0"))) if rest.strip("\n\0") else ()
-        found.append(Commit(name, tuple(parents.split()), date, message, listed, author))
+    found: list[Commit] = []
+    fields, at = output.decode(errors="replace").split("\0"), 1
+    while at + len(asked) <= len(fields):
+        name, parents, date, message, *author = fields[at : at + len(asked)]
+        start = at + len(asked)
+        end = fields.index("", start)
+        listed = tuple(_files(fields[start:end]))
+        found.append(Commit(name, tuple(parents.split()), date, message, listed, "".join(author)))
+        at = end + 1
     return found
 
 

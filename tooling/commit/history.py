@@ -48,6 +48,6 @@ def read_history(root: Path, revisions: str = "HEAD") -> CommitHistory:
     if git.commit(revisions) is None:
         return CommitHistory()
     history = CommitHistory(os.environ.get("GIT_AUTHOR_EMAIL") or git.setting("user.email"))
-    for commit in reversed(commits(root, revisions, limit=MAX_COMMITS, files=True, lines=False)):
+    for commit in reversed(commits(root, revisions, limit=MAX_COMMITS, files=True, lines=False, authors=True)):
         history.learn(commit)
     return history

@@ -93,7 +93,7 @@ def _facts(files: Sequence[CommittedFile]) -> Iterator[Fact]:
     yield "files", len(files).bit_length()
     # Histories are read without renames: there a renamed file is a new one and one that is gone
     yield "new", min(3, sum(each.status in {"A", "R"} for each in code))
-    yield "new tests", min(2, sum(each.status == "A" for each in files if role_of(each.path) == "test"))
+    yield "new tests", min(2, sum(each.status in {"A", "R"} for each in files if role_of(each.path) == "test"))
     yield "renamed", min(2, sum(each.status in {"R", "D"} for each in files))
     for each in files[:MOST_NAMES]:
         folder, _, name = each.path.lower().rpartition("/")

@@ -140,3 +140,20 @@ def test_checking_a_message_loads_nothing_heavy(repo):
         [sys.executable, "-c", code], cwd=repo.root, env=repo.environment, capture_output=True, text=True, check=False
     )
     assert done.stderr.strip() == ""
+
+
+@pytest.mark.parametrize("address", ["n <a\x02b\x02feat: fine message\x02z@c>", "n <a\x01z@c>"])
+def test_an_address_does_not_decide_what_is_judged(repo, address):
+    repo.commit("feat: a first one")
+    tree = repo.git("rev-parse", "HEAD^{tree}").strip()
+    raw = f"tree {tree}\nauthor {address} 1700000000 +0000\ncommitter n <c@d> 1700000000 +0000\n\nBad \x01 \x02 text\n"
+    made = subprocess.run(
+        ["git", "hash-object", "-t", "commit", "-w", "--literally", "--stdin"],
+        cwd=repo.root,
+        env=repo.environment,
+        input=raw.encode(),
+        capture_output=True,
+        check=True,
+    )
+    done = repo.run("check", made.stdout.decode().strip())
+    assert (done.code, "Bad" in done.stdout) == (10, True)
