@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from tooling.cli.errors import ConflictError, NameRefusedError
 from tooling.cli.git import Git
-from tooling.python.source import defined_names, parsed
+from tooling.python.source import defined_names, parsed_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -326,8 +326,7 @@ def find_symbols(repository: Repository, symbols: Iterable[str], *, below: str =
     place = f":(top,glob){below.strip('/') + '/' if below else ''}**/*.py"
     command = ["grep", "--untracked", "-l", "-z", "-w", "-F", *patterns, "--", place]
     for path in sorted(Git(repository.root).listed(*command, allowed=(0, 1))) if wanted else ():
-        file = repository.root / path
-        tree = parsed(file.read_bytes()) if file.is_file() else None
+        tree = parsed_file(repository.root / path)
         for name, node in defined_names(tree.body if tree is not None else ()):
             if name in wanted:
                 found.setdefault(name, f"{path}:{node.lineno}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -88,6 +89,14 @@ def parsed(source: str | bytes) -> ast.Module | None:
     try:
         return parse(source)
     except REFUSALS:
+        return None
+
+
+def parsed_file(path: Path) -> ast.Module | None:
+    """Parse a file; None if it is none, cannot be read, went away meanwhile, or is not this Python's."""
+    try:
+        return parsed(path.read_bytes()) if path.is_file() else None
+    except OSError:
         return None
 
 

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from tooling.python.source import absolute, each_statement, module_name, package_of
+from tooling.python.source import absolute, each_statement, module_name, package_of, parsed_file
 
 SOURCE = """
 import a
@@ -45,3 +45,16 @@ def test_relative_imports_start_from_the_package_of_their_file(path, level, modu
 def test_a_package_goes_by_the_name_of_its_folder():
     assert module_name("pkg/sub/__init__.py") == ("pkg.sub", True)
     assert module_name("pkg/sub/b.py") == ("pkg.sub.b", False)
+
+
+def test_a_file_that_cannot_be_read_has_no_tree(tmp_path, monkeypatch):
+    file = tmp_path / "a.py"
+    file.write_text("x = 1\n")
+    assert parsed_file(file) is not None
+    assert (parsed_file(tmp_path), parsed_file(tmp_path / "b.py")) == (None, None)
+
+    def refuse(_self):
+        raise PermissionError("no")
+
+    monkeypatch.setattr(type(file), "read_bytes", refuse)
+    assert parsed_file(file) is None

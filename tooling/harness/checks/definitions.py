@@ -11,7 +11,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tooling.python.source import calm, module_name, parsed
+from tooling.python.source import calm, module_name, parsed_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,8 +50,7 @@ def read_definitions(root: Path, files: Iterable[str]) -> Definitions:
     index = Definitions()
     with calm():
         for path in files:
-            file = root / path
-            tree = parsed(file.read_bytes()) if file.is_file() else None
+            tree = parsed_file(root / path)
             if tree is not None:
                 module, _ = module_name(path)
                 index.modules[module] = set(_bound(tree.body))
