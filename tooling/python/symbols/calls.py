@@ -196,7 +196,9 @@ def written_signature(arguments: ast.arguments, *, bound: bool = False) -> Signa
         )
         for entry, kind, default in each_parameter(arguments)
     ]
-    return Signature(tuple(rows[bound:]))
+    # `def step(*args)` takes the object among the others.
+    own = 1 if bound and rows and rows[0].kind in POSITIONAL else 0
+    return Signature(tuple(rows[own:]))
 
 
 def fits(signature: Signature, arguments: PassedValues) -> bool:

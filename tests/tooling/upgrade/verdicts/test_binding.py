@@ -106,3 +106,9 @@ def test_calls_in_a_release_are_read_unless_they_hide_arguments() -> None:
     assert call_arguments("self.step(**values)", "step") is None
     assert call_arguments("not python (", "step") is None
     assert call_arguments("self.other(1)", "step") is None
+
+
+@pytest.mark.parametrize(("text", "left"), [("self, x", ["x"]), ("*args, **kwargs", ["args", "kwargs"]), ("", [])])
+def test_a_bound_method_loses_a_parameter_that_has_a_position(text, left):
+    arguments = ast.parse(f"def f({text}): ...").body[0].args
+    assert [each.name for each in written_signature(arguments, bound=True).parameters] == left
