@@ -22,11 +22,13 @@ from shutil import which
 from typing import TYPE_CHECKING, Any, Final
 
 from tooling.review.records import Place
+from tooling.review.repository.module import Function
 from tooling.review.rules.typed import CHECKED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from tooling.review.repository.module import Module
     from tooling.review.repository.side import Side
 
 LIMIT_SECONDS: Final = 60
@@ -63,6 +65,8 @@ def check(side: Side, asked: Collection[str]) -> tuple[dict[str, list[tuple[str,
     found: dict[str, list[tuple[str, Place]]] = {}
     for path, line, rule, message in _certain(rows, texts):
         if rule == "signature-mismatch" and _takes_fields_of_others(side, path, line):
+            continue
+        if rule == "falls-through" and not _reaches_its_end(side, path, line):
             continue
         found.setdefault(path, []).append((rule, Place(path, line, message)))
     return found, note
@@ -120,6 +124,41 @@ def _takes_fields_of_others(side: Side, path: str, line: int) -> bool:
                 return True
             waiting += [found] if found is not None else []
     return False
+
+
+def _reaches_its_end(side: Side, path: str, line: int) -> bool:
+    """Whether the function with that return annotation ends by what is known here, not with a call that may always
+    raise or a loop that may never end."""
+    module = side.module(path)
+    return module is not None and any(
+        _goes_on(side, module, each.body)
+        for each in module.functions()
+        if each.returns is not None and each.returns.lineno <= line <= (each.returns.end_lineno or line)
+    )
+
+
+def _goes_on(side: Side, module: Module, block: Sequence[ast.stmt]) -> bool:
+    """Whether a block may surely go on behind its last statement."""
+    last = block[-1]
+    if isinstance(last, ast.Return | ast.Raise):
+        return False
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
+        called = module.dotted(last.value.func)
+        found = side.definition(called if "." in called else f"{module.package}.{called}")
+        known = found is not None and isinstance(found[1], Function) and found[1].returns is not None
+        return known or called == "print"
+    if isinstance(last, ast.If):
+        return not last.orelse or any(_goes_on(side, module, each) for each in (last.body, last.orelse))
+    if isinstance(last, ast.With | ast.AsyncWith):
+        return _goes_on(side, module, last.body)
+    if isinstance(last, ast.Try):
+        ends = [last.orelse or last.body, *(each.body for each in last.handlers)]
+        return any(_goes_on(side, module, each) for each in ends)
+    if isinstance(last, ast.For | ast.AsyncFor):
+        # `for batch in cycle(loader)` may have no end.
+        over = [each.id for each in ast.walk(last.iter) if isinstance(each, ast.Name)]
+        return not any(module.imported.get(each, "").partition(".")[0] not in {"", *side.roots} for each in over)
+    return True
 
 
 _MOST_BASES: Final = 50

@@ -14,9 +14,10 @@ import json
 import re
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tooling.cli.errors import UsageError
+from tooling.cli.errors import ToolError, UsageError
 from tooling.review.checker import check
 from tooling.review.linter import lint
 from tooling.review.records import MIN_REASON, Place, ReviewFinding, Rule, is_test
@@ -26,7 +27,7 @@ from tooling.review.rules.linted import CODES
 from tooling.review.secrets import scan
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from tooling.review.policy import Policy
     from tooling.review.repository.comparison import Comparison
@@ -120,10 +121,13 @@ def find(
     """Return new findings, the worst first, and what did not look. accepted: fingerprints of a baseline."""
     comparison.base.frozen = comparison.head.frozen = policy.frozen
     reported, notes = _reported(comparison, policy)
-    found = list(_in_files(comparison, policy, reported))
+    failures: dict[str, str] = {}
+    found = list(_in_files(comparison, policy, reported, failures))
     for rule in RULES.values():
-        places = rule.in_change(comparison) if rule.in_change and rule.id not in policy.disable else ()
-        found += [_finding(rule, place, comparison.head) for place in places if policy.reads(place.path)]
+        if rule.in_change is not None and rule.id not in policy.disable:
+            places = _looked(rule, partial(rule.in_change, comparison), "the change", failures)
+            found += [_finding(rule, place, comparison.head) for place in places if policy.reads(place.path)]
+    notes = (*notes, *failures.values())
     if "secret" not in policy.disable:
         said = {(each.place.path, each.place.line) for each in found if each.rule.id == "secret"}
         reported_secrets, note = scan(comparison)
@@ -169,19 +173,33 @@ def _reported(comparison: Comparison, policy: Policy) -> tuple[tuple[Reported, R
     return (sides["base"], sides["head"]), tuple(filter(None, (of_ruff, of_ty)))
 
 
-def _in_files(comparison: Comparison, policy: Policy, reported: tuple[Reported, Reported]) -> Iterator[ReviewFinding]:
+def _looked(rule: Rule, ask: Callable[[], Iterable[Place]], where: str, failures: dict[str, str]) -> list[Place]:
+    """Return what a rule yields. One that raises is noted in `failures`, and says nothing; the others go on."""
+    try:
+        return list(ask())
+    except ToolError:
+        raise
+    except Exception as error:  # noqa: BLE001 - code of any shape is read: a fault in one rule is not the end of all
+        failures.setdefault(rule.id, f"the rule {rule.id} failed on {where}: {type(error).__name__}: {error}")
+        return []
+
+
+def _in_files(
+    comparison: Comparison, policy: Policy, reported: tuple[Reported, Reported], failures: dict[str, str]
+) -> Iterator[ReviewFinding]:
     old, now = reported
     active = [rule for rule in RULES.values() if rule.in_change is None and rule.id not in policy.disable]
     files = [each for each in comparison.files if each.path.endswith(".py") and policy.reads(each.path)]
     after = {
-        each.path: _places(active, comparison.head, each.path, now) if each.status != "D" else [] for each in files
+        each.path: _places(active, comparison.head, each.path, now, failures) if each.status != "D" else []
+        for each in files
     }
     # The other side is asked only what this side answers: most changes have nothing to compare.
     fired = [rule for rule in active if any(each.rule is rule for found in after.values() for each in found)]
     new: list[ReviewFinding] = []
     gone: list[ReviewFinding] = []
     for file in files if fired else ():
-        before = _places(fired, comparison.base, file.old_path, old) if file.status != "A" else []
+        before = _places(fired, comparison.base, file.old_path, old, failures) if file.status != "A" else []
         new += _without(after[file.path], before, moved=False)
         gone += _without(before, after[file.path], moved=False)
     yield from _without(new, gone, moved=True)
@@ -189,17 +207,20 @@ def _in_files(comparison: Comparison, policy: Policy, reported: tuple[Reported, 
     rules = [rule for rule in active if rule in references.RULES or rule in typed.RULES]
     comparison.head.load(comparison.affected)
     for path in comparison.affected:
-        used = _places(rules, comparison.head, path, now) if policy.reads(path) else []
+        used = _places(rules, comparison.head, path, now, failures) if policy.reads(path) else []
         if used:
-            yield from _without(used, _places(rules, comparison.base, path, old), moved=False)
+            yield from _without(used, _places(rules, comparison.base, path, old, failures), moved=False)
 
 
-def _places(rules: Iterable[Rule], side: Side, path: str, reported: Reported) -> list[ReviewFinding]:
+def _places(
+    rules: Iterable[Rule], side: Side, path: str, reported: Reported, failures: dict[str, str]
+) -> list[ReviewFinding]:
     module = side.module(path)
     found: dict[tuple[str, int, str], ReviewFinding] = {}
     held = [rule for rule in rules if rule.in_tests or not is_test(path)]
     for rule in held if module is not None else ():
-        for place in rule.in_file(module, side) if rule.in_file is not None and module is not None else ():
+        ask = partial(rule.in_file, module, side) if rule.in_file is not None and module is not None else tuple
+        for place in _looked(rule, ask, path, failures):
             key = (rule.id, place.line, place.message)
             if key not in found:
                 found[key] = _finding(rule, place, side)

@@ -163,6 +163,9 @@ def test_a_function_ends_with_the_value_it_promises(world):
         "def f(x: int) -> int:\n    if x:\n        return 1\n    return 2\n",
         "def f(k: str) -> float | None:\n    if k == 'a':\n        return 1.0\n",
         "def f(xs: list[int]) -> int:\n    for x in xs:\n        return x\n    raise ValueError(xs)\n",
+        "def stop():\n    raise ValueError\n\n\ndef f(x: int) -> int:\n    if x:\n        return 1\n    stop()\n",
+        "import lib\n\n\ndef f(x: int) -> int:\n    if x:\n        return 1\n    lib.fail(x)\n",
+        "import lib\n\n\ndef f(x: int) -> int:\n    for y in lib.cycle(x):\n        if y:\n            return y\n",
     ]
     world.commit({f"bad_{number}.py": text for number, text in enumerate(bad)})
     assert [(rule, path) for rule, path, _ in world.found()] == [("falls-through", f"bad_{n}.py") for n in range(3)]

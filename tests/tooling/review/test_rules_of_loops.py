@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import time
+from dataclasses import replace
+
 import pytest
 
-from tooling.review.rules import copies, kept, loops, services
+from tooling.review.repository.git import ReviewedClone
+from tooling.review.repository.module import Module
+from tooling.review.repository.side import WORK_TREE, Side
+from tooling.review.rules import copies, kept, loops, messages, services
+from tooling.review.rules.catalogue import RULES
 
 WHILE = "def f(self, request):\n    spec = request.spec\n    out = []\n    while len(out) < spec.most:\n"
 HTTP = "import aiohttp\n\n\n"
@@ -273,6 +281,72 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
+RIGHT: dict[str, list[str]] = {
+    "stride-twice": ["def f(n):\n    for i in range(n, 0, -1):\n        print(i * -1)\n"],
+    "reference-rewritten": [
+        "def f(d, items):\n    for k, v in items(d):\n        d[k] = v + 1\n",
+        "def f(df, cols):\n    for c in cols:\n        df[c + '_mean'] = df.mean()\n",
+        "def f(d, n):\n    for i in range(n):\n        d[i] = d[i] - d.min(i)\n",
+    ],
+    "first-of-nothing": [
+        "class A:\n    def f(self):\n        self.rows = []\n        ok = self.load()\n"
+        "        return self.rows[0], ok\n",
+        "class A:\n    def f(self, load):\n        self.rows = []\n        ok = load(self)\n"
+        "        return self.rows[0]\n",
+        "def f():\n    rows = []\n    x = rows[0] if rows else None\n    return x\n",
+        "def f():\n    rows = []\n    x = rows and rows[0]\n    return x\n",
+        "def f():\n    rows = []\n    last = lambda: rows[-1]\n    return last\n",
+        "def f():\n    def load():\n        return rows.append(1)\n\n"
+        "    rows = []\n    ok = load()\n    return rows[0]\n",
+    ],
+    "session-per-call": [
+        f"{HTTP}class C:\n    async def ask(self, urls):\n        async with aiohttp.ClientSession() as s:\n"
+        "            for url in urls:\n                await s.get(url)\n",
+    ],
+    "payload-parity": [
+        payload("Plot", "build_g", "width", "height", "title", "name")
+        + payload("Trainer", "build_g", "rate", "steps", "name", "seed", "width"),
+    ],
+    "sibling-without": [
+        siblings("Pair", last="def __init__(self, pair):\n        self.env, self.size = pair"),
+        "class SetsEnv:\n    env = 'M'\n\n\n" + siblings("Mixed", last="pass").replace("C(Mixed)", "C(SetsEnv, Mixed)"),
+        siblings("Foreign", last="pass").replace("C(Foreign)", "C(Unknown, Foreign)"),
+    ],
+    "class-attribute-filled": [
+        "class A:\n    rows = []\n\n    class B:\n        def __init__(self, rows):\n            rows(self)\n\n"
+        "        def add(self, row):\n            self.rows.append(row)\n",
+    ],
+    "graph-kept": [
+        f"{STEP}        loss = loss.detach()\n        total += loss\n",
+        f"{STEP}        loss = float(loss)\n        total += loss\n",
+        f"import torch\n\n\n{STEP}        with torch.no_grad():\n            total += loss\n",
+    ],
+    "gradients-kept": [
+        f"{STEP}        optimizer.step()\n        for p in model.parameters():\n            p.grad.zero_()\n",
+        f"{STEP}        optimizer.step()\n        for p in model.parameters():\n            p.grad=None\n",
+        f"{STEP}        optimizer.step()\n        self.grad_buffer.zero_()\n",
+    ],
+    "base-not-initialised": [
+        "from torch import nn\n\n\nclass A(nn.Module):\n    def __init__(self):\n        self.start()\n"
+        "        self.x = nn.ReLU()\n\n    def start(self):\n        super().__init__()\n",
+    ],
+    "key-misspelt": [
+        "def f(load):\n    row = {'length': 1}\n    row = load()\n    return row['lenght']\n",
+        "def f(other):\n    row = {'length': 1}\n    row.update(other)\n    return row['lenght']\n",
+        "def f(fill):\n    row = {'length': 1}\n    fill(row)\n    return row['lenght']\n",
+        "class A:\n    def f(self):\n        self.row = {'length': 1}\n        self.fill()\n"
+        "        return self.row['lenght']\n",
+    ],
+    "maybe-missing": [
+        "import re\n\n\ndef f(xs):\n    return [re.match('a', x).group() for x in xs if re.match('a', x)]\n",
+        "import re\n\n\ndef f(x):\n    return re.match('a', x) and re.match('a', x).group()\n",
+        "import re\n\n\ndef f(x):\n    while re.match('a', x):\n        x = re.match('a', x).group()\n",
+        "def f(client):\n    return client.get('/info')['x']\n",
+    ],
+}
+"""Ordinary code beside the cases above."""
+
+
 @pytest.fixture(scope="module")
 def said(shared_world) -> set[tuple[str, str]]:
     """What is found in all cases at once: rule and path."""
@@ -281,6 +355,7 @@ def said(shared_world) -> set[tuple[str, str]]:
         name = rule.replace("-", "_")
         files |= {f"{name}_bad_{number}.py": text for number, text in enumerate(bad)}
         files |= {f"{name}_good_{number}.py": text for number, text in enumerate(good)}
+        files |= {f"{name}_right_{number}.py": text for number, text in enumerate(RIGHT.get(rule, ()))}
     shared_world.commit(files)
     return {(rule, path) for rule, path, _ in shared_world.found()}
 
@@ -319,3 +394,40 @@ def test_a_package_with_a_logging_module_prints_nothing(world):
     text = "def f(x):\n    print(x)\n"
     world.commit({"pkg/a.py": text, "pkg/cli.py": text, "scripts/b.py": text, "pkg/c.py": "def f(x):\n    return x\n"})
     assert [(rule, path) for rule, path, _ in world.found()] == [("print-in-library", "pkg/a.py")]
+
+
+def test_a_rule_that_raises_is_a_note_and_the_others_go_on(world, monkeypatch):
+    def broken(_module, _side):
+        raise AttributeError("no such attribute")
+
+    monkeypatch.setitem(RULES, "stride-twice", replace(RULES["stride-twice"], in_file=broken))
+    world.commit({"a.py": CASES["first-of-nothing"][0][1]})
+    result = world.review()
+    assert [each.rule.id for each in result.open] == ["first-of-nothing"]
+    assert any("stride-twice failed on a.py: AttributeError: no such attribute" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("line", ["    x{0} = []\n", "    row['k{0}'] = row['other_{0}']\n", "    self.a{0} = []\n"])
+def test_long_functions_take_no_quadratic_time(line):
+    text = "def f(self, n):\n    row = {}\n" + "".join(line.format(number) for number in range(1500))
+    module = Module("a.py", text, ast.parse(text), "a")
+    start = time.process_time()
+    found = [*loops.first_of_nothing(module, None), *copies.key_misspelt(module, None)]
+    assert (found, time.process_time() - start < 2) == ([], True)
+
+
+def test_users_of_a_name_are_looked_for_once(world, monkeypatch):
+    asked: list[tuple[str, ...]] = []
+    grep = Side.grep
+    monkeypatch.setattr(Side, "grep", lambda self, words, *more: asked.append(tuple(words)) or grep(self, words, *more))
+    text = "class P:\n    a: int\n\n\n" + "".join(
+        f"class P{n}(P):\n    {'b' if n < 3 else 'a'} = {n}\n\n\n" for n in range(9)
+    )
+    logs = "from pkg import logging\n\nlogger = logging.getLogger(__name__)\n"
+    own = {"pkg/__init__.py": "", "pkg/logging.py": "def getLogger(name): ...\n"}
+    world.commit({"pkg/p.py": text, "pkg/l.py": logs, "pkg/m.py": logs, **own})
+    side = Side(ReviewedClone(world.root), WORK_TREE)
+    assert list(services.sibling_without(side.module("pkg/p.py"), side)) == []
+    for path in ("pkg/l.py", "pkg/m.py"):
+        assert list(messages.logger_of_another_kind(side.module(path), side)) == []
+    assert asked == [("P",), ("getLogger",)]

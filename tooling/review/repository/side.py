@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tooling.python.source import module_name
 from tooling.python.symbols.calls import written_signature
@@ -38,6 +38,8 @@ class Side:
     _modules: dict[str, Module | None] = field(default_factory=dict)
     _parsed: dict[tuple[str, str], Module | None] = field(default_factory=dict)
     """Shared by both sides: most files are the same in both."""
+    known: dict[tuple[str, str], Any] = field(default_factory=dict)
+    """What rules have worked out about this side, by its kind and name, where they ask more than once."""
 
     @cached_property
     def paths(self) -> frozenset[str]:

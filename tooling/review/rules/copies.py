@@ -9,6 +9,7 @@ import re
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Final
 
+from tooling.python.source import dotted_name
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.repository.module import Function, own_nodes
 from tooling.review.rules.conditions import blocks
@@ -23,6 +24,10 @@ _LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _CLOSE: Final = 0.9
 """Likeness of two keys of which one is taken for the other misspelt."""
 _SEARCHES: Final = frozenset({"re.match", "re.search", "re.fullmatch", "shutil.which", "os.environ.get", "os.getenv"})
+
+
+_ASKS: Final = (ast.Assert, ast.BoolOp, ast.If, ast.IfExp, ast.Try, ast.While)
+"""What may have asked for None before the line inside it."""
 
 
 def half_renamed(module: Module, _side: Side) -> Iterator[Place]:
@@ -69,34 +74,66 @@ def _words(node: ast.expr) -> list[str]:
 
 
 def key_misspelt(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `row["lenght"]` in a function that writes `row["length"]` and reads it nowhere."""
+    """Find `row["lenght"]` in a function that makes `row`, writes `row["length"]`, reads it nowhere and gives `row` to
+    nobody who may add keys."""
     for function in module.functions():
+        inside = own_nodes(function)
         written: dict[str, set[str]] = {}
-        made: set[str] = set()
-        reads: list[tuple[str, str, int]] = []
-        for node in own_nodes(function):
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
-                literal = {str(each.value) for each in node.value.keys if isinstance(each, ast.Constant)}
-                written.setdefault(ast.unparse(node.targets[0]), set()).update(literal)
-                if len(literal) == len(node.value.keys):
-                    made.add(ast.unparse(node.targets[0]))
-            elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-                owner, key = ast.unparse(node.value), node.slice.value
-                if isinstance(key, str) and isinstance(node.ctx, ast.Load):
-                    reads.append((owner, key, node.lineno))
-                elif isinstance(key, str):
-                    written.setdefault(owner, set()).add(key)
-        for owner, key, line in reads:
-            keys = written.get(owner, set()) if owner in made else set()
-            close = [
-                each
-                for each in keys
-                if SequenceMatcher(None, each, key).ratio() >= _CLOSE or sorted(each) == sorted(key)
-            ]
-            digits = any(re.sub(r"\d", "", each) == re.sub(r"\d", "", key) for each in close)
-            used = {each for where, each, _ in reads if where == owner}
-            if key not in keys and len(close) == 1 and close[0] not in used and not digits:
-                yield Place(module.path, line, f"`{owner}` has no `{key!r}`; it has `{close[0]!r}`, which nobody reads")
+        for node in inside:
+            if not isinstance(node, ast.Assign) or len(node.targets) > 1 or not isinstance(node.value, ast.Dict):
+                continue
+            literal = [each.value for each in node.value.keys if isinstance(each, ast.Constant)]
+            texts = [each for each in literal if isinstance(each, str)]
+            if len(texts) == len(node.value.keys):
+                written.setdefault(dotted_name(node.targets[0]), set()).update(texts)
+        written.pop("", None)
+        reads = _read(module, function, written) if written else {}
+        for name, keys in written.items():
+            used = reads.get(name, {})
+            unknown = used.keys() - keys
+            unread = sorted(keys - used.keys())
+            for key in sorted(unknown) if len(unknown) <= MOST_MISSPELT else ():
+                close = [each for each in unread if _is_close(each, key)]
+                if len(close) == 1 and not any(_is_close(each, key) for each in keys & used.keys()):
+                    said = f"`{name}` has no `{key!r}`; it has `{close[0]!r}`, which nobody reads"
+                    yield Place(module.path, used[key], said)
+
+
+MOST_MISSPELT: Final = 3
+"""Keys that a function reads and does not write, from which somebody else writes them."""
+
+
+def _read(module: Module, function: Function, written: dict[str, set[str]]) -> dict[str, dict[str, int]]:
+    """Return the keys that are read of each dictionary, with their lines. Keys that are stored are added to `written`,
+    and what is also used otherwise is taken out of it: others may add keys."""
+    reads: dict[str, dict[str, int]] = {}
+    for node in ast.walk(function):
+        name = dotted_name(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+        parent = module.parents.get(node)
+        if isinstance(node, ast.Call):  # `self.fill()` and `fill(self)` may change `self.row`
+            told = {dotted_name(each).partition(".")[0] for each in (node.func, *node.args)}
+            for name in [each for each in written if "." in each and each.partition(".")[0] in told]:
+                del written[name]
+            continue
+        if name not in written:
+            continue
+        key = parent.slice if isinstance(parent, ast.Subscript) else None
+        value = parent.value if isinstance(parent, ast.Assign) else None
+        made = isinstance(value, ast.Dict) and all(isinstance(each, ast.Constant) for each in value.keys)
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            if isinstance(parent.ctx, ast.Store):  # type: ignore[union-attr]  # it has a slice
+                written[name].add(key.value)
+            else:
+                reads.setdefault(name, {}).setdefault(key.value, node.lineno)  # type: ignore[attr-defined]  # a Name or an Attribute
+        elif not made and not isinstance(parent, ast.Return):
+            del written[name]
+    return reads
+
+
+def _is_close(one: str, other: str) -> bool:
+    """Whether two keys differ as a slip does; "part_1" and "part_2" are two keys."""
+    numbered = re.sub(r"\d", "", one) == re.sub(r"\d", "", other)
+    return not numbered and (sorted(one) == sorted(other) or SequenceMatcher(None, one, other).ratio() >= _CLOSE)
 
 
 def never_reached(module: Module, _side: Side) -> Iterator[Place]:
@@ -126,10 +163,12 @@ def maybe_missing(module: Module, _side: Side) -> Iterator[Place]:
         name = module.dotted(call.func)
         first = call.args[0] if len(call.args) == 1 else None
         text = first.value if isinstance(first, ast.Constant) else None
-        keyed = call.func.attr == "get" and isinstance(text, str) and name not in _SEARCHES
+        # `client.get("/info")["x"]` asks a server.
+        keyed = call.func.attr == "get" and isinstance(text, str) and "/" not in text and name not in _SEARCHES
         found = name in _SEARCHES and len(call.args) <= 2 and (name.startswith("re.") or len(call.args) == 1)
-        caught = any(isinstance(each, ast.Try | ast.Assert | ast.If | ast.IfExp) for each in module.around(node))
-        if (found or (keyed and isinstance(node, ast.Subscript))) and not caught:
+        asked = any(isinstance(each, _ASKS) for each in module.around(node))
+        asked |= any(part.ifs for each in module.around(node) for part in getattr(each, "generators", ()))
+        if (found or (keyed and isinstance(node, ast.Subscript))) and not asked:
             yield Place(module.path, node.lineno, f"`{ast.unparse(call)}` may be None")
 
 

@@ -77,7 +77,7 @@ _DEEPEST: Final = 6
 
 def _set_below(comparison: Comparison, owner: ast.ClassDef, name: str) -> bool:
     """Whether a class that builds on this one, or anybody from outside, sets the name."""
-    if any(name in _set_by(each) for each in subclasses(comparison.head, owner.name)):
+    if any(name in _set_by(each) for _, each in subclasses(comparison.head, owner.name)):
         return True
     for path in comparison.head.grep([name], "*.py"):
         module = comparison.head.module(path)

@@ -58,13 +58,19 @@ def class_attribute_filled(module: Module, _side: Side) -> Iterator[Place]:
                 filled = node.value
             if not isinstance(filled, ast.Attribute) or last_name(filled.value) != "self":
                 continue
-            if filled.attr in shared.keys() - own - by_class:
+            holder = next(each for each in module.around(node) if isinstance(each, ast.ClassDef))
+            if holder is owner and filled.attr in shared.keys() - own - by_class:
                 said = f"`self.{filled.attr}` is the class's: what one instance of `{owner.name}` adds, all others see"
                 yield Place(module.path, shared.pop(filled.attr), said)
 
 
+_NUMBERS: Final = re.compile(r"\bitem\(|detach|\bfloat\(|tolist")
+_WITHOUT_GRAPH: Final = re.compile(r"no_grad|inference_mode|set_grad_enabled")
+_ZEROED: Final = re.compile(r"grad\w*(\.data)?\.zero_\(|\.grad\s*=\s*None|zero_grad")
+
+
 def graph_kept(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `total += loss` in the loop that calls `loss.backward()`, without `.item()` or `.detach()`."""
+    """Find `total += loss` in the loop that calls `loss.backward()`, with nothing that leaves the graph behind."""
     loops: list[ast.For | ast.While] = [*module.nodes(ast.For), *module.nodes(ast.While)]
     for loop in loops:
         inside = [each for one in loop.body for each in (one, *own_nodes(one))]
@@ -80,9 +86,11 @@ def graph_kept(module: Module, _side: Side) -> Iterator[Place]:
                 numbers = any(
                     isinstance(each, ast.Assign)
                     and last_name(each.targets[0]) == name
-                    and "item()" in ast.unparse(each)
+                    and _NUMBERS.search(ast.unparse(each.value))
                     for each in inside
                 )
+                around = [part for each in module.around(node) if isinstance(each, ast.With) for part in each.items]
+                numbers = numbers or any(_WITHOUT_GRAPH.search(ast.unparse(each)) for each in around)
                 if name in backward and last_name(node.target) not in backward and not numbers:
                     said = f"`{ast.unparse(node.target)}` keeps the graph of every `{name}`"
                     yield Place(module.path, node.lineno, said)
@@ -90,7 +98,7 @@ def graph_kept(module: Module, _side: Side) -> Iterator[Place]:
 
 def gradients_kept(module: Module, _side: Side) -> Iterator[Place]:
     """Find a loop with `loss.backward()` and `optimizer.step()` in a file that never sets gradients to zero."""
-    if "backward()" not in module.text or "zero_grad" in module.text or ".grad = None" in module.text:
+    if "backward()" not in module.text or _ZEROED.search(module.text):
         return
     loops: list[ast.For | ast.While] = [*module.nodes(ast.For), *module.nodes(ast.While)]
     for loop in loops:
@@ -109,9 +117,9 @@ def base_not_initialised(module: Module, _side: Side) -> Iterator[Place]:
         made = next((each for each in owner.body if isinstance(each, Function) and each.name == "__init__"), None)
         if not bases or len(owner.bases) > 1 or made is None:
             continue
-        nodes = own_nodes(made)
-        called = any(isinstance(each, ast.Attribute) and each.attr == "__init__" for each in nodes)
-        sets = any(isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) for each in nodes)
+        # Another method may do it.
+        called = any(isinstance(each, ast.Attribute) and each.attr == "__init__" for each in ast.walk(owner))
+        sets = any(isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) for each in own_nodes(made))
         if sets and not called:
             yield Place(module.path, made.lineno, f"`{owner.name}.__init__` does not call that of `{min(bases)}`")
 

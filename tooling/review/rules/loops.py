@@ -6,11 +6,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Final
 
+from tooling.python.source import dotted_name
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import last_name, own_nodes
+from tooling.review.repository.module import Function, last_name, own_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from tooling.review.repository.module import Module
     from tooling.review.repository.side import Side
@@ -25,9 +26,11 @@ def stride_twice(module: Module, _side: Side) -> Iterator[Place]:
     for loop in module.nodes(ast.For):
         call = loop.iter
         ranged = isinstance(call, ast.Call) and last_name(call.func) == "range" and len(call.args) == 3
-        if not ranged or not isinstance(loop.target, ast.Name) or isinstance(call.args[2], ast.Constant):  # type: ignore[attr-defined]  # `ranged` says what it is
+        stride = call.args[2] if ranged else ast.Constant(1)  # type: ignore[attr-defined]  # `ranged` says what it is
+        named = any(isinstance(each, ast.Name) for each in ast.walk(stride))
+        if not named or not isinstance(loop.target, ast.Name):
             continue
-        step = ast.unparse(call.args[2])  # type: ignore[attr-defined]  # `ranged` says what it is
+        step = ast.unparse(stride)
         for node in (each for one in loop.body for each in ast.walk(one)):
             factors = [ast.unparse(node.left), ast.unparse(node.right)] if isinstance(node, ast.BinOp) else []
             if factors and isinstance(node.op, ast.Mult) and sorted(factors) == sorted([loop.target.id, step]):  # type: ignore[attr-defined]  # only a BinOp has factors
@@ -104,9 +107,13 @@ def reference_rewritten(module: Module, _side: Side) -> Iterator[Place]:
             name = target.value.id  # type: ignore[attr-defined]  # filtered above
             if not used & targets or name in replaced:
                 continue
+            # What is changed little by little is read there too: `df[c + "_mean"] = df.mean()` adds a column.
             whole = _aggregate(assign.value, name)
-            items = last_name(loop.iter.func) == "items" if isinstance(loop.iter, ast.Call) else False
-            over = items and ast.unparse(loop.iter.func.value) == name  # type: ignore[attr-defined]  # `items` says it is a call
+            items = [each for each in ast.walk(assign.value) if isinstance(each, ast.Subscript)] if whole else []
+            if all(ast.unparse(each) != ast.unparse(target) for each in items):
+                whole = None
+            method = loop.iter.func if isinstance(loop.iter, ast.Call) else None
+            over = isinstance(method, ast.Attribute) and method.attr == "items" and ast.unparse(method.value) == name
             constant = next((each for each in fixed if ast.unparse(each.value) == name), None)
             found = constant if over and last_name(target.slice) in targets else whole
             if found is not None:
@@ -116,12 +123,14 @@ def reference_rewritten(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def _aggregate(value: ast.expr, name: str) -> ast.expr | None:
-    """Return `x.mean()` of the whole `x` in a value."""
+    """Return `x.mean()` or `torch.mean(x)` of the whole `x` in a value."""
     for node in ast.walk(value):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_ALL:
-            of = node.args[0] if last_name(node.func.value) in {"torch", "np", "numpy"} and node.args else None
-            of = of if of is not None else node.func.value
-            if isinstance(of, ast.Name) and of.id == name:
+            given = [*node.args, *node.keywords]
+            of = node.func.value
+            if last_name(of) in {"torch", "np", "numpy"} and len(node.args) == 1:
+                of, given = node.args[0], given[1:]
+            if isinstance(of, ast.Name) and of.id == name and not given:
                 return node
     return None
 
@@ -129,38 +138,78 @@ def _aggregate(value: ast.expr, name: str) -> ast.expr | None:
 def first_of_nothing(module: Module, _side: Side) -> Iterator[Place]:
     """Find an item, or a number of items less one, of a list that the lines above made empty."""
     for function in module.functions():
-        for owner in (function, *own_nodes(function)):
+        inside = own_nodes(function)
+        # Another function may fill what it shares.
+        shared = {name for each in inside if isinstance(each, ast.Global | ast.Nonlocal) for name in each.names}
+        inner = [each for each in inside if isinstance(each, Function | ast.Lambda)]
+        shared |= {each.id for one in inner for each in ast.walk(one) if isinstance(each, ast.Name)}
+        for owner in (function, *inside):
             block = getattr(owner, "body", None)
-            for number, statement in enumerate(block if isinstance(block, list) else ()):
-                target = (
-                    statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
-                )
-                value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
-                empty = isinstance(value, ast.List) and not value.elts
-                name = ast.unparse(target) if empty and isinstance(target, ast.Name | ast.Attribute) else ""
-                place = _picked(block[number + 1 :], name) if name else None  # type: ignore[index]  # it is a list
-                if place is not None:
-                    yield Place(module.path, place.lineno, f"`{name}` is empty here: `{ast.unparse(place)}`")
+            empty: dict[str, set[str]] = {}
+            for statement in block if isinstance(block, list) else ():
+                if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return):
+                    empty.clear()
+                    continue
+                found = _picked(statement, empty) if empty else None
+                if found is not None:
+                    said = f"`{found[0]}` is empty here: `{ast.unparse(found[1])}`"
+                    yield Place(module.path, found[1].lineno, said)
+                single = isinstance(statement, ast.Assign) and len(statement.targets) == 1
+                target = statement.targets[0] if single else getattr(statement, "target", None)  # type: ignore[union-attr]  # `single` says what it is
+                name = dotted_name(target)
+                root = name.partition(".")[0]
+                if name and root not in shared and isinstance(statement.value, ast.List) and not statement.value.elts:
+                    empty.setdefault(root, set()).add(name)
 
 
-def _picked(following: Sequence[ast.stmt], name: str) -> ast.expr | None:
-    """Return the first use in straight-line code that needs an item, if nothing may have added one before it."""
-    for statement in following:
-        if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return):
-            return None
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Subscript) and ast.unparse(node.value) == name and isinstance(node.ctx, ast.Load):
-                return node if not isinstance(node.slice, ast.Slice) else None
-            less = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and ast.unparse(node.right) == "1"
-            if less and ast.unparse(node.left) == f"len({name})":  # type: ignore[attr-defined]  # `less` says what it is
-                return node  # type: ignore[return-value]  # `less` says what it is
-            calls = isinstance(node, ast.Call) and last_name(node.func) in _PICKS and not node.keywords
-            if calls and [ast.unparse(each) for each in node.args] == [name]:  # type: ignore[attr-defined]  # `calls` says what it is
-                return node  # type: ignore[return-value]  # `calls` says what it is
-        names = {ast.unparse(each) for each in ast.walk(statement) if isinstance(each, ast.Name | ast.Attribute)}
-        if name in names or (name.startswith("self.") and any(isinstance(n, ast.Await) for n in ast.walk(statement))):
-            return None
-    return None
+def _picked(statement: ast.stmt, empty: dict[str, set[str]]) -> tuple[str, ast.expr] | None:
+    """Return the name and the first use in a statement that needs an item of an empty list. Lists that the statement
+    mentions, or may fill, are taken out.
+
+    empty: names by their first part, {"self": {"self.rows"}, "out": {"out"}}.
+    """
+    nodes = list(ast.walk(statement))
+    for node in nodes:
+        if isinstance(node, ast.Await | ast.Yield | ast.YieldFrom):
+            for root in [each for each in empty if empty[each] != {each}]:
+                del empty[root]
+        elif isinstance(node, ast.Call):
+            given = [dotted_name(each) for each in (*node.args, *(word.value for word in node.keywords))]
+            for name in (dotted_name(node.func), *given):
+                root = name.partition(".")[0]
+                # `self.load()` and `load(self)` may fill `self.rows`; `len(self.rows)` does not.
+                if name not in empty.get(root, ()):
+                    empty.pop(root, None)
+    found = None
+    waiting: list[ast.AST] = [statement] if empty else []
+    for node in waiting:  # grows while it is read
+        if isinstance(node, _PERHAPS):
+            continue
+        waiting.extend(ast.iter_child_nodes(node))
+        needed = _needed(node)
+        name = dotted_name(needed)
+        if found is None and isinstance(node, ast.expr) and name in empty.get(name.partition(".")[0], ()):
+            found = (name, node)
+    for node in nodes if empty else ():
+        name = dotted_name(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+        if name:
+            empty.get(name.partition(".")[0], set()).discard(name)
+    return found
+
+
+_PERHAPS: Final = (ast.BoolOp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.Lambda, ast.ListComp, ast.SetComp)
+"""What is inside of these may be evaluated only where there is something, later, or never."""
+
+
+def _needed(node: ast.AST) -> ast.expr | None:
+    """Return `x` of `x[0]`, of `len(x) - 1` and of `max(x)`."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and not isinstance(node.slice, ast.Slice):
+        return node.value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Call):
+        less = isinstance(node.right, ast.Constant) and node.right.value == 1
+        return node.left.args[0] if less and last_name(node.left.func) == "len" and node.left.args else None
+    alone = isinstance(node, ast.Call) and last_name(node.func) in _PICKS and len(node.args) == 1 and not node.keywords
+    return node.args[0] if alone else None  # type: ignore[attr-defined]  # `alone` says what it is
 
 
 RULES: Final = (

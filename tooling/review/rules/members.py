@@ -185,18 +185,26 @@ def members_of(side: Side, module: Module, owner: ast.ClassDef, depth: int = 0) 
     return None if open_ended or {"__getattr__", "__getattribute__", "__setattr__"} & (names - _OBJECT) else names
 
 
-def subclasses(side: Side, name: str) -> Iterator[ast.ClassDef]:
-    """Yield the classes of the repository that build on a class of that name, directly or through others."""
+def subclasses(side: Side, name: str) -> Iterator[tuple[Module, ast.ClassDef]]:
+    """Yield the classes of the repository that build on a class of that name, directly or through others, each with its
+    module."""
     seen, waiting = {name}, [name]
     while waiting:
         base = waiting.pop()
-        for path in side.grep([base], "*.py"):
-            module = side.module(path)
-            for node in module.nodes(ast.ClassDef) if module is not None else ():
-                if base in {last_name(each.value if isinstance(each, ast.Subscript) else each) for each in node.bases}:
-                    yield node
-                    waiting += {node.name} - seen
-                    seen.add(node.name)
+        direct: list[tuple[Module, ast.ClassDef]] | None = side.known.get(("subclasses", base))
+        if direct is None:
+            modules = (module for path in side.grep([base], "*.py") if (module := side.module(path)) is not None)
+            direct = [
+                (module, node)
+                for module in modules
+                for node in module.nodes(ast.ClassDef)
+                if base in {last_name(each.value if isinstance(each, ast.Subscript) else each) for each in node.bases}
+            ]
+            side.known["subclasses", base] = direct
+        for module, node in direct:
+            yield module, node
+            waiting += {node.name} - seen
+            seen.add(node.name)
 
 
 def _is_extended(side: Side, name: str) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _PLACEHOLDER: Final = re.compile(r"(?<!\{)\{([A-Za-z_]\w*)(?:[.\[][^{}]*)?(?:![rsa])?(?::[^{}]*)?\}(?!\})")
 _SPEAKS_OF_BRACES: Final = re.compile(r"template|placeholder|pattern|\.format\b|literal|contain|syntax", re.IGNORECASE)
 _LOGGERS: Final = re.compile(r"^_?log(ger|ging)?$", re.IGNORECASE)
+_NAMED: Final = r"getLogger\(f?[\"']"
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 _PROGRAM: Final = re.compile(
     r"(^|/)(scripts?|examples?|benchmarks?|tools?|cli|commands|demo|bin|recipes?)/|(^|/)(cli|__main__|setup)\.py$"
@@ -99,9 +100,12 @@ def logger_of_another_kind(module: Module, side: Side) -> Iterator[Place]:
         if name == "logging.getLogger" and len(call.args) == 1:
             yield Place(module.path, call.lineno, f"`{own}` gives the loggers of this package")
         elif name == f"{own}.getLogger" and call.args and ast.unparse(call.args[0]) in {"__name__", "__file__"}:
-            texts = [side.text(path) or "" for path in side.grep(["getLogger"], "*.py")]
-            named = sum(len(re.findall(r"getLogger\(f?[\"']", text)) for text in texts)
-            if named > NAMED_PER_OTHER * sum(len(re.findall(r"getLogger\(__", text)) for text in texts):
+            if ("loggers", "") not in side.known:
+                texts = [side.text(path) or "" for path in side.grep(["getLogger"], "*.py")]
+                counts = [sum(len(re.findall(form, text)) for text in texts) for form in (_NAMED, r"getLogger\(__")]
+                side.known["loggers", ""] = counts
+            named, others = side.known["loggers", ""]
+            if named > NAMED_PER_OTHER * others:
                 yield Place(module.path, call.lineno, f"{named} loggers of this package have a name of their own")
 
 

@@ -97,7 +97,7 @@ def _may_be_replaced(module: Module, side: Side, call: ast.Call) -> bool:
     owner = next((each for each in module.around(call) if isinstance(each, ast.ClassDef)), None)
     if owner is None or not isinstance(call.func, ast.Attribute):
         return False
-    methods = (each for below in subclasses(side, owner.name) for each in below.body if isinstance(each, Function))
+    methods = (each for _, below in subclasses(side, owner.name) for each in below.body if isinstance(each, Function))
     return any(each.name == call.func.attr and any(map(_gives, own_nodes(each))) for each in methods)
 
 

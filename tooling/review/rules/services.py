@@ -27,6 +27,9 @@ _BUILDS: Final = re.compile(r"build|make|payload|param|request|sampl")
 _CLOSED_BASES: Final = re.compile(r"Protocol|TypedDict|NamedTuple|BaseModel|Struct|Enum")
 
 
+_ROUNDS: Final = (ast.AsyncFor, ast.DictComp, ast.For, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.While)
+
+
 def session_per_call(module: Module, _side: Side) -> Iterator[Place]:
     """Find a session that a loop or a coroutine of an object makes anew each time."""
     for call in module.nodes(ast.Call):
@@ -38,9 +41,12 @@ def session_per_call(module: Module, _side: Side) -> Iterator[Place]:
         looped = any(isinstance(each, ast.For | ast.While | ast.AsyncFor) for each in within)
         entered = next((each for each in within if isinstance(each, ast.withitem)), None)
         name = ast.unparse(entered.optional_vars) if entered is not None and entered.optional_vars is not None else ""
-        # Whoever is handed the session makes many requests with it.
+        # Whoever is handed the session makes many requests with it, and so does a loop inside.
         given = (each for other in own_nodes(function) if isinstance(other, ast.Call) for each in other.args)
-        if name and name in map(ast.unparse, given):
+        block = module.parents[entered] if entered is not None else call
+        rounds = (each for each in ast.walk(block) if isinstance(each, _ROUNDS))
+        used = (part for each in rounds for part in ast.walk(each) if isinstance(part, ast.Name))
+        if name and (name in map(ast.unparse, given) or any(each.id == name for each in used)):
             continue
         served = isinstance(function, ast.AsyncFunctionDef) and module.class_of(function) is not None and name
         if looped or served:
@@ -116,6 +122,8 @@ def payload_parity(module: Module, side: Side) -> Iterator[Place]:
                 for function in other.functions()
                 if function.name == method.name and (path, function.lineno) != (module.path, method.lineno)
                 if name in (sent := _options_sent(function))
+                # `Plot.build` and `Trainer.build` share a name alone.
+                if len(own & sent[name]) * 2 > len(own | sent[name])
             ]
             missing = set.intersection(*others) - own if others else set()
             missing -= {each.attr for each in ast.walk(owner or method) if isinstance(each, ast.Attribute)}
@@ -148,15 +156,22 @@ def sibling_without(module: Module, side: Side) -> Iterator[Place]:
             name = ast.unparse(base)
             target = side.definition(module.imported.get(name, f"{module.package}.{name}"))
             declared = _declared(target[1]) if target is not None and isinstance(target[1], ast.ClassDef) else set()
-            if not declared or target is None or target[1] is owner:
+            own = _given(side, module, owner) if declared else None
+            missing = declared - own if own is not None else set()
+            if not missing or target is None or target[1] is owner:
                 continue
-            siblings = [each for each in subclasses(side, target[1].name) if each.name != owner.name]
+            siblings = 0
+            for other, sibling in subclasses(side, target[1].name):
+                if sibling.name != owner.name:
+                    siblings += 1
+                    missing &= _given(side, other, sibling) or set()
+                if not missing:
+                    break
             # A class that others build on may leave it to them.
-            final = len(siblings) >= LEAST_SIBLINGS and not any(True for _ in subclasses(side, owner.name))
-            for attribute in sorted(declared - _bound(owner)) if final else ():
-                if all(attribute in _bound(each) for each in siblings):
-                    said = f"`{owner.name}` does not set `{attribute}`, which `{name}` declares and all others set"
-                    yield Place(module.path, owner.lineno, said)
+            final = bool(missing) and siblings >= LEAST_SIBLINGS and not any(True for _ in subclasses(side, owner.name))
+            for attribute in sorted(missing) if final else ():
+                said = f"`{owner.name}` does not set `{attribute}`, which `{name}` declares and all others set"
+                yield Place(module.path, owner.lineno, said)
 
 
 LEAST_SIBLINGS: Final = 2
@@ -170,17 +185,36 @@ def _declared(owner: ast.ClassDef) -> set[str]:
     return {last_name(each.target) for each in fields} - _bound(owner) if not decorated else set()
 
 
+def _given(side: Side, module: Module, owner: ast.ClassDef, depth: int = 0) -> set[str] | None:
+    """Return the names that a class and its bases give values; None where that is not certain."""
+    names = _bound(owner)
+    open_ended = any(last_name(each.func) == "setattr" for each in ast.walk(owner) if isinstance(each, ast.Call))
+    if depth > MOST_LEVELS or open_ended or owner.decorator_list:
+        return None
+    for base in owner.bases:
+        name = ast.unparse(base).partition("[")[0]
+        if name.rpartition(".")[2] in {"ABC", "Generic", "object"}:
+            continue
+        target = side.definition(module.imported.get(name, f"{module.package}.{name}"))
+        found = target is not None and isinstance(target[1], ast.ClassDef)
+        inherited = _given(side, target[0], target[1], depth + 1) if found else None  # type: ignore[index, arg-type]  # `found` says what it is
+        if inherited is None:
+            return None
+        names |= inherited
+    return names
+
+
+MOST_LEVELS: Final = 6
+"""Bases of bases that are followed."""
+
+
 def _bound(owner: ast.ClassDef) -> set[str]:
     """Return the names that a class gives values: in its body, as methods, or on self."""
-    names: set[str] = set()
-    for node in ast.walk(owner):
-        if isinstance(node, ast.AnnAssign) and node.value is not None:
-            names.add(last_name(node.target))
-        elif isinstance(node, ast.Assign):
-            names |= {last_name(each) for each in node.targets}
-        elif isinstance(node, Function):
-            names.add(node.name)
-    return names
+    nodes = list(ast.walk(owner))
+    declared = {each.target for each in nodes if isinstance(each, ast.AnnAssign) and each.value is None}
+    stored = [each for each in nodes if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store)]
+    methods = {each.name for each in nodes if isinstance(each, Function)}
+    return methods | {last_name(each) for each in stored if each not in declared}
 
 
 RULES: Final = (

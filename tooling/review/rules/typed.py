@@ -1,8 +1,9 @@
 """Bugs that the type checker ty finds: which of its rules count here, and under which name and severity of ours.
 
 Only what is certain without knowing any other package counts: a call of a function of the repository that does not fit
-it, an attribute that nothing in the repository defines. Arguments and operands of another type, and values that may be
-None, are often right in code that is annotated loosely.
+it, an attribute that nothing in the repository defines, a function that ends without the value it promises and not with
+a call that may always raise. Other arguments and operands of another type than a literal, and values that may be None,
+are often right in code that is annotated loosely.
 """
 
 from __future__ import annotations
