@@ -142,13 +142,17 @@ def _goes_on(side: Side, module: Module, block: Sequence[ast.stmt]) -> bool:
     last = block[-1]
     if isinstance(last, ast.Return | ast.Raise):
         return False
-    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
-        called = module.dotted(last.value.func)
+    value = last.value if isinstance(last, ast.Expr) else None
+    call = value.value if isinstance(value, ast.Await) else value
+    if isinstance(call, ast.Call):
+        called = module.dotted(call.func)
         found = side.definition(called if "." in called else f"{module.package}.{called}")
         known = found is not None and isinstance(found[1], Function) and found[1].returns is not None
         return known or called == "print"
     if isinstance(last, ast.If):
         return not last.orelse or any(_goes_on(side, module, each) for each in (last.body, last.orelse))
+    if isinstance(last, ast.Match) and ast.unparse(last.cases[-1].pattern) == "_":
+        return any(_goes_on(side, module, each.body) for each in last.cases)
     if isinstance(last, ast.With | ast.AsyncWith):
         return _goes_on(side, module, last.body)
     if isinstance(last, ast.Try):

@@ -165,6 +165,9 @@ def test_a_function_ends_with_the_value_it_promises(world):
         "def f(xs: list[int]) -> int:\n    for x in xs:\n        return x\n    raise ValueError(xs)\n",
         "def stop():\n    raise ValueError\n\n\ndef f(x: int) -> int:\n    if x:\n        return 1\n    stop()\n",
         "import lib\n\n\ndef f(x: int) -> int:\n    if x:\n        return 1\n    lib.fail(x)\n",
+        "import lib\n\n\nasync def f(x: int) -> int:\n    if x:\n        return 1\n    await lib.fail(x)\n",
+        "import lib\n\n\ndef f(x: int) -> int:\n    match x:\n        case 1:\n            return 1\n"
+        "        case _:\n            lib.fail(x)\n",
         "import lib\n\n\ndef f(x: int) -> int:\n    for y in lib.cycle(x):\n        if y:\n            return y\n",
     ]
     world.commit({f"bad_{number}.py": text for number, text in enumerate(bad)})
