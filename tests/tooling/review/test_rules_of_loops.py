@@ -99,7 +99,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "session-per-call": (
         [
             f"{HTTP}class C:\n    async def ask(self, url):\n        async with aiohttp.ClientSession() as s:\n"
-            "            return await s.get(url)\n",
+            "            while url:\n                url = await s.get(url)\n",
             "import requests\n\n\ndef f(urls):\n    for url in urls:\n        requests.Session().get(url, timeout=9)\n",
             "import httpx\n\n\nasync def f(urls):\n    while urls:\n        async with httpx.AsyncClient() as c:\n"
             "            await c.get(urls.pop())\n",

@@ -27,7 +27,8 @@ _BUILDS: Final = re.compile(r"build|make|payload|param|request|sampl")
 _CLOSED_BASES: Final = re.compile(r"Protocol|TypedDict|NamedTuple|BaseModel|Struct|Enum")
 
 
-_ROUNDS: Final = (ast.AsyncFor, ast.DictComp, ast.For, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.While)
+_ROUNDS: Final = (ast.AsyncFor, ast.DictComp, ast.For, ast.GeneratorExp, ast.ListComp, ast.SetComp)
+"""Loops over many requests; `while` goes on with one."""
 
 
 def session_per_call(module: Module, _side: Side) -> Iterator[Place]:
