@@ -118,12 +118,12 @@ def test_a_transfer_that_takes_longer_than_a_stall_is_none(subject, monkeypatch)
         send(self)
 
     monkeypatch.setattr(BroadcastCarrier, "send", sent_late)
+    subject.change_weights(seed=1)  # Now, so that nothing but the update's own steps delays it.
 
     async def main():
-        task = asyncio.create_task(subject.engine.agenerate(subject.request(new=300)))
-        while subject.engine.stats()["generated_tokens"] < 8:
-            await asyncio.sleep(0.005)
-        subject.change_weights(seed=1)
+        task = asyncio.create_task(subject.engine.agenerate(subject.request(new=480)))
+        while not subject.engine.stats()["generated_tokens"]:
+            await asyncio.sleep(0.001)
         update = asyncio.create_task(asyncio.to_thread(publish, subject))
         await asyncio.sleep(1.0)
         later = asyncio.create_task(subject.engine.agenerate(subject.request(7, new=8)))
