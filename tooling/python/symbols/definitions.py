@@ -206,7 +206,7 @@ class Where:
 
 
 class Model(Protocol):
-    """A release."""
+    """A tree of source."""
 
     store: TreeStore
     definitions: SymbolDefinitions

@@ -40,7 +40,7 @@ class SymbolTree(Generic[Source]):
     """One tree of source; several that share a namespace are several, `owns` tells whose a name is.
 
     Answers are kept. No method raises for what the tree contains: a file that Python's parser refuses is open. It is
-    `model.Model` for its parts.
+    `definitions.Model` for its parts.
     """
 
     def __init__(self, source: Source, cache: Path | None = None) -> None:
@@ -149,7 +149,7 @@ class SymbolTree(Generic[Source]):
     def _names(self) -> NameTable:
         return text_search.name_table(self.store)
 
-    # model.Model
+    # definitions.Model
 
     def module(self, dotted: str) -> Resolution:
         """Find a module by its full name."""

@@ -47,9 +47,11 @@ def fix_text(source: EditableText, finding: AuditFinding) -> None:
     elif finding.kind in _NAMES:
         old = "[.:]".join(map(re.escape, finding.symbol.split(".")))
         member = finding.symbol.rpartition(".")[2]
-        start, end = source.line_span(finding.line, finding.line)
-        if re.search(rf"\[\s*[\"']{re.escape(member)}[\"']\s*\]".encode(), source.data[start:end]):  # `Mode["OLD"]`
-            _replace(source, finding, rf"(?<=[\"']){re.escape(member)}(?=[\"'])", text.rpartition(".")[2])
+        start, _ = source.line_span(finding.line, finding.line)
+        key = re.compile(rf"\s*[\"']({re.escape(member)})[\"']\s*\]".encode())
+        at_key = key.match(source.data, start + finding.column)
+        if at_key is not None:  # `Mode["OLD"]`: the finding stands at the key itself
+            source.put(*at_key.span(1), text.rpartition(".")[2])
             return
         found = _find(source, finding, rf"(?<![\w.]){old}(?!\w)")
         written = found[2]

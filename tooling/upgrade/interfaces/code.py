@@ -156,11 +156,9 @@ class RepositoryCode:
     def importers(self, path: str) -> list[str]:
         """Files that import a file's module, or something of it."""
         *_, package, name = ("", *module_name(path)[0].split("."))
-        # `from package import (`, `from package.name import x`, `import package.name`, `from . import (`
+        # `from package import (`, `from package.name import x`, `import package.name`, `from . import name`
         words = b"|".join(re.escape(each.encode()) for each in (package, name) if each)
-        imported = re.compile(
-            rb"^[ \t]*(?:from|import)\b(?:[^\n]*\b(?:%b)\b|[ \t]+\.+[ \t]+import[ \t]*\()" % words, re.M
-        )
+        imported = re.compile(rb"^[ \t]*(?:from|import)\b(?:[^\n]*\b(?:%b)\b|[ \t]+\.+[ \t]+import\b)" % words, re.M)
         found = []
         for other, file in self._files.items():
             if other == path or name.encode() not in file.content or not imported.search(file.content):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tooling.python.source import FunctionNode, dotted_name
 from tooling.upgrade.interfaces.code import CodeDefinition
 from tooling.upgrade.interfaces.command_frames import (
+    MOST_WORDS,
     CommandFrame,
     CommandObject,
     CommandResult,
@@ -78,8 +79,8 @@ class CommandCalls:
     def _leads_to_commands(self, inner: CommandFrame) -> bool:
         """Whether a function can have to do with commands: it is given one, or its module, or one that this imports,
         has words that begin like flags."""
-        given = [word for rows in inner.rows.values() for row in rows for word in row.words]
-        if any(word.text.startswith("-") or self._words.programs.is_module(word.text) for word in given) or inner.dicts:
+        given = (word for rows in inner.rows.values() for row in rows for word in row.words[:MOST_WORDS])
+        if inner.dicts or any(word.text.startswith("-") or self._words.programs.is_module(word.text) for word in given):
             return True
         path = inner.module.path
         if path not in self._speaking:
@@ -129,7 +130,7 @@ class CommandCalls:
             return None
         within = CommandObject(found)
         target = self._method(within, "__init__")
-        if target is None:
+        if target is None or self._calls > _MOST_CALLS:
             return within
         function = target[0].node
         if isinstance(function, FunctionNode) and id(function) not in self.running and len(self.running) < DEPTH:

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from tooling.upgrade.interfaces.modules import ReleaseModule
 
 
+MOST_WORDS = 400
+"""Words of a command that are looked at."""
+MOST_ROWS = 16
+"""Alternatives that are kept of one variable, and of what one function returns: the last ones, which have most."""
+MOST_HELD = 4 * MOST_WORDS
+"""Words that a list may grow to."""
+
+
 @dataclass(slots=True, eq=False)
 class CommandRow:
     """A list or string that is being built. Functions that are given it make the same one longer."""
@@ -133,6 +141,23 @@ class CommandFrame:
                 CommandWord(each.arg or "", each.value.lineno, each.col_offset, path=self.module.path) for each in named
             ]
         return None
+
+
+def joined_words(rows: list[CommandRow]) -> list[CommandWord]:
+    """The words of all alternatives, as far as `MOST_HELD` goes. One that others go on from is in those already:
+    without that, `if a: words = words + ["--a"]` would double them each time."""
+    found: list[CommandWord] = []
+    for index, row in enumerate(rows):
+        size = len(row.words)
+        if not any(
+            other.words[:size] == row.words and (len(other.words) > size or place > index)
+            for place, other in enumerate(rows)
+            if other is not row
+        ):
+            found += row.words
+        if len(found) >= MOST_HELD:
+            break
+    return found[:MOST_HELD]
 
 
 def parameters_of(node: FunctionNode, *, bound: bool) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tooling.python.source import FunctionNode, dotted_name
 from tooling.upgrade.interfaces.code import HOLE
-from tooling.upgrade.interfaces.command_frames import CommandFrame, CommandResult, CommandRow
+from tooling.upgrade.interfaces.command_frames import CommandFrame, CommandResult, CommandRow, joined_words
 from tooling.upgrade.interfaces.commands import CommandWord, recognise, split_shell
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class CommandWords:
         result = self.called(node, frame)
         if result is not None and (result.rows or result.texts):
             texts = [] if result.rows else [word for text in result.texts for word in self.split(text, node, frame)]
-            return [*(word for row in result.rows for word in row.words), *texts]
+            return [*joined_words(result.rows), *texts]
         name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted_name(node.func)
         if name == "split" and isinstance(node.func, ast.Attribute) and self.text(node.func.value, frame):
             return self.words(node.func.value, frame)
@@ -111,14 +111,14 @@ class CommandWords:
         name = dotted_name(node)
         rows = frame.rows_of(name)
         if rows is not None:
-            return [word for row in rows for word in row.words]
+            return joined_words(rows)
         owner = frame.within.owner if frame.within is not None else None
         if owner is not None and name.startswith(("self.", "cls.")) and name.count(".") == 1:
             found = self.code.attribute(owner, name.partition(".")[2])
             if found is not None and isinstance(found.node, FunctionNode):
                 # A property
                 result = self.called(ast.copy_location(ast.Call(node, [], []), node), frame)
-                return [word for row in result.rows for word in row.words] if result is not None else None
+                return joined_words(result.rows) if result is not None else None
         else:
             found = self.code.named(node, frame.module)
         return self.constant(found, name.rpartition(".")[2]) if found is not None else None
@@ -131,7 +131,7 @@ class CommandWords:
             home = self.module_frame(found.module.path)
             rows = home.rows.get(name) if home is not None else None
             if rows is not None:
-                return [word for row in rows for word in row.words]
+                return joined_words(rows)
         if isinstance(found.node, ast.List | ast.Tuple | ast.BinOp):
             return self.words(found.node, CommandFrame(found.module))
         return None

@@ -14,6 +14,9 @@ from tooling.python.source import FunctionNode, dotted_name, module_name
 from tooling.upgrade.interfaces.code import CodeDefinition
 from tooling.upgrade.interfaces.command_calls import DEPTH, CommandCalls
 from tooling.upgrade.interfaces.command_frames import (
+    MOST_HELD,
+    MOST_ROWS,
+    MOST_WORDS,
     CommandFrame,
     CommandObject,
     CommandResult,
@@ -34,7 +37,6 @@ _TALK = frozenset(
     {"add_argument", "critical", "debug", "echo", "error", "exception", "fail", "info", "log", "print", "warn"}
 ) | {"warning"}
 """Calls whose strings are read by people."""
-_MOST_WORDS = 400
 _ROUNDS = 4
 """Importers of importers that are read for what they add to a command."""
 
@@ -152,7 +154,7 @@ class PythonCommands(CommandWords):
                 self._recognise(row)
 
     def _recognise(self, row: CommandRow) -> None:
-        use = recognise(row.words[:_MOST_WORDS], self.programs)
+        use = recognise(row.words[:MOST_WORDS], self.programs)
         if use is not None:
             self.found.append(use)
 
@@ -211,7 +213,7 @@ class PythonCommands(CommandWords):
             for row in [row for rows in parts for row in rows]:
                 self._recognise(row)
         rows = self.rows(value, frame)
-        frame.result.rows += rows
+        frame.result.rows[:] = [*frame.result.rows, *rows][-MOST_ROWS:]
         for row in rows:
             self._recognise(row)
         if not rows and keys is None:
@@ -254,11 +256,11 @@ class PythonCommands(CommandWords):
         name_of_one = (dotted_name(value)) if len(rows) == 1 else ""
         shared = frame.rows_of(name_of_one) if name_of_one else None
         made = shared or [CommandRow(list(row.words), block) for row in rows]
-        kept = [row for row in present if row.block[: len(block)] != block]
+        kept = [*(row for row in present if row.block[: len(block)] != block), *made][-MOST_ROWS:]
         for row in present:
             if row not in kept:
                 self._recognise(row)
-        frame.keep_rows(name, [*kept, *made])
+        frame.keep_rows(name, kept)
 
     def _unpack(self, targets: list[ast.expr], value: ast.expr, frame: CommandFrame, block: tuple[int, ...]) -> None:
         """`arguments, environment = command(...)`, `a, b = x, y`."""
@@ -292,7 +294,7 @@ class PythonCommands(CommandWords):
 
     def _grow(self, name: str, words: list[CommandWord], frame: CommandFrame, *, first: bool = False) -> None:
         for row in frame.rows_of(name) or []:
-            if len(row.words) < 4 * _MOST_WORDS:
+            if len(row.words) < MOST_HELD:
                 row.words[:] = [*words, *row.words] if first else [*row.words, *words]
 
     # ------------------------------------------------------------------------------------------------ expressions
@@ -314,7 +316,7 @@ class PythonCommands(CommandWords):
             words = list(self.element(node.value, frame)) if one else self._added(node.value, frame)
             if not frame.result.rows:
                 frame.result.rows.append(CommandRow([]))
-            frame.result.rows[0].words += words
+            frame.result.rows[0].words[:] = [*frame.result.rows[0].words, *words][:MOST_HELD]
             return
         if isinstance(node, ast.Call):
             self._call(node, frame)

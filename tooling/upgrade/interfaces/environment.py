@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tooling.python.source import dotted_name
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind, InterfaceKind, Replacement
 from tooling.upgrade.interfaces.pair import What
 
@@ -22,6 +23,7 @@ _NAME = re.compile(rb"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
 _STRING = re.compile(r"(?P<name>[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?:=.*)?$", re.DOTALL)
 
 
+_VARIABLE_CALLS = frozenset({"delenv", "getenv", "putenv", "setenv", "unsetenv"})
 _DESCRIPTOR = rb"\s*(?::[^=\n]*)?=\s*\w*Env\w*\("
 """After the name of a class attribute: `APP_DEPTH = EnvInt(3)` reads the variable of that name."""
 
@@ -42,6 +44,8 @@ class VariableMention:
     name: str
     line: int
     column: int = 0
+    used: bool = True
+    """Whether it is surely the name of a variable, not a string that looks like one."""
 
 
 def belongs(name: str, roots: Iterable[str]) -> bool:
@@ -95,14 +99,39 @@ def python_mentions(tree: ast.Module) -> list[VariableMention]:
     documentation = {
         id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
+    used = {id(each) for node in ast.walk(tree) for each in _keys_of_environment(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
             hit = _STRING.match(node.value)
             if hit is not None:
-                found.append(VariableMention(hit["name"], node.lineno, node.col_offset))
+                found.append(VariableMention(hit["name"], node.lineno, node.col_offset, id(node) in used))
         elif isinstance(node, ast.keyword) and node.arg and _STRING.fullmatch(node.arg):
-            found.append(VariableMention(node.arg, node.value.lineno, node.col_offset))
+            found.append(VariableMention(node.arg, node.value.lineno, node.col_offset, used=False))
     return found
+
+
+def _keys_of_environment(node: ast.AST) -> Sequence[ast.AST | None]:
+    """What a node uses as names of variables: with os.environ or getenv, or as keys of `env={...}`."""
+    if isinstance(node, ast.Subscript) and _is_environment(node.value):
+        return [node.slice]
+    if isinstance(node, ast.Compare) and _is_environment(node.comparators[0]):
+        return [node.left]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+        name = dotted_name(node.func).rpartition(".")[2]
+        on_environment = isinstance(node.func, ast.Attribute) and _is_environment(node.func.value)
+        if name in _VARIABLE_CALLS or (on_environment and name in {"get", "pop", "setdefault"}):
+            return node.args[:1]
+    if isinstance(node, ast.keyword) and node.arg == "env" and isinstance(node.value, ast.Dict):
+        return node.value.keys
+    if isinstance(node, ast.Dict) and any(
+        key is None and _is_environment(value) for key, value in zip(node.keys, node.values, strict=True)
+    ):
+        return node.keys
+    return []
+
+
+def _is_environment(node: ast.expr) -> bool:
+    return dotted_name(node).rpartition(".")[2] == "environ"
 
 
 def text_mentions(content: bytes) -> list[VariableMention]:
@@ -142,11 +171,15 @@ def judge_environment(files: Sequence[RepositoryFile], pair: InterfacePair) -> I
                 what = What(FindingKind.ENV_VAR, AuditSeverity.WARNING, mention.name, message)
                 old = Evidence(read.file, read.line, read.source)
                 place = (mention.line, mention.column, mention.line)
-                yield pair.finding(file, place, what, old=old, replacement=_renamed(mention.name, read, pair))
+                renamed = _renamed(mention.name, read, pair)
+                if renamed is not None and not mention.used:
+                    renamed = replace(renamed, certain=False)
+                yield pair.finding(file, place, what, old=old, replacement=renamed)
 
 
 def _renamed(name: str, read: Read, pair: InterfacePair) -> Replacement | None:
-    """The variable that the same line reads now; certain where the line keeps what it read under a name:
+    """The variable that the same line reads now; certain where the line keeps what it read under a
+    name that shares a word with both, besides their first:
 
     CACHE = os.environ.get("UP_CACHE")     ->     CACHE = os.environ.get("UP_CACHE_DIR")
     """
@@ -162,5 +195,7 @@ def _renamed(name: str, read: Read, pair: InterfacePair) -> Replacement | None:
     if len(found) != 1:
         return None
     kept = re.match(r"(\w+)\s*(?::[^=]*)?=[^=]", read.source)
-    certain = kept is not None and kept[1] != name
-    return Replacement(found.pop(), "the same line reads it now", certain=certain)
+    instead = found.pop()
+    shared = set(name.split("_")[1:]) & set(instead.split("_")[1:])
+    certain = kept is not None and kept[1] != name and not shared.isdisjoint(kept[1].upper().split("_"))
+    return Replacement(instead, "the same line reads it now", certain=certain)

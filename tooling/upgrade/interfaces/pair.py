@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.releases import Release
 
 
-_SCHEMA = 4
+_SCHEMA = 5
 """To be raised whenever the same release would give other rows."""
 _Kept = TypeVar("_Kept")
 
@@ -51,10 +51,11 @@ class InterfaceStore:
         except (OSError, ValidationError):
             return None
 
-    def _write(self, name: str, content: bytes) -> None:
+    def _write(self, name: str, adapter: TypeAdapter[_Kept], value: _Kept) -> None:
         if self._folder is not None:
-            with suppress(OSError):  # a cache that cannot be written only costs time
-                write_atomically(self._path(name), content)
+            # A cache that cannot be written only costs time; names that are not UTF-8 cannot be
+            with suppress(OSError, ValueError):
+                write_atomically(self._path(name), adapter.dump_json(value))
 
     def routes(self) -> dict[str, list[Route]] | None:
         """Kept routes; None if there are none."""
@@ -62,7 +63,7 @@ class InterfaceStore:
 
     def keep_routes(self, table: dict[str, list[Route]]) -> None:
         """For the next run."""
-        self._write("routes", _ROUTES.dump_json(table))
+        self._write("routes", _ROUTES, table)
 
     def parser(self, program: str) -> tuple[bool, ParserNode | None]:
         """(whether it is known, the program's parser)."""
@@ -71,7 +72,7 @@ class InterfaceStore:
 
     def keep_parser(self, program: str, parser: ParserNode | None) -> None:
         """For the next run."""
-        self._write(f"program {program}", _PARSER.dump_json((parser.flat() if parser is not None else None,)))
+        self._write(f"program {program}", _PARSER, (parser.flat() if parser is not None else None,))
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,36 +103,36 @@ def _judge(
         place = (request.line, request.column, request.line)
         symbol = f"{method} {request.path}"
         what = What(FindingKind.HTTP_ROUTE, severity, symbol, message, confidence)
-        moved = None if new else _moved(row, before, after, pair)
+        moved = None if new else _moved(row, before, after, sure=sure)
         yield pair.finding(file, place, what, old=evidence, replacement=moved)
         return
     yield from _judge_fields(file, request, method, old, new, pair)
 
 
-_HANDLER = re.compile(rb"^\s*(?:async\s+)?def\s+(\w+)", re.MULTILINE)
-
-
-def _moved(row: Route, before: Table, after: Table, pair: InterfacePair) -> Replacement | None:
-    """The path that the same function answers now; certain if it takes the same and there are no parameters."""
-    handler = _handler(row, pair.old)
+def _moved(row: Route, before: Table, after: Table, *, sure: bool) -> Replacement | None:
+    """The path that the function of the same name answers now. Certain if the request is one of this server, the name
+    is unique in both releases, and the function is in the same file, takes the same and has no parameters."""
     alike = {
         each.path: each
         for path, rows in after.items()
         for each in rows
-        if handler and path not in before and each.methods & row.methods and _handler(each, pair.new) == handler
+        if row.handler and path not in before and each.methods & row.methods and each.handler == row.handler
     }
     if len(alike) != 1:
         return None
     found = next(iter(alike.values()))
-    certain = "{" not in row.path + found.path and (found.body, found.methods) == (row.body, row.methods)
+    places = [
+        {(each.file, each.path) for rows in table.values() for each in rows if each.handler == row.handler}
+        for table in (before, after)
+    ]
+    certain = (
+        sure
+        and found.file == row.file
+        and all(len(each) == 1 for each in places)
+        and "{" not in row.path + found.path
+        and (found.body, found.methods) == (row.body, row.methods)
+    )
     return Replacement(found.path, "the same function answers there now", certain=certain)
-
-
-def _handler(row: Route, modules: ReleaseModules) -> bytes:
-    """Name of the function below a route's decorator."""
-    below = b"\n".join(modules.content(row.file).splitlines()[row.line - 1 : row.line + 8])
-    found = _HANDLER.search(below)
-    return found[1] if found else b""
 
 
 def _judge_fields(

@@ -36,6 +36,8 @@ class Route:
     extra: str = ""
     """What the model does with unknown fields: "forbid", "ignore" or "allow"."""
     aliases: tuple[str, ...] = ()
+    handler: str = ""
+    """Name of the function that is decorated; "" for a route that is added by a call."""
 
 
 def shaped(path: str) -> str:
@@ -115,7 +117,15 @@ def _of_module(modules: ReleaseModules, module: ReleaseModule, included: dict[st
                 for prefix in sorted(included.get(name) or {""}):
                     whole = shaped(prefix + own.get(name, "") + path)
                     yield Route(
-                        whole, methods, module.path, call.lineno, body.fields, body.model, body.extra, body.aliases
+                        whole,
+                        methods,
+                        module.path,
+                        call.lineno,
+                        body.fields,
+                        body.model,
+                        body.extra,
+                        body.aliases,
+                        handler.name if handler is not None else "",
                     )
 
 

@@ -80,7 +80,8 @@ def audit_moves(
         for text in (str(move), *context.package(move.distribution).imports, *versions_between(context, move))
     ]
     details += sorted(f"{name}{versions}" for name, versions in (allowed or {}).items())
-    kept = KeptAudits(context.cache / "audits", audit_key(context, pairs, details))
+    key = audit_key(context, pairs, details)
+    kept = KeptAudits(context.cache / "audits", key)
     opened = time.perf_counter()
     known = kept.read()
     if known is not None:
@@ -110,7 +111,8 @@ def audit_moves(
         )
         for each, pair in zip(audits, pairs, strict=True)
     )
-    kept.write(made)
+    if audit_key(context, pairs, details) == key:  # else a file changed while others were read
+        kept.write(made)
     return made
 
 

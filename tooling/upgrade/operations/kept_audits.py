@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.findings import Audit
 from tooling.upgrade.sources.cache import write_atomically
+from tooling.upgrade.usage.checkout import Checkout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,6 +32,8 @@ MOST_KEPT: Final = 64
 """Answers in one cache folder; those used longest ago go first."""
 _LARGE: Final = 4_000_000
 """Bytes from which a file is identified by size and time; an audit reads nothing that large."""
+_UNFINISHED: Final = 3600
+"""Seconds after which a file that nobody finished writing goes."""
 _CODE: Final = ("python", "upgrade")
 """Packages of `tooling` whose code makes an audit."""
 
@@ -53,25 +57,31 @@ class KeptAudits:
     def write(self, audits: tuple[Audit, ...]) -> None:
         """Keep them, and no more than `MOST_KEPT` answers in all."""
         folder = self._path.parent
-        with suppress(OSError):  # a cache that cannot be written only costs time
+        # A cache that cannot be written only costs time; names that are not UTF-8 cannot be
+        with suppress(OSError, ValueError):
             write_atomically(self._path, self._adapter.dump_json(audits))
+            for left in folder.glob(".*.tmp"):
+                if left.stat().st_mtime < time.time() - _UNFINISHED:
+                    left.unlink(missing_ok=True)
             for old in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)[:-MOST_KEPT]:
                 old.unlink(missing_ok=True)
 
 
 def audit_key(context: UpgradeContext, pairs: Sequence[ReleasePair], details: Iterable[str]) -> str:
-    """Return what tells one question from another. details: what was asked besides the releases. Raises nothing: a file
-    that cannot be read counts as such."""
+    """Return what tells one question from another. details: what was asked besides the releases. A file of
+    the repository that cannot be read counts as such. Raises ToolError for a release that is damaged."""
     tooling = Path(__file__).resolve().parents[2]
     code = sorted(path for package in _CODE for path in (tooling / package).rglob("*.py"))
     texts = [sys.version, sys.platform, repr(context.policy), *details]
-    texts += [upstream.source.digest() for pair in pairs for upstream in (pair.old, pair.new)]
+    for release in (upstream.source for pair in pairs for upstream in (pair.old, pair.new)):
+        texts += [release.digest(), repr(sorted(release.native())), repr(sorted(release.scripts().items()))]
     texts += [f"{path.name} {facts.st_size} {facts.st_mtime_ns}" for path in code if (facts := path.stat())]
     total = hashlib.sha256()
     for text in texts:
-        total.update(text.encode("utf-8", "surrogateescape") + b"\0")
-    for path in repository_files(context.root):
-        total.update(path.encode("utf-8", "surrogateescape") + b"\0" + _content(context.root / path))
+        total.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    # The two differ without git, and below the top of a checkout: an audit reads what either lists
+    for path in sorted({*repository_files(context.root), *Checkout(context.root).paths}):
+        total.update(path.encode("utf-8", "surrogatepass") + b"\0" + _content(context.root / path))
     return total.hexdigest()
 
 

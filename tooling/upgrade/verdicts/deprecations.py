@@ -103,12 +103,19 @@ def _text_inside(case: JudgedUse, symbol: Symbol) -> str:
     except (SyntaxError, ValueError, RecursionError):
         return ""
     module = symbol.dotted.rpartition(".")[0]
-    for statement in getattr(tree.body[0], "body", ()) if tree.body else ():
+    function = tree.body[0] if tree.body else None
+    if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+        return ""
+    local = {each.arg for each in ast.walk(function) if isinstance(each, ast.arg)}
+    local |= {each.id for each in ast.walk(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    for statement in function.body:
         value = getattr(statement, "value", None)
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id not in local:
             used = upstream.resolve(f"{module}.{value.func.id}")
             if isinstance(used, Found) and used.symbol.file == symbol.file and used.symbol.deprecated:
                 return used.symbol.deprecated
+        if not isinstance(statement, ast.Assign | ast.AnnAssign) and not isinstance(value, ast.Constant):
+            break  # what follows may not run
     return ""
 
 

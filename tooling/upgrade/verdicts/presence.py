@@ -216,6 +216,9 @@ def lost_members(case: JudgedUse) -> Iterator[UseProblem]:
     member = case.old.member(owners[0], key[1]) if len(owners) == 1 else None
     if not isinstance(member, Found) or member.symbol.kind is not SymbolKind.VALUE:
         return  # a type argument: `Box["Item"]`
+    style = case.old.fields.style(owners[0])
+    if style is None or style.name != "enum":
+        return  # a class of another kind makes of a key what it wants
     named = replace(case.use, action=Action.READ, target=Name(f"{case.use.target.dotted}.{key[1]}"))
     for problem in absences(replace(case, use=named)):
         at_key = replace(problem.place, column=problem.place.column + key.start() + 1)  # the class itself is there

@@ -349,6 +349,12 @@ def test_an_entry_of_yaml_goes_only_with_all_of_its_value(text: str, after: str)
     assert bool(done.done) == bool(after)
 
 
+def test_a_key_of_the_same_name_beside_a_dotted_path_is_none_of_its_business() -> None:
+    source = 'mock.patch("up.core.flush", new=fakes["flush"])\n'
+    done = fix(source, finding(source, '"up.core', FindingKind.RENAMED, "up.core.flush", "up.core.clear"))
+    assert done.data.decode() == 'mock.patch("up.core.clear", new=fakes["flush"])\n'
+
+
 @pytest.mark.parametrize("path", ["client.py", "conf.yaml", "run.sh"])
 @pytest.mark.parametrize("kind", [FindingKind.MOVED, FindingKind.CLI_FLAG, FindingKind.PARAM_REMOVED])
 def test_a_finding_behind_the_end_of_the_file_is_left_alone(path: str, kind: FindingKind) -> None:

@@ -4,6 +4,7 @@ python -m pytest tests/tooling/upgrade/interfaces/test_following.py -q
 """
 
 import re
+import time
 
 import pytest
 
@@ -135,6 +136,11 @@ CASES = {
         + '    await client.post(url, "/health")\n    await client.post(url, "/gone")  # breaks\n'
         + "    async for each in client.events(url, GONE, {}):  # breaks\n        print(each)\n",
     },
+    "a list that a module beside gives": {
+        "pkg/__init__.py": "",
+        "pkg/base.py": 'def base():\n    return ["python", "-m", "app.server"]\n',
+        "pkg/run.py": 'from . import base\ncommand = base.base() + ["--gone"]  # breaks\n',
+    },
     "routes of a table": {
         "constants.py": CONSTANTS,
         "call.py": "import requests  # app\nfrom constants import ROUTES\n"
@@ -145,6 +151,17 @@ CASES = {
         + '    client.post(url, f"/gone?mode={mode}")  # breaks\n'
     },
 }
+
+
+def test_a_list_that_is_made_anew_for_each_of_many_flags_is_followed_at_once(tmp_path):
+    lines = [f"    if options.a{number}:\n        args = args + ['--a{number}']\n" for number in range(40)]
+    head = 'def make(options):\n    args = ["python", "-m", "app.server"]\n'
+    text = f'{head}{"".join(lines)}    args.append("--gone")\n'
+    (tmp_path / "run.py").write_text(f"{text}    return args\n")
+    started = time.process_time()
+    found = judge_interfaces(tmp_path, OLD, NEW, "app").findings
+    assert time.process_time() - started < 5
+    assert [each.line for each in found if each.symbol.endswith("--gone")] == [text.count("\n")]
 
 
 @pytest.mark.parametrize("name", CASES)

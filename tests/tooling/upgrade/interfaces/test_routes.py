@@ -258,3 +258,57 @@ requests.get(f"{base}/health")  # breaks: http-route
         "another function answers: nothing is offered"
     )
     assert b'f"{base}/v1/flush"' in fixed.data
+
+
+ROUTED = """
+from fastapi import FastAPI
+app = FastAPI()
+@app.post("/{path}")
+async def flush(request: Request): ...
+"""
+REQUEST = 'import requests  # app\nrequests.post(f"{base}/flush_cache")\n'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "client", "certain"),
+    [
+        ({}, {"server": ROUTED.format(path="v1/flush")}, REQUEST, [True]),
+        ({}, {"server": ROUTED.format(path="v1/flush")}, REQUEST.replace("app", ""), [False]),
+        ({}, {"server": "", "other": ROUTED.format(path="v1/flush")}, REQUEST, [False]),
+        ({"other": ROUTED.format(path="a")}, {"server": ROUTED.format(path="v1/flush")}, REQUEST, [False]),
+        (
+            {},
+            {"server": "app = FastAPI()\napp.add_api_route('/b', b)\ndef flush(): ..."},
+            REQUEST,
+            [],
+        ),
+    ],
+)
+def test_a_route_is_rewritten_only_where_nothing_is_guessed(tmp_path, old, new, client, certain):
+    before = release("1.0", server=ROUTED.format(path="flush_cache"), **old)
+    (tmp_path / "client.py").write_text(client)
+    found = judge_interfaces(tmp_path, before, release("2.0", **new), "app").findings
+    assert [each.replacement.certain for each in found if each.replacement] == certain
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("held", "instead", "client", "certain"),
+    [
+        ("CACHE", "APP_CACHE_DIR", 'os.environ["APP_CACHE"]', True),
+        ("CACHE", "APP_CACHE_DIR", 'run(env={"APP_CACHE": "1"})', True),
+        ("CACHE", "APP_CACHE_DIR", 'getattr(S, "APP_CACHE")', False),
+        ("VALUE", "APP_CACHE_DIR", 'os.getenv("APP_CACHE")', False),
+        ("CACHE", "APP_TOKEN", 'os.getenv("APP_CACHE")', False),
+        ("APP", "APP_TOKEN", 'os.getenv("APP_CACHE")', False),
+    ],
+)
+def test_a_variable_is_rewritten_only_where_nothing_is_guessed(tmp_path, held, instead, client, certain):
+    old, new = (
+        release(version, server=f'import os\n{held} = os.environ.get("{name}")\n')
+        for version, name in (("1.0", "APP_CACHE"), ("2.0", instead))
+    )
+    (tmp_path / "client.py").write_text(f"import os\n{client}\n")
+    (found,) = judge_interfaces(tmp_path, old, new, "app").findings
+    assert found.replacement.text == instead
+    assert found.fixable == certain

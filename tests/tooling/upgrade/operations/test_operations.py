@@ -2,6 +2,8 @@
 
 import base64
 import hashlib
+import os
+import shutil
 import subprocess
 import zipfile
 
@@ -122,6 +124,35 @@ def test_an_audit_is_kept_until_a_file_of_the_repository_changes(cached, monkeyp
         findings(cached)
     monkeypatch.undo()
     assert findings(cached) == [("x/a.py", 3, "engine.old")]
+
+
+@pytest.mark.parametrize("path", ["env/a.py", ".hidden/a.py", "x/a.py"])
+def test_a_kept_audit_notices_changes_wherever_an_audit_reads(cached, path):
+    shutil.rmtree(cached.root / ".git")
+    (cached.root / path).parent.mkdir(exist_ok=True)
+    (cached.root / path).write_text("import engine\nengine.old()\n")
+    assert (path, 2, "engine.old") in findings(cached)
+    (cached.root / path).write_text("import engine\n\nengine.old()\n")
+    assert (path, 3, "engine.old") in findings(cached)
+
+
+def test_an_audit_during_which_a_file_changed_is_not_kept(cached, monkeypatch):
+    (cached.root / "x/a.py").write_text("import engine\nengine.old()\n")
+    usage = type(cached).usage
+
+    def meddling(context, *arguments):
+        found = usage(context, *arguments)
+        (context.root / "x/new.py").write_text("import engine\n")
+        return found
+
+    monkeypatch.setattr(type(cached), "usage", meddling)
+    findings(cached)
+    assert not list((cached.cache / "audits").glob("*.json"))
+
+
+def test_a_file_whose_name_is_not_utf8_only_keeps_nothing(cached):
+    (cached.root / os.fsdecode(b"x/\xff.py")).write_text("import engine\nengine.old()\n")
+    assert (os.fsdecode(b"x/\xff.py"), 2, "engine.old") in findings(cached)
 
 
 def test_a_damaged_kept_audit_is_made_again(cached):

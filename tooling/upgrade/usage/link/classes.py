@@ -90,6 +90,8 @@ class KeyEntry:
     literal: str | None
     value: int
     context: int
+    evidence: str = ""
+    """Why it is only likely that the mapping has it; "" if that is written out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from tooling.python.access_paths import (
     touches_private,
 )
 from tooling.python.conditions import Condition, Constant, all_of, any_of, is_decidable, is_decided, negated
+from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.usage.facts import UNKNOWN, ContextRow, FileFacts
 from tooling.upgrade.usage.link.classes import (
     Alternative,
@@ -227,10 +228,23 @@ class GuardedModules:
         return found
 
     def _is_named_elsewhere(self, path: str, named: set[str]) -> bool:
-        """By text, in files that were not read."""
+        """By text, in files that were not read: it is run by itself, a script or a setting names it, or its name is put
+        together: `import_module(f"own.engine_{version}")`."""
         checkout = self._store.checkout
-        dotted = checkout.module_name(path).encode()
-        return any(dotted in checkout.content(each) for each in checkout.paths if each not in named and each != path)
+        if _RUN_ITSELF.search(checkout.content(path)):
+            return True
+        dotted = checkout.module_name(path)
+        for each in sorted({*checkout.paths, *repository_files(checkout.root)} - {path}):
+            if each.endswith(_PROSE):
+                continue
+            content = checkout.content(each)
+            if each not in named and (dotted.encode() in content or path.encode() in content):
+                return True
+            if _BY_NAME.search(content) and any(
+                dotted != (start := text.decode()) and dotted.startswith(start) for text in _STARTS.findall(content)
+            ):
+                return True
+        return False
 
     def _naming(self, importer: str, path: str) -> Iterator[int]:
         """Contexts in which a file imports another one, or names it."""
@@ -245,6 +259,11 @@ class GuardedModules:
                 yield context
 
 
+_RUN_ITSELF = re.compile(rb"__name__\s*==\s*[\"']__main__")
+_PROSE = (".md", ".rst", ".txt")
+_BY_NAME = re.compile(rb"\bimport_module\b|\b__import__\b")
+_STARTS = re.compile(rb"[\"'](\w[\w.]*)", re.ASCII)
+"""Beginnings of strings that may be a module's name."""
 _TEXT_LIMIT = 100
 _GUARD_LIKE = re.compile(
     r"version|hasattr|find_spec|signature|is_\w+_(?:available|greater)|_AVAILABLE|HAS_", re.IGNORECASE
@@ -363,6 +382,7 @@ class Emitter:
                         arguments=PassedArguments((argument,), has_star=True, has_double_star=True, partial=True),
                         conditions=tuple(dict.fromkeys((*more, *use.conditions))),
                         attempts=(*tried, *use.attempts),
+                        evidence=use.evidence or entry.evidence,
                     )
 
     def _targets(

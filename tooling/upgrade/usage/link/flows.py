@@ -8,6 +8,7 @@ Calls are found by the last name they spell and then resolved, so that only call
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,11 @@ Passing = tuple[str, tuple[Any, ...], int]
 """File, row of arguments, context of a call."""
 _MOST_CALLS = 60
 """Calls of one function that are looked at."""
+
+
+_FIELD = "the keyword is a field, unless it is taken out on the way"
+_TAKEN_OUT = re.compile(rb"\bpop\([^)\n]*|\bdel\b[^\n]*|\bdelattr\([^)\n]*")
+_NAME = re.compile(r"\w+")
 
 
 class Flows:
@@ -209,7 +215,11 @@ class Flows:
         return self._known(parts)
 
     def beside(self, owner: OwnClass, name: str) -> Alternatives:
-        """An attribute that a mix-in has from what it is mixed into, if all agree: `class Own(Mixin, Base)`."""
+        """An attribute that a mix-in has from what it is mixed into, if all agree: `class Own(Mixin, Base)`. Not if its
+        file asks whether it is there."""
+        asked = rb"\b(?:has|get)attr\(\s*\w+\s*,\s*[\"']" + re.escape(name.encode()) + rb"[\"']"
+        if re.search(asked, self._store.checkout.content(owner.path)):
+            return UNKNOWN
         if not self.active or self._store.facts(owner.path).classes[owner.qualname].bases:
             return UNKNOWN
         mixed = [(each, self._link.lineage(each)) for each in self.subclasses(owner)]
@@ -218,7 +228,8 @@ class Flows:
         for each, ours in bases:
             others = [one for one in self._link.lineage(each).own if one != owner]
             own = [self._store.facts(one.path).classes[one.qualname] for one in others]
-            if any(name in one.methods or name in one.attributes or name in one.annotations for one in own):
+            answers = "__getattr__" in self._store.facts(owner.path).classes[owner.qualname].methods
+            if answers or any({name, "__getattr__"} & {*one.methods, *one.attributes, *one.annotations} for one in own):
                 return UNKNOWN  # some class of the repository has it
             why = f"{owner.qualname} is mixed into {each.qualname}"
             parts.append((Alternative(Ours(Attribute(SuperOf(ours), name)), evidence=why),))
@@ -267,17 +278,26 @@ class Flows:
     def fields(self, path: str, row: Any) -> Alternatives:
         """`asdict(settings)` and `vars(arguments)`: attributes that become keys."""
         parts = []
+        content = self._store.checkout.content(path)
+        taken = {
+            name
+            for found in _TAKEN_OUT.finditer(content)
+            for name in _NAME.findall(found[0].decode("utf-8", "replace"))
+        }
         for each in self._link.value(path, row[1]):
             entries: list[KeyEntry] = []
             if isinstance(each.value, OwnInstance):
                 for own in reversed(self._link.lineage(OwnClass(each.value.path, each.value.qualname)).own):
                     kind = self._store.facts(own.path).classes[own.qualname]
-                    entries += [KeyEntry(own.path, name, span, None, NONE, 0) for name, span in kind.spans.items()]
+                    entries += [
+                        KeyEntry(own.path, name, span, None, NONE, 0, _FIELD) for name, span in kind.spans.items()
+                    ]
             elif isinstance(each.value, Untyped):
                 facts = self._store.facts(each.value.path)
                 made = facts.nodes[each.value.number]
                 options = facts.options.get(made[1], ()) if made[0] == "options" else ()
-                entries += [KeyEntry(each.value.path, name, span, None, NONE, 0) for name, span in options]
+                entries += [KeyEntry(each.value.path, name, span, None, NONE, 0, _FIELD) for name, span in options]
+            entries = [entry for entry in entries if entry.name not in taken]
             if entries:
                 parts.append((replace(each, value=Keys(tuple(entries))),))
         return joined(parts) if parts else UNKNOWN

@@ -84,7 +84,9 @@ class CallReader:
         """`jobs.put(value)`: kept as a name of its own, so that whoever takes something out sees all of it."""
         if value <= NONE or not self.walk.hot[value]:
             return
-        held = self.walk.node("documented", value, f"it was put into {self.walk.text(container)}")
+        held = UNKNOWN  # of a tuple it is not followed which part is taken out again
+        if self.walk.facts.nodes[value][0] != "tuple":
+            held = self.walk.node("documented", value, f"it was put into {self.walk.text(container)}")
         if isinstance(container, ast.Name):
             name = f"{container.id}[]"
             if self.walk.is_local(container.id):
@@ -129,7 +131,7 @@ class CallReader:
             if isinstance(made, ast.Attribute) and made.attr in _GROUPS:
                 return self._parser(made.value)
             return f"{frame.qualname}:{node.id}"
-        return self.walk.text(node)
+        return f"{self.walk.frame.owner}:{self.walk.text(node)}"  # `self.parser` of this class
 
     def emit_call(self, node: Any, target: int, found: CallArguments, awaited: bool | None = None) -> None:
         """Note a call; keywords that are passed only under further conditions are calls of their own."""
@@ -517,7 +519,10 @@ def _in_executor(calls: CallReader, node: ast.Call, target: int) -> int | None:
 
 
 def _as_dict(calls: CallReader, node: ast.Call, target: int) -> int | None:
-    return calls.walk.step("fields", calls.expressions.expression(node.args[0])) if len(node.args) == 1 else None
+    """`asdict(settings)`; with a factory or a filter its keys may be any."""
+    if len(node.args) != 1 or node.keywords:
+        return None
+    return calls.walk.step("fields", calls.expressions.expression(node.args[0]))
 
 
 def _parsed(calls: CallReader, node: ast.Call, target: int) -> int | None:
@@ -556,7 +561,8 @@ def _view(calls: CallReader, node: ast.Call, target: int) -> int | None:
         if kind[0] == "param" and len(kind[2]) == 2 and kind[1] in _MAPPINGS:
             held = calls.walk.step("instance", kind[2][1])
     if held <= NONE:
-        return _taken(calls, node, target) if node.func.attr == "get" else None
+        # `cache.get("url")` looks a key up
+        return _taken(calls, node, target) if node.func.attr == "get" and not node.args else None
     for argument in node.args:
         calls.expressions.expression(argument)
     calls._dict_method(node)

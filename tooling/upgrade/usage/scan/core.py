@@ -257,6 +257,7 @@ class WalkState:
                 outer.history.setdefault(name, []).append(value)
             return
         frame.values[name] = value
+        frame.values.pop(f"{name}[]", None)  # what was put into the container before
         frame.dicts.pop(name, None)
         frame.origins[name] = None if name in frame.origins else origin
         if frame.kind == "module":

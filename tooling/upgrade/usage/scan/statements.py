@@ -7,7 +7,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any
 
-from tooling.python.source import span_of
+from tooling.python.source import dotted_name, span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
 from tooling.upgrade.usage.scan.expressions import constant_key
 from tooling.upgrade.usage.scan.frames import KnownDict
@@ -27,6 +27,7 @@ Exits = bool
 """Whether a statement never goes on to the next one."""
 
 _EXITS = frozenset({"sys.exit", "os._exit", "os.abort", "pytest.skip", "pytest.fail", "pytest.exit"})
+_NO_FIELD = re.compile(r"\b(?:ClassVar|InitVar|KW_ONLY)\b")
 _OF_VERSIONS = re.compile(r"version|VERSION|hasattr|find_spec|signature")
 """In what a class attribute is assigned that conditions may ask for."""
 _STRANGERS = (ast.Call, ast.Await, ast.Attribute, ast.Subscript)
@@ -108,6 +109,8 @@ class StatementReader:
         held = kind if kind > NONE else value
         if self.walk.frame.kind == "class" and isinstance(node.target, ast.Name):
             self.class_annotation(node.target, held)
+            if _NO_FIELD.search(self.walk.text(node.annotation)):
+                del self.walk.facts.classes[self.walk.frame.qualname].spans[node.target.id]
         if node.value is not None or (kind > NONE and isinstance(node.target, ast.Name)):
             self.assign(node.target, held, node.value)
 
@@ -150,10 +153,14 @@ class StatementReader:
     def _assign_name(self, name: str, value: int, origin: ast.expr | None) -> None:
         self.walk.assigned.add(name)
         known = self.arguments.known_dict(origin) if origin is not None else None
+        if known is None and self.walk.facts.nodes[value][0] == "fields":
+            known = KnownDict(more=True, rests=(value,))  # from here on keys may be taken out
         if self.walk.frame.kind == "class" and origin is not None and _OF_VERSIONS.search(self.walk.text(origin)):
             span = span_of(origin)
             self.walk.facts.bindings[f"{self.walk.frame.qualname}.{name}"] = [(UNKNOWN, 0, span)]
-        if value == UNKNOWN and isinstance(origin, _STRANGERS) and self.walk.frame.kind == "function":
+        is_made = isinstance(origin, ast.Call) and dotted_name(origin.func).rpartition(".")[2][:1].isupper()
+        # `client = redis.Redis()` is of that class, whatever is used on it
+        if value == UNKNOWN and isinstance(origin, _STRANGERS) and not is_made and self.walk.frame.kind == "function":
             value = self.walk.node("some", self.walk.frame.qualname, name)
         self.walk.bind(name, value, origin)
         self.walk.frame.strings.pop(name, None)
@@ -570,7 +577,8 @@ def _catches_lookup(handler: ast.ExceptHandler) -> bool:
     if handler.type is None:
         return True
     entries = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    wide = {"ImportError", "ModuleNotFoundError", "AttributeError", "TypeError", "Exception", "BaseException"}
+    wide = {"ImportError", "ModuleNotFoundError", "AttributeError", "KeyError", "LookupError", "TypeError"}
+    wide |= {"Exception", "BaseException"}
     return any(isinstance(entry, ast.Name) and entry.id in wide for entry in entries)
 
 
