@@ -388,3 +388,20 @@ def test_conditions_of_the_run_stay_undecided_in_words(index):
     assert conditions_of_call(index(code)) == (Not(Undecided("os.path.exists(x)")),)
     code = "import os, pkg\n\ndef ready(): return os.getpid() > 1\n\ndef go():\n    if ready():\n        pkg.f()\n"
     assert conditions_of_call(index(code)) == (Undecided("ready()"),)
+
+
+@pytest.mark.parametrize(
+    ("more", "guarded"),
+    [
+        ({}, True),
+        ({"README.md": "python -m own.part_1\n", "other.py": "from importlib import import_module\n"}, True),
+        ({"run.yaml": "command: python -m own.part_1\n"}, False),
+        ({"run.sh": "python own/part_1.py\n"}, False),
+        ({"parts.py": 'import importlib\npart = importlib.import_module(f"own.part_{number}")\n'}, False),
+        ({"own/part_1.py": 'import pkg\npkg.f()\nif __name__ == "__main__":\n    print()\n'}, False),
+    ],
+)
+def test_a_module_that_runs_in_other_ways_too_is_not_guarded_by_its_import(index, more, guarded):
+    main = "import pkg\nif pkg.__version__ < '2':\n    import own.part_1\n"
+    found = index({"main.py": main, "own/__init__.py": "", "own/part_1.py": "import pkg\npkg.f()\n", **more})
+    assert bool(conditions_of_call(found)) == guarded
