@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +11,7 @@ from tooling.cli.errors import UsageError
 from tooling.upgrade.errors import UpstreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from packaging.specifiers import SpecifierSet
 
@@ -77,7 +78,7 @@ def audit_moves(
     details = [
         text
         for move in moves
-        for text in (str(move), *context.package(move.distribution).imports, *versions_between(context, move))
+        for text in (str(move), *context.package(move.distribution).imports, *_contents_between(context, move))
     ]
     details += sorted(f"{name}{versions}" for name, versions in (allowed or {}).items())
     key = audit_key(context, pairs, details)
@@ -85,7 +86,12 @@ def audit_moves(
     opened = time.perf_counter()
     known = kept.read()
     if known is not None:
-        return tuple(replace(each, seconds={**each.seconds, "sources": opened - started}) for each in known)
+        audits, asked = known
+        for name, version in asked:  # so that the report names them as it did
+            with suppress(UpstreamError):
+                context.upstream(name, version)
+        return tuple(replace(each, seconds={**each.seconds, "sources": opened - started}) for each in audits)
+    sources = set(context.origins())
     members = changed_members(pairs)
     index = context.usage(context.imports([move.distribution for move in moves]), members)
     indexed = time.perf_counter()
@@ -112,7 +118,8 @@ def audit_moves(
         for each, pair in zip(audits, pairs, strict=True)
     )
     if audit_key(context, pairs, details) == key:  # else a file changed while others were read
-        kept.write(made)
+        asked = tuple((each.distribution, each.version) for each in context.origins() if each not in sources)
+        kept.write(made, asked)
     return made
 
 
@@ -198,6 +205,13 @@ def versions_between(context: UpgradeContext, move: Move) -> list[str]:
         return context.catalogue.cached_between(move.distribution, move.old, move.new)[-MOST_BETWEEN:]
     except InvalidVersion:
         return []
+
+
+def _contents_between(context: UpgradeContext, move: Move) -> Iterator[str]:
+    """Yield version and digest of those that `between` asks."""
+    for version in versions_between(context, move):
+        with suppress(UpstreamError):
+            yield f"{version} {context.release(move.distribution, version).digest()}"
 
 
 def between(context: UpgradeContext, move: Move) -> tuple[Upstream, ...]:

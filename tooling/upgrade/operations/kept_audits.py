@@ -43,23 +43,24 @@ class KeptAudits:
 
     def __init__(self, folder: Path, key: str) -> None:
         self._path = folder / f"{key}.json"
-        self._adapter = TypeAdapter(tuple[Audit, ...])
+        self._adapter = TypeAdapter(tuple[tuple[Audit, ...], tuple[tuple[str, str], ...]])
 
-    def read(self) -> tuple[Audit, ...] | None:
-        """Return the audits, without the time they took; None where there are none, or the file is damaged."""
+    def read(self) -> tuple[tuple[Audit, ...], tuple[tuple[str, str], ...]] | None:
+        """Return the audits, without the time they took, and the name and version of each release that was asked beside
+        old and new; None where there are none, or the file is damaged."""
         try:
-            found = self._adapter.validate_json(self._path.read_bytes())
+            found, asked = self._adapter.validate_json(self._path.read_bytes())
             os.utime(self._path)
         except (OSError, ValidationError):
             return None
-        return tuple(replace(each, seconds=dict.fromkeys(each.seconds, 0.0)) for each in found)
+        return tuple(replace(each, seconds=dict.fromkeys(each.seconds, 0.0)) for each in found), asked
 
-    def write(self, audits: tuple[Audit, ...]) -> None:
-        """Keep them, and no more than `MOST_KEPT` answers in all."""
+    def write(self, audits: tuple[Audit, ...], asked: tuple[tuple[str, str], ...]) -> None:
+        """Keep what `read` returns, and no more than `MOST_KEPT` answers in all."""
         folder = self._path.parent
         # A cache that cannot be written only costs time; names that are not UTF-8 cannot be
         with suppress(OSError, ValueError):
-            write_atomically(self._path, self._adapter.dump_json(audits))
+            write_atomically(self._path, self._adapter.dump_json((audits, asked)))
             for left in folder.glob(".*.tmp"):
                 if left.stat().st_mtime < time.time() - _UNFINISHED:
                     left.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import zipfile
+from dataclasses import replace
 
 import pytest
 
@@ -153,6 +154,15 @@ def test_an_audit_during_which_a_file_changed_is_not_kept(cached, monkeypatch):
 def test_a_file_whose_name_is_not_utf8_only_keeps_nothing(cached):
     (cached.root / os.fsdecode(b"x/\xff.py")).write_text("import engine\nengine.old()\n")
     assert (os.fsdecode(b"x/\xff.py"), 2, "engine.old") in findings(cached)
+
+
+def test_a_kept_audit_names_the_releases_that_it_asked(cached):
+    (cached.root / "x/a.py").write_text("import engine\nengine.old()\n")
+    again = replace(cached, _opened={})
+    findings(cached)
+    findings(again)
+    assert [each.version for each in again.origins()] == [each.version for each in cached.origins()]
+    assert len(again.origins()) > 2
 
 
 def test_a_damaged_kept_audit_is_made_again(cached):
