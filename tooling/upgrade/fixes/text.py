@@ -35,7 +35,8 @@ def fix_text(source: EditableText, finding: AuditFinding) -> None:
         _replace(source, finding, rf"(?<!\w){re.escape(finding.symbol)}(?!\w)", text)
     elif finding.kind is FindingKind.HTTP_ROUTE:
         old = finding.symbol.rpartition(" ")[2]
-        _replace(source, finding, rf"{re.escape(old)}(?![\w/-])", text)
+        # A slash at the end belongs to the same route, which is named without it
+        _replace(source, finding, rf"{re.escape(old)}(?!/?[\w{{-])", text)
     elif finding.kind is FindingKind.CLI_FLAG or text.startswith("--"):
         old = finding.symbol.rpartition(" ")[2]
         # A parser takes "-" and "_" alike if it says so; what is written must be found as it is written

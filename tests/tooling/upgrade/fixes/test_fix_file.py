@@ -349,6 +349,14 @@ def test_an_entry_of_yaml_goes_only_with_all_of_its_value(text: str, after: str)
     assert bool(done.done) == bool(after)
 
 
+@pytest.mark.parametrize(("written", "after"), [("/old/", "/v2/new/"), ("/old?x=1", "/v2/new?x=1"), ("/old/{x}", "")])
+def test_a_route_is_found_with_a_slash_or_a_query_behind_it(written: str, after: str) -> None:
+    source = f'requests.get(f"{{base}}{written}")\n'
+    done = fix(source, finding(source, "requests", FindingKind.HTTP_ROUTE, "GET /old", "/v2/new"))
+    assert done.data.decode() == source.replace(written, after or written)
+    assert bool(done.done) == bool(after)
+
+
 def test_a_key_of_the_same_name_beside_a_dotted_path_is_none_of_its_business() -> None:
     source = 'mock.patch("up.core.flush", new=fakes["flush"])\n'
     done = fix(source, finding(source, '"up.core', FindingKind.RENAMED, "up.core.flush", "up.core.clear"))

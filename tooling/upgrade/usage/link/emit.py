@@ -227,6 +227,13 @@ class GuardedModules:
                     found.setdefault(met[0], set()).add(importer)
         return found
 
+    @cached_property
+    def _texts(self) -> list[str]:
+        """Files of the repository that may name a module to run it."""
+        checkout = self._store.checkout
+        paths = sorted({*checkout.paths, *repository_files(checkout.root)})
+        return [path for path in paths if not path.endswith(_PROSE)]
+
     def _is_named_elsewhere(self, path: str, named: set[str]) -> bool:
         """By text, in files that were not read: it is run by itself, a script or a setting names it, or its name is put
         together: `import_module(f"own.engine_{version}")`."""
@@ -234,8 +241,8 @@ class GuardedModules:
         if _RUN_ITSELF.search(checkout.content(path)):
             return True
         dotted = checkout.module_name(path)
-        for each in sorted({*checkout.paths, *repository_files(checkout.root)} - {path}):
-            if each.endswith(_PROSE):
+        for each in self._texts:
+            if each == path:
                 continue
             content = checkout.content(each)
             if each not in named and (dotted.encode() in content or path.encode() in content):
