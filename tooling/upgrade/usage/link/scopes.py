@@ -181,6 +181,8 @@ class TestScope:
         found = self._file.row(row[1]) if row[1] > NONE else None
         if found is not None and not (isinstance(found, GuardSymbol) and not found.dotted and row[2]):
             return found
+        if found is not None and not _TELLING.search(row[2]):
+            return found  # `job = jobs.get()`: something of a package, to be asked for its names
         node = parse_expression(row[2]) if row[2] else None
         return UNKNOWN if node is None else GuardDefinition(node, TestScope(row[3], self._file))
 
