@@ -28,14 +28,18 @@ class TwoHosts:
     @contextmanager
     def cut(self):
         """Lose every packet meanwhile; connections are not told."""
-        self._set("down")
+        # A link that is down would be noticed: its route goes, and every call says at once that the network is
+        # unreachable. Packets to an address that no card has are lost in silence.
+        self._neighbours("replace", "lladdr", "02:00:00:00:00:01", "nud", "permanent")
         try:
             yield
         finally:
-            self._set("up")
+            self._neighbours("del")
 
-    def _set(self, state):
-        subprocess.run(["ip", "-n", self.names[0], "link", "set", "cable0", state], check=True)
+    def _neighbours(self, action, *words):
+        for here, there in ((0, 1), (1, 0)):
+            neighbour = [self.addresses[there], *words, "dev", f"cable{here}"]
+            subprocess.run(["ip", "-n", self.names[here], "neigh", action, *neighbour], check=True)
 
 
 @contextmanager
