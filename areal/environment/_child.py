@@ -75,7 +75,9 @@ async def _answer_all(reader: BinaryIO, writer: BinaryIO) -> None:
             message: dict[str, Any] = {"ok": answer}
         except Exception as error:  # noqa: BLE001 - whatever an environment raises is reported to the parent
             usage = getattr(error, "exit_code", 0) == 2
-            message = {"error": f"{type(error).__name__}: {error}", "usage": usage}
+            # Of a wrong setting the kind says nothing that the message does not, and there is a way to mend it.
+            said = str(error) if usage else f"{type(error).__name__}: {error}"
+            message = {"error": said, "usage": usage, "fix": getattr(error, "fix", "")}
         _write(writer, message)
 
 

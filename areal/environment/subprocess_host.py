@@ -158,7 +158,7 @@ class EnvironmentProcess:
         if "ok" in answer:
             return answer["ok"]
         if answer["usage"]:
-            raise ConfigError(answer["error"], where="environment")
+            raise ConfigError(answer["error"], where="environment", fix=answer["fix"])
         raise EnvironmentRaisedError(answer["error"])
 
     async def _receive(self, size: int) -> bytes:
