@@ -108,6 +108,9 @@ def main() -> None:
     parser.add_argument("--types", type=int, default=500, metavar="N", help="commits of each for types (default: 500)")
     parser.add_argument("--scopes", type=int, default=250, metavar="N", help="for scopes (default: 250)")
     arguments = parser.parse_args()
+    for repository in arguments.repositories:
+        if not repository.is_dir():
+            parser.error(f"{repository}: no such folder; name clones with their history")
     newest = max(arguments.types, arguments.scopes)
     repositories = [list(cases(repository, newest, set())) for repository in arguments.repositories]
     fit_types([found[: arguments.types] for found in repositories])

@@ -207,6 +207,9 @@ def main() -> None:
     parser.add_argument("--only", type=Path, metavar="COMMITS.json", help="predict no others")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    for repository in arguments.repositories:
+        if not repository.is_dir():
+            parser.error(f"{repository}: no such folder; name clones with their history")
     only = {row["hash"] for row in json.loads(arguments.only.read_text(encoding="utf-8"))} if arguments.only else set()
     results: dict[str, dict[str, dict[str, float]]] = {}
     for repository in arguments.repositories:

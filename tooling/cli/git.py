@@ -168,6 +168,8 @@ class Git:
                 check=False,
             )
         except FileNotFoundError as error:
+            if not self.folder.is_dir():
+                raise UsageError("no such folder", where=str(self.folder), fix="name a git repository") from error
             raise UsageError("the `git` program was not found", fix="install git, or add its folder to PATH") from error
         except subprocess.TimeoutExpired as error:
             message = f"the remote did not answer within {REMOTE_SECONDS} s"

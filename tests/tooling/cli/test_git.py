@@ -196,6 +196,12 @@ def test_without_the_git_program_it_says_so(origin, tmp_path, monkeypatch):
     assert "install git" in caught.value.fix
 
 
+def test_a_folder_that_is_missing_is_not_taken_for_missing_git(tmp_path):
+    with pytest.raises(UsageError, match="no such folder") as caught:
+        Git(tmp_path / "gone").attempt("log")
+    assert caught.value.where == str(tmp_path / "gone")
+
+
 def test_what_git_refuses_is_told_in_its_words(origin):
     (origin / ".git" / "index").write_bytes(b"not an index at all, but long enough to be read")
     with pytest.raises(UsageError, match=r"`git ls-files` failed: .*bad signature") as caught:
