@@ -1,4 +1,4 @@
-"""Access paths of a client followed through a release."""
+"""Access paths of a client followed through a tree."""
 
 from __future__ import annotations
 

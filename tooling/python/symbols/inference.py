@@ -350,7 +350,7 @@ class ExpressionInference:
         self.steps = steps
 
     def infer(self, body: Body, source: str) -> Values:
-        """Return the type of an expression of the release."""
+        """Return the type of an expression of the tree."""
         node = parse_expression(source) if source and source != "..." else None
         if node is None or body.depth > MAX_EXPRESSIONS:
             return OPEN

@@ -181,7 +181,7 @@ class Keywords:
             ancestors = self.members.lineage(owner).ancestors
         for ancestor in ancestors[ancestors.index(owner) + 1 :]:
             if isinstance(ancestor, str):
-                # Where nothing is known of a class from outside, a plain method that a class of the release defines is
+                # Where nothing is known of a class from outside, a plain method that a class of the tree defines is
                 # taken to be the one meant, as in `Members.member`
                 known = python_class(ancestor)
                 may_have = has_member(known, method) if known is not None else method.startswith("__")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_CLASSES = 200
 Ancestor = Symbol | str
-"""A class of the release, or the dotted path of one that is not."""
+"""A class of the tree, or the dotted path of one that is not."""
 _HOOKS = ("__getattr__", "__getattribute__")
 _WRAPPERS = ("classmethod", "staticmethod", "property")
 _EMPTY = BodyTable({}, [])
@@ -37,7 +37,7 @@ class ClassLineage:
 
     @property
     def classes(self) -> list[Symbol]:
-        """Those of the release."""
+        """Those of the tree."""
         return [ancestor for ancestor in self.ancestors if isinstance(ancestor, Symbol)]
 
     @property
@@ -95,7 +95,7 @@ class Members:
     def around(self, symbol: Symbol) -> Where:
         """Where the bases and decorators of a class stand."""
         located = self.definitions.locate(symbol)
-        assert located is not None, "only classes of the release have a scope"
+        assert located is not None, "only classes of the tree have a scope"
         return Where(located.table, located.classes[:-1])
 
     def _before(self, symbol: Symbol) -> Where:

@@ -31,7 +31,7 @@ class Parameter:
     default: str | None = None
     """Source of the default; None if there is none. "..." in stubs."""
     folded: str | None = None
-    """The default's value as `repr`, folded through constants of the release and enum members; None if not known."""
+    """The default's value as `repr`, folded through constants of the tree and enum members; None if not known."""
     annotation: str = ""
     aliases: tuple[str, ...] = ()
     """Other keywords that are accepted for it (pydantic aliases, deprecate_kwarg)."""
@@ -130,7 +130,7 @@ class Open:
 
     why: str
     beside: Absent | None = None
-    """What would be absent if no base class outside of the release had it."""
+    """What would be absent if no base class outside of the tree had it."""
 
 
 Resolution = Found | Absent | Open
@@ -152,7 +152,7 @@ class Definite:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An instance of a class of the release."""
+    """An instance of a class of the tree."""
 
     symbol: Symbol
 

@@ -25,15 +25,16 @@ def stride_twice(module: Module, _side: Side) -> Iterator[Place]:
     """Find `i * size` in a loop over `range(0, n, size)`, where `i` is a multiple of the size already."""
     for loop in module.nodes(ast.For):
         call = loop.iter
-        ranged = isinstance(call, ast.Call) and last_name(call.func) == "range" and len(call.args) == 3
-        stride = call.args[2] if ranged else ast.Constant(1)  # type: ignore[attr-defined]  # `ranged` says what it is
-        named = any(isinstance(each, ast.Name) for each in ast.walk(stride))
+        if not isinstance(call, ast.Call) or last_name(call.func) != "range" or len(call.args) != 3:
+            continue
+        named = any(isinstance(each, ast.Name) for each in ast.walk(call.args[2]))
         if not named or not isinstance(loop.target, ast.Name):
             continue
-        step = ast.unparse(stride)
+        step = ast.unparse(call.args[2])
         for node in (each for one in loop.body for each in ast.walk(one)):
-            factors = [ast.unparse(node.left), ast.unparse(node.right)] if isinstance(node, ast.BinOp) else []
-            if factors and isinstance(node.op, ast.Mult) and sorted(factors) == sorted([loop.target.id, step]):  # type: ignore[attr-defined]  # only a BinOp has factors
+            if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
+                continue
+            if sorted([ast.unparse(node.left), ast.unparse(node.right)]) == sorted([loop.target.id, step]):
                 said = f"`{loop.target.id}` advances by `{step}` and is multiplied by it again"
                 yield Place(module.path, loop.lineno, said)
                 break
@@ -96,15 +97,14 @@ def reference_rewritten(module: Module, _side: Side) -> Iterator[Place]:
         shapes = [each.value for each in tests if isinstance(each, ast.Attribute) and each.attr == "shape"]
         fixed = [each for each in shapes if isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Constant)]
         stored = [
-            (each, target)
+            (each, target, target.value.id)
             for each in inside
             if isinstance(each, ast.Assign)
             for target in each.targets
             if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name)
         ]
-        for assign, target in stored:
+        for assign, target, name in stored:
             used = {each.id for each in ast.walk(target.slice) if isinstance(each, ast.Name)}
-            name = target.value.id  # type: ignore[attr-defined]  # filtered above
             if not used & targets or name in replaced:
                 continue
             # What is changed little by little is read there too: `df[c + "_mean"] = df.mean()` adds a column.
