@@ -94,6 +94,8 @@ class Model:
         self.labels = {0: "default"}
         self.aborted = set()
         self.live = set()
+        self.admitting = asyncio.Event()
+        self.admitting.set()
         self.seeds = {}
         self.slice_of = {}
 
@@ -204,6 +206,7 @@ class Model:
         config = dict(sampling)
         limit, done, least = config.pop("max"), 0, config.pop("min")
         tokens = list(prompt)
+        await self.admitting.wait()
         self.live.add(call_id)
         try:
             while True:
@@ -219,7 +222,11 @@ class Model:
                     images=images,
                 )
                 self.slice_of[call_id] = request.request_id
-                response = await engine.agenerate(request)
+                generation = asyncio.ensure_future(engine.agenerate(request))
+                await asyncio.sleep(0)  # It is in the engine now, so that an abort finds it.
+                if call_id in self.aborted:
+                    engine.abort([request.request_id])
+                response = await generation
                 tokens = [*tokens, *response.output_tokens]
                 done += len(response.output_tokens)
                 finish = ""
@@ -333,8 +340,11 @@ class VLLM:
         return web.json_response({"success": True, "new_version": label})
 
     async def pause(self, request):
+        self.model.admitting.clear()
         if request.query["mode"] == "abort":
             self.model.abort(None)
+            while self.model.live:  # The real one answers when they have ended, too.
+                await asyncio.sleep(0.001)
         for engine in self.model.engines:
             engine.pause()
         return web.json_response({"status": "paused"})
@@ -342,6 +352,7 @@ class VLLM:
     async def resume(self, request):
         for engine in self.model.engines:
             engine.resume()
+        self.model.admitting.set()
         return web.json_response({"status": "resumed"})
 
     async def abort(self, request):
