@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tooling.python.source import REFUSALS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -64,6 +66,14 @@ def concrete(value: object) -> bool:
     if isinstance(value, dict):
         return all(map(concrete, value)) and all(map(concrete, value.values()))
     return value is not UNKNOWN and not isinstance(value, Symbolic | Globals)
+
+
+def literal(source: str) -> Any:
+    """Return the value of a literal; UNKNOWN for any other text."""
+    try:
+        return ast.literal_eval(source)
+    except (*REFUSALS, TypeError):
+        return UNKNOWN
 
 
 @dataclass

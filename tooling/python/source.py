@@ -136,7 +136,11 @@ class Lines:
 
     def block(self, start: int, end: int) -> str:
         """Lines `start` to `end`, 1-based, both included, as a piece of Python that stands alone."""
-        return alone(b"\n".join(self.lines[start - 1 : end]).decode("utf-8", "replace") + "\n")
+        return alone(self.text_of(start, end) + "\n")
+
+    def text_of(self, start: int, end: int) -> str:
+        """Lines `start` to `end`, 1-based, both included."""
+        return b"\n".join(self.lines[start - 1 : end]).decode("utf-8", "replace")
 
 
 def alone(text: str) -> str:

@@ -6,6 +6,8 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from tooling.python.source import alone, parsed, text_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -44,26 +46,11 @@ def advised(text: str) -> Iterator[str]:
 def texts_about(source: str, name: str) -> Iterator[str]:
     """Texts in a piece of code that mention a name and speak of its end; adjacent strings are one, of f-strings only
     the constant parts count. Nothing for code that cannot be parsed."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
+    tree = parsed(alone(source))
     word = re.compile(rf"\b{re.escape(name)}\b")
-    for node in ast.walk(tree):
+    for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Call):
             for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
-                text = constant_text(argument)
+                text = text_of(argument)
                 if word.search(text) and _ENDS.search(text) and _ADVICE.search(" ".join(text.split())):
                     yield text
-
-
-def constant_text(node: ast.expr) -> str:
-    """Return the text of a string expression, as far as it is constant; "" for anything else."""
-    match node:
-        case ast.Constant(value=str(text)):
-            return text
-        case ast.JoinedStr(values=values):
-            return "".join(constant_text(value) if isinstance(value, ast.Constant) else " " for value in values)
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return constant_text(left) + constant_text(right)
-    return ""

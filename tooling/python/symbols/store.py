@@ -154,6 +154,13 @@ class TreeStore:
 
     def block(self, path: str, start: int, end: int) -> str:
         """Lines of a file as a piece of Python that stands alone."""
+        return self._of(path).block(start, end)
+
+    def text(self, path: str, start: int, end: int) -> str:
+        """Lines of a file as they are, 1-based, both included."""
+        return self._of(path).text_of(start, end)
+
+    def _of(self, path: str) -> Lines:
         lines = self._lines.get(path)
         if lines is None:
             try:
@@ -161,7 +168,7 @@ class TreeStore:
             except (SyntaxError, ValueError):
                 lines = Lines("")
             self._lines[path] = lines
-        return lines.block(start, end)
+        return lines
 
     def function(self, table: ModuleTable, binding: NameBinding) -> FunctionTable:
         """Facts of a `def`."""

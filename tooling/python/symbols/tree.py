@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from tooling.python.source import alone, definition
 from tooling.python.standard_library import is_builtin
 from tooling.python.symbols import text_search
 from tooling.python.symbols.constants import ConstantReader
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tooling.python.access_paths import AccessPath
-    from tooling.python.source import SourceTree
+    from tooling.python.source import DefinitionNode, SourceTree
     from tooling.python.symbols.symbol import Keyword, Outcome, Resolution, Signature, Symbol
     from tooling.python.symbols.text_search import NameTable
     from tooling.python.tables import BodyTable, ModuleTable
 
 MAX_DEPTH = 80
+MAX_LINES = 4000
+"""Of a definition; longer ones are data."""
 
 
 Source = TypeVar("Source", bound="SourceTree")
@@ -58,6 +61,7 @@ class SymbolTree(Generic[Source]):
         self.inference = TypeInference(self, self.members, self.fields)
         self.follower = PathFollower(self, self.inference)
         self._depth = 0
+        self._trees: dict[Symbol, DefinitionNode | None] = {}
 
     def save(self) -> None:
         """Write what is kept now; it is written anyway when this object goes."""
@@ -100,6 +104,33 @@ class SymbolTree(Generic[Source]):
             return (), False
         lineage = self.members.lineage(symbol)
         return lineage.classes, lineage.complete
+
+    def source_of(self, symbol: Symbol) -> str:
+        """Return the lines of a definition, without its decorators and what is beyond `MAX_LINES`; "" where they are
+        not known."""
+        if not symbol.file or not symbol.line:
+            return ""
+        return self.store.text(symbol.file, symbol.line, min(symbol.end_line or symbol.line, symbol.line + MAX_LINES))
+
+    def tree_of(self, symbol: Symbol) -> DefinitionNode | None:
+        """Return a function or class as a syntax tree without decorators; None for anything else, and for source that
+        cannot be parsed."""
+        if symbol not in self._trees:
+            self._trees[symbol] = definition(alone(self.source_of(symbol)))
+        return self._trees[symbol]
+
+    def function_of(self, symbol: Symbol) -> Symbol | None:
+        """Return the function that a call runs: of a class its constructor; None where nobody wrote one."""
+        if symbol.kind is not SymbolKind.CLASS:
+            return symbol if symbol.kind is SymbolKind.FUNCTION else None
+        found = self.member(symbol, "__init__")
+        return found.symbol if isinstance(found, Found) and found.symbol.kind is SymbolKind.FUNCTION else None
+
+    def keyword_reads(self, symbol: Symbol) -> Sequence[str]:
+        """List the keywords that the body of a function or constructor looks up in its `**kwargs`."""
+        function = self.function_of(symbol)
+        facts = self.definitions.facts(function) if function is not None else None
+        return facts.keyword_reads if facts is not None else ()
 
     def body_names(self, symbol: Symbol) -> Sequence[str]:
         """Names that a class's own body binds, without those of its bases."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-import textwrap
 from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from tooling.python.source import alone, definition, dotted_name, parse_expression
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,31 +40,13 @@ class ImportIndex:
         return Counter(module for importer, module in self.importers(name) if not module.startswith(f"{importer}."))
 
 
-def import_index(upstream: Upstream) -> ImportIndex:
-    """The index of a release; made once per process and content."""
-    return _made(Keyed(upstream))
-
-
-class Keyed:
-    """A release that equals others of the same content: a key for what is made once per process."""
-
-    def __init__(self, upstream: Upstream) -> None:
-        self.upstream = upstream
-        self._key = upstream.source.digest()
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Keyed) and other._key == self._key
-
-
 @lru_cache(maxsize=8)
-def _made(keyed: Keyed) -> ImportIndex:
+def import_index(upstream: Upstream) -> ImportIndex:
+    """The index of a release."""
     return ImportIndex(
         {
             importer: frozenset((module, name) for module, names in imported.items() for name in names)
-            for importer, imported in keyed.upstream.imports().items()
+            for importer, imported in upstream.imports().items()
         }
     )
 
@@ -101,19 +84,15 @@ def stands_for(source: str) -> str:
     """
     if len(source) > _LONGEST_SHIM or not _OLD_TIMES.search(source):
         return ""
-    try:
-        tree = ast.parse(textwrap.dedent(source))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ""
-    match tree.body:
-        case [ast.ClassDef() as node]:
+    match definition(alone(source)) or parse_expression(source):
+        case ast.ClassDef() as node:
             if len(node.bases) != 1 or not all(_is_idle_member(statement) for statement in node.body):
                 return ""
-            return _dotted(node.bases[0])
-        case [ast.FunctionDef() | ast.AsyncFunctionDef() as node]:
+            return dotted_name(node.bases[0])
+        case ast.FunctionDef() | ast.AsyncFunctionDef() as node:
             return _callee(node.body)
-        case [ast.Expr(value=ast.Call() as call)]:
-            names = [name for argument in call.args if (name := _dotted(argument))]
+        case ast.Call() as call:
+            names = [name for argument in call.args if (name := dotted_name(argument))]
             return names[0] if len(names) == 1 else ""
     return ""
 
@@ -139,7 +118,7 @@ def _callee(body: list[ast.stmt]) -> str:
         return ""
     match last:
         case ast.Return(value=ast.Call(func=function)) | ast.Return(value=ast.Await(value=ast.Call(func=function))):
-            return _dotted(function)
+            return dotted_name(function)
     return ""
 
 
@@ -151,14 +130,3 @@ def _is_idle(statement: ast.stmt) -> bool:
         case ast.Expr(value=ast.Call(func=function)):
             return any(word in ast.unparse(function).lower() for word in ("warn", "deprecat"))
     return False
-
-
-def _dotted(node: ast.expr) -> str:
-    """The dotted name that an expression is; "" for others."""
-    match node:
-        case ast.Name(id=name):
-            return name
-        case ast.Attribute(value=value, attr=name):
-            inner = _dotted(value)
-            return f"{inner}.{name}" if inner else ""
-    return ""

@@ -15,7 +15,7 @@ from tooling.python.symbols.symbol import Found, SymbolKind
 from tooling.upgrade import advice
 from tooling.upgrade.replacements import evidence, similarity
 from tooling.upgrade.replacements.candidates import Candidate, Reason, best
-from tooling.upgrade.replacements.evidence import Keyed, import_index, votes
+from tooling.upgrade.replacements.evidence import import_index, votes
 from tooling.upgrade.replacements.similarity import is_compatible
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Homes:
         self._subject = subject
         self._old = old
         self._new = new
-        self._source = similarity.source_of(old, subject.symbol)
+        self._source = old.source_of(subject.symbol)
         own = advice.texts_about(self._source, subject.name)
         self._texts = [text for text in (*texts, *own) if text]
         self._found: dict[str, Candidate] = {}
@@ -118,7 +118,7 @@ class Homes:
             return False
         letters = SequenceMatcher(None, name.lower(), self._subject.name.lower()).ratio()
         own = similarity.tokens(self._source, self._subject.name)
-        other = similarity.tokens(similarity.source_of(self._new, resolution.symbol), name)
+        other = similarity.tokens(self._new.source_of(resolution.symbol), name)
         return (
             letters >= _ALIKE or similarity.similarity(own, other) >= _ALIKE or self._has_same_body(resolution.symbol)
         )
@@ -151,7 +151,7 @@ class Homes:
             if not dotted:
                 continue
             symbol = self._symbols[dotted]
-            text = similarity.source_of(self._new, symbol)
+            text = self._new.source_of(symbol)
             if self._has_same_body(symbol):
                 self._found[dotted].reasons.add(Reason.SAME_BODY)
             elif (
@@ -177,7 +177,7 @@ class Homes:
             shares = bool(words & _words(name))
             return 1 if shares and row.module.rpartition(".")[0] == folder else 2 if shares else 9
 
-        added = _additions(Keyed(self._old), Keyed(self._new)).get(kind, ())
+        added = _additions(self._old, self._new).get(kind, ())
         rows = [(distance(row, name), row, name) for row, name in added]
         near = sorted((each for each in rows if each[0] < 9), key=lambda each: (each[0], each[1].module, each[2]))
         return [(row, name) for _, row, name in near[:_MOST_NEW_NAMES]]
@@ -236,11 +236,11 @@ class Homes:
 
 
 @lru_cache(maxsize=4)
-def _additions(old: Keyed, new: Keyed) -> dict[str, list[tuple[TopLevelName, str]]]:
+def _additions(old: Upstream, new: Upstream) -> dict[str, list[tuple[TopLevelName, str]]]:
     """Definitions that the old release does not have in that module, by their kind."""
-    old_names = old.upstream.names().by_name
+    old_names = old.names().by_name
     found: dict[str, list[tuple[TopLevelName, str]]] = {}
-    for name, homes in new.upstream.names().by_name.items():
+    for name, homes in new.names().by_name.items():
         before = {row.module for row in old_names.get(name, ())}
         for row in homes:
             if row.module not in before:

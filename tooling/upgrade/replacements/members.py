@@ -83,9 +83,7 @@ def best_member(
             if other in told:
                 candidate.reasons.add(Reason.ADVICE)
     lost = [each for each in had if each not in has]
-    places = similarity.took_places(
-        similarity.source_of(old, before.symbol), similarity.source_of(new, owner), lost, fresh
-    )
+    places = similarity.took_places(old.source_of(before.symbol), new.source_of(owner), lost, fresh)
     values_lost = [each for each in lost if _is_value(before.symbol, each, old)]
     values_fresh = [each for each in fresh if _is_value(owner, each, new)]
     for other, (candidate, symbol) in found.items():
@@ -110,8 +108,8 @@ def _reasons(gone: Symbol, symbol: Symbol, old: Upstream, new: Upstream) -> Iter
     if gone.digest and gone.digest == symbol.digest:
         yield Reason.SAME_BODY
     else:
-        left = similarity.tokens(similarity.source_of(old, gone), gone.dotted.rpartition(".")[2])
-        right = similarity.tokens(similarity.source_of(new, symbol), symbol.dotted.rpartition(".")[2])
+        left = similarity.tokens(old.source_of(gone), gone.dotted.rpartition(".")[2])
+        right = similarity.tokens(new.source_of(symbol), symbol.dotted.rpartition(".")[2])
         if similarity.similarity(left, right) >= similarity.SIMILAR:
             yield Reason.SIMILAR_BODY
     if gone.binding == symbol.binding and is_compatible(old, gone, new, symbol):
@@ -129,5 +127,5 @@ def _names(symbol: Symbol, upstream: Upstream) -> list[str]:
     found: list[str] = []
     for each in classes[:_MOST_CLASSES]:
         found += upstream.body_names(each)
-        found += _ON_SELF.findall(similarity.source_of(upstream, each))
+        found += _ON_SELF.findall(upstream.source_of(each))
     return list(dict.fromkeys(found))

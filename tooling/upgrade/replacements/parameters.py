@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import re
-import textwrap
 from typing import TYPE_CHECKING
 
-from tooling.python.symbols.symbol import Found, Open, SymbolKind
+from tooling.python.operations import UNKNOWN, literal
+from tooling.python.symbols.symbol import Open
 from tooling.upgrade import advice
 from tooling.upgrade.replacements import similarity
 from tooling.upgrade.replacements.candidates import Candidate, Reason, best
@@ -39,7 +38,7 @@ def best_parameter(
     # Names that the old release tells to use instead, in texts about this parameter
     word = re.compile(rf"\b{re.escape(name)}\b")
     about = [text for text in texts if word.search(text)]
-    about += advice.texts_about(textwrap.dedent(bodies_of[0]), name)
+    about += advice.texts_about(bodies_of[0], name)
     if gone is not None and gone.deprecated:
         about.append(gone.deprecated)
     told = {word.rpartition(".")[2] for text in about for word in advice.advised(text)}
@@ -69,7 +68,7 @@ def best_parameter(
 
 def announcements(upstream: Upstream, symbol: Symbol, name: str) -> list[str]:
     """What the body of a function or constructor says about the end of a parameter."""
-    return list(advice.texts_about(textwrap.dedent(_body(upstream, symbol)), name))
+    return list(advice.texts_about(_body(upstream, symbol), name))
 
 
 def _is_proven(gone: Parameter, other: Parameter, reasons: set[Reason], *, is_carried: bool, only: bool) -> bool:
@@ -94,11 +93,10 @@ def _clash(gone: Parameter, other: Parameter) -> bool:
 
 def _kind_of_default(parameter: Parameter) -> str:
     """Name of the type of a constant default; "" where there is none, or it is None."""
-    try:
-        value = ast.literal_eval(parameter.folded or parameter.default or "None")
-    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-        return ""
-    return "" if value is None else "number" if type(value) in (int, float) else type(value).__name__
+    value = literal(parameter.folded or parameter.default or "None")
+    return (
+        "" if value is None or value is UNKNOWN else "number" if type(value) in (int, float) else type(value).__name__
+    )
 
 
 def _likeness(gone: Parameter, left: Signature, other: Parameter, right: Signature, *, only: bool) -> list[Reason]:
@@ -122,11 +120,7 @@ def _likeness(gone: Parameter, left: Signature, other: Parameter, right: Signatu
 
 def _body(upstream: Upstream, symbol: Symbol) -> str:
     """The text of a callable: of a class that of its constructor, or all of it where that is made from fields."""
-    if symbol.kind is SymbolKind.CLASS:
-        constructor = upstream.member(symbol, "__init__")
-        if isinstance(constructor, Found) and constructor.symbol.file:
-            return similarity.source_of(upstream, constructor.symbol)
-    return similarity.source_of(upstream, symbol)
+    return upstream.source_of(upstream.function_of(symbol) or symbol)
 
 
 def _flat(annotation: str) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-import textwrap
 from collections import Counter
 from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
+from tooling.python.source import alone, definition
 from tooling.python.symbols.calls import bind
 from tooling.python.symbols.symbol import Open, SymbolKind
 from tooling.upgrade.uses import Action
@@ -29,19 +29,6 @@ _LEAST_TOKENS = 16
 """Shorter definitions look alike by chance."""
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|[^\s\w]")
 _DOCSTRING = re.compile(r'^\s*[rRuU]?("""|\'\'\')(?:\\.|(?!\1).)*\1', re.DOTALL)
-_MOST_LINES = 4000
-
-
-def source_of(upstream: Upstream, symbol: Symbol) -> str:
-    """The text of a definition; "" where it is not known."""
-    if not symbol.file or not symbol.line:
-        return ""
-    try:
-        lines = upstream.source.read(symbol.file).decode("utf-8", "replace").splitlines()
-    except KeyError:
-        return ""
-    end = symbol.end_line or symbol.line
-    return "\n".join(lines[symbol.line - 1 : min(end, symbol.line + _MOST_LINES)])
 
 
 def tokens(source: str, name: str) -> Counter[str]:
@@ -100,15 +87,14 @@ def carries_on(old: str, new: str, name: str, other: str) -> bool:
 
 def _statements(source: str) -> set[str]:
     """Lines of what a definition does, without its head and docstring; nothing for text that cannot be parsed."""
-    try:
-        node = ast.parse(textwrap.dedent(source)).body[0]
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            return set()
-        start = 0 if ast.get_docstring(node, clean=False) is None else 1
-        text = "\n".join(map(ast.unparse, node.body[start:]))
-    except (SyntaxError, ValueError, IndexError, RecursionError, MemoryError):
+    node = definition(alone(source))
+    if node is None:
         return set()
-    return {line.strip() for line in text.splitlines()}
+    start = 0 if ast.get_docstring(node, clean=False) is None else 1
+    try:
+        return {line.strip() for each in node.body[start:] for line in ast.unparse(each).splitlines()}
+    except RecursionError:
+        return set()
 
 
 def _telling_lines(lines: set[str], name: str) -> tuple[re.Pattern[str], list[str]]:

@@ -6,10 +6,10 @@ override. What only points the way (a parameter that must be passed now, a recor
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import TYPE_CHECKING
 
+from tooling.python.operations import UNKNOWN, literal
 from tooling.python.symbols.symbol import Found, Open, SymbolKind
 from tooling.upgrade.findings import Replacement
 
@@ -33,7 +33,7 @@ def old_default(was: Parameter, now: Parameter, arguments: PassedArguments) -> R
     """`f(x)` -> `f(x, size=1)`: the default that the call relied on, where it can be written down."""
     if was.folded is None or now.kind not in ("positional", "keyword-only"):
         return None
-    constant = is_literal(was.folded)
+    constant = literal(was.folded) is not UNKNOWN
     text = f"{now.name}={was.folded if constant else was.default}"
     open_ended = arguments.has_star or arguments.has_double_star
     return Replacement(text, "the default as it was, written out", certain=constant and not open_ended)
@@ -46,20 +46,11 @@ def left_out(name: str, was: Parameter | None, argument: Argument, *, is_idle: b
     if is_idle:
         return Replacement(f"{LEAVE_OUT}{name}", "it has no effect any more", certain=True)
     default = None if was is None else was.folded or was.default
-    if default is not None and argument.literal is not None and is_literal(argument.literal) and is_literal(default):
-        given, usual = ast.literal_eval(argument.literal), ast.literal_eval(default)
-        if type(given) is type(usual) and given == usual:
+    if default is not None and argument.literal is not None:
+        given, usual = literal(argument.literal), literal(default)
+        if given is not UNKNOWN and type(given) is type(usual) and given == usual:
             return Replacement(f"{LEAVE_OUT}{name}", "it passes what the default was", certain=True)
     return None
-
-
-def is_literal(text: str) -> bool:
-    """Whether a piece of source is a value that can be written anywhere."""
-    try:
-        ast.literal_eval(text)
-    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-        return False
-    return True
 
 
 def by_position(after: Signature, arguments: PassedArguments, name: str) -> Replacement:
@@ -84,7 +75,7 @@ def adapted_override(name: str, method: ClientMethod, after: Signature) -> Repla
     certain = bool(added) and in_order and not method.decorated and method.binding in ("method", "classmethod")
     first = {"classmethod": ["cls"], "staticmethod": []}.get(method.binding, ["self"])
     values = {each.name: each.folded or each.default or "None" for each in added}
-    usual = {name: value if is_literal(value) else "None" for name, value in values.items()}
+    usual = {name: value if literal(value) is not UNKNOWN else "None" for name, value in values.items()}
     parts = [*first, *(f"{each.name}={usual[each.name]}" if each in added else each.name for each in hook)]
     return Replacement(f"def {name}({', '.join(parts)})", "the hook's own parameters", certain=certain)
 

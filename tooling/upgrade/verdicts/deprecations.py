@@ -97,14 +97,8 @@ def _text_inside(case: JudgedUse, symbol: Symbol) -> str:
     upstream = case.new if symbol in [met.symbol for met in case.after.found] else case.old
     if symbol.kind is not SymbolKind.FUNCTION or symbol.owner or not mentions(upstream, symbol.file, "eprecat|Warning"):
         return ""
-    lines = upstream.source.read(symbol.file).decode("utf-8", "replace").splitlines()
-    try:
-        tree = ast.parse("\n".join(lines[symbol.line - 1 : symbol.end_line]))
-    except (SyntaxError, ValueError, RecursionError):
-        return ""
-    module = symbol.dotted.rpartition(".")[0]
-    function = tree.body[0] if tree.body else None
-    if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+    module, function = symbol.dotted.rpartition(".")[0], upstream.tree_of(symbol)
+    if function is None:
         return ""
     local = {each.arg for each in ast.walk(function) if isinstance(each, ast.arg)}
     local |= {each.id for each in ast.walk(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}

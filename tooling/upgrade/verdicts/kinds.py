@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import Attribute, Called, Name
+from tooling.python.operations import UNKNOWN, literal
 from tooling.python.symbols.symbol import Container, Found, Instance, Open, SymbolKind, Values
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action
@@ -215,13 +215,7 @@ def _is_property(symbol: Symbol) -> bool:
 
 
 def _is_literal(symbol: Symbol) -> bool:
-    if symbol.kind is not SymbolKind.VALUE or not symbol.value:
-        return False
-    try:
-        ast.literal_eval(symbol.value)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return True
+    return symbol.kind is SymbolKind.VALUE and literal(symbol.value) is not UNKNOWN
 
 
 def _own(symbol: Symbol) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -104,24 +103,10 @@ def renamed_parameter(old: Signature, new: Signature, name: str) -> str:
 def renamed_keyword(old: Upstream, new: Upstream, before: Symbol, after: Symbol, name: str) -> str:
     """The new name of a keyword that is only read out of `**kwargs`: the one that the body reads now and did not, where
     the old one is the only one that it no longer reads. "" if it is not that clear."""
-    had, has = _read_keywords(old, before), _read_keywords(new, after)
+    had, has = set(old.keyword_reads(before)), set(new.keyword_reads(after))
     if name in had and len(had - has) == len(has - had) == 1 and name not in has:
         return next(iter(has - had))
     return ""
-
-
-def _read_keywords(upstream: Upstream, symbol: Symbol) -> frozenset[str]:
-    signature = upstream.signature(symbol)
-    starred = (
-        [] if isinstance(signature, Open) else [each for each in signature.parameters if each.kind == "double-star"]
-    )
-    if not starred or not symbol.file:
-        return frozenset()
-    lines = upstream.source.read(symbol.file).decode("utf-8", "replace").splitlines()
-    body = "\n".join(lines[symbol.line - 1 : max(symbol.end_line, symbol.line)])
-    kwargs = re.escape(starred[0].name)
-    reads = rf"{kwargs}(?:\.(?:pop|get|setdefault)\(|\[)\s*[\"'](\w+)[\"']|[\"'](\w+)[\"'] (?:not )?in {kwargs}\b"
-    return frozenset(first or second for first, second in re.findall(reads, body))
 
 
 def _alike(old: Parameter, new: Parameter) -> bool:
@@ -308,14 +293,9 @@ def star_losses(case: JudgedUse) -> Iterator[UseProblem]:
 
 def _exported(upstream: Upstream, module: str) -> frozenset[str] | None:
     """Names in a module's `__all__`; None where it has none that can be read."""
-    found = upstream.resolve(f"{module}.__all__")
-    if not isinstance(found, Found):
-        return None
-    try:
-        names = ast.literal_eval(found.symbol.value)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return None
-    return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list | tuple) else None
+    table = upstream.store.module(module)
+    names, complete = upstream.exports(table) if table is not None else (frozenset(), False)
+    return names if complete else None
 
 
 def refusals(case: JudgedUse) -> Iterator[UseProblem]:

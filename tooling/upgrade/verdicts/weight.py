@@ -15,77 +15,60 @@ Tests are decided where they ask for parameters whose value the call shows; noth
 from __future__ import annotations
 
 import ast
-import textwrap
 from typing import TYPE_CHECKING
 
-from tooling.python.symbols.symbol import Found, SymbolKind
+from tooling.python.operations import UNKNOWN, literal
+from tooling.python.values import Evaluator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from tooling.python.symbols.calls import BoundCall
-    from tooling.python.symbols.symbol import Symbol
     from tooling.python.symbols.targets import Callable_
-    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import PassedArguments
 
-_UNKNOWN = object()
 _FREE = frozenset({"locals", "vars", "eval", "exec"})
 """Calls that may read any parameter."""
 
 
 def effective_default(side: Callable_, parameter: str, default: str) -> str:
     """What a parameter is when it is left out: its default, or what the body puts in place of None."""
-    function = _body(side.tree, side.symbol)
-    if default != "None" or function is None:
-        return default
-    for statement in function.body:
+    for statement in (_body(side) or ()) if default == "None" else ():
         value = _in_place_of_none(statement, parameter)
         if value is not None:
-            known = _literal(ast.unparse(value))
-            return ast.unparse(value) if known is _UNKNOWN else repr(known)
+            known = literal(ast.unparse(value))
+            return ast.unparse(value) if known is UNKNOWN else repr(known)
     return default
 
 
 def reads(side: Callable_, parameter: str, bound: BoundCall, arguments: PassedArguments) -> bool:
     """Whether a call may come to a place that reads the parameter; True where the body is not known."""
-    function = _body(side.tree, side.symbol)
+    body = _body(side)
     # A docstring, `...`, `pass`, `raise`: others define what it does
     stubs = (ast.Pass, ast.Raise)
-    if function is None or all(
-        isinstance(each, stubs) or isinstance(getattr(each, "value", None), ast.Constant) for each in function.body
+    if body is None or all(
+        isinstance(each, stubs) or isinstance(getattr(each, "value", None), ast.Constant) for each in body
     ):
         return True
     known: dict[str, object] = {}
     for each in side.signature.parameters:
         if each.name in bound.omitted and each.default is not None:
-            known[each.name] = _literal(each.folded or each.default)
+            known[each.name] = literal(each.folded or each.default)
     for index, slot in bound.slots.items():
-        literal = arguments.given[index].literal
-        known[slot] = _UNKNOWN if literal is None else _literal(literal)
-    for node in ast.walk(function):
+        given = arguments.given[index].literal
+        known[slot] = UNKNOWN if given is None else literal(given)
+    for node in (node for statement in body for node in ast.walk(statement)):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
             known.pop(node.id, None)
     known.pop(parameter, None)
-    return any(name == parameter or name in _FREE for name in _read_names(function.body, known, parameter)[0])
+    return any(name == parameter or name in _FREE for name in _read_names(body, known, parameter)[0])
 
 
-def _body(upstream: Upstream, symbol: Symbol) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    """The function that a call runs; None where nobody wrote one, or it cannot be read."""
-    if symbol.kind is SymbolKind.CLASS:
-        found = upstream.member(symbol, "__init__")
-        if not isinstance(found, Found):
-            return None
-        symbol = found.symbol
-    if symbol.kind is not SymbolKind.FUNCTION or not symbol.file or symbol.end_line < symbol.line:
-        return None
-    lines = upstream.source.read(symbol.file).decode("utf-8", "replace").splitlines()
-    text = textwrap.dedent("\n".join(lines[symbol.line - 1 : symbol.end_line]))
-    try:
-        node = ast.parse(text).body[0]
-    except (SyntaxError, ValueError, IndexError, RecursionError):
-        return None
-    return node if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
+def _body(side: Callable_) -> Sequence[ast.stmt] | None:
+    """The statements that a call runs; None where nobody wrote them, or they cannot be read."""
+    function = side.tree.function_of(side.symbol)
+    node = side.tree.tree_of(function) if function is not None else None
+    return node.body if node is not None else None
 
 
 def _in_place_of_none(statement: ast.stmt, name: str) -> ast.expr | None:
@@ -124,7 +107,7 @@ def _read_names(body: Sequence[ast.stmt], known: Mapping[str, object], parameter
     for statement in body:
         if isinstance(statement, ast.If):
             names |= set(_names_of(statement.test))
-            answer = _truth(statement.test, known)
+            answer = Evaluator(env=dict(known)).truth(statement.test)
             ends = []
             for branch, taken in ((statement.body, answer is not False), (statement.orelse, answer is not True)):
                 inner, left = _read_names(branch, known, parameter) if taken else (set(), True)
@@ -143,32 +126,3 @@ def _read_names(body: Sequence[ast.stmt], known: Mapping[str, object], parameter
 
 def _names_of(node: ast.AST) -> Iterator[str]:
     return (each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load))
-
-
-def _truth(test: ast.expr, known: Mapping[str, object]) -> bool | None:
-    """The value of a test over parameters that are known; None if it asks for anything else."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        answer = _truth(test.operand, known)
-        return None if answer is None else not answer
-    if isinstance(test, ast.BoolOp):
-        answers = [_truth(value, known) for value in test.values]
-        decisive = isinstance(test.op, ast.Or)
-        return decisive if decisive in answers else None if None in answers else not decisive
-    if isinstance(test, ast.Name):
-        value = known.get(test.id, _UNKNOWN)
-        return None if value is _UNKNOWN else bool(value)
-    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.left, ast.Name):
-        value, other = known.get(test.left.id, _UNKNOWN), _literal(ast.unparse(test.comparators[0]))
-        if value is _UNKNOWN or other is _UNKNOWN:
-            return None
-        if isinstance(test.ops[0], ast.Is | ast.Eq):
-            return value == other
-        return value != other if isinstance(test.ops[0], ast.IsNot | ast.NotEq) else None
-    return None
-
-
-def _literal(text: str) -> object:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return _UNKNOWN
