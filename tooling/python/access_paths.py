@@ -86,14 +86,6 @@ class Entered:
 
 
 @dataclass(frozen=True, slots=True)
-class Parametrised:
-    """A type expression with arguments: list[LLM], AsyncIterator[X]. `name` is the origin's last part."""
-
-    name: str
-    arguments: tuple[AccessPath, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ClientClass:
     """A class of the repository with bases among ours. Instances have its own members (not here) and the bases'."""
 
@@ -137,7 +129,6 @@ AccessPath = (
     | Iterated
     | ItemOf
     | Entered
-    | Parametrised
     | ClientClass
     | Either
     | Duck
@@ -165,7 +156,7 @@ def roots_of(access_path: AccessPath) -> Iterator[str]:
             | Entered(base=base)
         ):
             yield from roots_of(base)
-        case SuperOf(bases) | ClientClass(bases=bases) | Either(bases) | Parametrised(arguments=bases):
+        case SuperOf(bases) | ClientClass(bases=bases) | Either(bases):
             for each in bases:
                 yield from roots_of(each)
 
@@ -221,6 +212,4 @@ def translated(access_path: AccessPath, rename: Callable[[str], str]) -> AccessP
             return replace(access_path, bases=tuple(translated(each, rename) for each in bases))
         case Either(members):
             return Either(tuple(translated(each, rename) for each in members))
-        case Parametrised(name, arguments):
-            return Parametrised(name, tuple(translated(each, rename) for each in arguments))
     return access_path

@@ -142,7 +142,7 @@ def _reads(call: ast.Call, function: str, wanted: str, receiver: str) -> bool:
 def read_class(node: ast.ClassDef, lines: Lines, first_line: int) -> ClassTable:
     """Facts of one class. `first_line`: what line the block that was parsed begins at, in the file."""
     attributes: dict[str, list[tuple[str, str, str, int]]] = {}
-    dynamic, passed_on = "", ""
+    dynamic = ""
     for method in _methods(node.body):
         decorators = {dotted_name(decorator) for decorator in method.decorator_list}
         parameters = method.args.posonlyargs + method.args.args
@@ -155,9 +155,7 @@ def read_class(node: ast.ClassDef, lines: Lines, first_line: int) -> ClassTable:
         for name, line in computed:
             attributes.setdefault(name, []).append(("", "", method.name, line + first_line - 1))
         dynamic = dynamic or _dynamic(method, receiver, complete)
-        if method.name == "__getattr__":
-            passed_on = _handed_on(method, receiver)
-    return ClassTable(attributes, dynamic, passed_on)
+    return ClassTable(attributes, dynamic)
 
 
 def _methods(body: list[ast.stmt]) -> Iterator[FunctionNode]:
@@ -254,13 +252,3 @@ def _stored(method: FunctionNode) -> Iterator[ast.expr]:
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 yield target.value if isinstance(target, ast.Subscript) else target
-
-
-def _handed_on(method: FunctionNode, receiver: str) -> str:
-    """Attribute of `self` in `def __getattr__(self, name): return getattr(self.inner, name)`."""
-    returned = [part.value for part in ast.walk(method) if isinstance(part, ast.Return)]
-    value = returned[0] if len(returned) == 1 else None
-    if isinstance(value, ast.Call) and dotted_name(value.func) == "getattr" and value.args:
-        target = dotted_name(value.args[0])
-        return target.removeprefix(f"{receiver}.") if target.startswith(f"{receiver}.") else ""
-    return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-SCHEMA = 4
+SCHEMA = 5
 """Counts up whenever the meaning of kept facts changes."""
 
 
@@ -124,8 +124,6 @@ class ClassTable(NamedTuple):
     """Attributes set on `self`: (source, annotation, method, line)."""
     dynamic: str
     """Why instances may have more attributes than stand here."""
-    passed_on: str
-    """Attribute that a class-level `__getattr__` hands everything to; "" if none."""
 
 
 def freeze_table(table: ModuleTable) -> Any:

@@ -50,7 +50,6 @@ class Decorators:
             return False
         if of_decorator(node) is not None or renamed_parameter(node) is not None:
             return True
-        called = isinstance(node, ast.Call)
         name = dotted_name(node.func if isinstance(node, ast.Call) else node)
         if name.endswith((".setter", ".getter", ".deleter", ".register")):
             return True
@@ -60,18 +59,18 @@ class Decorators:
         outside = external(found)
         if outside:
             return KEEPERS.fullmatch(outside) is not None
-        return isinstance(found, Found) and self.keeps_symbol(found.symbol, called=called)
+        return isinstance(found, Found) and self._keeps(found.symbol)
 
-    def keeps_symbol(self, symbol: Symbol, *, called: bool) -> bool:
-        """Tell the same of a symbol. `called`: used as `@decorator(...)`."""
-        key = f"{symbol.dotted}:{symbol.line}:{called}"
+    def _keeps(self, symbol: Symbol) -> bool:
+        """Tell the same of the function that a decorator is."""
+        key = f"{symbol.dotted}:{symbol.line}"
         found = self._answers.get(key)
         if found is None:
             self._answers[key] = True  # decorators that refer to each other
-            found = self._answers[key] = self._judge(symbol, called=called)
+            found = self._answers[key] = self._judge(symbol)
         return found
 
-    def _judge(self, symbol: Symbol, *, called: bool) -> bool:
+    def _judge(self, symbol: Symbol) -> bool:
         facts = self.model.definitions.facts(symbol)
         located = self.model.definitions.locate(symbol)
         if facts is None or located is None or symbol.kind is not SymbolKind.FUNCTION:

@@ -17,11 +17,10 @@ from tooling.python.access_paths import (
     ItemOf,
     Iterated,
     Name,
-    Parametrised,
     SuperOf,
     Unknown,
 )
-from tooling.python.symbols.annotations import OPEN, AnnotationReader, awaited, container_method, of_python, union
+from tooling.python.symbols.annotations import OPEN, AnnotationReader, awaited, container_method, union
 from tooling.python.symbols.definitions import Where, external
 from tooling.python.symbols.symbol import (
     Absent,
@@ -142,9 +141,6 @@ class PathFollower:
             return self._client_instance(base)
         if isinstance(base, Either):
             return self._united([self.follow(InstanceOf(member)) for member in base.members])
-        if isinstance(base, Parametrised):
-            arguments = [self.follow(InstanceOf(argument)) for argument in base.arguments]
-            return of_python(base.name, [each if isinstance(each, Values) else OPEN for each in arguments])
         outcome = self.follow(base)
         if not isinstance(outcome, Values):
             return outcome
@@ -160,9 +156,6 @@ class PathFollower:
         if kind.symbol.kind is not SymbolKind.VALUE or located is None:
             return OPEN
         return AnnotationReader(self.model, Where(located.table, located.classes)).read(located.binding.source)
-
-    def _on_parametrised(self, step: Parametrised) -> Outcome:
-        return Open("a type expression")
 
     def _on_awaited(self, step: Awaited) -> Outcome:
         base = self.follow(step.base)

@@ -58,14 +58,15 @@ def project_table(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def find_declarations(root: Path, *, also: tuple[str, ...] = ()) -> Declarations:
-    """All declarations of the repository at `root`, by path and line. also: files that count wherever they lie."""
+def find_declarations(root: Path) -> Declarations:
+    """All declarations of the repository at `root`, by path and line."""
     found: list[Declaration] = []
     problems: list[str] = []
     files: list[str] = []
-    for path, reader in _manifests(root, also):
-        text = _text(root / path, path, problems)
-        if text is None:
+    for path in repository_files(root):
+        reader = None if _STRANGE & set(path.split("/")[:-1]) else _reader(path)
+        text = None if reader is None else _text(root / path, path, problems)
+        if reader is None or text is None:
             continue
         try:
             declarations = reader(path, text)
@@ -92,15 +93,6 @@ def _reader(path: str) -> Callable[[str, str], list[Declaration]] | None:
     if reader is None and _CI.search(path):
         return commands.read_commands
     return reader
-
-
-def _manifests(root: Path, also: tuple[str, ...]) -> Iterator[tuple[str, Callable[[str, str], list[Declaration]]]]:
-    for path in sorted({*repository_files(root), *also}):
-        if path not in also and _STRANGE & set(path.split("/")[:-1]):
-            continue
-        reader = _reader(path)
-        if reader is not None:
-            yield path, reader
 
 
 def _text(file: Path, path: str, problems: list[str]) -> str | None:

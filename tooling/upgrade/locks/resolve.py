@@ -63,7 +63,6 @@ class Job:
     requests: tuple[VersionRequest, ...]
     offline: bool = False
     environment: Mapping[str, str] | None = None
-    allow_builds: bool = False
     project: str = field(default="")
     install: Install | None = None
     """What the script of the variant's environment installs, after the plan and before it."""
@@ -81,7 +80,6 @@ def lock(
     fix: bool = False,
     offline: bool = False,
     environment: Mapping[str, str] | None = None,
-    allow_builds: bool = False,
 ) -> tuple[LockResult, ...]:
     """One result for each variant, for each install of one that a script makes; new locks go into `plan`. judge: fills
     in what a proposal would break. fix: an own requirement that is the only obstacle is relaxed in the plan, if that
@@ -93,7 +91,7 @@ def lock(
     project = str(project_table(root).get("name", ""))
     results = []
     for variant in policy.variants:
-        whole = Job(root, plan, policy, declarations, variant, tuple(requests), offline, environment, allow_builds)
+        whole = Job(root, plan, policy, declarations, variant, tuple(requests), offline, environment)
         if variant.folder:
             jobs = list(_installs(whole))
         else:
@@ -202,11 +200,9 @@ def _compared(job: Job, result: LockResult, attempted: Attempted, new: Lock) -> 
 
 
 def _lock(job: Job, overlay: Mapping[str, bytes]) -> Attempted:
-    arguments = ["lock"]
+    arguments = ["lock", "--no-build"]
     for each in job.requests:
         arguments += ["--upgrade-package", f"{each.distribution}=={each.version}"]
-    if not job.allow_builds:
-        arguments.append("--no-build")
     with workspace(job.root, job.plan, job.variant, job.declarations, overlay) as folder:
         outcome = run_uv(arguments, folder, environment=job.environment, offline=job.offline)
         if not outcome.solved:
@@ -237,7 +233,7 @@ def _check(job: Job, overlay: Mapping[str, bytes], *, planned: bool = True) -> A
             for name in unbuilt
             if name not in excluded and name not in {each.distribution for each in job.requests}
         ]
-        if not new or len(excluded) >= _MOST_EXCLUDED or job.allow_builds:
+        if not new or len(excluded) >= _MOST_EXCLUDED:
             note = "published as source only, so it and what it asks for were left out, since nothing downloaded is run"
             notes = tuple(f"{name} is {note}" for name in excluded)
             for name, version in replaced.items():
@@ -254,7 +250,7 @@ def _compiled(
     files = (*job.install.constraints, *job.install.overrides) if job.install is not None else ()
     with workspace(job.root, plan, job.variant, job.declarations, overlay, files) as folder:
         inputs, notes = _inputs(job, folder)
-        arguments = ["pip", "compile", "--no-header", "--no-annotate", "--quiet", *inputs]
+        arguments = ["pip", "compile", "--no-header", "--no-annotate", "--no-build", "--quiet", *inputs]
         (folder / _REQUESTED).write_text("".join(f"{each.distribution}=={each.version}\n" for each in job.requests))
         (folder / _EXCLUDED).write_text("".join(f"{name}\n" for name in excluded))
         arguments += ["--constraints", _REQUESTED]
@@ -266,8 +262,6 @@ def _compiled(
             arguments += ["--overrides", _REPLACED]
         if job.variant.lock:
             arguments += ["--constraints", job.variant.lock]
-        if not job.allow_builds:
-            arguments.append("--no-build")
         outcome = run_uv(arguments, folder, environment=job.environment, offline=job.offline)
     if not outcome.solved:
         return Attempted(conflict=_conflict(job, outcome.complaint), notes=notes)

@@ -39,8 +39,6 @@ class UpgradeContext:
     catalogue: Catalogue
     report: Callable[[str], None]
     """Called with a line about what takes time."""
-    use_installed: bool = True
-    """Whether a release that is installed in the project's .venv is read there."""
     home: Path | None = None
     """Where that .venv is, if not in `root`: of a copy, what it is a copy of."""
     _opened: dict[tuple[str, str], Upstream] = field(default_factory=dict)
@@ -55,11 +53,8 @@ class UpgradeContext:
     def release(self, distribution: str, version: str) -> Release:
         """From the project's environment if it has that very version, else from the cache or an index. Raises like
         `Catalogue.release`."""
-        if self.use_installed:
-            found = installed_release(self.home or self.root, distribution, version)
-            if found is not None:
-                return found
-        return self.catalogue.release((distribution, version))
+        found = installed_release(self.home or self.root, distribution, version)
+        return found if found is not None else self.catalogue.release((distribution, version))
 
     def upstream(self, distribution: str, version: str) -> Upstream:
         """Return a release as symbols; opened once in a run."""
@@ -130,7 +125,6 @@ def open_context(
     *,
     cache: Path | None = None,
     offline: bool = False,
-    use_installed: bool = True,
     report: Callable[[str], None] = lambda _line: None,
 ) -> UpgradeContext:
     """Return the context of the repository at `root`. Raises UsageError for a folder that is not there and for a policy
@@ -144,7 +138,7 @@ def open_context(
     folder = cache or default_folder()
     known = [*(each.distribution for each in policy.packages), *(each.distribution for each in declarations.found)]
     catalogue = Catalogue(folder, offline=offline, project=root, known=known, report=report)
-    return UpgradeContext(root, policy, declarations, folder, catalogue, report, use_installed)
+    return UpgradeContext(root, policy, declarations, folder, catalogue, report)
 
 
 def unknown_now(context: UpgradeContext, distribution: str, fix: str) -> UsageError:

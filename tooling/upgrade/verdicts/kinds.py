@@ -54,7 +54,7 @@ def async_changes(case: JudgedUse) -> Iterator[UseProblem]:
         message = _async_contradiction(case, before.symbol, after.symbol)
         if message:
             raises = "TypeError" if case.use.awaited else ""
-            styles = _call_style(case.old, before.symbol), _call_style(case.new, after.symbol)
+            styles = _call_style(before.symbol), _call_style(after.symbol)
             awaited = styles[1] == "coroutine"
             why = "its result must be awaited" if awaited else "its result is there at once"
             text = f"{'await ' if awaited else ''}{_own(after.symbol)}(...)"
@@ -145,7 +145,7 @@ def _gives_callable(case: JudgedUse) -> bool:
 
 
 def _async_contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> str:
-    was, now = _call_style(case.old, old), _call_style(case.new, new)
+    was, now = _call_style(old), _call_style(new)
     # Executors and partials do not call on the spot: `awaited` is about something else
     if was == now or "" in (was, now) or (case.use.arguments is not None and case.use.arguments.partial):
         return ""
@@ -165,7 +165,7 @@ _STYLES = {
 }
 
 
-def _call_style(upstream: Upstream, symbol: Symbol) -> str:
+def _call_style(symbol: Symbol) -> str:
     """What calling it gives; "" where a decorator may have changed that."""
     if symbol.kind is not SymbolKind.FUNCTION or _is_property(symbol):
         return ""

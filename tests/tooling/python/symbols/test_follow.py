@@ -15,7 +15,6 @@ from tooling.python.access_paths import (
     ItemOf,
     Iterated,
     Name,
-    Parametrised,
     SuperOf,
     Unknown,
 )
@@ -144,7 +143,6 @@ def method(name):
         (ItemOf(InstanceOf(Name("pkg.Options")), "out"), "Output"),
         (InstanceOf(Name("pkg.Engine")), "Engine"),
         (InstanceOf(Name("pkg.Alias")), "NoneType | Output"),
-        (Iterated(InstanceOf(Parametrised("list", (Name("pkg.Engine"),)))), "Engine"),
         (Attribute(SuperOf((Name("pkg.Engine"),)), "run"), "<run>"),
         (Called(ClientClass("mine.Sub", (Name("pkg.Engine"),))), "Engine"),
         (Attribute(Called(ClientClass("mine.Sub", (Name("pkg.Part"), Name("pkg.Engine")))), "run"), "<run>"),

@@ -21,7 +21,8 @@ from tooling.python.access_paths import (
 from tooling.python.conditions import Condition, Constant, all_of, any_of, is_decidable, is_decided, negated
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.usage.facts import UNKNOWN, ContextRow, FileFacts
-from tooling.upgrade.usage.link.classes import (
+from tooling.upgrade.usage.link.scopes import linked_condition
+from tooling.upgrade.usage.link.values import (
     Alternative,
     Alternatives,
     Keys,
@@ -31,7 +32,6 @@ from tooling.upgrade.usage.link.classes import (
     OwnFunction,
     Untyped,
 )
-from tooling.upgrade.usage.link.scopes import linked_condition
 from tooling.upgrade.uses import (
     Action,
     Argument,
@@ -438,7 +438,7 @@ class Emitter:
             label = str(row[2]) if row[0] in ("arg", "attr", "item", "options", "put", "some") else ""
             return Attribute(Duck(self._used_on(value.base), label), value.name)
         if isinstance(value, OwnClass) and action == "call" and self._inherits_constructor(value):
-            return self._link.client_class(value)
+            return self._link.lineages.client_class(value)
         return None
 
     def _is_telling(self, path: str, value: OfUntyped) -> bool:

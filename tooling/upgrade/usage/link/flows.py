@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.access_paths import Attribute, SuperOf
+from tooling.python.source import POSITIONAL
 from tooling.upgrade.usage.facts import NONE, FileFacts, FunctionFacts
-from tooling.upgrade.usage.link.classes import (
+from tooling.upgrade.usage.link.values import (
     UNKNOWN,
     UNTYPED,
     Alternative,
@@ -34,9 +35,9 @@ from tooling.upgrade.usage.link.classes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from tooling.upgrade.usage.link.classes import Classes
+    from tooling.upgrade.usage.link.classes import Lineages
     from tooling.upgrade.usage.link.store import FactsStore
 
 Passing = tuple[str, tuple[Any, ...], int]
@@ -53,9 +54,18 @@ _NAME = re.compile(r"\w+")
 class Flows:
     """Values that flow between the functions and classes of a repository."""
 
-    def __init__(self, link: Classes, store: FactsStore) -> None:
-        self._link = link
+    def __init__(
+        self,
+        store: FactsStore,
+        value: Callable[[str, int], Alternatives],
+        result: Callable[[OwnFunction], Alternatives],
+        lineages: Lineages,
+    ) -> None:
+        """value: what a row of a file's table may be. result: what a function gives when it is called."""
         self._store = store
+        self._value = value
+        self._result = result
+        self._lineage = lineages.of
         self._files: tuple[str, ...] = ()
         self._calls: dict[str, list[tuple[str, Any]]] = {}
         self._assigned: dict[str, list[tuple[str, int, int, int]]] = {}
@@ -91,14 +101,14 @@ class Flows:
         for rows in self._calls.values():
             for path, row in rows:
                 for _, _, _, _, value, _ in dict(row[4])["arguments"][0]:
-                    if value > NONE and has_ours(self._link.value(path, value)):
-                        targets = [each.value for each in self._link.value(path, row[2])]
+                    if value > NONE and has_ours(self._value(path, value)):
+                        targets = [each.value for each in self._value(path, row[2])]
                         found |= {each.path for each in targets if isinstance(each, OwnFunction | OwnClass)}
                         break
         for path in self._files:
             for qualname, facts in self._store.facts(path).classes.items():
                 if facts.attributes:
-                    found |= {each.path for each in self._link.lineage(OwnClass(path, qualname)).own}
+                    found |= {each.path for each in self._lineage(OwnClass(path, qualname)).own}
         return found - set(self._files)
 
     # --------------------------------------------------------------------------------------------------- parameters
@@ -109,7 +119,7 @@ class Flows:
         facts = self._store.facts(path).functions.get(qualname)
         if facts is None or not self.active:
             return UNKNOWN
-        parts = [self._link.value(path, facts.defaults[name])] if name in facts.defaults else []
+        parts = [self._value(path, facts.defaults[name])] if name in facts.defaults else []
         for file, arguments, context in self.callers(OwnFunction(path, qualname)):
             parts += self._passed(facts, file, arguments, context, name)
         if facts.fixture or qualname.rpartition(".")[2].startswith("test"):
@@ -123,16 +133,13 @@ class Flows:
     def _passed(
         self, facts: FunctionFacts, path: str, arguments: tuple[Any, ...], context: int, name: str
     ) -> Iterator[Alternatives]:
-        positions = [each[0] for each in facts.parameters if each[1] in ("positional", "positional-only")]
-        for _, keyword, position, literal, value, _ in arguments[0]:
-            lands = keyword if keyword is not None else positions[position] if 0 <= position < len(positions) else ""
-            if lands == name and value != NONE and literal is None:
-                found = self._link.value(path, value)
-                yield tuple(replace(each, guards=((path, context), *each.guards)[:4]) for each in found)
+        for value in _landing(arguments, [each[0] for each in facts.parameters if each[1] in POSITIONAL], name):
+            found = self._value(path, value)
+            yield tuple(replace(each, guards=((path, context), *each.guards)[:4]) for each in found)
         for value in arguments[4]:
-            for each in self._link.value(path, value):
+            for each in self._value(path, value):
                 if isinstance(each.value, Keys):
-                    yield from (self._link.value(e.path, e.value) for e in each.value.entries if e.name == name)
+                    yield from (self._value(e.path, e.value) for e in each.value.entries if e.name == name)
 
     def _fixture(self, path: str, name: str) -> Iterator[Alternatives]:
         """What pytest passes for a parameter: the fixture of that name in the file, or in a conftest.py above."""
@@ -146,7 +153,7 @@ class Flows:
                 continue
             facts = self._store.facts(place).functions.get(name)
             if facts is not None and facts.fixture:
-                given = self._link.result(OwnFunction(place, name))
+                given = self._result(OwnFunction(place, name))
                 inside = [each.value.inside if isinstance(each.value, Held) else (each,) for each in given]
                 why = f"the fixture {name} gives it"
                 yield tuple(replace(each, evidence=each.evidence or why) for part in inside for each in part)
@@ -170,7 +177,7 @@ class Flows:
             names |= {each.qualname.rpartition(".")[2] for each in self.subclasses(function)}
         for name in sorted(names):
             for path, row in self._calls.get(name, ())[:_MOST_CALLS]:
-                if any(self._constructs(each.value) == function for each in self._link.value(path, row[2])):
+                if any(self._constructs(each.value) == function for each in self._value(path, row[2])):
                     yield path, dict(row[4])["arguments"], row[3]
 
     def _constructs(self, value: object) -> OwnFunction | OwnClass | None:
@@ -179,7 +186,7 @@ class Flows:
             return value
         if not isinstance(value, OwnClass):
             return None
-        for own in self._link.lineage(value).own:
+        for own in self._lineage(value).own:
             method = self._store.facts(own.path).classes[own.qualname].methods.get("__init__")
             if method is not None:
                 return OwnFunction(own.path, method)
@@ -194,24 +201,20 @@ class Flows:
             return UNKNOWN
         parts = []
         for path, base, value, context in self._assigned.get(name, ())[:_MOST_CALLS]:
-            held = [each.value for each in self._link.value(path, base)]
+            held = [each.value for each in self._value(path, base)]
             kinds = [OwnClass(each.path, each.qualname) for each in held if isinstance(each, OwnInstance | OwnClass)]
-            if any(owner in self._link.lineage(kind).own for kind in kinds):
-                found = self._link.value(path, value)
+            if any(owner in self._lineage(kind).own for kind in kinds):
+                found = self._value(path, value)
                 parts.append(tuple(replace(each, guards=((path, context), *each.guards)[:4]) for each in found))
         for each in self.subclasses(owner):
             numbers = self._store.facts(each.path).classes[each.qualname].attributes.get(name, ())
-            parts += [self._link.value(each.path, number) for number in numbers if number > NONE]
+            parts += [self._value(each.path, number) for number in numbers if number > NONE]
         facts = self._store.facts(owner.path).classes[owner.qualname]
         if name not in facts.methods and name not in facts.attributes:
             parts += [each for each in [self.beside(owner, name)] if each != UNKNOWN]
         if name in facts.annotations and "__init__" not in facts.methods:
-            fields = list(facts.annotations)
             for path, arguments, _ in self.callers(owner):
-                for _, keyword, position, literal, value, _ in arguments[0]:
-                    lands = keyword if keyword is not None else fields[position] if position < len(fields) else ""
-                    if lands == name and value != NONE and literal is None:
-                        parts.append(self._link.value(path, value))
+                parts += [self._value(path, value) for value in _landing(arguments, list(facts.annotations), name)]
         return self._known(parts)
 
     def beside(self, owner: OwnClass, name: str) -> Alternatives:
@@ -222,11 +225,11 @@ class Flows:
             return UNKNOWN
         if not self.active or self._store.facts(owner.path).classes[owner.qualname].bases:
             return UNKNOWN
-        mixed = [(each, self._link.lineage(each)) for each in self.subclasses(owner)]
+        mixed = [(each, self._lineage(each)) for each in self.subclasses(owner)]
         bases = [(each, tuple(lineage.ours)) for each, lineage in mixed if lineage.ours]
         parts = []
         for each, ours in bases:
-            others = [one for one in self._link.lineage(each).own if one != owner]
+            others = [one for one in self._lineage(each).own if one != owner]
             own = [self._store.facts(one.path).classes[one.qualname] for one in others]
             answers = "__getattr__" in self._store.facts(owner.path).classes[owner.qualname].methods
             if answers or any({name, "__getattr__"} & {*one.methods, *one.attributes, *one.annotations} for one in own):
@@ -242,7 +245,7 @@ class Flows:
             for path in self._files:
                 for qualname in self._store.facts(path).classes:
                     derived = OwnClass(path, qualname)
-                    for base in self._link.lineage(derived).own[1:]:
+                    for base in self._lineage(derived).own[1:]:
                         self._subclasses.setdefault(base, []).append(derived)
         return self._subclasses.get(owner, [])
 
@@ -260,7 +263,7 @@ class Flows:
                 if name is not None and name not in named:
                     entries.append(KeyEntry(file, name, span, literal, value, context))
             for number in arguments[4]:
-                for each in self._link.value(file, number):
+                for each in self._value(file, number):
                     if isinstance(each.value, Keys):
                         entries += [entry for entry in each.value.entries if entry.name not in named]
         return one(Keys(tuple(dict.fromkeys(entries)))) if entries else UNKNOWN
@@ -270,7 +273,7 @@ class Flows:
         _, rows, _, _, rests = row
         entries = [KeyEntry(path, *each) for each in rows]
         own = {each.name for each in entries}
-        for each in (found for rest in rests for found in self._link.value(path, rest)):
+        for each in (found for rest in rests for found in self._value(path, rest)):
             if isinstance(each.value, Keys):
                 entries += [entry for entry in each.value.entries if entry.name not in own]
         return one(Keys(tuple(entries)))
@@ -284,10 +287,10 @@ class Flows:
             for found in _TAKEN_OUT.finditer(content)
             for name in _NAME.findall(found[0].decode("utf-8", "replace"))
         }
-        for each in self._link.value(path, row[1]):
+        for each in self._value(path, row[1]):
             entries: list[KeyEntry] = []
             if isinstance(each.value, OwnInstance):
-                for own in reversed(self._link.lineage(OwnClass(each.value.path, each.value.qualname)).own):
+                for own in reversed(self._lineage(OwnClass(each.value.path, each.value.qualname)).own):
                     kind = self._store.facts(own.path).classes[own.qualname]
                     entries += [
                         KeyEntry(own.path, name, span, None, NONE, 0, _FIELD) for name, span in kind.spans.items()
@@ -305,11 +308,19 @@ class Flows:
     def without(self, path: str, row: Any) -> Alternatives:
         """A mapping that keys were taken out of."""
         found = []
-        for each in self._link.value(path, row[1]):
+        for each in self._value(path, row[1]):
             if isinstance(each.value, Keys):
                 left = tuple(entry for entry in each.value.entries if entry.name not in row[2])
                 found.append(replace(each, value=Keys(left)))
         return tuple(found) or UNKNOWN
+
+
+def _landing(arguments: tuple[Any, ...], positions: Sequence[str], name: str) -> Iterator[int]:
+    """Values of the arguments of a call that land on a parameter; literals are left out."""
+    for _, keyword, position, literal, value, _ in arguments[0]:
+        lands = keyword if keyword is not None else positions[position] if 0 <= position < len(positions) else ""
+        if lands == name and value != NONE and literal is None:
+            yield value
 
 
 def _last_name(facts: FileFacts, number: int) -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tooling.python.access_paths import Attribute, Awaited, Called, Entered, InstanceOf, ItemOf, Iterated, Name
+from tooling.python.access_paths import Attribute, Awaited, Called, Entered, InstanceOf, ItemOf, Iterated, Name, SuperOf
 from tooling.python.standard_library import CONTAINERS
 from tooling.upgrade.usage.facts import NONE, FileFacts
-from tooling.upgrade.usage.link.classes import (
+from tooling.upgrade.usage.link.classes import Lineages
+from tooling.upgrade.usage.link.flows import Flows
+from tooling.upgrade.usage.link.values import (
     UNKNOWN,
     UNTYPED,
     Alternative,
     Alternatives,
-    Classes,
     Held,
     Keys,
     LinkedModule,
@@ -29,11 +30,11 @@ from tooling.upgrade.usage.link.classes import (
     joined,
     one,
 )
-from tooling.upgrade.usage.link.flows import Flows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from tooling.python.access_paths import AccessPath
     from tooling.upgrade.usage.link.store import FactsStore
 
 _NAMING = frozenset({"attr", "either", "guarded"})
@@ -46,24 +47,18 @@ _TAKEN_OUT = {
 _CONTEXT_MAKERS = frozenset({"contextlib.contextmanager", "contextlib.asynccontextmanager"})
 
 
-class Resolver(Classes):
+class Resolver:
     """Values of all files."""
 
     def __init__(self, store: FactsStore, packages: Sequence[str]) -> None:
-        super().__init__(store)
+        self._store = store
         self._packages = tuple(sorted(packages, key=len, reverse=True))
         self._known: dict[tuple[str, int], Alternatives] = {}
         self._busy: set[Any] = set()
         self._owners: dict[str, str] = {}
-        self.flows = Flows(self, store)
-
-    def outside(self, owner: OwnClass, name: str) -> Alternatives:
-        """An attribute of instances that the class itself does not tell."""
-        return self.flows.attribute(owner, name)
-
-    def beside(self, owner: OwnClass, name: str) -> Alternatives:
-        """An attribute that a mix-in has from the classes it is mixed into."""
-        return self.flows.beside(owner, name)
+        self.lineages = Lineages(store, self.value)
+        self.lineage = self.lineages.of
+        self.flows = Flows(store, self.value, self.result, self.lineages)
 
     def look_in(self, files: Iterable[str]) -> None:
         """Files that values may flow through; what was said without knowing them is forgotten."""
@@ -212,6 +207,45 @@ class Resolver(Classes):
             return one(OwnClass(path, row[1]))
         qualname = row[1]
         return one(OwnFunction(path, qualname)) if qualname in facts.functions else UNKNOWN
+
+    # ----------------------------------------------------------------------------------------------------- members
+
+    def member(self, holder: OwnClass | OwnInstance | Super, name: str) -> Alternatives:
+        """An attribute: of the repository's own classes first, then what packages' bases may have."""
+        owner = OwnClass(holder.path, holder.qualname)
+        lineage = self.lineage(owner)
+        instance = not isinstance(holder, OwnClass)
+        for entry in lineage.own[1:] if isinstance(holder, Super) else lineage.own:
+            found = self._declared(entry, name, instance=instance)
+            if found is not None:
+                unknown = instance and all(each.value is None for each in found)
+                return self.flows.attribute(entry, name) if unknown else found
+        if not lineage.ours:
+            if not instance or lineage.foreign:
+                return UNKNOWN
+            return self.flows.beside(owner, name) if isinstance(holder, Super) else self.flows.attribute(owner, name)
+        base: AccessPath = SuperOf(tuple(lineage.ours))
+        if not isinstance(holder, Super):
+            client = self.lineages.client_class(owner)
+            assert client is not None  # it has bases of packages
+            base = client if isinstance(holder, OwnClass) else InstanceOf(client)
+        inherited = one(Ours(Attribute(base, name)))
+        return joined([inherited, (Alternative(None),)]) if lineage.foreign else inherited
+
+    def _declared(self, owner: OwnClass, name: str, *, instance: bool) -> Alternatives | None:
+        """A member that the class itself has."""
+        facts = self._store.facts(owner.path).classes[owner.qualname]
+        method = facts.methods.get(name)
+        if method is not None:
+            function = OwnFunction(owner.path, method)
+            binding = self._store.facts(owner.path).functions[method].binding
+            return self.result(function) if binding == "property" and instance else one(function)
+        if facts.annotations.get(name):
+            return self.value(owner.path, facts.annotations[name])
+        numbers = [number for number in facts.attributes.get(name, ()) if number != NONE]
+        if numbers:
+            return joined(self.value(owner.path, number) for number in numbers)
+        return UNKNOWN if name in facts.annotations or name in facts.attributes else None
 
     # ------------------------------------------------------------------------------------------------------- steps
 
