@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
+
+from tooling.review.rule_texts import rule_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from tooling.review.repository.comparison import Comparison
     from tooling.review.repository.module import Module
     from tooling.review.repository.side import Side
+    from tooling.review.rule_texts import RuleText
 
 
 class Severity(IntEnum):
@@ -46,23 +49,25 @@ class Place:
     """Another place that proves it: "areal/utils/functional.py:12"."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
-    """One thing to look for. At most one of `in_file` and `in_change` is given; with neither, only ruff looks."""
+    """One thing to look for; rules.toml says what and why. At most one of `in_file` and `in_change` is given; with
+    neither, only ruff or ty looks."""
 
     id: str
     severity: Severity
-    title: str
-    why: str
-    fix: str
-    example: str
-    """Code or a situation in which it fires."""
+    _: KW_ONLY
     in_tests: bool = True
     """Whether it holds in tests too."""
     in_file: Callable[[Module, Side], Iterator[Place]] | None = None
     """Looks at one module of one side; run on both sides, so that only what is new counts."""
     in_change: Callable[[Comparison], Iterator[Place]] | None = None
     """Looks at the change as a whole; what it yields is new by construction."""
+
+    @property
+    def text(self) -> RuleText:
+        """Its words. Raises KeyError for a rule that the table lacks."""
+        return rule_texts()[self.id]
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,8 +108,8 @@ def finding_object(finding: ReviewFinding) -> dict[str, Any]:
         "line": finding.place.line,
         "symbol": finding.symbol,
         "message": finding.place.message,
-        "why": finding.rule.why,
-        "fix": finding.rule.fix,
+        "why": finding.rule.text.why,
+        "fix": finding.rule.text.fix,
         "evidence": finding.place.evidence,
         "code": finding.code,
         "fingerprint": finding.fingerprint,
@@ -138,8 +138,8 @@ def text(outcome: ReviewResult, *, quick: bool) -> str:
     for finding in outcome.open:
         place, rule = finding.place, finding.rule
         lines.append(f"{place.path}:{place.line}: {rule.severity.name} {rule.id}: {place.message}")
-        lines.append(f"    why: {finding.rule.why}")
-        lines.append(f"    fix: {finding.rule.fix}")
+        lines.append(f"    why: {finding.rule.text.why}")
+        lines.append(f"    fix: {finding.rule.text.fix}")
         if finding.place.evidence:
             lines.append(f"    see: {finding.place.evidence}")
     hidden = len(outcome.findings) - len(outcome.open)
@@ -160,7 +160,7 @@ def markdown(outcome: ReviewResult) -> str:
         for each in outcome.open:
             place, rule = each.place, each.rule
             cells = (rule.severity.name, rule.id, escaped(f"{place.path}:{place.line}"), escaped(place.message))
-            parts.append(f"| {' | '.join(cells)} | {escaped(rule.fix)} |")
+            parts.append(f"| {' | '.join(cells)} | {escaped(rule.text.fix)} |")
     else:
         parts += ["No new findings."]
     if outcome.passes:
@@ -193,9 +193,9 @@ def sarif(outcome: ReviewResult, *, tool_version: str) -> dict[str, Any]:
         "rules": [
             {
                 "id": rule.id,
-                "shortDescription": {"text": rule.title},
-                "fullDescription": {"text": rule.why},
-                "help": {"text": f"{rule.fix}\n\nExample:\n{rule.example}"},
+                "shortDescription": {"text": rule.text.title},
+                "fullDescription": {"text": rule.text.why},
+                "help": {"text": f"{rule.text.fix}\n\nExample:\n{rule.text.example}"},
                 "defaultConfiguration": {"level": LEVELS[rule.severity]},
             }
             for rule in map(RULES.__getitem__, order)
@@ -212,7 +212,7 @@ def _result(finding: ReviewFinding, index: int) -> dict[str, Any]:
         "ruleId": finding.rule.id,
         "ruleIndex": index,
         "level": LEVELS[finding.rule.severity],
-        "message": {"text": f"{finding.place.message}. {finding.rule.why} {finding.rule.fix}"},
+        "message": {"text": f"{finding.place.message}. {finding.rule.text.why} {finding.rule.text.fix}"},
         "locations": [
             {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": max(1, finding.place.line)}}}
         ],
@@ -233,7 +233,7 @@ def rdjson(outcome: ReviewResult) -> dict[str, Any]:
         path = each.place.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         found.append(
             {
-                "message": f"{each.place.message}. {each.rule.why} {each.rule.fix}",
+                "message": f"{each.place.message}. {each.rule.text.why} {each.rule.text.fix}",
                 "location": {"path": path, "range": {"start": {"line": max(1, each.place.line)}}},
                 "severity": severities[LEVELS[each.rule.severity]],
                 "code": {"value": each.rule.id},
@@ -247,7 +247,7 @@ def github(outcome: ReviewResult) -> str:
     kinds, lines = {"error": "error", "warning": "warning", "note": "notice"}, list[str]()
     for each in outcome.open:
         place = f"file={_property(each.place.path)},line={each.place.line},title={_property(each.rule.id)}"
-        message = f"{each.place.message}. {each.rule.why} {each.rule.fix}"
+        message = f"{each.place.message}. {each.rule.text.why} {each.rule.text.fix}"
         lines.append(f"::{kinds[LEVELS[each.rule.severity]]} {place}::{_data(message)}\n")
     return "".join(lines)
 

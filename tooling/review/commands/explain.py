@@ -9,7 +9,8 @@ from tooling.cli.report import Report, aligned
 from tooling.cli.suggest import did_you_mean
 from tooling.review.findings import codes_of
 from tooling.review.records import MIN_REASON
-from tooling.review.rules.catalogue import CONCERNS, FAMILIES, RULES, family_of
+from tooling.review.rule_texts import concerns
+from tooling.review.rules.catalogue import FAMILIES, RULES, family_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,29 +20,29 @@ if TYPE_CHECKING:
 
 def row(rule: Rule) -> dict[str, Any]:
     """Return one rule of the list."""
-    return {"id": rule.id, "family": family_of(rule.id), "severity": rule.severity.name, "title": rule.title}
+    return {"id": rule.id, "family": family_of(rule.id), "severity": rule.severity.name, "title": rule.text.title}
 
 
 def fields(rule: Rule) -> dict[str, Any]:
     """Return everything about one rule, for programs."""
     return row(rule) | {
-        "why": rule.why,
-        "fix": rule.fix,
-        "example": rule.example,
+        "why": rule.text.why,
+        "fix": rule.text.fix,
+        "example": rule.text.example,
         "reads": _reads(rule),
         "in_tests": rule.in_tests,
-        "concerns": concerns_of(rule.id),
+        "concern": rule.text.concern,
         "suppress": suppression(rule.id),
     }
 
 
 def text(rule: Rule) -> str:
     """Format the same for people."""
-    example = "\n".join(f"    {line}" for line in rule.example.splitlines())
+    example = "\n".join(f"    {line}" for line in rule.text.example.splitlines())
     lines = [
-        f"{rule.id} ({rule.severity.name}, {family_of(rule.id)}): {rule.title}",
-        f"why: {rule.why}",
-        f"fix: {rule.fix}",
+        f"{rule.id} ({rule.severity.name}, {family_of(rule.id)}): {rule.text.title}",
+        f"why: {rule.text.why}",
+        f"fix: {rule.text.fix}",
         f"reads: {_reads(rule)}{'' if rule.in_tests else ', not in tests'}",
         f"finds, for example:\n{example}",
         f"suppress: {suppression(rule.id)}",
@@ -55,11 +56,6 @@ def suppression(name: str) -> str:
     codes = codes_of(name)
     also = f"; `# noqa: {codes[0]} - REASON` does too" if codes else ""
     return f"# review: ignore[{name}] REASON (on the line or alone above it; {MIN_REASON} characters or more{also})"
-
-
-def concerns_of(name: str) -> list[str]:
-    """Return the concerns that a rule serves."""
-    return [concern for concern, rules in CONCERNS.items() if name in rules]
 
 
 def _reads(rule: Rule) -> str:
@@ -81,14 +77,14 @@ def markdown() -> str:
         "| --- | --- |",
     ]
     parts += [
-        f"| {concern} | {', '.join(f'[{name}](#{name})' for name in rules)} |" for concern, rules in CONCERNS.items()
+        f"| {concern} | {', '.join(f'[{name}](#{name})' for name in rules)} |" for concern, rules in concerns().items()
     ]
     for family, rules in FAMILIES.items():
         parts += ["", f"## {family}"]
         for rule in rules:
-            parts += ["", f"### {rule.id}", "", f"**{rule.severity.name}.** {rule.title}. {rule.why}"]
-            parts += [f"Instead: {rule.fix}" + ("" if rule.in_tests else " Tests are left alone.")]
-            parts += ["", "```text", *rule.example.splitlines(), "```"]
+            parts += ["", f"### {rule.id}", "", f"**{rule.severity.name}.** {rule.text.title}. {rule.text.why}"]
+            parts += [f"Instead: {rule.text.fix}" + ("" if rule.in_tests else " Tests are left alone.")]
+            parts += ["", "```text", *rule.text.example.splitlines(), "```"]
     return "\n".join(parts) + "\n"
 
 

@@ -151,31 +151,7 @@ def _weighs(module: Module, function: Function, node: ast.expr) -> bool:
 
 
 RULES = (
-    Rule(
-        id="roll-across-rows",
-        severity=Severity.HIGH,
-        title="Roll of a batch without a dimension",
-        why="Without `dims` the tensor is flattened: the first token of each row lands at the end of the row before.",
-        fix="Say the dimension: `torch.roll(x, shifts=-1, dims=-1)`.",
-        example="labels = torch.roll(input_ids, shifts=-1)  # input_ids is [batch, length]",
-        in_file=roll_without_dims,
-    ),
-    Rule(
-        id="shifted-alike",
-        severity=Severity.HIGH,
-        title="Logits and labels that are cut at the same end",
-        why="Logits at position t predict token t + 1: cut alike, every token is scored by the position it stands at.",
-        fix="Cut the last position of the logits and the first of the labels: `logits[:, :-1]`, `labels[:, 1:]`.",
-        example="F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, :-1].flatten())",
-        in_file=shifted_alike,
-    ),
-    Rule(
-        id="mask-not-shifted",
-        severity=Severity.HIGH,
-        title="Labels are shifted, their mask is not",
-        why="Every value is weighed by its neighbour's mask: a prompt token is trained on, an answer token is not.",
-        fix="Shift the mask with the labels, once, in one place.",
-        example='labels = torch.roll(data["input_ids"], -1, dims=-1)\nloss = (nll(labels) * data["loss_mask"]).sum()',
-        in_file=mask_not_shifted,
-    ),
+    Rule("roll-across-rows", Severity.HIGH, in_file=roll_without_dims),
+    Rule("shifted-alike", Severity.HIGH, in_file=shifted_alike),
+    Rule("mask-not-shifted", Severity.HIGH, in_file=mask_not_shifted),
 )

@@ -166,32 +166,7 @@ def option_without_effect(module: Module, _side: Side) -> Iterator[Place]:
 
 
 RULES: Final = (
-    Rule(
-        id="unknown-option",
-        severity=Severity.HIGH,
-        title="Option that the parser does not have",
-        why="Reading it raises AttributeError; a message that names it sends people to an option that is refused.",
-        fix="Add the option, or use its present name.",
-        example='parser.add_argument("--learning_rate")\nargs = parser.parse_args()\nprint(args.lr)',
-        in_tests=False,
-        in_file=unknown_option,
-    ),
-    Rule(
-        id="option-too-late",
-        severity=Severity.HIGH,
-        title="Option added after parsing",
-        why="The option is refused on the command line, and its attribute does not exist.",
-        fix="Add it before `parse_args`.",
-        example='args = parser.parse_args()\nparser.add_argument("--use_ms", action="store_true")',
-        in_file=option_too_late,
-    ),
-    Rule(
-        id="option-without-effect",
-        severity=Severity.HIGH,
-        title="Option that sets what is set already",
-        why="With or without it the value is the same.",
-        fix="Turn the action or the default round, or use `BooleanOptionalAction`.",
-        example='parser.add_argument("--unsafe", action="store_false", default=False)',
-        in_file=option_without_effect,
-    ),
+    Rule("unknown-option", Severity.HIGH, in_tests=False, in_file=unknown_option),
+    Rule("option-too-late", Severity.HIGH, in_file=option_too_late),
+    Rule("option-without-effect", Severity.HIGH, in_file=option_without_effect),
 )

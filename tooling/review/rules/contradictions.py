@@ -277,40 +277,8 @@ def _misspelt(name: str, other: str) -> bool:
 
 
 RULES: Final = (
-    Rule(
-        id="guard-contradicts",
-        severity=Severity.HIGH,
-        title="Guard that lets in what it should keep out",
-        why="The code behind it fails in the one case that reaches it, or refuses the case that is right.",
-        fix="Turn the condition round.",
-        example='if path is not None:\n    raise ValueError("path is required")\nopen(path.name)',
-        in_file=guard_contradicts,
-    ),
-    Rule(
-        id="argument-order",
-        severity=Severity.HIGH,
-        title="Arguments in each other's places",
-        why="The names of both say that they were meant the other way round; where types agree nothing else will.",
-        fix="Swap them, or pass them by keyword.",
-        example="def kl(logp, reference): ...\nkl(reference, logp)",
-        in_file=argument_order,
-    ),
-    Rule(
-        id="error-not-raised",
-        severity=Severity.HIGH,
-        title="Exception that is made and not raised",
-        why="The check passes whatever it finds: the function goes on with what it wanted to refuse.",
-        fix="`raise` it.",
-        example='if user is None:\n    HTTPException(status_code=404, detail="no user")',
-        in_file=error_not_raised,
-    ),
-    Rule(
-        id="misspelt-attribute",
-        severity=Severity.HIGH,
-        title="Attribute that is one letter away from what the class sets",
-        why="It raises AttributeError as soon as the line runs.",
-        fix="Use the name that is set.",
-        example="self.step_count = 0\n...\nself.stepcount += 1",
-        in_file=misspelt_attribute,
-    ),
+    Rule("guard-contradicts", Severity.HIGH, in_file=guard_contradicts),
+    Rule("argument-order", Severity.HIGH, in_file=argument_order),
+    Rule("error-not-raised", Severity.HIGH, in_file=error_not_raised),
+    Rule("misspelt-attribute", Severity.HIGH, in_file=misspelt_attribute),
 )

@@ -173,42 +173,8 @@ def maybe_missing(module: Module, _side: Side) -> Iterator[Place]:
 
 
 RULES: Final = (
-    Rule(
-        id="half-renamed",
-        severity=Severity.HIGH,
-        title="Copied line of which one name was not changed",
-        why="The second half of a pair is computed from a part of the first.",
-        fix="Change the name that was left, or say in a comment why it is meant.",
-        example="chosen = f(chosen_ids, chosen_mask)\nrejected = f(rejected_ids, chosen_mask)",
-        in_file=half_renamed,
-    ),
-    Rule(
-        id="key-misspelt",
-        severity=Severity.HIGH,
-        title="Key that is written under another spelling",
-        why="It raises KeyError as soon as the line runs.",
-        fix="Use one spelling.",
-        example='row = {"length": 1}\nreturn row["lenght"]',
-        in_file=key_misspelt,
-    ),
-    Rule(
-        id="never-reached",
-        severity=Severity.MEDIUM,
-        title="Statement that nothing reaches",
-        why="What it should do is not done: a line above always leaves.",
-        fix="Move it before the exit, or remove it.",
-        example="def f(x):\n    return x\n    log(x)",
-        in_tests=False,
-        in_file=never_reached,
-    ),
-    Rule(
-        id="maybe-missing",
-        severity=Severity.MEDIUM,
-        title="Result of a search used as if it always found something",
-        why="Where nothing is found it is None, and the error names neither the text nor the key.",
-        fix="Ask for None first, and say what was looked for.",
-        example="step = re.search(pattern, name).group(1)",
-        in_tests=False,
-        in_file=maybe_missing,
-    ),
+    Rule("half-renamed", Severity.HIGH, in_file=half_renamed),
+    Rule("key-misspelt", Severity.HIGH, in_file=key_misspelt),
+    Rule("never-reached", Severity.MEDIUM, in_tests=False, in_file=never_reached),
+    Rule("maybe-missing", Severity.MEDIUM, in_tests=False, in_file=maybe_missing),
 )

@@ -97,22 +97,6 @@ def _at_import(module: Module) -> Iterator[tuple[ast.Import | ast.ImportFrom, st
 
 
 RULES = (
-    Rule(
-        id="heavy-package-root",
-        severity=Severity.MEDIUM,
-        title="Heavy import in a package that loads on demand",
-        why="Every import of the package, also that of a command's --help, now waits seconds for it.",
-        fix="Import it in the function that needs it, or behind the package's `__getattr__`.",
-        example="areal/__init__.py: def __getattr__(name): ...; import torch",
-        in_file=heavy_root,
-    ),
-    Rule(
-        id="heavy-import",
-        severity=Severity.MEDIUM,
-        title="Heavy import at the top of a module, unlike everywhere else",
-        why="Where the package is not installed, everything that imports this module fails; elsewhere it waits for it.",
-        fix="Import it inside the function that needs it, as the other files do.",
-        example="import vllm  # all other files: def start(): import vllm",
-        in_change=heavy_outlier,
-    ),
+    Rule("heavy-package-root", Severity.MEDIUM, in_file=heavy_root),
+    Rule("heavy-import", Severity.MEDIUM, in_change=heavy_outlier),
 )

@@ -151,41 +151,8 @@ _SIBLINGS: Final = 3
 
 
 RULES: Final = (
-    Rule(
-        id="attribute-no-longer-set",
-        severity=Severity.HIGH,
-        title="Attribute that the change stopped setting",
-        why="It raises AttributeError as soon as the line runs: something was moved, and a use of it stayed behind.",
-        fix="Follow it to where it is now.",
-        example="self.llm = LLM()  # moved into self.generation\n...\nself.llm.max_model_len  # stayed",
-        in_change=no_longer_set,
-    ),
-    Rule(
-        id="asks-for-another",
-        severity=Severity.HIGH,
-        title="hasattr of another attribute than the one that is set",
-        why="The attribute it asks for never exists: what was meant to be kept is replaced each time.",
-        fix="Ask for the attribute that is set.",
-        example='if not hasattr(self, "manager_worker"):\n    self.loop_worker = make()',
-        in_file=asks_for_another,
-    ),
-    Rule(
-        id="base-skipped",
-        severity=Severity.HIGH,
-        title="List that extends the one of another class than the base",
-        why="What the base added is lost here.",
-        fix="Extend the base's own.",
-        example="class C(Base):\n    FIELDS = Grand.FIELDS + ['a']  # Base has FIELDS too",
-        in_file=base_skipped,
-    ),
-    Rule(
-        id="parameter-ignored",
-        severity=Severity.LOW,
-        title="Parameter that only this sibling ignores",
-        why="Callers pass it and nothing happens: a step, a limit or a group that has no effect here.",
-        fix="Use it, or refuse it.",
-        example="class Wandb(Tracker):\n    def log(self, values, step): self.run.log(values)  # others log the step",
-        in_tests=False,
-        in_file=parameter_ignored,
-    ),
+    Rule("attribute-no-longer-set", Severity.HIGH, in_change=no_longer_set),
+    Rule("asks-for-another", Severity.HIGH, in_file=asks_for_another),
+    Rule("base-skipped", Severity.HIGH, in_file=base_skipped),
+    Rule("parameter-ignored", Severity.LOW, in_tests=False, in_file=parameter_ignored),
 )

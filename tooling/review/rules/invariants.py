@@ -140,44 +140,8 @@ def failure_as_score(module: Module, _side: Side) -> Iterator[Place]:
 
 
 RULES = (
-    Rule(
-        id="minimum-of-versions",
-        severity=Severity.HIGH,
-        title="Oldest version taken over tokens that were not sampled",
-        why="Prompt tokens carry -1: the minimum is -1, and every trajectory looks as old as can be.",
-        fix="Select sampled tokens first: `min(v for v in versions if v != NO_VERSION)`.",
-        example="head_version = min(trajectory.versions)",
-        in_tests=False,
-        in_file=minimum_of_versions,
-    ),
-    Rule(
-        id="state-on-workflow",
-        severity=Severity.HIGH,
-        title="Episode keeps state on its workflow",
-        why="One instance serves many episodes at once: they overwrite each other's values.",
-        fix="Keep it in local variables, or in an object made per episode.",
-        example="async def arun_episode(self, engine, data):\n    self.history = []",
-        in_tests=False,
-        in_file=state_on_workflow,
-    ),
-    Rule(
-        id="denominator-of-part",
-        severity=Severity.HIGH,
-        title="Loss divided by the count of one micro-batch",
-        why="Micro-batches with few tokens weigh as much as those with many: the gradient depends on the split.",
-        fix="Divide by the count of the whole step, computed before the loop.",
-        example="for mb in micro_batches:\n    loss = (nll(mb) * mb.mask).sum() / mb.mask.sum()\n    loss.backward()",
-        in_tests=False,
-        in_file=denominator_of_part,
-    ),
-    Rule(
-        id="failure-as-score",
-        severity=Severity.MEDIUM,
-        title="Timeout or lost connection becomes a reward",
-        why="The policy is punished for what the infrastructure did; nobody counts the failure.",
-        fix="Raise, so that the sample is retried or left out and counted.",
-        example="except TimeoutError:\n    reward = 0.0",
-        in_tests=False,
-        in_file=failure_as_score,
-    ),
+    Rule("minimum-of-versions", Severity.HIGH, in_tests=False, in_file=minimum_of_versions),
+    Rule("state-on-workflow", Severity.HIGH, in_tests=False, in_file=state_on_workflow),
+    Rule("denominator-of-part", Severity.HIGH, in_tests=False, in_file=denominator_of_part),
+    Rule("failure-as-score", Severity.MEDIUM, in_tests=False, in_file=failure_as_score),
 )

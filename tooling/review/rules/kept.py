@@ -125,41 +125,8 @@ def base_not_initialised(module: Module, _side: Side) -> Iterator[Place]:
 
 
 RULES: Final = (
-    Rule(
-        id="class-attribute-filled",
-        severity=Severity.HIGH,
-        title="Container of a class that its instances fill",
-        why="All instances share it: what one adds, the others see, in the next test and the next run too.",
-        fix="Make it in `__init__`, or call it ClassVar where sharing is meant.",
-        example="class Store:\n    rows = []\n\n    def add(self, row):\n        self.rows.append(row)",
-        in_file=class_attribute_filled,
-    ),
-    Rule(
-        id="graph-kept",
-        severity=Severity.HIGH,
-        title="Sum of losses that keeps their graphs",
-        why="Each step's graph stays in memory until the sum goes: memory grows until the device has none left.",
-        fix="Add `loss.item()` or `loss.detach()`.",
-        example="for batch in batches:\n    loss = f(batch)\n    loss.backward()\n    total += loss",
-        in_file=graph_kept,
-    ),
-    Rule(
-        id="gradients-kept",
-        severity=Severity.HIGH,
-        title="Training loop without zero_grad",
-        why="Gradients of all earlier steps are added to those of this one.",
-        fix="Call `optimizer.zero_grad()` before `backward()` or after `step()`.",
-        example="for batch in batches:\n    f(batch).backward()\n    optimizer.step()",
-        in_tests=False,
-        in_file=gradients_kept,
-    ),
-    Rule(
-        id="base-not-initialised",
-        severity=Severity.HIGH,
-        title="__init__ without that of its base",
-        why="The first submodule, or the start of the thread, raises: the base has not made its own state.",
-        fix="Call `super().__init__()` first.",
-        example="class Head(nn.Module):\n    def __init__(self):\n        self.layer = nn.Linear(2, 2)",
-        in_file=base_not_initialised,
-    ),
+    Rule("class-attribute-filled", Severity.HIGH, in_file=class_attribute_filled),
+    Rule("graph-kept", Severity.HIGH, in_file=graph_kept),
+    Rule("gradients-kept", Severity.HIGH, in_tests=False, in_file=gradients_kept),
+    Rule("base-not-initialised", Severity.HIGH, in_file=base_not_initialised),
 )

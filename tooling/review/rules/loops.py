@@ -213,40 +213,8 @@ def _needed(node: ast.AST) -> ast.expr | None:
 
 
 RULES: Final = (
-    Rule(
-        id="stride-twice",
-        severity=Severity.HIGH,
-        title="Index of a strided loop that is multiplied by the stride again",
-        why="All rounds but the first read far behind their rows, or past the end: most groups are empty.",
-        fix="Loop over `range(n // size)`, or use the index as it is.",
-        example="for i in range(0, n, size):\n    group = rows[i * size : (i + 1) * size]",
-        in_file=stride_twice,
-    ),
-    Rule(
-        id="bound-moved",
-        severity=Severity.HIGH,
-        title="Loop whose bound shrinks while its count grows",
-        why="What was produced is subtracted from the bound and counted too: the loop ends halfway.",
-        fix="Keep the first value of the bound in a name of its own.",
-        example="while len(out) < spec.most:\n    out.extend(new)\n    spec.most -= len(new)",
-        in_file=bound_moved,
-    ),
-    Rule(
-        id="reference-rewritten",
-        severity=Severity.HIGH,
-        title="Loop that rewrites what its later rounds compare with",
-        why="Rounds before and after the rewriting see different references: the result depends on the order.",
-        fix="Take the reference before the loop.",
-        example='for k, v in d.items():\n    if v.shape == d["mask"].shape:\n        d[k] = v[:, :n]',
-        in_file=reference_rewritten,
-    ),
-    Rule(
-        id="first-of-nothing",
-        severity=Severity.HIGH,
-        title="Item of a list that is still empty",
-        why="It raises IndexError or ValueError on every run.",
-        fix="Take it after the list is filled.",
-        example="addresses = []\nfirst = random.randint(0, len(addresses) - 1)",
-        in_file=first_of_nothing,
-    ),
+    Rule("stride-twice", Severity.HIGH, in_file=stride_twice),
+    Rule("bound-moved", Severity.HIGH, in_file=bound_moved),
+    Rule("reference-rewritten", Severity.HIGH, in_file=reference_rewritten),
+    Rule("first-of-nothing", Severity.HIGH, in_file=first_of_nothing),
 )

@@ -252,40 +252,8 @@ def method_mismatch(module: Module, _side: Side) -> Iterator[Place]:
 
 
 RULES = (
-    Rule(
-        id="undefined-name",
-        severity=Severity.HIGH,
-        title="Name that nothing defines",
-        why="It raises NameError as soon as the line runs, which in an error path may be long after release.",
-        fix="Import or define it, or correct its spelling.",
-        example="def f(x):\n    return torch.tensor(x)  # torch is not imported",
-        in_file=undefined_name,
-    ),
-    Rule(
-        id="main-only-name",
-        severity=Severity.HIGH,
-        title="Function uses a name of the main program",
-        why="The name exists when the file is run, and not when it is imported: NameError in everybody else's hands.",
-        fix="Pass it to the function.",
-        example="def train():\n    return config.lr\nif __name__ == '__main__':\n    config = parse()\n    train()",
-        in_file=main_only_name,
-    ),
-    Rule(
-        id="unknown-self-attribute",
-        severity=Severity.HIGH,
-        title="Attribute of self that nobody sets",
-        why="It raises AttributeError as soon as the line runs.",
-        fix="Set it in `__init__`, or use its present name.",
-        example="class A:\n    def __init__(self):\n        self.size = 1\n    def f(self):\n        return self.sise",
-        in_file=unknown_self,
-    ),
-    Rule(
-        id="method-mismatch",
-        severity=Severity.HIGH,
-        title="Call of an own method that does not fit",
-        why="It raises TypeError as soon as it runs.",
-        fix="Pass what the method takes, or change all callers together.",
-        example="class A:\n    def load(self, path): ...\n    def f(self):\n        self.load(path, strict=True)",
-        in_file=method_mismatch,
-    ),
+    Rule("undefined-name", Severity.HIGH, in_file=undefined_name),
+    Rule("main-only-name", Severity.HIGH, in_file=main_only_name),
+    Rule("unknown-self-attribute", Severity.HIGH, in_file=unknown_self),
+    Rule("method-mismatch", Severity.HIGH, in_file=method_mismatch),
 )

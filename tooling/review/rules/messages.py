@@ -157,43 +157,8 @@ def _is_kept(module: Module, function: Function, name: str) -> bool:
 
 
 RULES: Final = (
-    Rule(
-        id="literal-placeholders",
-        severity=Severity.MEDIUM,
-        title="Message whose placeholders stay as they are",
-        why="Where the error is read, it shows the names instead of the values.",
-        fix="Make it an f-string.",
-        example='raise ValueError("unknown method {method}")',
-        in_file=literal_placeholders,
-    ),
-    Rule(
-        id="print-in-library",
-        severity=Severity.LOW,
-        title="print beside a logger",
-        why="It has no level, time or rank, cannot be switched off, and comes once per process.",
-        fix="Use the logger of the module.",
-        example='logger = logging.getLogger(__name__)\n\n\ndef f():\n    print("here")',
-        in_tests=False,
-        in_file=print_in_library,
-    ),
-    Rule(
-        id="logger-of-another-kind",
-        severity=Severity.LOW,
-        title="Logger made otherwise than those of its package",
-        why="Its messages have another format and level, and settings for the package do not reach them.",
-        fix="Make it as the other modules do.",
-        example="import logging\n\nlogger = logging.getLogger(__name__)  # the others: from areal.utils import logging",
-        in_tests=False,
-        in_file=logger_of_another_kind,
-    ),
-    Rule(
-        id="file-left-open",
-        severity=Severity.LOW,
-        title="File that nobody closes",
-        why="What was written may not be there when the next process reads it, and descriptors run out.",
-        fix="`with open(path) as f:`.",
-        example="def f(path):\n    rows = open(path)\n    return json.load(rows)",
-        in_tests=False,
-        in_file=file_left_open,
-    ),
+    Rule("literal-placeholders", Severity.MEDIUM, in_file=literal_placeholders),
+    Rule("print-in-library", Severity.LOW, in_tests=False, in_file=print_in_library),
+    Rule("logger-of-another-kind", Severity.LOW, in_tests=False, in_file=logger_of_another_kind),
+    Rule("file-left-open", Severity.LOW, in_tests=False, in_file=file_left_open),
 )

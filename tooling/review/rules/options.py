@@ -87,22 +87,6 @@ def _fields(owner: ast.ClassDef) -> dict[str, ast.AnnAssign]:
 
 
 RULES = (
-    Rule(
-        id="unchecked-choice",
-        severity=Severity.MEDIUM,
-        title="Choices that are listed and not checked",
-        why="A misspelt value passes, and selects the last branch, or none, deep in a run.",
-        fix="Check it in `__post_init__` beside the others: name the field, the value and what is allowed.",
-        example='mode: str = field(metadata={"choices": ["a", "b"]})  # __post_init__ checks the other fields only',
-        in_file=unchecked_choice,
-    ),
-    Rule(
-        id="required-field-added",
-        severity=Severity.MEDIUM,
-        title="New config field without a default",
-        why="Every configuration and caller that exists now fails until it names the field.",
-        fix="Give it the default that keeps the present behaviour, or mark the commit as breaking.",
-        example="class TrainConfig: ...\n    rollout_id: str  # new, no default",
-        in_change=required_field,
-    ),
+    Rule("unchecked-choice", Severity.MEDIUM, in_file=unchecked_choice),
+    Rule("required-field-added", Severity.MEDIUM, in_change=required_field),
 )

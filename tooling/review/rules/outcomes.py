@@ -181,40 +181,8 @@ def error_returned(module: Module, _side: Side) -> Iterator[Place]:
 
 
 RULES: Final = (
-    Rule(
-        id="result-of-nothing",
-        severity=Severity.HIGH,
-        title="Result of a function that returns nothing",
-        why="The name is None, and fails where it is used, or is taken for something that is absent.",
-        fix="Return the value, or drop the assignment.",
-        example="def make():\n    settings.client = Client()\n\n\nclient = make()",
-        in_file=result_of_nothing,
-    ),
-    Rule(
-        id="unpack-mismatch",
-        severity=Severity.HIGH,
-        title="Unpacked into another number of names",
-        why="It raises ValueError as soon as it runs; a result that was added to the function is the usual cause.",
-        fix="Unpack what is returned, and change all callers together.",
-        example="def load():\n    return a, b, c\n\n\na, b = load()",
-        in_file=unpack_mismatch,
-    ),
-    Rule(
-        id="unbound-after-except",
-        severity=Severity.HIGH,
-        title="Name that is not set where the handler goes on",
-        why="It raises UnboundLocalError, or keeps the value of the iteration before, in the case that was handled.",
-        fix="Set it in the handler, or do the rest in the `try` or its `else`.",
-        example="try:\n    rows = read()\nexcept OSError:\n    log('unreadable')\nreturn len(rows)",
-        in_file=unbound_after_except,
-    ),
-    Rule(
-        id="error-returned",
-        severity=Severity.HIGH,
-        title="Exception that is returned",
-        why="Callers take the exception for a result; nobody learns that the method is missing.",
-        fix="`raise` it.",
-        example="def forward(self):\n    return NotImplementedError()",
-        in_file=error_returned,
-    ),
+    Rule("result-of-nothing", Severity.HIGH, in_file=result_of_nothing),
+    Rule("unpack-mismatch", Severity.HIGH, in_file=unpack_mismatch),
+    Rule("unbound-after-except", Severity.HIGH, in_file=unbound_after_except),
+    Rule("error-returned", Severity.HIGH, in_file=error_returned),
 )

@@ -110,42 +110,8 @@ def sampler_without_epoch(module: Module, side: Side) -> Iterator[Place]:
 
 
 RULES = (
-    Rule(
-        id="default-group-rank",
-        severity=Severity.HIGH,
-        title="Rank or size of the whole job where one group is meant",
-        why="With more than one group the number is larger than the group: an index, share or mean comes out wrong.",
-        fix="Ask the group: `dist.get_rank(group)`, `dist.get_world_size(group)`.",
-        example="def mean(x, group):\n    dist.all_reduce(x, group=group)\n    return x / dist.get_world_size()",
-        in_file=default_group_rank,
-    ),
-    Rule(
-        id="barrier-of-all-ranks",
-        severity=Severity.MEDIUM,
-        title="Barrier without the group that others name",
-        why="It waits for ranks outside this engine's group, and on the default backend: a hang, or a stray context.",
-        fix="Pass the same group: `dist.barrier(group=self.cpu_group)`.",
-        example="class Engine:\n    def save(self):\n        dist.barrier(group=self.group)\n        dist.barrier()",
-        in_file=barrier_of_all,
-    ),
-    Rule(
-        id="group-unnamed",
-        severity=Severity.MEDIUM,
-        title="Collective without the group that all others name",
-        why="It meets every rank of the job: with more than one group it hangs, or mixes their values.",
-        fix="Name the group, also where it is that of all ranks: `group=dist.group.WORLD`.",
-        example="dist.all_reduce(a, group=g)  # and two more like it\ndist.all_reduce(d)",
-        in_tests=False,
-        in_file=group_unnamed,
-    ),
-    Rule(
-        id="sampler-without-epoch",
-        severity=Severity.MEDIUM,
-        title="DistributedSampler whose epoch is never set",
-        why="It shuffles by seed and epoch: without `set_epoch` all epochs see the data in one order.",
-        fix="Call `sampler.set_epoch(epoch)` at the start of each epoch.",
-        example="for epoch in range(n):\n    for batch in DataLoader(d, sampler=DistributedSampler(d)): ...",
-        in_tests=False,
-        in_file=sampler_without_epoch,
-    ),
+    Rule("default-group-rank", Severity.HIGH, in_file=default_group_rank),
+    Rule("barrier-of-all-ranks", Severity.MEDIUM, in_file=barrier_of_all),
+    Rule("group-unnamed", Severity.MEDIUM, in_tests=False, in_file=group_unnamed),
+    Rule("sampler-without-epoch", Severity.MEDIUM, in_tests=False, in_file=sampler_without_epoch),
 )

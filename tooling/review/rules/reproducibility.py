@@ -60,24 +60,6 @@ def seeded_at_import(module: Module, _side: Side) -> Iterator[Place]:
 
 
 RULES = (
-    Rule(
-        id="unstable-seed",
-        severity=Severity.HIGH,
-        title="Seed that differs between processes",
-        why="Python salts hashes of text per process: ranks disagree, and no run can be repeated.",
-        fix="Hash with `hashlib` or `zlib.crc32`, or derive the seed from numbers.",
-        example="random.seed(hash(name) % 2**32)",
-        in_tests=False,
-        in_file=unstable_seed,
-    ),
-    Rule(
-        id="seeded-at-import",
-        severity=Severity.MEDIUM,
-        title="Importing a module seeds the process",
-        why="Whoever imports it gets the same numbers again in the middle of a run, and their own seed is gone.",
-        fix="Use a generator of its own, or seed in the program's entry.",
-        example="torch.manual_seed(0)  # at the top level of a library module",
-        in_tests=False,
-        in_file=seeded_at_import,
-    ),
+    Rule("unstable-seed", Severity.HIGH, in_tests=False, in_file=unstable_seed),
+    Rule("seeded-at-import", Severity.MEDIUM, in_tests=False, in_file=seeded_at_import),
 )

@@ -105,33 +105,7 @@ def no_number(module: Module, _side: Side) -> Iterator[Place]:
 
 
 RULES = (
-    Rule(
-        id="reward-swallows",
-        severity=Severity.MEDIUM,
-        title="Reward turns any failure into a score",
-        why="A bug, a missing dependency or a broken dataset row trains the model on zeros, and nobody sees it.",
-        fix="Catch only what a malformed answer raises; let everything else raise, so that it is counted.",
-        example="def r(prompt, completions, prompt_ids, completion_ids):\n    try:\n        return f()\n    "
-        "except Exception:\n        return 0.0",
-        in_file=swallows,
-    ),
-    Rule(
-        id="reward-unguarded",
-        severity=Severity.MEDIUM,
-        title="Reward can raise on a malformed answer",
-        why="Models write anything: an answer in no known form ends the episode instead of scoring zero.",
-        fix="Handle the answer that cannot be parsed where it is parsed, and score it.",
-        example="def r(prompt, completions, prompt_ids, completion_ids, answer):\n    if completions.strip() == "
-        "answer.strip():\n        return 1\n    return 0",
-        in_file=unguarded,
-    ),
-    Rule(
-        id="reward-no-number",
-        severity=Severity.HIGH,
-        title="Reward returns something other than a number",
-        why="The trainer needs one finite number per sample; it fails far from here.",
-        fix="Return a float on every path.",
-        example="def r(prompt, completions, prompt_ids, completion_ids):\n    return None",
-        in_file=no_number,
-    ),
+    Rule("reward-swallows", Severity.MEDIUM, in_file=swallows),
+    Rule("reward-unguarded", Severity.MEDIUM, in_file=unguarded),
+    Rule("reward-no-number", Severity.HIGH, in_file=no_number),
 )

@@ -79,22 +79,6 @@ def _public_functions(module: Module) -> dict[str, int]:
 
 
 RULES = (
-    Rule(
-        id="toothless-test",
-        severity=Severity.MEDIUM,
-        title="Test that cannot fail",
-        why="It is counted as coverage, and proves nothing.",
-        fix="Assert what should hold, or expect the exception.",
-        example="def test_load():\n    load()",
-        in_file=toothless,
-    ),
-    Rule(
-        id="untested-symbol",
-        severity=Severity.LOW,
-        title="New public function that no test names",
-        why="Other functions of this module are tested; this one can break unseen.",
-        fix="Add a test that calls it.",
-        example="areal/utils/text.py gains def shorten(); no file below tests/ contains `shorten`",
-        in_change=untested,
-    ),
+    Rule("toothless-test", Severity.MEDIUM, in_file=toothless),
+    Rule("untested-symbol", Severity.LOW, in_change=untested),
 )

@@ -131,14 +131,4 @@ def _own_fields(module: Module) -> dict[str, set[str]]:
     }
 
 
-RULES = (
-    Rule(
-        id="unknown-yaml-key",
-        severity=Severity.HIGH,
-        title="Key of a YAML file that its configuration class does not have",
-        why="It is refused when the run starts, or ignored and the default used instead.",
-        fix="Use the field's present name.",
-        example="actor: {path: m, lr: 1.0e-6, n_sampels: 8}  # of ActorConfig, whose field is n_samples",
-        in_change=unknown_key,
-    ),
-)
+RULES = (Rule("unknown-yaml-key", Severity.HIGH, in_change=unknown_key),)
