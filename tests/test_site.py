@@ -96,7 +96,7 @@ def test_versions_are_kept_side_by_side_and_the_newest_is_called_latest(publishe
         threading.Thread(target=server.serve_forever, daemon=True).start()
         reader.open(f"http://127.0.0.1:{server.server_port}/0.1/learn/first-run.html")
         links = "[...document.querySelectorAll('.md-version__link')].map(each => each.href)"
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not (found := reader.evaluate(links)) and time.monotonic() < deadline:
             time.sleep(0.1)
         server.shutdown()

@@ -54,7 +54,7 @@ class Browser:
         self._loop.run_until_complete(self._session.close())
         self._loop.close()
         self._process.terminate()
-        self._process.wait(timeout=20)
+        self._process.wait(timeout=60)
 
     async def _connect(self) -> None:
         import aiohttp

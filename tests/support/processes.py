@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 
-def eventually(condition, seconds=30.0):
+def eventually(condition, seconds=60):
     """Wait until it holds; return its value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):

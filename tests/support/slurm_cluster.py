@@ -120,14 +120,14 @@ class SlurmCluster:
         """End all jobs, then all daemons."""
         if self.conf.exists() and len(self._daemons) > 1:
             self.ask("scancel", "--user=root", check=False)
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while self.ask("squeue", "--noheader", check=False).strip() and time.monotonic() < deadline:
                 time.sleep(0.3)
         for daemon in reversed(self._daemons):
             daemon.send_signal(signal.SIGTERM)
         for daemon in reversed(self._daemons):
             try:
-                daemon.wait(15)
+                daemon.wait(60)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
@@ -141,7 +141,7 @@ class SlurmCluster:
             "munged", "--foreground", "--force", f"--key-file={key}", f"--socket={names['socket']}",
             f"--pid-file={names['pid']}", f"--log-file={names['log']}", f"--seed-file={names['seed']}",
         )  # fmt: skip
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not Path(names["socket"]).exists():
             if time.monotonic() > deadline:
                 raise RuntimeError("munged did not start")

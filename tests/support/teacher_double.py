@@ -25,14 +25,14 @@ class TeacherServer:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(60)
 
     def _run(self):
         asyncio.set_event_loop(self._loop)

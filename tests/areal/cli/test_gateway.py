@@ -41,7 +41,7 @@ def call(method, url, key, body=None):
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Authorization": f"Bearer {key}"}, method=method)
-    with opener.open(request, timeout=30) as response:
+    with opener.open(request, timeout=60) as response:
         return json.load(response)
 
 
@@ -107,7 +107,7 @@ def test_sessions_are_served_kept_and_over_with_the_command(checkpoint, tmp_path
         with pytest.raises(urllib.error.HTTPError):
             call("POST", f"{other['openai_base_url']}/chat/completions", other["key"], ASK)
         process.send_signal(signal.SIGTERM)
-        printed, _ = process.communicate(timeout=30)
+        printed, _ = process.communicate(timeout=60)
         assert process.returncode == 143
         assert json.loads(printed)["answers"] == 2
         lines = [json.loads(line) for line in output.read_text().splitlines()]
@@ -130,7 +130,7 @@ def test_a_session_is_written_once_its_reward_has_come_and_takes_no_other(checkp
         time.sleep(1)
         assert not output.exists()
         call("POST", f"{session}/reward", facts["admin_key"], {"reward": 0.25})
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not output.exists() or not output.read_text().endswith("\n"):
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -162,7 +162,7 @@ def test_a_gateway_that_is_killed_takes_its_keys_with_it(checkpoint, tmp_path):
         for one in (facts, other):
             call("POST", f"{one['openai_base_url']}/chat/completions", one["key"], ASK)
         call("DELETE", f"{facts['address']}/rl/sessions/{other['name']}", facts["admin_key"])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not output.exists() or not output.read_text().endswith("\n"):
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -153,7 +153,7 @@ def test_a_served_environment_is_checked_from_elsewhere_and_ends_when_asked(area
         assert "ok     equal_seeds" in out
         assert refused == 2
         assert "serves 'worlds:Counter' with options {'goal': 4}" in error
-        assert process.wait(30) == 143
+        assert process.wait(60) == 143
 
 
 def test_a_server_whose_environment_blocks_it_and_one_that_is_killed_are_faults(tmp_path):

@@ -79,7 +79,7 @@ def user(text):
 
 
 def run(coroutine):
-    return asyncio.run(asyncio.wait_for(coroutine, 30))
+    return asyncio.run(asyncio.wait_for(coroutine, 60))
 
 
 def assert_exact(session, trajectories):

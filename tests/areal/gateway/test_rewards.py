@@ -18,7 +18,7 @@ from areal.testing.scripted import ScriptedEngine
 
 def test_a_closed_session_is_scored_until_it_is_finished_and_the_last_reward_counts():
     async def talk():
-        async with serving(lambda _: "x", may_score=True, reward_deadline=5.0) as served:
+        async with serving(lambda _: "x", may_score=True, reward_deadline=300.0) as served:
             said = await served.chat([user("go")])
             assert (await served.post("/rl/reward", {"reward": 0.25}))[0] == 200
             await served.gateway.close(served.session)
@@ -28,7 +28,7 @@ def test_a_closed_session_is_scored_until_it_is_finished_and_the_last_reward_cou
             assert served.session.awaits_reward
             for value in (0.5, 0.75):
                 assert (await served.post("/rl/reward", {"reward": value}))[0] == 200
-            await asyncio.wait_for(served.gateway.finish(served.session), 2)
+            await asyncio.wait_for(served.gateway.finish(served.session), 60)
             status, refused = await served.post("/rl/reward", {"reward": 1.0})
             assert (status, refused["error"]["code"]) == (400, "session_closed")
             with pytest.raises(UsageError, match="too late"):
@@ -42,7 +42,7 @@ def test_a_closed_session_is_scored_until_it_is_finished_and_the_last_reward_cou
 
 def test_rewards_of_answers_end_with_a_word_or_the_deadline():
     async def talk():
-        async with serving(lambda _: "x", may_score=True, reward_deadline=20.0) as served:
+        async with serving(lambda _: "x", may_score=True, reward_deadline=300.0) as served:
             said = await served.chat([user("go")])
             await served.gateway.close(served.session)
             finishing = asyncio.create_task(served.gateway.finish(served.session))
@@ -50,11 +50,11 @@ def test_rewards_of_answers_end_with_a_word_or_the_deadline():
             await asyncio.sleep(0.05)
             assert not finishing.done()
             await served.post("/rl/reward", {"final": True})
-            await asyncio.wait_for(finishing, 10)
+            await asyncio.wait_for(finishing, 60)
             assert served.session.is_scored
         async with serving(lambda _: "x", may_score=True, reward_deadline=0.3) as served:
             await served.gateway.close(served.session)
-            await asyncio.wait_for(served.gateway.finish(served.session), 10)
+            await asyncio.wait_for(served.gateway.finish(served.session), 60)
             assert not served.session.is_scored
 
     run(talk())

@@ -104,7 +104,7 @@ def train_in_child(config_file: Path, place: tuple | None) -> tuple[int, int]:
 
 def orphans_of(pid: int) -> list[str]:
     """Command lines of reward workers that still name `pid` as their parent, after a moment to notice its end."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         found = []
         for entry in Path("/proc").glob("[0-9]*/cmdline"):

@@ -126,7 +126,7 @@ def test_a_run_that_is_killed_opens_new_places_and_trains_nothing_twice(place):
         while run.poll() is None and not (metrics.is_file() and '"step":2' in metrics.read_text()):
             time.sleep(0.02)
         run.kill()
-        run.wait(30)
+        run.wait(60)
         known = scores()
     assert run.returncode == -signal.SIGKILL
     (place / "ready.json").unlink()

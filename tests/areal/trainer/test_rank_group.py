@@ -49,7 +49,7 @@ class Ranks:
     def end(self, rank):
         """Exit code and stderr of a rank that is about to end."""
         process = self.processes[rank - 1]
-        return process.wait(30), process.stderr
+        return process.wait(60), process.stderr
 
 
 @pytest.fixture

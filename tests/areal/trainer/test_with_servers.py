@@ -454,7 +454,7 @@ class ByHand:
 
     def kill(self):
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(60)
 
 
 @pytest.fixture

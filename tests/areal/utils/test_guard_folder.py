@@ -29,7 +29,7 @@ def test_the_folder_goes_with_an_owner_that_dies(tmp_path):
     time.sleep(0.2)
     assert process.poll() is None
     os.close(ours)  # as the kernel does when the owner is gone
-    process.wait(20)
+    process.wait(60)
     assert not folder.exists()
     assert tmp_path.exists()
 
@@ -43,17 +43,17 @@ def test_the_folder_goes_with_an_owner_that_dies_while_it_ends_the_command(tmp_p
     time.sleep(0.2)
     process.terminate()
     os.close(ours)
-    process.wait(20)
+    process.wait(60)
     assert not folder.exists()
 
 
 def test_the_folder_stays_for_an_owner_that_lives(tmp_path):
     process, ours = start(tmp_path, SLEEPS)
     process.terminate()
-    process.wait(20)
+    process.wait(60)
     os.close(ours)
     assert tmp_path.exists()
     process, ours = start(tmp_path, [sys.executable, "-c", "pass"])
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     os.close(ours)
     assert tmp_path.exists()

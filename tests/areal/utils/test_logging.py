@@ -26,7 +26,7 @@ def restore():
 
 def test_importing_the_module_changes_no_logger():
     code = "import logging, areal.utils.logging; print(logging.root.handlers, logging.getLogger('areal').handlers)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[] []"
 
 

@@ -22,7 +22,7 @@ def ask(session, messages, **fields):
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=20) as response:
+        with opener.open(request, timeout=60) as response:
             return json.load(response)["choices"][0]["message"]
     except urllib.error.HTTPError as error:
         with error:  # It holds the connection, and the traceback would hold it.
@@ -46,7 +46,7 @@ def give_reward(session, value):
     request = urllib.request.Request(
         url, json.dumps({"reward": value}).encode(), {"Authorization": f"Bearer {session.key}"}
     )
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=20) as response:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as response:
         return response.status
 
 

@@ -193,7 +193,7 @@ def test_a_straggler_of_an_agent_gets_nothing_and_disturbs_nobody(tokenizer):
         engine = ScriptedEngine(lambda _: "the answer is 42", tokenizer)
         workflow = build(tokenizer, agent=f"{HERE}:leaves_a_straggler")
         rows = ({**ROW, "straggler": True}, {**ROW, "straggler": False})
-        found = await asyncio.wait_for(asyncio.gather(*(workflow.arun_episode(engine, row) for row in rows)), 40)
+        found = await asyncio.wait_for(asyncio.gather(*(workflow.arun_episode(engine, row) for row in rows)), 60)
         return engine, found
 
     agents_for_tests.STRAGGLERS.clear()

@@ -79,7 +79,7 @@ def outside(tmp_path, monkeypatch):
             )
             engine = ScriptedEngine(lambda _: "the answer is 42", tokenizer)
             async with aiohttp.ClientSession() as http:
-                return await asyncio.wait_for(talk(Outside(workflow, engine, http, ready)), 30)
+                return await asyncio.wait_for(talk(Outside(workflow, engine, http, ready)), 60)
 
         return asyncio.run(all_of_it())
 

@@ -107,7 +107,7 @@ def test_reserved_stdout_sends_everything_else_to_stderr():
         "    stream.write('kept\\n')\n"
         "with progress('testing'): print('after')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
     assert done.stdout == b"kept\nafter\n"
     assert sorted(done.stderr.split()) == [b"child", b"printed", b"written"]
 

@@ -130,7 +130,7 @@ async def test_a_cancelled_command_rolls_back_and_leaves_nothing(programs, gone)
             await started("sleep", programs, str(left), lines=lines)
 
         group.start_soon(call)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not lines:
                 await anyio.sleep(0.01)
         group.cancel_scope.cancel()
@@ -188,7 +188,7 @@ anyio.run(lambda: run(order, seconds=600, on_line=show))
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout.readline() == "sleeping\n"
         parent.kill()
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not left.exists() or not left.read_text():
             await anyio.sleep(0.05)
     assert left.read_text() == "rolled back"

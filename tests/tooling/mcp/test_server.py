@@ -230,7 +230,7 @@ async def test_calls_at_once_are_all_answered(original, served):
 
 async def begun(family, processes):
     """The processes of a test, when there are so many."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while len(family()) < processes:
             await anyio.sleep(0.02)
     return family()
@@ -259,7 +259,7 @@ async def test_cancelled_during_the_tests_of_a_unit_it_is_told_as_written(copy, 
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as group:
                 group.start_soon(client.call_tool, "new_apply", {**DIGITS, "answers": {"style": "boxed"}})
-                with anyio.fail_after(30):
+                with anyio.fail_after(60):
                     while not (copy / ".venv/started").exists():
                         await anyio.sleep(0.02)
                 scope.cancel()
@@ -311,7 +311,7 @@ async def end_while_it_works(client, family, number):
         group.start_soon(client.call_tool, "new_explain", DIGITS)
         server, command, *_ = await begun(family, 2)
         os.kill(server.pid, number)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while Path("/proc", str(command.pid)).exists():
                 await anyio.sleep(0.05)
 
@@ -343,7 +343,7 @@ async def test_long_work_shows_signs_of_life(original, served, family, monkeypat
         group.start_soon(lambda: client.call_tool("new_kinds", {}, progress_callback=progress))
         [command, *_] = await begun(family, 1)
         os.kill(command.pid, signal.SIGSTOP)  # as long as it takes
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while len(seen) < 3:
                 await anyio.sleep(0.02)
         os.kill(command.pid, signal.SIGCONT)
@@ -388,7 +388,7 @@ async def test_standard_output_is_protocol_and_nothing_else(original):
                 if output.count(b"\n") >= 4:
                     break
         await process.stdin.aclose()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async for part in process.stdout:
                 output += part
             assert await process.wait() == 0, "a client that leaves is no failure"

@@ -191,7 +191,7 @@ class World(Sandbox):
             assert time.monotonic() < deadline
             time.sleep(0.02)
         child.send_signal(signal.SIGINT)
-        out, _ = child.communicate(timeout=30)
+        out, _ = child.communicate(timeout=60)
         (self.root / "started").unlink()
         return child.returncode, out
 

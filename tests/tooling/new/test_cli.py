@@ -440,12 +440,12 @@ def test_an_interrupt_while_waiting_ends_with_130(world):
         )
         wait_until(lambda: holds_open(child.pid, "areal-new/lock"))
         child.send_signal(signal.SIGINT)
-        out, _ = child.communicate(timeout=30)
+        out, _ = child.communicate(timeout=60)
     assert child.returncode == 130
     assert json.loads(out)["code"] == "interrupted"
 
 
-def wait_until(condition, seconds=30):
+def wait_until(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
@@ -462,7 +462,7 @@ def holds_open(pid, ending):
 def test_a_reader_that_leaves_early_is_no_error(world):
     script = f"{' '.join(COMMAND)} schema output | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
-        ["bash", "-c", script], cwd=world.root, env=ENVIRONMENT, capture_output=True, text=True, timeout=30, check=False
+        ["bash", "-c", script], cwd=world.root, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout.splitlines() == ["{", "0"]
     assert done.stderr == ""

@@ -36,7 +36,7 @@ def complete(path, *words, folder="/"):
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -93,7 +93,7 @@ def test_words_of_a_template_are_never_run_by_the_shell(world, script, tmp_path)
 def test_the_scripts_are_syntactically_right(script, shell):
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    done = subprocess.run([shell, "-n", str(script(shell))], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run([shell, "-n", str(script(shell))], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -104,7 +104,7 @@ def test_fish_offers_kinds_options_and_values(script):
 
     def offered(line):
         command = ["fish", "--no-config", "-c", f"source {path}; complete -C '{line}'"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         return {entry.split("\t")[0] for entry in done.stdout.splitlines()}
 
     assert {"rule", *COMMANDS} <= offered("areal-new ")
@@ -132,5 +132,5 @@ def test_the_script_can_be_loaded_as_documented(world, tmp_path):
     if not areal_new.exists():
         pytest.skip("areal-new is not installed in .venv")
     command = f"source <({areal_new} completion bash --repo {world.root}) && complete -p areal-new"
-    done = subprocess.run(["bash", "--norc", "-c", command], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(["bash", "--norc", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.strip() == "complete -F _areal_new areal-new"

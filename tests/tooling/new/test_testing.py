@@ -77,7 +77,7 @@ def test_tests_that_hang_are_ended_with_everything_they_started(world, tmp_path)
     assert not result.ok
     assert "ran past 0.5 s" in result.detail
     grandchild = int(pid_file.read_text())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while alive(grandchild) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not alive(grandchild)

@@ -30,7 +30,7 @@ def subject(request, tmp_path_factory, fork_server):
     folder = tmp_path_factory.mktemp("engine")
     resources = contextlib.ExitStack()
     if kind == "embedded":
-        engine = engines.embedded(model)
+        engine = engines.embedded(model, folder)
     elif kind == "vllm":
         if not engines.VLLM_PYTHON.is_file():
             pytest.skip("no vLLM here: bash scripts/setup_vllm.sh")
@@ -56,7 +56,7 @@ def subject(request, tmp_path_factory, fork_server):
     try:
         if kind != "embedded":
             engine.wait_ready()
-        yield engines.Subject(engine, model, kind)
+        yield engines.Subject(engine, model, kind, folder=folder)
     finally:
         engine.close()
         resources.close()

@@ -7,7 +7,7 @@ It follows the answers of vLLM 0.32, field by field, as far as the adapter reads
 acknowledged, and not used; "stale_tower": those of the image half are not used; "small": images are resized to their
 fewest pixels; "no_echo": what was made of a prompt is not said; "refuse": new weights are not taken. With
 AREAL_TEST_ROUTES it reports the experts that routers choose, as servers do that were started with
---enable-return-routed-experts.
+--enable-return-routed-experts. While FOLDER has a file "hold", no answer gets further than HELD_TOKENS tokens.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ from areal.utils.routes import join_routes
 INCARNATION = os.environ.get("AREAL_SERVER_INCARNATION", "") or uuid.uuid4().hex[:12]
 ROUTES = bool(os.environ.get("AREAL_TEST_ROUTES"))
 PAUSE = float(os.environ.get("AREAL_TEST_PAUSE", "0"))
+HELD_TOKENS = 16
 VLLM_PATHS = ("/collective_rpc", "/pause", "/resume", "/abort_requests", "/inference/v1/generate",
               "/update_weight_version", "/reset_prefix_cache")  # fmt: skip
 
@@ -94,6 +95,7 @@ class Model:
         self.labels = {0: "default"}
         self.aborted = set()
         self.live = set()
+        self.hold = Path(folder) / "hold"
         self.admitting = asyncio.Event()
         self.admitting.set()
         self.seeds = {}
@@ -200,13 +202,17 @@ class Model:
                 found[:, layer] = routes[:, number]
         return found
 
+    async def admitted(self):
+        """Wait until the server takes calls. A pause may follow a resume before a waiting call has run: look again."""
+        while not self.admitting.is_set():
+            await self.admitting.wait()
+
     async def slices(self, call_id, prompt, sampling, interval, images=(), adapter=""):
-        """Yield (tokens, logprobs, label, finish); the last one has a finish."""
+        """Yield (response, finish) of an admitted call; the last one has a finish."""
         engine = self.named[adapter][1] if adapter else self.engine
         config = dict(sampling)
         limit, done, least = config.pop("max"), 0, config.pop("min")
         tokens = list(prompt)
-        await self.admitting.wait()
         self.live.add(call_id)
         try:
             while True:
@@ -240,9 +246,15 @@ class Model:
                 if finish:
                     return
                 await asyncio.sleep(PAUSE)
+                await self.held(done, lambda: call_id in self.aborted)
         finally:
             self.live.discard(call_id)
             self.aborted.discard(call_id)
+
+    async def held(self, done, is_aborted):
+        """Wait before the next slice of an answer of `done` tokens while answers are held."""
+        while done >= HELD_TOKENS and self.hold.exists() and not is_aborted():
+            await asyncio.sleep(0.005)
 
     def abort(self, ids):
         chosen = set(self.live) if ids is None else self.live & set(ids)
@@ -431,10 +443,11 @@ class VLLM:
 
     async def generate(self, request):
         body = await request.json()
-        self.device.generate()
         sampling = body["sampling_params"]
         tokens, images = self.model.prompt(body)
         if "prompt_logprobs" in sampling:
+            await self.model.admitted()
+            self.device.generate()
             scores = self.model.score(tokens, images)
             listed = [None] + [
                 {str(token): {"logprob": score}} for token, score in zip(tokens[1:], scores[1:], strict=True)
@@ -454,6 +467,9 @@ class VLLM:
         tokens, images = self.model.prompt(body)
         echo = self.model.echo(body, tokens, images)
         try:
+            # A call on its way in while the server falls asleep waits, and counts as running from here on.
+            await self.model.admitted()
+            self.device.generate()
             async for response, finish in self.model.slices(
                 body["request_id"], tokens, config, sampling["stream_interval"], images, body.get("model", "")
             ):

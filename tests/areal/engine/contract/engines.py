@@ -91,6 +91,8 @@ class Subject:
     kind: str
     old_models: dict[int, Any] = field(default_factory=dict)
     """Version to a copy of the model as it was."""
+    folder: Path | None = None
+    """Of the servers, for `answers_held`."""
 
     @property
     def seeded(self) -> bool:
@@ -154,10 +156,25 @@ def build_model(**changes: Any) -> Any:
     return from_config({**TINY, **changes}, seed=1)
 
 
-def embedded(model: Any) -> Any:
-    return EmbeddedEngine(
+def embedded(model: Any, folder: Path) -> Any:
+    """An engine that `answers_held(folder)` holds."""
+    engine = EmbeddedEngine(
         model, config=EmbeddedEngineConfig(max_seq_len=CONTEXT), eos_token_id=None, tokenizer=Letters()
     )
+    step, hold, done = engine._gate.step, folder / "model" / "hold", 0
+
+    @contextlib.contextmanager
+    def held_step() -> Iterator[bool]:
+        nonlocal done
+        done = done + 1 if hold.exists() else 0
+        if done > 24:
+            yield False
+        else:
+            with step() as allowed:
+                yield allowed
+
+    engine._gate.step = held_step
+    return engine
 
 
 def double_command(api: str, folder: Path, fault: str = "", *, routes: bool = False):
@@ -330,6 +347,19 @@ def forked_double(
         yield f"http://127.0.0.1:{port}"
     finally:
         process.kill()
+
+
+@contextlib.contextmanager
+def answers_held(folder: Path) -> Iterator[None]:
+    """Let no long answer of the doubles and embedded engines that have `folder` end, so that what is done meanwhile
+    meets it, however late: they stop after some 20 tokens. Real servers are not held."""
+    hold = folder / "model" / "hold"
+    hold.parent.mkdir(exist_ok=True)
+    hold.touch()
+    try:
+        yield
+    finally:
+        hold.unlink()
 
 
 class RunningServer:

@@ -249,14 +249,20 @@ class SGLang:
                 for score, token in zip(scores, body["input_ids"], strict=True)
             ]
             return web.json_response({"output_ids": [0], "meta_info": {"input_token_logprobs": listed}})
-        await self.running.wait()
+        while not self.running.is_set():  # A pause may follow a resume before this has run.
+            await self.running.wait()
         self.device.generate()
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-        await response.prepare(request)
-        # Closed at once when the client has gone: what waits for the garbage collector counts as running until then.
-        async with aclosing(self.chunks(body)) as chunks:
-            async for event in chunks:
-                await response.write(f"data: {json.dumps(event)}\n\n".encode())
+        # From here on a pause waits for it.
+        self.live[body["rid"]] = {"aborted": False, "slice": ""}
+        try:
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+            await response.prepare(request)
+            # Closed at once when the client has gone, not when the garbage is collected.
+            async with aclosing(self.chunks(body)) as chunks:
+                async for event in chunks:
+                    await response.write(f"data: {json.dumps(event)}\n\n".encode())
+        finally:
+            del self.live[body["rid"]]
         await response.write(b"data: [DONE]\n\n")
         return response
 
@@ -276,7 +282,6 @@ class SGLang:
             yield refusal(problem)
             return
         rid, begun = body["rid"], time.monotonic()
-        self.live[rid] = {"aborted": False, "slice": ""}
         entries, sent, label, parts = [], 0, self.label, []
         try:
             async for response, finish in self.slices(body):
@@ -304,8 +309,6 @@ class SGLang:
                 yield {"output_ids": ids[-1:] if queued else ids, "meta_info": meta}
         except FaultError as error:
             yield refusal(str(error))
-        finally:
-            self.live.pop(rid, None)
 
     @staticmethod
     def reason(finish, queued, entries):
@@ -352,6 +355,7 @@ class SGLang:
             elif done >= limit:
                 finish = "length"
             yield response, finish
+            await self.model.held(done, lambda: self.live[rid]["aborted"])
 
 
 async def main(arguments):

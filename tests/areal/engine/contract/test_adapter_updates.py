@@ -203,11 +203,12 @@ def test_updates_are_as_small_as_the_adapters_and_exact(adapted):
 def test_requests_live_through_an_update_of_adapters(adapted):
     async def main():
         requests = [engines.Subject.request(3 + index, new=480, seed=index) for index in range(6)]
-        tasks = [asyncio.create_task(adapted.engine.agenerate(request)) for request in requests]
         before = adapted.engine.stats()["generated_tokens"]
-        while adapted.engine.stats()["generated_tokens"] < before + 10:
-            await asyncio.sleep(0.01)
-        version = await asyncio.to_thread(adapted.update, 3)
+        with engines.answers_held(adapted.folder):
+            tasks = [asyncio.create_task(adapted.engine.agenerate(request)) for request in requests]
+            while adapted.engine.stats()["generated_tokens"] < before + 10:
+                await asyncio.sleep(0.01)
+            version = await asyncio.to_thread(adapted.update, 3)
         return version, await asyncio.wait_for(asyncio.gather(*tasks), 90)
 
     version, responses = asyncio.run(main())

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from areal.api import (
 )
 from areal.models import save_pretrained
 
+engines = sys.modules["contract_engines"]
 pytestmark = pytest.mark.timeout(300)
 EXACT = 2e-5
 
@@ -142,21 +144,21 @@ def test_the_same_seed_gives_the_same_tokens(subject):
 async def _started(subject, tasks, wanted=1):
     """Wait until tokens of the tasks have been computed."""
     before = subject.engine.stats()["generated_tokens"]
-    for _ in range(2000):
-        if subject.engine.stats()["generated_tokens"] >= before + wanted or all(task.done() for task in tasks):
-            return
-        await asyncio.sleep(0.005)
+    async with asyncio.timeout(60):
+        while subject.engine.stats()["generated_tokens"] < before + wanted and not all(task.done() for task in tasks):
+            await asyncio.sleep(0.005)
 
 
 def test_abort_returns_what_there_is(subject):
     async def main():
         requests = [subject.request(3 + index, new=500, seed=index) for index in range(3)]
-        tasks = [asyncio.create_task(subject.engine.agenerate(request)) for request in requests]
-        await _started(subject, tasks, 6)
-        count = await asyncio.to_thread(subject.engine.abort, [requests[0].request_id])
-        first = await asyncio.wait_for(tasks[0], 30)
-        await asyncio.to_thread(subject.engine.abort)
-        return count, [first, *await asyncio.wait_for(asyncio.gather(*tasks[1:]), 30)]
+        with engines.answers_held(subject.folder):
+            tasks = [asyncio.create_task(subject.engine.agenerate(request)) for request in requests]
+            await _started(subject, tasks, 6)
+            count = await asyncio.to_thread(subject.engine.abort, [requests[0].request_id])
+            first = await asyncio.wait_for(tasks[0], 60)
+            await asyncio.to_thread(subject.engine.abort)
+        return count, [first, *await asyncio.wait_for(asyncio.gather(*tasks[1:]), 60)]
 
     count, responses = asyncio.run(main())
     assert count == 1
@@ -169,13 +171,14 @@ def test_abort_returns_what_there_is(subject):
 
 def test_an_abort_right_after_a_request_ends_it_too(subject):
     async def main():
-        tasks = [
-            asyncio.create_task(subject.engine.agenerate(subject.request(3 + index, new=500, seed=index)))
-            for index in range(4)
-        ]
-        # The engine has them; whether the abort or they reach a server first is not known.
-        await asyncio.sleep(0)
-        await asyncio.to_thread(subject.engine.abort)
+        with engines.answers_held(subject.folder):
+            tasks = [
+                asyncio.create_task(subject.engine.agenerate(subject.request(3 + index, new=500, seed=index)))
+                for index in range(4)
+            ]
+            # The engine has them; whether the abort or they reach a server first is not known.
+            await asyncio.sleep(0)
+            await asyncio.to_thread(subject.engine.abort)
         return await asyncio.wait_for(asyncio.gather(*tasks), 60)
 
     for response in asyncio.run(main()):
@@ -189,10 +192,11 @@ def test_an_abort_ends_no_request_whose_name_only_begins_alike(subject):
             ModelRequest(input_ids=[3, 4, 5], gconfig=subject.request(new=count).gconfig, request_id=name)
             for name, count in (("group", 500), ("group.1", 120), ("group.10", 120))
         ]
-        tasks = [asyncio.create_task(subject.engine.agenerate(request)) for request in requests]
-        await _started(subject, tasks, 12)
-        await asyncio.to_thread(subject.engine.abort, ["group"])
-        return await asyncio.wait_for(asyncio.gather(*tasks), 30)
+        with engines.answers_held(subject.folder):
+            tasks = [asyncio.create_task(subject.engine.agenerate(request)) for request in requests]
+            await _started(subject, tasks, 12)
+            await asyncio.to_thread(subject.engine.abort, ["group"])
+        return await asyncio.wait_for(asyncio.gather(*tasks), 60)
 
     aborted, *others = asyncio.run(main())
     assert aborted.stop_reason is StopReason.ABORT
@@ -202,10 +206,11 @@ def test_an_abort_ends_no_request_whose_name_only_begins_alike(subject):
 def test_an_aborted_answer_can_be_continued(subject):
     async def main():
         request = subject.request(new=200, seed=1)
-        task = asyncio.create_task(subject.engine.agenerate(request))
-        await _started(subject, [task], 4)
-        await asyncio.to_thread(subject.engine.abort)
-        partial = await task
+        with engines.answers_held(subject.folder):
+            task = asyncio.create_task(subject.engine.agenerate(request))
+            await _started(subject, [task], 4)
+            await asyncio.to_thread(subject.engine.abort)
+            partial = await task
         done = len(partial.output_tokens)
         rest = ModelRequest(
             input_ids=[*request.input_ids, *partial.output_tokens],
@@ -222,10 +227,11 @@ def test_an_aborted_answer_can_be_continued(subject):
 
 def test_nothing_is_computed_while_paused_and_requests_wait(subject):
     async def main():
-        running = asyncio.create_task(subject.engine.agenerate(subject.request(new=300, seed=2)))
-        await _started(subject, [running], 2)
-        await asyncio.to_thread(subject.engine.pause)
-        await asyncio.to_thread(subject.engine.pause)
+        with engines.answers_held(subject.folder):
+            running = asyncio.create_task(subject.engine.agenerate(subject.request(new=300, seed=2)))
+            await _started(subject, [running], 2)
+            await asyncio.to_thread(subject.engine.pause)
+            await asyncio.to_thread(subject.engine.pause)
         waiting = asyncio.create_task(subject.engine.agenerate(subject.request(new=4)))
         await asyncio.sleep(0.15)
         settled = subject.engine.stats()["generated_tokens"]
@@ -251,7 +257,7 @@ def test_a_cancelled_request_leaves_the_engine(subject):
         with contextlib.suppress(asyncio.CancelledError):
             await task
         await asyncio.sleep(0.1)
-        return await asyncio.wait_for(subject.engine.agenerate(subject.request(new=4)), 30)
+        return await asyncio.wait_for(subject.engine.agenerate(subject.request(new=4)), 60)
 
     assert len(asyncio.run(main()).output_tokens) == 4
     assert subject.engine.stats()["active"] == 0
@@ -270,13 +276,14 @@ def test_new_weights_are_used_at_once(subject):
 
 def test_requests_live_through_a_weight_update_with_exact_versions(subject):
     async def main():
-        tasks = [
-            asyncio.create_task(subject.engine.agenerate(subject.request(3 + index, new=400, seed=index)))
-            for index in range(4)
-        ]
-        await _started(subject, tasks, 40)
-        subject.change_weights(seed=12)
-        version = await asyncio.to_thread(subject.publish)
+        with engines.answers_held(subject.folder):
+            tasks = [
+                asyncio.create_task(subject.engine.agenerate(subject.request(3 + index, new=400, seed=index)))
+                for index in range(4)
+            ]
+            await _started(subject, tasks, 40)
+            subject.change_weights(seed=12)
+            version = await asyncio.to_thread(subject.publish)
         return version, await asyncio.wait_for(asyncio.gather(*tasks), 90)
 
     version, responses = asyncio.run(main())
@@ -301,9 +308,10 @@ def test_weights_can_come_from_a_checkpoint_folder(subject, tmp_path):
 
 def test_an_update_while_paused_takes_effect_on_resume(subject):
     async def main():
-        task = asyncio.create_task(subject.engine.agenerate(subject.request(new=300, seed=4)))
-        await _started(subject, [task], 8)
-        await asyncio.to_thread(subject.engine.pause)
+        with engines.answers_held(subject.folder):
+            task = asyncio.create_task(subject.engine.agenerate(subject.request(new=300, seed=4)))
+            await _started(subject, [task], 8)
+            await asyncio.to_thread(subject.engine.pause)
         subject.change_weights(seed=14)
         version = await asyncio.to_thread(subject.publish)
         await asyncio.to_thread(subject.engine.resume)
@@ -349,10 +357,11 @@ def test_counters_are_numbers(subject):
 
 def test_closing_returns_what_there_is_and_ends_it_for_good(subject):
     async def main():
-        task = asyncio.create_task(subject.engine.agenerate(subject.request(new=500)))
-        await _started(subject, [task], 4)
-        await asyncio.to_thread(subject.engine.close)
-        return await asyncio.wait_for(task, 30)
+        with engines.answers_held(subject.folder):
+            task = asyncio.create_task(subject.engine.agenerate(subject.request(new=500)))
+            await _started(subject, [task], 4)
+            await asyncio.to_thread(subject.engine.close)
+            return await asyncio.wait_for(task, 60)
 
     response = asyncio.run(main())
     assert response.stop_reason is StopReason.ABORT

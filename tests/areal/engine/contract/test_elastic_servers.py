@@ -121,13 +121,14 @@ def test_servers_join_with_weights_are_drained_without_loss_and_move(site):
 
     async def drain_while_generating():
         """All requests that `a` has when it is drained are finished there."""
-        tasks = [
-            asyncio.create_task(site.engine.agenerate(site.subject.request(3 + index, new=200, seed=index)))
-            for index in range(4)
-        ]
-        while stats()["active"] < 4:
-            await asyncio.sleep(0.005)
-        await asyncio.to_thread(site.drain, "a")
+        with engines.answers_held(site.folder):
+            tasks = [
+                asyncio.create_task(site.engine.agenerate(site.subject.request(3 + index, new=200, seed=index)))
+                for index in range(4)
+            ]
+            while stats()["active"] < 4:
+                await asyncio.sleep(0.005)
+            await asyncio.to_thread(site.drain, "a")
         return await asyncio.wait_for(asyncio.gather(*tasks), 60)
 
     responses = asyncio.run(drain_while_generating())
@@ -200,10 +201,11 @@ def test_a_server_that_ends_waits_until_its_trainer_has_let_it_go(site, tmp_path
         site.engine.wait_ready()
 
         async def main():
-            task = asyncio.create_task(site.engine.agenerate(site.subject.request(new=200)))
-            while site.engine.stats()["active"] < 1:
-                await asyncio.sleep(0.005)
-            assert not identify(url, 5.0, owner="")[1], "the trainer has it"
+            with engines.answers_held(site.folder):
+                task = asyncio.create_task(site.engine.agenerate(site.subject.request(new=200)))
+                while site.engine.stats()["active"] < 1:
+                    await asyncio.sleep(0.005)
+                assert not identify(url, 5.0, owner="")[1], "the trainer has it"
             await asyncio.to_thread(announced.drain, url)
             assert identify(url, 5.0, owner="")[1]
             return await asyncio.wait_for(task, 1)
@@ -221,13 +223,14 @@ def test_requests_that_outlast_the_drain_go_on_elsewhere_with_their_tokens(site)
     site.engine.wait_ready()
 
     async def main():
-        task = asyncio.create_task(site.engine.agenerate(site.subject.request(new=400)))
-        while site.engine.stats()["active"] < 1:
-            await asyncio.sleep(0.005)
-        await asyncio.to_thread(site.start, "b")
-        await asyncio.to_thread(site.drain, "a")
-        await asyncio.to_thread(until, lambda: site.engine.stats()["servers"] == 1)
-        site.processes.pop("a").kill()
+        with engines.answers_held(site.folder):
+            task = asyncio.create_task(site.engine.agenerate(site.subject.request(new=400)))
+            while site.engine.stats()["active"] < 1:
+                await asyncio.sleep(0.005)
+            await asyncio.to_thread(site.start, "b")
+            await asyncio.to_thread(site.drain, "a")
+            await asyncio.to_thread(until, lambda: site.engine.stats()["servers"] == 1)
+            site.processes.pop("a").kill()
         return await asyncio.wait_for(task, 60)
 
     response = asyncio.run(main())

@@ -143,13 +143,14 @@ def test_a_server_that_is_killed_and_started_again_by_hand_is_taken_in_again(mac
     subject.engine.wait_ready()
 
     async def main():
-        tasks = [
-            asyncio.create_task(subject.engine.agenerate(subject.request(3 + index, new=120, seed=index)))
-            for index in range(4)
-        ]
-        while subject.engine.stats()["generated_tokens"] < 40:
-            await asyncio.sleep(0.01)
-        await asyncio.to_thread(machine.kill, 0)
+        with engines.answers_held(machine.folder):
+            tasks = [
+                asyncio.create_task(subject.engine.agenerate(subject.request(3 + index, new=120, seed=index)))
+                for index in range(4)
+            ]
+            while subject.engine.stats()["generated_tokens"] < 40:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(machine.kill, 0)
         return await asyncio.wait_for(asyncio.gather(*tasks), 90)
 
     for response in asyncio.run(main()):

@@ -118,7 +118,7 @@ def served(request, tmp_path, fork_server, start):
 
 def held(address):
     """Adapters of a server, without the engine's part of their names."""
-    with urllib.request.urlopen(f"{address}/v1/models", timeout=10) as response:
+    with urllib.request.urlopen(f"{address}/v1/models", timeout=60) as response:
         models = json.loads(response.read())["data"]
     return sorted(model["id"].rpartition(".")[0] for model in models if model["parent"])
 
@@ -157,19 +157,20 @@ def test_what_was_replaced_stays_until_its_last_request_has_ended(served, tmp_pa
     subject.engine.load_adapter("judge", tmp_path / "old")
 
     async def main():
-        running = asyncio.create_task(subject.engine.agenerate(asking(subject, "judge", new=300)))
-        while subject.engine.stats()["generated_tokens"] < 8:
-            await asyncio.sleep(0.005)
-        await asyncio.to_thread(subject.engine.load_adapter, "judge", tmp_path / "new")
-        assert held(address) == ["judge.1", "judge.2"]
-        later = await subject.engine.agenerate(asking(subject, "judge", new=8))
-        assert not running.done()
+        with engines.answers_held(tmp_path / "served"):
+            running = asyncio.create_task(subject.engine.agenerate(asking(subject, "judge", new=300)))
+            while subject.engine.stats()["generated_tokens"] < 8:
+                await asyncio.sleep(0.005)
+            await asyncio.to_thread(subject.engine.load_adapter, "judge", tmp_path / "new")
+            assert held(address) == ["judge.1", "judge.2"]
+            later = await subject.engine.agenerate(asking(subject, "judge", new=8))
+            assert not running.done()
         return await running, later
 
     first, later = asyncio.run(main())
     assert subject.deviation(first, model=old) < EXACT
     assert subject.deviation(later, model=new) < EXACT
-    assert eventually(lambda: held(address) == ["judge.2"], 10), held(address)
+    assert eventually(lambda: held(address) == ["judge.2"], 60), held(address)
 
 
 def test_there_is_a_bound_and_what_cannot_be_loaded_changes_nothing(served, tmp_path):
@@ -217,7 +218,7 @@ def test_what_a_run_that_died_has_left_is_unloaded_by_the_next_one_that_has_the_
     for name in ("judge.1.0123abcd", "by-hand", "judge.2"):
         body = json.dumps({"lora_name": name, "lora_path": str(tmp_path / "judge")}).encode()
         asked = urllib.request.Request(f"{address}{path}", body, {"Content-Type": "application/json"})
-        urllib.request.urlopen(asked, timeout=30).close()
+        urllib.request.urlopen(asked, timeout=60).close()
     after = engines.with_servers(
         api, None, subject.model, tmp_path / "served", pool=engines.RunningServer(address), max_adapters=2
     )
@@ -241,17 +242,18 @@ def test_a_server_joins_while_generations_keep_an_adapter_that_is_to_leave(serve
     subject.engine.load_adapter("judge", tmp_path / "judge")
 
     async def main(other):
-        running = asyncio.create_task(subject.engine.agenerate(asking(subject, "judge", new=400)))
-        while subject.engine.stats()["generated_tokens"] < 8:
-            await asyncio.sleep(0.005)
-        leaving = asyncio.create_task(asyncio.to_thread(subject.engine.unload_adapter, "judge"))
-        while subject.engine.adapters:
-            await asyncio.sleep(0.005)
-        second = ServerInstance(name="server-1", incarnation=engines.RunningServer.incarnation, url=other)
-        await asyncio.to_thread(subject.engine.server_up, second)
-        assert subject.engine.stats()["servers"] == 2
-        assert not leaving.done()
-        assert held(other) == ["judge.1"], "a generation may still have to go on there"
+        with engines.answers_held(tmp_path / "served"):
+            running = asyncio.create_task(subject.engine.agenerate(asking(subject, "judge", new=400)))
+            while subject.engine.stats()["generated_tokens"] < 8:
+                await asyncio.sleep(0.005)
+            leaving = asyncio.create_task(asyncio.to_thread(subject.engine.unload_adapter, "judge"))
+            while subject.engine.adapters:
+                await asyncio.sleep(0.005)
+            second = ServerInstance(name="server-1", incarnation=engines.RunningServer.incarnation, url=other)
+            await asyncio.to_thread(subject.engine.server_up, second)
+            assert subject.engine.stats()["servers"] == 2
+            assert not leaving.done()
+            assert held(other) == ["judge.1"], "a generation may still have to go on there"
         response = await running
         await leaving
         return response
@@ -265,7 +267,7 @@ def test_a_server_joins_while_generations_keep_an_adapter_that_is_to_leave(serve
 
 def test_engines_without_room_for_adapters_say_so(tmp_path):
     model = engines.build_model()
-    engine = engines.embedded(model)
+    engine = engines.embedded(model, tmp_path)
     try:
         subject = engines.Subject(engine, model, "embedded")
         with pytest.raises(ConfigError, match="computes with its weights alone"):

@@ -42,7 +42,7 @@ def subject(request, tmp_path_factory, fork_server):
         engine = engines.with_servers(kind.split()[0], command, model, folder, routers=ROUTERS, **options)
         resources.callback(engine.close)
         engine.wait_ready()
-        yield engines.Subject(engine, model, kind)
+        yield engines.Subject(engine, model, kind, folder=folder)
 
 
 def routes_of_a_full_forward(model, response):
@@ -79,14 +79,15 @@ def test_an_answer_that_a_stop_string_ends_has_all_of_its_experts(subject):
 def test_an_answer_that_goes_on_under_new_weights_keeps_the_experts_it_was_sampled_with(subject):
     async def main():
         before = subject.engine.stats()["generated_tokens"]
-        tasks = [
-            asyncio.create_task(subject.engine.agenerate(subject.request(4, 5, new=300, seed=seed)))
-            for seed in range(3)
-        ]
-        while subject.engine.stats()["generated_tokens"] < before + 30:
-            await asyncio.sleep(0.005)
-        subject.change_weights(seed=1)
-        await asyncio.to_thread(subject.publish)
+        with engines.answers_held(subject.folder):
+            tasks = [
+                asyncio.create_task(subject.engine.agenerate(subject.request(4, 5, new=300, seed=seed)))
+                for seed in range(3)
+            ]
+            while subject.engine.stats()["generated_tokens"] < before + 30:
+                await asyncio.sleep(0.005)
+            subject.change_weights(seed=1)
+            await asyncio.to_thread(subject.publish)
         return await asyncio.gather(*tasks)
 
     old_version = subject.engine.version

@@ -73,7 +73,7 @@ def exact(subject, version):
     assert all(subject.deviation(response) < EXACT for response in responses)
 
 
-def test_versions_arrive_whole_or_as_what_changed_and_a_request_goes_on(subject):
+def test_versions_arrive_whole_or_as_what_changed_and_a_request_goes_on(subject, tmp_path):
     exact(subject, 0)
     subject.change_weights(seed=1)
     assert publish(subject) == 1
@@ -82,16 +82,17 @@ def test_versions_arrive_whole_or_as_what_changed_and_a_request_goes_on(subject)
     generator = torch.Generator().manual_seed(2)
 
     async def main():
-        task = asyncio.create_task(subject.engine.agenerate(subject.request(new=300)))
         before = subject.engine.stats()["generated_tokens"]
-        while subject.engine.stats()["generated_tokens"] < before + 8:
-            await asyncio.sleep(0.005)
-        subject.old_models[1] = engines.copy.deepcopy(subject.model)
-        with torch.no_grad():
-            for name, parameter in subject.model.named_parameters():
-                if TRAINED in name:
-                    parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
-        await asyncio.to_thread(publish, subject)
+        with engines.answers_held(tmp_path):
+            task = asyncio.create_task(subject.engine.agenerate(subject.request(new=300)))
+            while subject.engine.stats()["generated_tokens"] < before + 8:
+                await asyncio.sleep(0.005)
+            subject.old_models[1] = engines.copy.deepcopy(subject.model)
+            with torch.no_grad():
+                for name, parameter in subject.model.named_parameters():
+                    if TRAINED in name:
+                        parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
+            await asyncio.to_thread(publish, subject)
         return await task
 
     response = asyncio.run(main())
@@ -108,24 +109,25 @@ def test_versions_arrive_whole_or_as_what_changed_and_a_request_goes_on(subject)
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("subject", [("double", broadcast)], indirect=True, ids=["double"])
-def test_a_transfer_that_takes_longer_than_a_stall_is_none(subject, monkeypatch):
+def test_a_transfer_that_takes_longer_than_a_stall_is_none(subject, monkeypatch, tmp_path):
     send, config = BroadcastCarrier.send, subject.engine._config
-    slow = dataclasses.replace(config, stall_seconds=1.0)
+    slow = dataclasses.replace(config, stall_seconds=3.0)
     monkeypatch.setattr(subject.engine._runner, "_config", slow)
 
     def sent_late(self):
-        time.sleep(3.0)
+        time.sleep(6.0)
         send(self)
 
     monkeypatch.setattr(BroadcastCarrier, "send", sent_late)
-    subject.change_weights(seed=1)  # Now, so that nothing but the update's own steps delays it.
+    subject.change_weights(seed=1)
 
     async def main():
-        task = asyncio.create_task(subject.engine.agenerate(subject.request(new=480)))
-        while not subject.engine.stats()["generated_tokens"]:
-            await asyncio.sleep(0.001)
-        update = asyncio.create_task(asyncio.to_thread(publish, subject))
-        await asyncio.sleep(1.0)
+        with engines.answers_held(tmp_path):
+            task = asyncio.create_task(subject.engine.agenerate(subject.request(new=480)))
+            while not subject.engine.stats()["generated_tokens"]:
+                await asyncio.sleep(0.005)
+            update = asyncio.create_task(asyncio.to_thread(publish, subject))
+            await asyncio.sleep(1.0)
         later = asyncio.create_task(subject.engine.agenerate(subject.request(7, new=8)))
         return await asyncio.gather(task, later, update)
 

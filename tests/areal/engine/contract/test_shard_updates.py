@@ -110,11 +110,12 @@ def test_a_server_that_comes_between_two_steps_gets_a_stream_of_its_own_while_th
     site.engine.wait_ready(servers=1)
 
     async def main():
-        task = asyncio.create_task(site.engine.agenerate(site.subject.request(new=300)))
-        while site.engine.stats()["active"] < 1:
-            await asyncio.sleep(0.005)
-        await asyncio.to_thread(site.start, 1)
-        await asyncio.to_thread(site.engine.wait_ready)
+        with engines.answers_held(site.folder):
+            task = asyncio.create_task(site.engine.agenerate(site.subject.request(new=300)))
+            while site.engine.stats()["active"] < 1:
+                await asyncio.sleep(0.005)
+            await asyncio.to_thread(site.start, 1)
+            await asyncio.to_thread(site.engine.wait_ready)
         return await task
 
     response = asyncio.run(main())

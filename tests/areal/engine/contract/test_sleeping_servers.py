@@ -42,7 +42,7 @@ def start(tmp_path, fork_server):
 
 
 def device(address):
-    with urllib.request.urlopen(f"{address}/memory", timeout=10) as response:
+    with urllib.request.urlopen(f"{address}/memory", timeout=60) as response:
         return json.loads(response.read())
 
 
@@ -54,16 +54,17 @@ def device(address):
         pytest.param("sglang", 2, marks=pytest.mark.exhaustive),
     ],
 )
-def test_the_device_is_free_while_the_learner_works_and_a_request_goes_on_after_it(start, api, level):
+def test_the_device_is_free_while_the_learner_works_and_a_request_goes_on_after_it(start, tmp_path, api, level):
     subject, address = start(level, api=api)
     full = device(address)
     assert full["peak"] == sum(full["held"].values()) > 0
 
     async def main():
-        task = asyncio.create_task(subject.engine.agenerate(subject.request(new=200)))
-        while subject.engine.stats()["generated_tokens"] < 8:
-            await asyncio.sleep(0.005)
-        await asyncio.to_thread(subject.engine.sleep)
+        with engines.answers_held(tmp_path / "served"):
+            task = asyncio.create_task(subject.engine.agenerate(subject.request(new=200)))
+            while subject.engine.stats()["generated_tokens"] < 8:
+                await asyncio.sleep(0.005)
+            await asyncio.to_thread(subject.engine.sleep)
         asleep = device(address)
         later = asyncio.create_task(subject.engine.agenerate(subject.request(7, new=8)))
         await asyncio.sleep(0.3)

@@ -173,10 +173,10 @@ def real_server(program, folder):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, 15)
         try:
-            server.wait(30)
+            server.wait(60)
         except subprocess.TimeoutExpired:
             os.killpg(server.pid, 9)
-            server.wait(30)
+            server.wait(60)
 
 
 @pytest.mark.exhaustive

@@ -16,12 +16,19 @@ from areal.engine.config import EmbeddedEngineConfig
 TOLERANCE = 1e-5
 
 
-async def until(condition, *, seconds: float = 30.0) -> None:
+async def until(condition, *, seconds: float = 60) -> None:
     """Let the loop run until the condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the awaited condition never came true"
         await asyncio.sleep(0)
+
+
+def in_a_thread(call, *arguments) -> None:
+    """Call from another thread while the loop of the requests stands still: they are not done however long it takes."""
+    thread = threading.Thread(target=call, args=arguments)
+    thread.start()
+    thread.join()
 
 
 def generated(engine) -> float:
@@ -35,12 +42,13 @@ def memory(model, version: int) -> WeightUpdateMeta:
 def test_no_token_is_produced_while_paused_from_another_thread(world):
     model = world.build_model()
     engine = world.build_engine(model, eos=None)
-    counts = []
+    paused, counts = threading.Event(), []
 
     def trainer():
         while generated(engine) < 8:
             time.sleep(0.001)
         engine.pause()
+        paused.set()
         counts.append(generated(engine))
         time.sleep(0.2)
         counts.append(generated(engine))
@@ -52,7 +60,10 @@ def test_no_token_is_produced_while_paused_from_another_thread(world):
         thread = threading.Thread(target=trainer)
         thread.start()
         requests = [world.request(5, seed=i, new=120) for i in range(3)]
-        responses = await asyncio.gather(*map(engine.agenerate, requests))
+        answers = asyncio.gather(*map(engine.agenerate, requests))
+        await until(lambda: generated(engine) >= 15)
+        assert paused.wait(60)  # The loop stands still: however late the trainer comes, the answers are not done.
+        responses = await answers
         thread.join()
         return responses
 
@@ -76,7 +87,7 @@ def test_a_paused_engine_accepts_requests_and_leaves_the_loop_idle(world):
         assert turns == 2  # this test and the request: no driver spins
         engine.pause()  # on the loop's own thread
         engine.resume()
-        return await asyncio.wait_for(task, 30)
+        return await asyncio.wait_for(task, 60)
 
     assert len(asyncio.run(main()).output_tokens) == 16
 
@@ -90,7 +101,7 @@ def test_abort_returns_partial_output_of_the_named_requests_only(world):
         tasks = [asyncio.create_task(engine.agenerate(request)) for request in requests]
         await until(lambda: generated(engine) >= 15)
         assert engine.abort([requests[0].request_id, requests[4].request_id, "unknown"]) == 2
-        running, waiting = await asyncio.wait_for(asyncio.gather(tasks[0], tasks[4]), 5)
+        running, waiting = await asyncio.wait_for(asyncio.gather(tasks[0], tasks[4]), 60)
         assert (running.stop_reason, len(running.output_tokens)) == (StopReason.ABORT, 5)
         assert (waiting.stop_reason, waiting.output_tokens) == (StopReason.ABORT, [])
         others = await asyncio.gather(*tasks[1:4])
@@ -118,7 +129,7 @@ def test_requests_live_through_a_weight_update_with_both_segments_exact(world, k
         tasks = [asyncio.create_task(engine.agenerate(request)) for request in requests]
         await until(lambda: generated(engine) >= 30)
         meta = memory(new, 7) if kind == "memory" else WeightUpdateMeta(kind="disk", version=7, path=tmp_path)
-        await asyncio.to_thread(engine.update_weights, meta)
+        in_a_thread(engine.update_weights, meta)
         assert engine.version == 7
         return await asyncio.gather(*tasks)
 
@@ -316,8 +327,8 @@ def test_close_ends_requests_frees_memory_and_refuses_further_use(world):
     async def main():
         tasks = [asyncio.create_task(engine.agenerate(world.request(5, seed=i, new=150))) for i in range(2)]
         await until(lambda: generated(engine) >= 3)
-        await asyncio.to_thread(engine.close)
-        responses = await asyncio.wait_for(asyncio.gather(*tasks), 5)
+        in_a_thread(engine.close)
+        responses = await asyncio.wait_for(asyncio.gather(*tasks), 60)
         assert [response.stop_reason for response in responses] == [StopReason.ABORT] * 2
         assert len(responses[0].output_tokens) >= 3
         with pytest.raises(EngineError, match="closed"):
@@ -343,8 +354,10 @@ def test_one_engine_serves_one_loop_after_another_and_never_two_at_once(world):
     async def main():
         task = asyncio.create_task(engine.agenerate(world.request(6, new=120)))
         await until(lambda: generated(engine) > 32)
+        engine.pause()
         with pytest.raises(EngineError, match="second event loop"):
             await asyncio.to_thread(world.generate, engine, [world.request(6)])
+        engine.resume()
         return await task
 
     assert len(asyncio.run(main()).output_tokens) == 120

@@ -117,13 +117,14 @@ def test_a_waiting_control_call_goes_before_the_next_step():
 
     def control():
         with gate.control():
-            finish.wait(10)
+            finish.wait(60)
 
     thread = threading.Thread(target=control)
     with gate.step() as allowed:
         assert allowed
         thread.start()
-        time.sleep(0.05)
+        while not gate._claims:
+            time.sleep(0.001)
     # However fast the next attempt comes, it must not overtake.
     for _ in range(3):
         with gate.step() as allowed:

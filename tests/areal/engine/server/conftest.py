@@ -47,7 +47,7 @@ class World:
         for server in self.servers:
             server.paths = paths
         self.pool = misbehaving.Pool(*self.servers, restarts=restarts)
-        defaults = {"dtype": "float32", "stall_seconds": 0.5, "wait_seconds": 10.0, "control_seconds": 5.0}
+        defaults = {"dtype": "float32", "stall_seconds": 60.0, "wait_seconds": 60.0, "control_seconds": 60.0}
         self.engine = ServerEngine(
             VLLMAdapter(),
             pool=self.pool,
@@ -68,7 +68,7 @@ class World:
 
         async def main():
             return await asyncio.wait_for(
-                asyncio.gather(*map(self.engine.agenerate, requests), return_exceptions=True), 30
+                asyncio.gather(*map(self.engine.agenerate, requests), return_exceptions=True), 100
             )
 
         return asyncio.run(main())
@@ -82,9 +82,13 @@ class World:
 
     async def sent(self, count):
         """Wait until the servers have sent so many tokens since the engine was made."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.engine.stats()["generated_tokens"] < count:
                 await asyncio.sleep(0.005)
+
+    def has_read(self, count):
+        """Whether the engine has received so many tokens."""
+        return self.engine.stats()["generated_tokens"] >= count
 
     @staticmethod
     def request(*prompt, new=10, seed=0, **options):

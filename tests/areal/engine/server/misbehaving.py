@@ -2,15 +2,16 @@
 
 `server.script` holds one behaviour per generation, in order; when it is empty generations are good. Behaviours:
 
-    good, drop:N (connection cut after N tokens), stall:N (silent after N), html, status:CODE, truncated, no_end,
-    wrong_count, none, nan, positive, clamped, foreign_token, spans (labels that do not cover the tokens),
-    old_label (labels of another version), unfinished (says "stop" without a stop token)
+    good, drop:N (connection cut after N tokens, once `may_drop()`), stall:N (silent after N), html, status:CODE,
+    truncated, no_end, wrong_count, none, nan, positive, clamped, foreign_token, spans (labels that do not cover the
+    tokens), old_label (labels of another version), unfinished (says "stop" without a stop token)
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 
 from aiohttp import web
@@ -33,6 +34,9 @@ class MisbehavingServer:
         """Log-probabilities tell which version sampled a token: -0.5 - version / 1000."""
         self.delay = 0.0
         """Seconds between two tokens."""
+        self.held = math.inf
+        """Number of tokens after which answers wait."""
+        self.may_drop = lambda: True
         self.refuse_stage = 0
         self.refuse_switch = 0
         self.paths = PATHS
@@ -44,7 +48,7 @@ class MisbehavingServer:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
 
     @property
     def url(self) -> str:
@@ -53,7 +57,7 @@ class MisbehavingServer:
     def close(self) -> None:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(5)
+            self._thread.join(60)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -139,10 +143,12 @@ class MisbehavingServer:
         for index in range(limit):
             if behaviour in {"drop", "stall"} and index == number:
                 if behaviour == "stall":
-                    await asyncio.sleep(60)
+                    await asyncio.sleep(600)
+                while not self.may_drop():
+                    await asyncio.sleep(0.005)
                 request.transport.abort()
                 return
-            while not self.running.is_set():
+            while index >= self.held or not self.running.is_set():
                 await asyncio.sleep(0.005)
             await asyncio.sleep(self.delay)
             labels.append(self.label)
@@ -174,7 +180,8 @@ class MisbehavingServer:
         await response.prepare(request)
         limit, cuts = body["max_tokens"], self.aborted
         for index in range(limit):
-            await asyncio.sleep(self.delay)
+            while (index >= self.held or not self.running.is_set()) and self.aborted == cuts:
+                await asyncio.sleep(0.005)
             token = self._choice(len(body["prompt"]) + index, "good")["token_ids"][0]
             finish = "abort" if self.aborted > cuts else "length" if index == limit - 1 else None
             choice = {"index": 0, "text": "x", "token_ids": [token], "finish_reason": finish,

@@ -216,7 +216,7 @@ def test_a_broadcast_carries_base_and_factors_too(tmp_path):
     import threading
 
     world = World(tmp_path)
-    carrier = BroadcastCarrier(backend="gloo", device="cpu", bucket_bytes=4096, timeout_seconds=30)
+    carrier = BroadcastCarrier(backend="gloo", device="cpu", bucket_bytes=4096, timeout_seconds=60)
     adapters = AdaptersOnDisk.of(world.actor.model)
     publisher = WeightPublisher(
         carrier,
@@ -235,7 +235,7 @@ def test_a_broadcast_carries_base_and_factors_too(tmp_path):
             thread = threading.Thread(target=world.receiver.stage, args=(part.manifest.to_json(), dict(route.source)))
             thread.start()
             carrier.send()
-            thread.join(30)
+            thread.join(60)
         carrier.keep_only(version)
         found = world.receiver.take(version)
         assert all(torch.equal(found[name], tensor) for name, tensor in world.whole().items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 
 import pytest
@@ -23,9 +24,11 @@ def good_tokens(prompt_length, count):
 )
 @pytest.mark.parametrize("behaviour", ["drop:5", "stall:5"])
 def test_a_generation_that_breaks_off_goes_on_elsewhere_with_its_tokens(world, behaviour):
-    world.start(2)
+    world.start(2, **({"stall_seconds": 1.0} if behaviour == "stall:5" else {}))
     for server in world.servers:
-        server.script, server.delay = [behaviour], 0.01
+        server.script = [behaviour]
+        # A client that learns of the cut before it has read what came earlier may never read it.
+        server.may_drop = lambda: world.has_read(5 * sum(len(server.requests) for server in world.servers))
     # Whichever is asked first breaks off; the second one too, the third call finishes.
     response = world.one(new=12)
     assert response.output_tokens == good_tokens(2, 12)
@@ -55,7 +58,7 @@ def test_an_answer_without_its_end_mark_is_no_answer(world):
 
 def test_a_continuation_draws_other_random_numbers(world):
     world.start(1)
-    world.servers[0].script, world.servers[0].delay = ["drop:4"], 0.01
+    world.servers[0].script, world.servers[0].may_drop = ["drop:4"], lambda: world.has_read(4)
     world.one(new=8, seed=42)
     first, second = world.servers[0].requests
     assert first["sampling_params"]["seed"] == 42
@@ -145,19 +148,17 @@ def test_attempts_are_bounded(world):
     seen="given up by its progress; all four requests end complete",
 )
 def test_a_silent_server_is_given_up_and_its_requests_go_on(world):
-    world.start(1)
+    world.start(1, stall_seconds=1.0)
     world.servers[0].script = ["stall:3"] * 4
-    started = time.monotonic()
     results = world.generate(*(world.request(new=8, seed=seed) for seed in range(4)))
     assert [result.output_tokens for result in results] == [good_tokens(2, 8)] * 4
-    assert time.monotonic() - started < 10
     assert "no token for" in world.pool.evicted[0][1]
 
 
 def test_a_slow_queue_is_no_silence(world):
-    world.start(1, stall_seconds=0.5)
+    world.start(1, stall_seconds=1.5)
     world.servers[0].script = ["stall:0"]
-    world.servers[0].delay = 0.03
+    world.servers[0].delay = 0.1
 
     async def main():
         waiting = asyncio.create_task(world.engine.agenerate(world.request(new=5, seed=1)))
@@ -172,7 +173,7 @@ def test_a_slow_queue_is_no_silence(world):
 
 
 def test_without_any_server_left_requests_end_with_the_reason(world):
-    world.start(1, restarts=0)
+    world.start(1, restarts=0, stall_seconds=0.5)
     world.servers[0].script = ["stall:1"]
     with pytest.raises(EngineError, match="no inference server is left"):
         world.one()
@@ -181,7 +182,7 @@ def test_without_any_server_left_requests_end_with_the_reason(world):
 def test_a_server_without_the_needed_endpoints_is_refused_with_the_fix(world):
     world.start(1, restarts=0, ready=False, paths=("/health",))
     with pytest.raises(EngineError, match="VLLM_SERVER_DEV_MODE=1"):
-        world.engine.wait_ready(timeout=5)
+        world.engine.wait_ready(timeout=60)
 
 
 @pytest.mark.fault(
@@ -191,7 +192,7 @@ def test_a_server_without_the_needed_endpoints_is_refused_with_the_fix(world):
 )
 def test_an_answer_from_another_process_at_the_port_is_recognised(world, monkeypatch):
     world.start(1, restarts=0, ready=False)
-    world.engine.wait_ready(timeout=5)
+    world.engine.wait_ready(timeout=60)
     stale = world.servers[0]
     original = type(stale)._rpc
     monkeypatch.setattr(
@@ -231,7 +232,7 @@ def test_a_server_that_is_gone_does_not_hold_up_the_others(world):
     world.pool.restarts = 0
     started = time.monotonic()
     world.update(1)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30  # half of `control_seconds`
     assert [name for name, _ in world.pool.evicted] == ["server-0"]
     assert world.one().output_versions == [1] * 10
 
@@ -265,7 +266,7 @@ def test_a_server_that_fails_while_switching_is_replaced_and_gets_the_weights_fi
     world.update(1)
     assert world.engine.version == 1
     assert [name for name, _ in world.pool.evicted] == ["server-1"]
-    world.engine.wait_ready(timeout=10)
+    world.engine.wait_ready(timeout=60)
     assert world.servers[1].label == "1"
 
 
@@ -281,7 +282,7 @@ def test_a_server_that_keeps_its_old_weights_is_found_by_the_probe(world):
     assert [name for name, _ in world.pool.evicted] == ["server-0"]
     assert "it does not use the weights it was sent" in world.pool.evicted[0][1]
     world.servers[0].score = -0.5
-    world.engine.wait_ready(timeout=10)
+    world.engine.wait_ready(timeout=60)
 
 
 @pytest.mark.fault(
@@ -291,19 +292,23 @@ def test_a_server_that_keeps_its_old_weights_is_found_by_the_probe(world):
 )
 def test_nothing_sampled_between_a_bad_switch_and_its_probe_is_kept(world):
     world.start(2, affinity_tokens=0)
+    bad = world.servers[0]
     for server in world.servers:
-        server.delay = 0.1  # an update takes less than 60 tokens do
+        server.held, server.delay = 10, 0.02
 
     async def main():
         tasks = [asyncio.create_task(world.engine.agenerate(world.request(new=60, seed=seed))) for seed in range(2)]
         while not all(server.requests for server in world.servers):
             await asyncio.sleep(0.005)
         await world.sent(6)
-        world.servers[0].score = -0.9
-        await asyncio.to_thread(world.update, 1)
-        world.servers[0].score = -0.5
+        bad.score = -0.9
+        update = asyncio.create_task(asyncio.to_thread(world.update, 1))
+        while bad.label == "0":
+            await asyncio.sleep(0.001)
         for server in world.servers:
-            server.delay = 0.0
+            server.held = math.inf
+        await update
+        bad.score = -0.5
         return await asyncio.gather(*tasks)
 
     responses = asyncio.run(main())
@@ -323,7 +328,7 @@ def test_nothing_sampled_between_a_bad_switch_and_its_probe_is_kept(world):
     seen="it gets version 1 before the first request; every token is labelled 1",
 )
 def test_a_restarted_server_gets_the_newest_weights_before_requests(world):
-    world.start(1)
+    world.start(1, stall_seconds=1.0)
     world.update(1)
     world.servers[0].label = "default"
     world.servers[0].script = ["stall:0"]
@@ -341,14 +346,16 @@ def test_a_restarted_server_gets_the_newest_weights_before_requests(world):
 )
 def test_labels_follow_updates_during_a_generation(world):
     world.start(1)
-    world.servers[0].delay = 0.1  # two updates take less than 80 tokens do
+    server = world.servers[0]
 
     async def main():
+        server.held = 20
         task = asyncio.create_task(world.engine.agenerate(world.request(new=80)))
         for version in (1, 2):
-            await world.sent(world.engine.stats()["generated_tokens"] + 2)
+            await world.sent(server.held)
             await asyncio.to_thread(world.update, version)
-        world.servers[0].delay = 0.0
+            server.held += 20
+        server.held = math.inf
         return await task
 
     response = asyncio.run(main())
@@ -358,14 +365,15 @@ def test_labels_follow_updates_during_a_generation(world):
 
 def test_a_server_that_dies_after_an_update_leaves_only_tokens_of_known_versions(world):
     world.start(1)
-    world.servers[0].delay = 0.1  # an update takes less than 38 tokens do
-    world.servers[0].script = ["drop:40"]
+    server = world.servers[0]
+    server.held, server.may_drop = 10, lambda: world.has_read(40)
+    server.script = ["drop:40"]
 
     async def main():
         task = asyncio.create_task(world.engine.agenerate(world.request(new=60)))
         await world.sent(2)
         await asyncio.to_thread(world.update, 1)
-        world.servers[0].delay = 0.0
+        server.held = math.inf
         return await task
 
     response = asyncio.run(main())

@@ -190,4 +190,4 @@ def test_nothing_is_sampled_after_a_stop_string_and_the_answer_is_kept(answer, a
 def test_a_server_that_does_not_report_them_is_refused(world):
     world.start(1, restarts=0, ready=False, routers=ROUTERS)
     with pytest.raises(EngineError, match="--enable-return-routed-experts"):
-        world.engine.wait_ready(timeout=5)
+        world.engine.wait_ready(timeout=60)

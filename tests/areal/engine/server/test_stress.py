@@ -46,8 +46,8 @@ class Chaos:
     async def run(self):
         work = asyncio.ensure_future(asyncio.gather(*map(self.request, range(REQUESTS))))
         others = [asyncio.create_task(self.break_servers(work)), asyncio.create_task(self.change_engine(work))]
-        await asyncio.wait_for(work, 90)
-        await asyncio.wait_for(asyncio.gather(*others), 30)
+        await asyncio.wait_for(work, 200)
+        await asyncio.wait_for(asyncio.gather(*others), 60)
 
     async def request(self, number):
         await self.sleep(number * 0.04)
@@ -105,7 +105,7 @@ class Chaos:
     "aborts at random moments; log-probabilities tell which version sampled a token",
     seen="every label is the truth, every answer what an undisturbed server gives, none hangs or is lost",
 )
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("seed", "pace"), [(0, HURRY), *(pytest.param(seed, 1.0, marks=pytest.mark.exhaustive) for seed in range(3))]
 )

@@ -39,11 +39,12 @@ class Site:
 
     def routes(self, published, servers, workers):
         self.rounds.append("".join(server.name for server in servers))
+        self.awaits_refusal = any(server.name in self.refusing for server in servers)
         self.called_off, self.ended, self.failed = threading.Event(), threading.Event(), False
         return [WeightRoute() for _ in servers]
 
     def send(self):
-        self.failed = self.broken or self.called_off.wait(0.2)
+        self.failed = self.broken or (self.awaits_refusal and self.called_off.wait(60))
         self.ended.set()
         if self.failed:
             raise EngineError("the transfer failed")
@@ -57,7 +58,7 @@ class Site:
     async def stage(self, client, url, published, route, *, timeout):
         if url.removeprefix("http://") in self.refusing:
             raise ServerRefusedError(f"{url} refuses")
-        await asyncio.to_thread(self.ended.wait, 5)
+        await asyncio.to_thread(self.ended.wait, 60)
         await asyncio.sleep(0.05)  # the answer is on its way
         if self.failed:
             raise ServerRefusedError(f"{url} was left alone")

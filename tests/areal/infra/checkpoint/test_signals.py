@@ -65,4 +65,4 @@ def test_a_process_finishes_its_step_after_sigterm():
         assert process.stdout.readline() == "ready\n"
         process.terminate()
         assert process.stdout.read() == "saved\n"
-        assert process.wait(timeout=30) == 143
+        assert process.wait(timeout=60) == 143

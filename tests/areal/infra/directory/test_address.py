@@ -23,7 +23,7 @@ if sys.argv[1] == "first":
     server = serve_directory(address, key)
     print(server.url, flush=True)
     with open_directory(server.url, key) as directory:
-        print(json.dumps(directory.wait_for("host", 1, 30)), flush=True)
+        print(json.dumps(directory.wait_for("host", 1, 60)), flush=True)
         sys.stdin.readline()
 else:
     address = own_address([sys.argv[1]], several_hosts=True)
@@ -77,7 +77,7 @@ def test_two_hosts_meet_at_an_address_that_was_found(hosts, interface):
         assert url.startswith("tcp://10.77.0.1:")
         with start(1, url, KEY) as second:
             found = json.loads(first.stdout.readline())
-            second.communicate("end\n", timeout=20)
-        first.communicate("end\n", timeout=20)
+            second.communicate("end\n", timeout=60)
+        first.communicate("end\n", timeout=60)
     assert found == {"second": {"address": "10.77.0.2", "interface": "cable1"}}
     assert (first.returncode, second.returncode) == (0, 0)

@@ -46,7 +46,7 @@ def opened(url):
         yield lambda key=KEY, **options: stack.enter_context(open_directory(url, key, **options))
 
 
-def eventually(condition, seconds=10.0):
+def eventually(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -70,11 +70,11 @@ def test_what_one_announces_the_others_see_until_it_is_withdrawn(opened):
 @pytest.mark.exhaustive
 def test_entries_outlive_their_lease_while_their_owner_lives_and_end_when_it_is_killed(opened, url):
     watcher = opened()
-    command = [sys.executable, "-c", OWNER, url, KEY.hex(), "1.5"]
+    command = [sys.executable, "-c", OWNER, url, KEY.hex(), "3"]
     owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert owner.stdout.readline() == "announced\n"
-        until = time.monotonic() + 3.2
+        until = time.monotonic() + 5
         while time.monotonic() < until:
             assert watcher.entries("server") == {"killed": {"url": "http://a:1"}}
             time.sleep(0.1)
@@ -83,19 +83,19 @@ def test_entries_outlive_their_lease_while_their_owner_lives_and_end_when_it_is_
         owner.wait()
         owner.stdout.close()
     killed = time.monotonic()
-    eventually(lambda: watcher.entries("server") == {}, seconds=5)
-    assert time.monotonic() - killed < 3
+    eventually(lambda: watcher.entries("server") == {})
+    assert time.monotonic() - killed < 20
 
 
 def test_a_caller_waits_until_enough_are_there_and_is_named_those_that_came(opened):
     one, other = opened(), opened()
     found = []
-    waiter = threading.Thread(target=lambda: found.append(other.wait_for("rank", 3, 20)))
+    waiter = threading.Thread(target=lambda: found.append(other.wait_for("rank", 3, 60)))
     waiter.start()
     for rank in range(3):
         assert not found
         one.announce("rank", f"r{rank}", {"rank": rank}, 30)
-    waiter.join(10)
+    waiter.join(60)
     assert found == [{f"r{rank}": {"rank": rank} for rank in range(3)}]
     with pytest.raises(EngineError, match=r"3 of 4 entries of kind 'rank' .* after 0.1 s: r0, r1, r2"):
         other.wait_for("rank", 4, 0.1)
@@ -240,7 +240,7 @@ def test_garbage_and_silence_disturb_nobody():
 def test_a_service_that_starts_again_has_all_entries_after_one_round_of_renewals():
     server = serve_directory("127.0.0.1", KEY)
     port = int(server.url.rpartition(":")[2])
-    with open_directory(server.url, KEY, timeout_seconds=0.5) as directory:
+    with open_directory(server.url, KEY, timeout_seconds=3.0) as directory:
         mine = directory.announce("server", "x", {"v": 1}, 1.0)
         server.close()
         server.close()
@@ -248,7 +248,7 @@ def test_a_service_that_starts_again_has_all_entries_after_one_round_of_renewals
         with pytest.raises(EngineError, match="is the first process of the job alive"):
             directory.entries("server")
         with serve_directory("127.0.0.1", KEY, port=port):
-            assert directory.wait_for("server", 1, 10) == {"x": {"v": 1}}
+            assert directory.wait_for("server", 1, 60) == {"x": {"v": 1}}
             eventually(lambda: mine.lost == "")
 
 
@@ -310,7 +310,7 @@ def meet_in_threads(count, seconds):
 
 
 def test_many_ranks_meet_although_one_visitor_is_silent_and_one_sends_garbage():
-    assert meet_in_threads(64, 20) < 20
+    assert meet_in_threads(64, 60) < 60
 
 
 @pytest.mark.exhaustive

@@ -55,7 +55,7 @@ def alive(pid):
         return False
 
 
-def eventually(condition, seconds=10.0):
+def eventually(condition, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -111,9 +111,8 @@ def test_a_rank_that_fails_ends_the_others_and_all_start_again(launch, tmp_path,
 )
 def test_a_killed_rank_is_reported_as_killed(launch, tmp_path):
     def kill_first():
-        path = tmp_path / "pid-0-0"
-        eventually(lambda: path.exists() and path.read_text())
-        os.kill(int(path.read_text()), signal.SIGKILL)
+        eventually(lambda: sum(path.stat().st_size > 0 for path in tmp_path.glob("logs/start-*/rank-*.log")) == 2)
+        os.kill(int((tmp_path / "pid-0-0").read_text()), signal.SIGKILL)
 
     killer = threading.Thread(target=kill_first)
     killer.start()
@@ -149,11 +148,11 @@ def test_a_run_that_hangs_is_killed_and_started_again(launch, tmp_path):
         "if start == 0 and rank == 1:\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
         "for step in range(4):\n    time.sleep(0.05); progress.write_text(str(step))\n"
         "if start == 0:\n    time.sleep(600)\n",
-        stall_seconds=1.0,
+        stall_seconds=3.0,
         progress_file=str(tmp_path / "progress"),
     )
     assert [start.status for start in result.starts] == [124, 0]
-    assert "did not change for 1 s" in result.starts[0].text
+    assert "did not change for 3 s" in result.starts[0].text
     assert not any(alive(pid) for pid in pids(tmp_path))
 
 
@@ -191,7 +190,7 @@ def command(tmp_path):
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         started.append(process)
-        assert eventually(lambda: all((tmp_path / f"ready-{rank}").exists() for rank in range(2)), 60)
+        assert eventually(lambda: all((tmp_path / f"ready-{rank}").exists() for rank in range(2)))
         return process
 
     yield start
@@ -216,11 +215,11 @@ def test_sigterm_reaches_all_ranks_which_save_before_they_end(command, tmp_path)
 
 
 def test_a_rank_that_ignores_sigterm_is_killed_after_its_grace(command, tmp_path):
-    process = command("stubborn", grace="1")
+    process = command("stubborn", grace="3")
     process.terminate()
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 143, errors
-    assert "ranks 0 did not end within 1 s and were killed" in json.loads(output)["starts"][0]["text"]
+    assert "ranks 0 did not end within 3 s and were killed" in json.loads(output)["starts"][0]["text"]
     assert (tmp_path / "saved-1").exists()
     assert eventually(lambda: not any(alive(pid) for pid in pids(tmp_path)))
 
@@ -234,7 +233,7 @@ def test_nothing_survives_a_launch_that_is_killed(command, tmp_path):
     process = command(grace="1")
     process.kill()
     process.wait()
-    assert eventually(lambda: not any(alive(pid) for pid in pids(tmp_path)), 20)
+    assert eventually(lambda: not any(alive(pid) for pid in pids(tmp_path)))
 
 
 def test_options_of_the_program_are_its_own(tmp_path):

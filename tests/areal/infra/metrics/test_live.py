@@ -69,7 +69,7 @@ def test_the_terminal_library_is_not_loaded_without_a_terminal():
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         cwd=root,
         check=True,
         stdin=subprocess.DEVNULL,

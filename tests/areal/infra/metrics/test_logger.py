@@ -107,7 +107,7 @@ def test_a_killed_writer_leaves_only_whole_lines_in_order(tmp_path):
     )  # fmt: skip
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGKILL)
-    process.wait(timeout=30)
+    process.wait(timeout=60)
     process.stdout.close()
     values = series(read_metrics(tmp_path / "metrics.jsonl"), "value")
     assert len(values) >= 50

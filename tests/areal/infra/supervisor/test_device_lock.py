@@ -109,7 +109,7 @@ def test_a_server_is_started_once_the_learner_sleeps_and_sleeps_before_it_is_use
         time.sleep(0.3)
         assert supervisor.pid("server-0") is None
         learner.release()
-        first = listener.up.get(timeout=30)
+        first = listener.up.get(timeout=60)
         assert asleep == [first.url]
         assert learner.take(alone=True, seconds=30)
         # It dies while the learner is at work.
@@ -117,7 +117,7 @@ def test_a_server_is_started_once_the_learner_sleeps_and_sleeps_before_it_is_use
         with pytest.raises(queue.Empty):
             listener.up.get(timeout=0.5)
         learner.release()
-        assert listener.up.get(timeout=30).incarnation != first.incarnation
+        assert listener.up.get(timeout=60).incarnation != first.incarnation
         assert len(asleep) == 2
     finally:
         learner.release()

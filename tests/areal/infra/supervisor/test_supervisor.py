@@ -23,7 +23,7 @@ from areal.infra.supervisor.process import log_tail
 from areal.infra.supervisor.supervisor import LocalSupervisor, ServerCommand
 
 SERVER = Path(__file__).with_name("small_server.py")
-WAIT = 30.0
+WAIT = 60.0
 
 
 class Events:
@@ -58,7 +58,7 @@ def supervise(tmp_path):
 
     def start(*modes, events=None, **options):
         options = {"poll_seconds": 0.05, "restart_pause_seconds": 0.01, "grace_seconds": 1.0,
-                   "health_timeout_seconds": 0.5, "max_missed_health_checks": 2} | options  # fmt: skip
+                   "health_timeout_seconds": 60.0, "max_missed_health_checks": 2} | options  # fmt: skip
 
         def command(index, port):
             arguments = [sys.executable, "-S", str(SERVER), modes[index], str(port), str(tmp_path)]
@@ -112,7 +112,7 @@ def test_a_server_is_reported_when_it_is_healthy_and_knows_its_incarnation(super
     instances = [events.next("up")[0] for _ in range(2)]
     assert {instance.name for instance in instances} == {"server-0", "server-1"}
     for instance in instances:
-        with urllib.request.urlopen(f"{instance.url}/health", timeout=5) as response:
+        with urllib.request.urlopen(f"{instance.url}/health", timeout=60) as response:
             assert response.read().decode() == instance.incarnation
 
 
@@ -138,7 +138,7 @@ def test_a_killed_server_is_restarted_as_another_incarnation(supervise):
     seen="found by its health checks, killed and replaced",
 )
 def test_a_stopped_server_is_found_to_hang_and_replaced(supervise):
-    supervisor, events = supervise("good")
+    supervisor, events = supervise("good", health_timeout_seconds=0.5)
     events.next("up")
     pid = server_pid(supervisor.pid("server-0"))
     os.kill(pid, signal.SIGSTOP)
@@ -158,7 +158,7 @@ def test_a_evicted_server_is_replaced_although_it_looks_alive(supervise):
     supervisor.evict(first, "of a life that is over")
     with pytest.raises(queue.Empty):
         events.queue.get(timeout=0.5)
-    assert is_healthy(second.url, 5.0)
+    assert is_healthy(second.url, 60.0)
 
 
 @pytest.mark.fault(
@@ -187,7 +187,7 @@ def test_a_refused_server_counts_as_a_failed_start(supervise):
     supervise("good", events=events, max_restarts=1)
     instance, _ = events.next("up")
     assert events.refuse == 0
-    assert is_healthy(instance.url, 5.0)
+    assert is_healthy(instance.url, 60.0)
 
 
 def test_a_command_that_does_not_exist_is_named(supervise, tmp_path):

@@ -51,7 +51,7 @@ def deliver(carrier, published, receivers):
         thread.start()
     carrier.send()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert failures == []
     return [target.take(published.manifest.version) for target in receivers]
 
@@ -238,7 +238,7 @@ def test_a_broadcast_that_one_server_refuses_ends_at_once_and_the_next_one_reach
     with pytest.raises(EngineError, match="its trainer is another one"):
         carrier.send()
     stage()  # one that comes late
-    thread.join(30)
+    thread.join(60)
     assert time.monotonic() - begun < 10
     assert len(said) == 2
     assert all("called off: server-1 does not take part" in text for text in said)

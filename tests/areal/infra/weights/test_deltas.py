@@ -47,7 +47,7 @@ def deliver(carrier, published, receivers, servers=SERVERS):
         thread.start()
     carrier.send()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     return found
 
 

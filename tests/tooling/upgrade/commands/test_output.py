@@ -238,7 +238,7 @@ def test_ctrl_c_ends_with_130_and_nothing_written(world):
     while not (world.folder / "waiting").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     os.killpg(child.pid, signal.SIGINT)
-    output, complaint = child.communicate(timeout=30)
+    output, complaint = child.communicate(timeout=60)
     assert child.returncode == 130
     assert "Traceback" not in complaint
     assert fits(json.loads(output))["code"] == "interrupted"

@@ -60,7 +60,7 @@ class Launched:
         """Wait for the end of the job; return its exit code."""
         ended = eventually(lambda: self.folder.state().get("state") in ENDED, seconds)
         assert ended, f"{self.folder.state()}\n{self.said()}"
-        code = self.process.wait(20)
+        code = self.process.wait(60)
         state = self.folder.state()
         assert self.backend.name == "slurm" or code == state["exit_code"]
         return state["exit_code"]
@@ -256,7 +256,7 @@ def launch_file(backend, tmp_path):
         job = Launched(backend, process, folder, tmp_path / "notes")
         jobs.append(job)
         if backend.name == "slurm":
-            assert process.wait(30) == 0, job.said()
+            assert process.wait(60) == 0, job.said()
         return job
 
     yield run
@@ -265,7 +265,7 @@ def launch_file(backend, tmp_path):
             job.command("cancel")
         if job.process.poll() is None:
             job.process.terminate()
-            job.process.wait(30)
+            job.process.wait(60)
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def test_processes_run_in_containers_and_the_exit_code_is_theirs(launch, contain
     assert "home" not in inside, "that of the image, not of this machine"
     began = job.noted("began")["trainer-1-0"]
     assert (began["arguments"], began["environment"]["QUOTED"]) == (["it's $(id)"], "a 'b' $(c)")
-    assert eventually(lambda: not job.left(), 20), job.left()
+    assert eventually(lambda: not job.left(), 60), job.left()
 
 
 def test_cancelling_lets_contained_ranks_save(launch, contained):
@@ -133,4 +133,4 @@ def test_containers_end_with_whoever_launched_them(launch, contained):
     assert eventually(lambda: job.noted("ready")), job.said()
     job.process.send_signal(signal.SIGKILL)
     job.process.wait(30)
-    assert eventually(lambda: not job.left(), 30), job.left()
+    assert eventually(lambda: not job.left(), 60), job.left()

@@ -98,4 +98,4 @@ def test_the_device_is_never_overdrawn_and_the_reward_rises_while_server_and_lea
     (tmp_path / "apart").mkdir()
     apart = served_runs.run_undisturbed(tmp_path / "apart", described, model=warm, shares=False)
     assert served_runs.largest_difference(served_runs.trained(tmp_path), apart) < 1e-5
-    assert eventually(lambda: not job.left(), 15), job.left()
+    assert eventually(lambda: not job.left(), 60), job.left()

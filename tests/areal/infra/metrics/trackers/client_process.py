@@ -84,7 +84,7 @@ def run(name: str, folder: Path, first: int, settings: dict) -> None:
     answer = {"problems": found, "active": trackers.active}
     if name == "prometheus":
         (tracker,) = trackers._trackers.values()
-        with urllib.request.urlopen(tracker.url, timeout=10) as response:
+        with urllib.request.urlopen(tracker.url, timeout=60) as response:
             answer["page"] = response.read().decode()
             answer["type"] = response.headers["Content-Type"]
     sys.stdout.write(json.dumps(answer))
