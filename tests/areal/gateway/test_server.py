@@ -22,7 +22,7 @@ def body(text="go", **fields):
     return {"model": "m", "messages": [user(text)], **fields}
 
 
-async def settled(condition, seconds=5.0):
+async def settled(condition, seconds=60.0):
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)
@@ -76,7 +76,7 @@ def test_an_answer_that_did_not_arrive_is_sent_again_and_not_sampled_again():
 
 def test_closing_lets_requests_end_for_a_while_and_then_aborts_them():
     async def talk():
-        async with serving(lambda _: "fine", drain_seconds=1.0) as served:
+        async with serving(lambda _: "fine", drain_seconds=2.0) as served:
             served.engine.seconds = 0.1
             quick = asyncio.create_task(served.post(CHAT, body("quick")))
             await settled(lambda: len(served.engine.requests) == 1)
@@ -95,7 +95,7 @@ def test_closing_lets_requests_end_for_a_while_and_then_aborts_them():
 
 def test_a_paused_engine_is_waited_for_and_then_refused_as_overloaded():
     async def talk():
-        async with serving(lambda _: "fine", pause_patience=0.6) as served:
+        async with serving(lambda _: "fine", pause_patience=1.5) as served:
             served.engine.pause()
             assert (await served.post(CHAT, body()))[0] == 503
             waiting = asyncio.create_task(served.post(CHAT, body()))
@@ -136,9 +136,9 @@ def test_a_limit_closes_the_session_and_what_it_has_is_trained(name):
 
 def test_idle_sessions_expire():
     async def talk():
-        async with serving(lambda _: "x", limits=SessionLimits(idle_seconds=1.0)) as served:
+        async with serving(lambda _: "x", limits=SessionLimits(idle_seconds=2.0)) as served:
             await served.say([user("go")])
-            await asyncio.sleep(1.1)
+            await asyncio.sleep(2.1)
             assert (await served.post(CHAT, body()))[0] == 400
             assert served.session.limit_hit == "idle_seconds"
 
@@ -150,7 +150,7 @@ def test_one_key_from_fifty_connections_gets_its_share():
         async with serving(lambda _: "fine", limits=SessionLimits(max_parallel=4)) as served:
             served.engine.pause()  # until all but four are answered
             tasks = [asyncio.create_task(served.post(CHAT, body(f"number {i}"))) for i in range(50)]
-            await settled(lambda: sum(task.done() for task in tasks) == 46, 20)
+            await settled(lambda: sum(task.done() for task in tasks) == 46)
             served.engine.resume()
             statuses = [status for status, _ in await asyncio.gather(*tasks)]
             assert (statuses.count(200), statuses.count(429)) == (4, 46)
@@ -327,8 +327,8 @@ def test_two_hundred_half_open_connections_keep_nobody_waiting():
 )
 def test_headers_that_do_not_end_close_their_connection_and_slow_answers_do_not():
     async def talk():
-        async with serving(lambda _: "x", header_seconds=0.4) as served:
-            served.engine.seconds = 1.0
+        async with serving(lambda _: "x", header_seconds=1.0) as served:
+            served.engine.seconds = 1.5
             host, port = served.gateway.address.removeprefix("http://").split(":")
             reader, writer = await asyncio.open_connection(host, int(port))
 

@@ -67,7 +67,7 @@ def test_long_hostile_text_costs_little_time(text):
     started = time.process_time()
     score = clevr_count_reward("question", text, [1], [2], answer=ANSWER)
     assert score in {0.0, 1.0}
-    assert time.process_time() - started < 2.0
+    assert time.process_time() - started < 10
 
 
 def test_it_runs_in_a_worker_process():

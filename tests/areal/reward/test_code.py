@@ -26,7 +26,7 @@ def code():
 
 @pytest.fixture(scope="module")
 def share():
-    return CodeReward(scoring="fraction", limits={"cpu_seconds": 1, "wall_seconds": 1.0}, total_seconds=20)
+    return CodeReward(scoring="fraction", limits={"cpu_seconds": 1, "wall_seconds": 3.0}, total_seconds=60)
 
 
 def ask(reward, completion, **row):
@@ -54,7 +54,7 @@ def test_a_program_that_fails_in_any_way_has_failed_that_case(share):
     score = share.score(f"```\n{program}\n```", cases=[{"input": str(n), "output": str(n)} for n in (1, 2, 3)])
     assert score.score == pytest.approx(1 / 3)
     assert [why.partition(":")[0] for why in score.details] == [
-        "exit status 1", "killed at the time limit after 1.0 s", ""
+        "exit status 1", "killed at the time limit after 3.0 s", ""
     ]  # fmt: skip
 
 

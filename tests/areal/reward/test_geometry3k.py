@@ -61,7 +61,7 @@ def test_explosive_text_scores_zero_quickly(text):
     geometry3k_reward("question", "1", [1], [2], answer="1")  # the first call imports the library
     started = time.process_time()
     assert geometry3k_reward("question", text, [1], [2], answer="72") == 0.0
-    assert time.process_time() - started < 2.0
+    assert time.process_time() - started < 10
 
 
 def test_it_runs_in_a_worker_process():

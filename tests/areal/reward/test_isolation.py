@@ -255,12 +255,12 @@ async def test_an_error_that_only_looks_like_a_typed_fault_is_an_exception_and_d
 )
 @pytest.mark.parametrize("how", [pytest.param("python", marks=EXHAUSTIVE), "c"])
 async def test_a_hang_is_killed_at_the_limit_and_the_next_call_works(rewards, wrap, how):
-    reward = wrap(f"{rewards}:hang", timeout_seconds=0.5)
+    reward = wrap(f"{rewards}:hang", timeout_seconds=1.5)
     reward.start()
     started = time.monotonic()
     fault = await fault_of(reward("", how, [], []))
     assert fault.kind is FaultKind.REWARD_TIMEOUT
-    assert 0.5 <= time.monotonic() - started < 5.0
+    assert 1.5 <= time.monotonic() - started < 30.0
     assert await reward("", "fine", [], []) == 1.0
 
 
@@ -270,7 +270,7 @@ async def test_a_hang_is_killed_at_the_limit_and_the_next_call_works(rewards, wr
     seen="all of them are gone after the limit",
 )
 async def test_the_children_of_a_hanging_reward_die_with_it(rewards, wrap, tmp_path):
-    reward = wrap(f"{rewards}:hang", timeout_seconds=2.0)
+    reward = wrap(f"{rewards}:hang", timeout_seconds=4.0)
     note = tmp_path / "pid"
     fault = await fault_of(reward(str(note), "child", [], []))
     assert fault.kind is FaultKind.REWARD_TIMEOUT
@@ -317,7 +317,7 @@ async def test_a_hang_delays_only_its_own_worker(rewards, wrap, tmp_path):
     seen="answered by its successor, each once",
 )
 async def test_calls_sent_ahead_of_a_hang_are_not_lost(rewards, wrap):
-    reward = wrap(f"{rewards}:hang", timeout_seconds=0.5)
+    reward = wrap(f"{rewards}:hang", timeout_seconds=1.5)
     await asyncio.gather(*(reward("", "fine", [], []) for _ in range(50)))  # by now the worker is known to be fast
     jobs = [reward("", "python" if index == 5 else "fine", [], []) for index in range(40)]
     results = await asyncio.gather(*jobs, return_exceptions=True)
@@ -326,9 +326,9 @@ async def test_calls_sent_ahead_of_a_hang_are_not_lost(rewards, wrap):
 
 
 async def test_the_limit_is_per_call_even_when_calls_queue(rewards, wrap):
-    reward = wrap(f"{rewards}:nap", timeout_seconds=0.6)
+    reward = wrap(f"{rewards}:nap", timeout_seconds=2.0)
     await asyncio.gather(*(reward("", "0", [], []) for _ in range(50)))
-    assert await asyncio.gather(*(reward("", "0.2", [], []) for _ in range(5))) == [1.0] * 5
+    assert await asyncio.gather(*(reward("", "0.5", [], []) for _ in range(5))) == [1.0] * 5
 
 
 @pytest.mark.parametrize(
@@ -464,12 +464,12 @@ async def test_a_cancelled_caller_leaves_the_worker_usable(rewards, wrap):
     reward = wrap(f"{rewards}:nap")
     reward.start()
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(reward("", "0.4", [], []), 0.1)
+        await asyncio.wait_for(reward("", "2", [], []), 0.1)
     assert await reward("", "0", [], []) == 1.0
 
 
 async def test_a_limit_holds_while_the_callers_event_loop_is_blocked(rewards, wrap, tmp_path):
-    reward = wrap(f"{rewards}:hang", timeout_seconds=2.0)
+    reward = wrap(f"{rewards}:hang", timeout_seconds=4.0)
     reward.start()
     note = tmp_path / "pid"
     waiting = asyncio.ensure_future(reward(str(note), "child", [], []))

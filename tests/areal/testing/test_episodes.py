@@ -99,7 +99,7 @@ def test_blocking_and_waiting_workflows_are_found_out(policy):
     with pytest.raises(AssertionError, match="the event loop stood still"):
         assert_episodes_overlap(build(Blocking), policy.engine, ROWS[0], longest_pause=0.2, episodes=2)
     with pytest.raises(AssertionError, match="only 1 of 3 episodes reached the reward"):
-        assert_episodes_overlap(build(OneAfterAnother), policy.engine, ROWS[0], episodes=3, seconds=0.5)
+        assert_episodes_overlap(build(OneAfterAnother), policy.engine, ROWS[0], episodes=3, seconds=2.0)
 
 
 def test_the_executor_groups_samples_and_reports_failures(policy):

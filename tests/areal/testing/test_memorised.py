@@ -48,7 +48,7 @@ def test_training_is_fast_deterministic_and_done_once():
     dialogues = [("3+4=", "7<eos>"), ("4+4=", "8<eos>")]
     started = time.monotonic()
     with memorised_engine(dialogues) as first:
-        assert time.monotonic() - started < 10  # 0.2 s on a machine with nothing else to do
+        assert time.monotonic() - started < 60  # 0.2 s on a machine with nothing else to do
         with memorised_engine(dialogues) as second, memorised_engine(dialogues, seed=1) as other:
             assert second.models[0] is first.models[0]
             answers = [say(policy, "3+4=") for policy in (first, second, other)]

@@ -78,7 +78,7 @@ def test_a_reward_that_always_fails_stops_the_run_with_the_reasons(tmp_path, rew
         rollout__group_size=2,
         rollout__max_retries=1,
         rollout__max_consecutive_failures=2,
-        rollout__reward_timeout_seconds=0.3,
+        rollout__reward_timeout_seconds=0.3 if function == "hangs" else 60.0,
     )
     with pytest.raises(RolloutError) as caught:
         runs.train(config)

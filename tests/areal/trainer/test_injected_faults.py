@@ -316,7 +316,7 @@ def test_a_run_that_waits_for_a_straggler_still_stops_within_its_grace(tmp_path,
         return list(trajectories)
 
     summary, _ = runs.train(config, transform_rewards=hang_after_two)
-    assert time.monotonic() - sent[0] < 5.0
+    assert time.monotonic() - sent[0] < 30.0
     assert summary["exit_code"] == 143
     assert not summary["finished"]
     # The reward may already have been asked for the third batch when it began to hang.

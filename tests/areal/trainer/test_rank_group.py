@@ -18,7 +18,7 @@ from areal.trainer import run as processes
 from areal.trainer.rank_group import RankGroup
 from areal.trainer.run import accept_rank, join_rank_zero
 
-PATIENCE = 0.5
+PATIENCE = 1.5
 OTHER_RANK = Path(__file__).with_name("serve_rank.py")
 
 
@@ -177,7 +177,7 @@ def test_a_rank_that_is_killed_at_work_is_named_at_once(ranks):
     began = time.monotonic()
     with pytest.raises(EngineError, match=r"connection to rank 2 lost during operator\.methodcaller"):
         step.run(methodcaller("run"))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     killer.join()
 
 
@@ -259,7 +259,7 @@ def test_a_stranger_that_says_nothing_keeps_the_ranks_waiting_for_a_moment_only(
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         began = time.monotonic()
         assert accept_rank(server.accept()[0], b"k" * 32) is None
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_a_rank_that_never_connects_is_named(monkeypatch):

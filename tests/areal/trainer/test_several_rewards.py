@@ -90,7 +90,7 @@ def test_every_component_and_recorded_number_is_in_metrics_rollouts_evaluation_a
             values = [sample["components"][name] for sample in samples]
             assert row[f"reward/{name}/mean"] == pytest.approx(sum(values) / 16)
             assert row[f"reward/{name}/failures"] == 0.0
-            assert 0 < row[f"reward/{name}/seconds"] < 5
+            assert 0 < row[f"reward/{name}/seconds"] < 60
         assert row["reward/mean"] == pytest.approx(row["reward/exact/mean"] + 0.5 * row["reward/digits/mean"])
         digits = [sample["stats"]["digits"] for sample in samples]
         assert digits == [sample["components"]["digits"] / 2 for sample in samples]

@@ -131,7 +131,8 @@ FAULTS = {
 )
 @pytest.mark.parametrize("name", FAULTS)
 def test_what_goes_wrong_with_an_agent_is_a_fault_and_no_reward(tokenizer, name):
-    fault = faulty(build(tokenizer, agent=f"{HERE}:{name}", process={"seconds": 0.5}), tokenizer)
+    process = {"seconds": 0.5 if name == "hangs" else 60.0}
+    fault = faulty(build(tokenizer, agent=f"{HERE}:{name}", process=process), tokenizer)
     kind, message = FAULTS[name]
     assert fault.kind is kind
     assert message in fault.message
@@ -140,7 +141,7 @@ def test_what_goes_wrong_with_an_agent_is_a_fault_and_no_reward(tokenizer, name)
 
 def test_a_slow_agent_can_be_graded_on_what_it_did(tokenizer):
     judge = Judge(**{"_the answer is 42": 0.5})
-    process = {"seconds": 0.5, "grade_timeouts": True}
+    process = {"seconds": 3.0, "grade_timeouts": True}
     (leaf,) = episode(build(tokenizer, judge=judge, agent=f"{HERE}:hangs", process=process), tokenizer)
     assert leaf.reward == 0.5
 

