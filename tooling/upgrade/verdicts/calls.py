@@ -11,9 +11,7 @@ from tooling.python.symbols.symbol import Absent, Keyword, SymbolKind
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action, Argument, PassedArguments
 from tooling.upgrade.verdicts.answers import by_position, inside_of_another, left_out, old_default
-from tooling.upgrade.verdicts.case import sure
-from tooling.upgrade.verdicts.comparison import UseProblem, evidence, mentions
-from tooling.upgrade.verdicts.presence import renamed_keyword, renamed_parameter
+from tooling.upgrade.verdicts.comparison import UseProblem, mentions
 from tooling.upgrade.verdicts.weight import effective_default, reads
 
 if TYPE_CHECKING:
@@ -45,19 +43,14 @@ def changed(case: JudgedUse) -> Iterator[UseProblem]:
         now = effective_default(after[0], parameter.name, parameter.folded)
         if before_call == now or not reads(after[0], parameter.name, new, arguments):
             continue
-        written_out = old_default(was, parameter, arguments)
-        yield UseProblem(
-            kind=FindingKind.DEFAULT_CHANGED,
-            severity=AuditSeverity.WARNING,
-            place=case.use.place,
-            symbol=case.symbol,
-            message=f"{case.symbol}: `{parameter.name}` is {parameter.default} by default now; it was {was.default}",
+        yield case.problem(
+            FindingKind.DEFAULT_CHANGED,
+            AuditSeverity.WARNING,
+            f"{case.symbol}: `{parameter.name}` is {parameter.default} by default now; it was {was.default}",
+            before=before[0].symbol,
+            after=after[0].symbol,
             parameter=parameter.name,
-            confidence=case.confidence,
-            old=evidence(case.old, before[0].symbol),
-            new=evidence(case.new, after[0].symbol),
-            replacement=written_out,
-            fixable=bool(written_out and written_out.certain),
+            replacement=old_default(was, parameter, arguments),
         )
 
 
@@ -129,7 +122,7 @@ def _fields_left_to_others(
             continue
         if after.accepts(name) is Keyword.READ or mentions(case.new, after.symbol.file, rf"\b{re.escape(name)}\b"):
             continue
-        other = renamed_parameter(before.signature, after.signature, name)
+        other = renamed(case, before, after, name)
         yield CallChange(
             FindingKind.PARAM_RENAMED if other else FindingKind.PARAM_REMOVED,
             name,
@@ -137,8 +130,19 @@ def _fields_left_to_others(
             f"`{name}` is not a field any more; only a base of another distribution may take it",
             AuditSeverity.WARNING,
             raises="",
-            replacement=Replacement(other, "the only new field like it", certain=False) if other else None,
+            replacement=replace(other, certain=False) if other else None,
         )
+
+
+def renamed(case: JudgedUse, before: Callable_, after: Callable_, name: str) -> Replacement | None:
+    """What a parameter is called now; None if nothing speaks for one name."""
+    explained = case.explain(Absent(before.symbol.dotted, name, after.symbol.file))
+    if explained is not None and explained[1] is not None:
+        return explained[1]
+    had, has = set(case.old.keyword_reads(before.symbol)), set(case.new.keyword_reads(after.symbol))
+    if name in had and len(had - has) == len(has - had) == 1 and name not in has:
+        return Replacement(next(iter(has - had)), "read from the keywords instead", certain=False)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +211,8 @@ class _Comparison:
             )
         if named(self.before.signature, now) is not None:
             return self._gone(was, argument, AuditSeverity.BREAKING)
-        if renamed_parameter(self.before.signature, self.after.signature, was) == now:
+        other = renamed(self.case, self.before, self.after, was)
+        if other is not None and other.text == now:
             return None
         message = f"what was `{was}` lands on `{now}` now"
         return self._change(
@@ -217,7 +222,8 @@ class _Comparison:
     def _gone(
         self, name: str, argument: Argument, severity: AuditSeverity, fate: Keyword = Keyword.REFUSED
     ) -> CallChange:
-        kind, replacement = self._explained(name)
+        replacement = renamed(self.case, self.before, self.after, name)
+        kind = FindingKind.PARAM_RENAMED if replacement is not None else FindingKind.PARAM_REMOVED
         advice = f"; it is `{replacement.text}` now" if replacement else ""
         if replacement is None:
             was = named(self.before.signature, name)
@@ -233,18 +239,6 @@ class _Comparison:
         if self.after.signature.extra == "forbid":
             raises = "ValueError"
         return self._change(kind, name, argument, message, severity=severity, raises=raises, replacement=replacement)
-
-    def _explained(self, name: str) -> tuple[FindingKind, Replacement | None]:
-        explained = self.case.explain(Absent(self.before.symbol.dotted, name, self.after.symbol.file))
-        if explained is not None and explained[1] is not None:
-            return FindingKind.PARAM_RENAMED, explained[1]
-        other = renamed_parameter(self.before.signature, self.after.signature, name)
-        if other:
-            return FindingKind.PARAM_RENAMED, Replacement(other, "the only new parameter at that place", certain=False)
-        other = renamed_keyword(self.case.old, self.case.new, self.before.symbol, self.after.symbol, name)
-        if other:
-            return FindingKind.PARAM_RENAMED, Replacement(other, "read from the keywords instead", certain=False)
-        return FindingKind.PARAM_REMOVED, None
 
     def missing(self, changes: list[CallChange]) -> list[CallChange]:
         """New parameters that must be passed. Where arguments land elsewhere, that is the cause of what is missing."""
@@ -319,19 +313,17 @@ def _to_be_passed(parameter: Parameter) -> Replacement:
 def _problem(case: JudgedUse, found: list[tuple[CallChange, Callable_, Callable_]], *, whole: bool) -> UseProblem:
     change, before, after = found[0]
     symbol = case.symbol if len(case.called_before.callables) == 1 else before.symbol.dotted
-    old, new = evidence(case.old, before.symbol), evidence(case.new, after.symbol)
-    certain = change.replacement is not None and change.replacement.certain
-    return UseProblem(
-        kind=change.kind,
-        severity=sure(change.severity, all_members=whole),
+    return case.problem(
+        change.kind,
+        change.severity,
+        f"{symbol}: {change.message}",
+        before=before.symbol,
+        after=after.symbol,
+        whole=whole,
         place=change.place,
         symbol=symbol,
-        message=f"{symbol}: {change.message}",
         raises=change.raises,
         parameter=change.parameter,
-        confidence=case.confidence,
-        old=old,
-        new=new,
         replacement=change.replacement,
-        fixable=certain and whole,
+        fixable=whole,
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tooling.python.access_paths import Name, spelled, translated
 from tooling.python.symbols.symbol import Absent, Found, Parameter, Signature
 from tooling.python.symbols.targets import Lookup, locate, reach
 from tooling.upgrade.findings import AuditSeverity, FindingKind
 from tooling.upgrade.uses import Action
+from tooling.upgrade.verdicts.comparison import UseProblem, evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tooling.python.access_paths import AccessPath
     from tooling.python.symbols.symbol import Symbol
     from tooling.python.symbols.targets import Reach, Resolved
+    from tooling.upgrade.findings import Replacement
     from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import ClientMethod, Use
     from tooling.upgrade.verdicts.comparison import Explanation, JudgeContext
@@ -114,6 +116,38 @@ class JudgedUse:
         """Each definition of the new side with its counterpart of the old one."""
         for met in self.after.found:
             yield counterpart(met.symbol, self.before.found), met
+
+    def problem(
+        self,
+        kind: FindingKind,
+        severity: AuditSeverity,
+        message: str,
+        *,
+        before: Symbol | None = None,
+        after: Symbol | None = None,
+        whole: bool = True,
+        weight: float = 1.0,
+        replacement: Replacement | None = None,
+        fixable: bool = True,
+        **details: Any,
+    ) -> UseProblem:
+        """Return what this use runs into, with the definitions of both sides as evidence.
+
+        whole: whether it is so whatever is meant; else what breaks is a warning. weight: of the confidence. fixable:
+        whether a certain replacement may be written. details: other fields of `UseProblem`."""
+        given = {"place": self.use.place, "symbol": self.symbol, "confidence": self.confidence * weight}
+        if before is not None:
+            given["old"] = evidence(self.old, before)
+        if after is not None:
+            given["new"] = evidence(self.new, after)
+        return UseProblem(
+            kind=kind,
+            severity=sure(severity, all_members=whole),
+            message=message,
+            replacement=replacement,
+            fixable=fixable and replacement is not None and replacement.certain,
+            **{**given, **details},
+        )
 
     def explain(self, absent: Absent) -> Explanation | None:
         """Where something gone went; None if nobody knows."""

@@ -15,7 +15,7 @@ from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.answers import advised
 from tooling.upgrade.verdicts.calls import arguments_of
-from tooling.upgrade.verdicts.comparison import UseProblem, evidence, mentions, shorten
+from tooling.upgrade.verdicts.comparison import UseProblem, mentions, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,16 +50,9 @@ def touched_privately(case: JudgedUse) -> Iterator[UseProblem]:
         return
     if not _names_private(use, case.symbol):
         return
-    yield UseProblem(
-        kind=FindingKind.PRIVATE,
-        severity=AuditSeverity.INFO,
-        place=use.place,
-        symbol=case.symbol,
-        message=f"{case.symbol} is private: it may change or go without notice",
-        confidence=case.confidence,
-        old=evidence(case.old, case.before.found[0].symbol),
-        new=evidence(case.new, case.after.found[0].symbol),
-    )
+    message = f"{case.symbol} is private: it may change or go without notice"
+    before, after = case.before.found[0].symbol, case.after.found[0].symbol
+    yield case.problem(FindingKind.PRIVATE, AuditSeverity.INFO, message, before=before, after=after)
 
 
 def _names_private(use: Use, symbol: str) -> bool:
@@ -176,18 +169,17 @@ def _problem(
 ) -> UseProblem:
     overdue = _is_overdue(after.symbol.removed_in, case.new.source.origin.version)
     until = f" (to be removed in {after.symbol.removed_in})" if after.symbol.removed_in else ""
-    return UseProblem(
-        kind=FindingKind.DEPRECATED,
-        severity=AuditSeverity.INFO if known else AuditSeverity.WARNING,
+    return case.problem(
+        FindingKind.DEPRECATED,
+        AuditSeverity.INFO if known else AuditSeverity.WARNING,
+        f"{case.symbol} is deprecated{until}: {shorten(text)}",
+        before=before.symbol,
+        after=after.symbol,
         place=place,
-        symbol=case.symbol,
-        message=f"{case.symbol} is deprecated{until}: {shorten(text)}",
         parameter=parameter,
-        confidence=case.confidence * (0.7 if overdue else 1.0),
-        old=evidence(case.old, before.symbol),
-        new=evidence(case.new, after.symbol),
+        weight=0.7 if overdue else 1.0,
         replacement=answer,
-        fixable=bool(answer and answer.certain and not known),
+        fixable=not known,
     )
 
 

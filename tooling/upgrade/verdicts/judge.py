@@ -102,16 +102,17 @@ def _new_path(case: JudgedUse, pairs: Sequence[ReleasePair]) -> Iterator[UseProb
     absent = case.after.absent[0]
     explained = case.explain(absent) or (FindingKind.REMOVED, None)
     symbol = spelled(case.use.target) or f"{absent.container}.{absent.name}"
-    yield UseProblem(
-        kind=explained[0],
-        severity=AuditSeverity.BREAKING if certain else AuditSeverity.WARNING,
-        place=case.use.place,
+    yield case.problem(
+        explained[0],
+        AuditSeverity.BREAKING,
+        f"{symbol} does not exist, and this path is taken from the new version on",
+        whole=certain,
         symbol=symbol,
-        message=f"{symbol} does not exist, and this path is taken from the new version on",
         raises=presence.exception_of(case, absent),
-        confidence=case.confidence * 0.9,
+        weight=0.9,
         new=evidence_of_absence(absent),
         replacement=explained[1],
+        fixable=False,
         cause=f"{absent.container}.{absent.name}",
     )
 

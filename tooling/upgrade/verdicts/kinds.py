@@ -9,8 +9,7 @@ from tooling.python.operations import UNKNOWN, literal
 from tooling.python.symbols.symbol import Container, Found, Instance, Open, SymbolKind, Values
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action
-from tooling.upgrade.verdicts.case import sure
-from tooling.upgrade.verdicts.comparison import UseProblem, definition, evidence, mentions
+from tooling.upgrade.verdicts.comparison import UseProblem, definition, mentions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -195,18 +194,16 @@ def _problem(
     replacement: Replacement | None = None,
 ) -> UseProblem:
     whole = len(case.after.found) == 1 and not case.after.absent and case.after.closed
-    return UseProblem(
-        kind=kind,
-        severity=sure(AuditSeverity.BREAKING, all_members=whole),
-        place=case.use.place,
-        symbol=case.symbol,
-        message=message,
+    return case.problem(
+        kind,
+        AuditSeverity.BREAKING,
+        message,
+        before=before.symbol,
+        after=after.symbol,
+        whole=whole,
         raises=raises,
-        confidence=case.confidence,
-        old=evidence(case.old, before.symbol),
-        new=evidence(case.new, after.symbol),
         replacement=replacement,
-        fixable=bool(replacement and replacement.certain and whole),
+        fixable=whole,
     )
 
 

@@ -12,11 +12,11 @@ from tooling.python.access_paths import Attribute
 from tooling.python.source import parse_expression
 from tooling.python.symbols.calls import fits, misfit, written_call
 from tooling.python.symbols.symbol import Absent, Found, Open, Signature, SymbolKind
-from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
+from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.answers import adapted_override, new_method
 from tooling.upgrade.verdicts.case import signature_of, sure
-from tooling.upgrade.verdicts.comparison import UseProblem, evidence, mentions, shorten
+from tooling.upgrade.verdicts.comparison import evidence_of_absence, mentions, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import ClientMethod
     from tooling.upgrade.verdicts.case import JudgedUse
+    from tooling.upgrade.verdicts.comparison import UseProblem
 
 _FREE = frozenset({"__init__", "__new__", "__init_subclass__", "__class_getitem__", "__post_init__"})
 """Not called through the base class: their signature is the subclass's own business."""
@@ -70,15 +71,15 @@ def new_abstract_methods(case: JudgedUse) -> Iterator[UseProblem]:
         is_new = isinstance(was, Absent) or (isinstance(was, Found) and not was.symbol.is_abstract)
         if name in own or name in already or not is_new:
             continue
-        yield UseProblem(
-            kind=FindingKind.OVERRIDE_DRIFT,
-            severity=sure(AuditSeverity.BREAKING, all_members=case.after.closed),
-            place=case.use.place,
+        yield case.problem(
+            FindingKind.OVERRIDE_DRIFT,
+            AuditSeverity.BREAKING,
+            f"{case.symbol}.{name} is abstract now: a class without it cannot be instantiated",
+            before=before,
+            after=symbol,
+            whole=case.after.closed,
             symbol=f"{case.symbol}.{name}",
-            message=f"{case.symbol}.{name} is abstract now: a class without it cannot be instantiated",
-            confidence=case.confidence * 0.9,
-            old=evidence(case.old, before),
-            new=evidence(case.new, symbol),
+            weight=0.9,
             replacement=new_method(name, case.new.signature(symbol)),
         )
 
@@ -99,17 +100,8 @@ def _met_by_chance(case: JudgedUse, method: ClientMethod, name: str) -> Iterator
         message = f"the base class has a property {name} now and may read it: this is a method"
     else:
         return
-    yield UseProblem(
-        kind=FindingKind.OVERRIDE_DRIFT,
-        severity=AuditSeverity.WARNING,
-        place=case.use.place,
-        symbol=case.symbol,
-        message=message,
-        confidence=case.confidence * 0.8,
-        old=Evidence(),
-        new=evidence(case.new, new),
-        replacement=answer,
-    )
+    kind = FindingKind.OVERRIDE_DRIFT
+    yield case.problem(kind, AuditSeverity.WARNING, message, after=new, weight=0.8, replacement=answer)
 
 
 def _abstract(upstream: Upstream, symbol: Symbol) -> dict[str, Symbol]:
@@ -133,16 +125,15 @@ def _lost(case: JudgedUse, name: str, absent: Absent) -> Iterator[UseProblem]:
         return  # a base class that is not known may still have it, and call it
     whom = f"; {called} used it" if called else ""
     advice = f"; it is {replacement.text} now" if replacement else ""
-    yield UseProblem(
-        kind=FindingKind.OVERRIDE_DRIFT,
-        severity=AuditSeverity.BREAKING if silent_loss and case.after.closed else AuditSeverity.WARNING,
-        place=case.use.place,
-        symbol=case.symbol,
-        message=f"{absent.container} has no {name} any more: nobody calls this override{whom}{advice}",
-        confidence=case.confidence,
-        old=evidence(case.old, case.before.found[0].symbol),
-        new=Evidence(absent.file, absent.line),
+    yield case.problem(
+        FindingKind.OVERRIDE_DRIFT,
+        AuditSeverity.BREAKING,
+        f"{absent.container} has no {name} any more: nobody calls this override{whom}{advice}",
+        before=case.before.found[0].symbol,
+        new=evidence_of_absence(absent),
+        whole=silent_loss and case.after.closed,
         replacement=replacement,
+        fixable=False,
         cause=f"{absent.container}.{name}",
     )
 
@@ -212,18 +203,7 @@ def _drift(
     kind: FindingKind = FindingKind.OVERRIDE_DRIFT,
     replacement: Replacement | None = None,
 ) -> UseProblem:
-    return UseProblem(
-        kind=kind,
-        severity=severity,
-        place=case.use.place,
-        symbol=case.symbol,
-        message=message,
-        confidence=case.confidence,
-        old=evidence(case.old, old),
-        new=evidence(case.new, new),
-        replacement=replacement,
-        fixable=bool(replacement and replacement.certain),
-    )
+    return case.problem(kind, severity, message, before=old, after=new, replacement=replacement)
 
 
 def call_arguments(source: str, name: str) -> WrittenCall | None:

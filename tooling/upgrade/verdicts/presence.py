@@ -20,21 +20,21 @@ from tooling.python.access_paths import (
     SuperOf,
     Unknown,
 )
-from tooling.python.symbols.calls import misfit, named
+from tooling.python.symbols.calls import misfit
 from tooling.python.symbols.symbol import Definite, Found, Open, SymbolKind, Values
 from tooling.python.symbols.targets import locate
 from tooling.upgrade import advice
-from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
+from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.answers import advised
-from tooling.upgrade.verdicts.case import signature_of, sure
+from tooling.upgrade.verdicts.case import signature_of
 from tooling.upgrade.verdicts.comparison import UseProblem, definition, evidence, evidence_of_absence, mentions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.access_paths import AccessPath
-    from tooling.python.symbols.symbol import Absent, Parameter, Signature, Symbol
+    from tooling.python.symbols.symbol import Absent, Symbol
     from tooling.python.symbols.targets import Resolved
     from tooling.upgrade.releases import Upstream
     from tooling.upgrade.verdicts.case import JudgedUse
@@ -62,78 +62,10 @@ def misfitting_patches(case: JudgedUse) -> Iterator[UseProblem]:
     why = misfit(signature_of(method), new)
     if not why or misfit(signature_of(method), old):
         return
-    yield UseProblem(
-        kind=FindingKind.OVERRIDE_DRIFT,
-        severity=AuditSeverity.WARNING,
-        place=case.use.place,
-        symbol=case.symbol,
-        message=f"what replaces {case.symbol} does not fit its signature any more: {why}",
-        confidence=case.confidence,
-        old=evidence(case.old, before),
-        new=evidence(case.new, after),
-        replacement=Replacement(definition(case.new, after), "as the package defines it", certain=False),
-    )
-
-
-_STARRED = ("star", "double-star")
-
-
-def renamed_parameter(old: Signature, new: Signature, name: str) -> str:
-    """The new name; "" if nothing speaks for one. The candidate must be new, of the same kind and type, and the only
-    one that is as good."""
-    gone = named(old, name)
-    if gone is None:
-        return ""
-    fresh = [each for each in new.parameters if each.kind not in _STARRED and named(old, each.name) is None]
-    lost = [each for each in old.parameters if each.kind not in _STARRED and named(new, each.name) is None]
-    alike = [each for each in fresh if _alike(gone, each)]
-    at_place = [each for each in alike if _index(new, each) == _index(old, gone)]
-    by_words = [each for each in alike if _words(each.name) & _words(name)]
-    for candidates in (
-        [each for each in at_place if each in by_words],
-        at_place if len(lost) == len(fresh) else [],
-        by_words if len(lost) == 1 else [],
-        alike if len(lost) == len(fresh) == 1 else [],
-    ):
-        if len(candidates) == 1:
-            return candidates[0].name
-    return ""
-
-
-def renamed_keyword(old: Upstream, new: Upstream, before: Symbol, after: Symbol, name: str) -> str:
-    """The new name of a keyword that is only read out of `**kwargs`: the one that the body reads now and did not, where
-    the old one is the only one that it no longer reads. "" if it is not that clear."""
-    had, has = set(old.keyword_reads(before)), set(new.keyword_reads(after))
-    if name in had and len(had - has) == len(has - had) == 1 and name not in has:
-        return next(iter(has - had))
-    return ""
-
-
-def _alike(old: Parameter, new: Parameter) -> bool:
-    """Nothing speaks against: a required one stays required, a type stays the type, a default the default."""
-    if (old.default is None) != (new.default is None):
-        return False
-    if old.annotation and new.annotation and _normalised(old.annotation) != _normalised(new.annotation):
-        return False
-    values = (old.folded or old.default, new.folded or new.default)
-    return values[0] == values[1] or bool(_words(old.name) & _words(new.name))
-
-
-def _normalised(annotation: str) -> frozenset[str]:
-    """Names in an annotation, whatever way it is spelt: Optional[X], Union[X, None] and "X | None" are one."""
-    names = set(re.findall(r"\w+", annotation))
-    if "Optional" in names:
-        names.add("None")
-    lower = {"List": "list", "Dict": "dict", "Tuple": "tuple", "Set": "set", "Type": "type"}
-    return frozenset(lower.get(name, name) for name in names - {"Optional", "Union", "typing", "t"})
-
-
-def _index(signature: Signature, parameter: Parameter) -> int:
-    return signature.parameters.index(parameter)
-
-
-def _words(name: str) -> frozenset[str]:
-    return frozenset(word for word in name.lower().split("_") if len(word) > 1)
+    message = f"what replaces {case.symbol} does not fit its signature any more: {why}"
+    head = Replacement(definition(case.new, after), "as the package defines it", certain=False)
+    kind, severity = FindingKind.OVERRIDE_DRIFT, AuditSeverity.WARNING
+    yield case.problem(kind, severity, message, before=before, after=after, replacement=head)
 
 
 SILENT = frozenset({Action.PROBE, Action.OVERRIDE, Action.UNPACK, Action.SUBSCRIPT, Action.ITERATE, Action.AWAIT})
@@ -173,18 +105,15 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
         else:
             sentence = f"{case.symbol} is gone: {home} has no {absent.name}{later}"
     found = case.new.resolve(text) if "." in text else None
-    yield UseProblem(
-        kind=kind,
-        severity=sure(AuditSeverity.BREAKING, all_members=whole),
-        place=case.use.place,
-        symbol=case.symbol,
-        message=f"{sentence}; a class derived from it in this repository has one" if own else sentence,
+    yield case.problem(
+        kind,
+        AuditSeverity.BREAKING,
+        f"{sentence}; a class derived from it in this repository has one" if own else sentence,
+        before=case.before.found[0].symbol,
+        new=evidence(case.new, found.symbol) if isinstance(found, Found) else evidence_of_absence(absent),
+        whole=whole,
         raises=exception_of(case, absent),
-        confidence=case.confidence,
-        old=evidence(case.old, case.before.found[0].symbol) if case.before.found else Evidence(),
-        new=(evidence(case.new, found.symbol) if isinstance(found, Found) else None) or evidence_of_absence(absent),
         replacement=replacement,
-        fixable=bool(replacement and replacement.certain and kind is not FindingKind.RETURN_CHANGED),
         cause=f"{absent.container}.{absent.name}",
     )
 
@@ -231,16 +160,14 @@ def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
     before, absent = case.before.found[0].symbol, case.after.beside[0]
     if not before.file or mentions(case.old, before.file, rf"super\(.*?\)\.{re.escape(absent.name)}\b"):
         return
-    yield UseProblem(
-        kind=FindingKind.REMOVED,
-        severity=AuditSeverity.WARNING,
-        place=case.use.place,
-        symbol=case.symbol,
-        message=f"{absent.container} no longer defines {absent.name}; only a base of another distribution may have it",
-        raises=exception_of(case, absent),
-        confidence=case.confidence * 0.6,
-        old=evidence(case.old, before),
+    yield case.problem(
+        FindingKind.REMOVED,
+        AuditSeverity.WARNING,
+        f"{absent.container} no longer defines {absent.name}; only a base of another distribution may have it",
+        before=before,
         new=evidence_of_absence(absent),
+        raises=exception_of(case, absent),
+        weight=0.6,
         cause=f"{absent.container}.{absent.name}",
     )
 
@@ -276,18 +203,14 @@ def star_losses(case: JudgedUse) -> Iterator[UseProblem]:
     before, after = _exported(case.old, module), _exported(case.new, module)
     if after is None or name in after or (before is not None and name not in before):
         return
-    yield UseProblem(
-        kind=FindingKind.REMOVED,
-        severity=AuditSeverity.BREAKING,
-        place=case.use.place,
-        symbol=case.symbol,
-        message=f"`from {module} import *` no longer gives {name}; import it by name",
+    yield case.problem(
+        FindingKind.REMOVED,
+        AuditSeverity.BREAKING,
+        f"`from {module} import *` no longer gives {name}; import it by name",
+        before=case.before.found[0].symbol,
+        after=case.after.found[0].symbol,
         raises="NameError",
-        confidence=case.confidence,
-        old=evidence(case.old, case.before.found[0].symbol),
-        new=evidence(case.new, case.after.found[0].symbol),
         replacement=Replacement(f"{module}.{name}", "it is still there, by name", certain=True),
-        fixable=True,
     )
 
 
@@ -307,16 +230,14 @@ def refusals(case: JudgedUse) -> Iterator[UseProblem]:
         if not message or _refusal(case.old, before):
             continue
         instead = advised(case.new, after.symbol, case.symbol, advice.advised(message))
-        yield UseProblem(
-            kind=FindingKind.REMOVED,
-            severity=sure(AuditSeverity.BREAKING, all_members=len(case.after.found) == 1 and case.after.closed),
-            place=case.use.place,
-            symbol=case.symbol,
-            message=f"{case.symbol} only raises now: {message}",
+        yield case.problem(
+            FindingKind.REMOVED,
+            AuditSeverity.BREAKING,
+            f"{case.symbol} only raises now: {message}",
+            before=before.symbol,
+            after=after.symbol,
+            whole=len(case.after.found) == 1 and case.after.closed,
             raises="Exception",
-            confidence=case.confidence,
-            old=evidence(case.old, before.symbol),
-            new=evidence(case.new, after.symbol),
             replacement=Replacement(instead[0], "what it says to use", certain=False) if instead else None,
         )
 
@@ -398,18 +319,16 @@ def unloaded(case: JudgedUse) -> Iterator[UseProblem]:
         if f".{parts[end - 1]}" not in case.use.symbol_text or case.context.imported(module):
             continue
         if not _is_loaded(case.new, module) and _is_loaded(case.old, module):
-            yield UseProblem(
-                kind=FindingKind.REMOVED,
-                severity=AuditSeverity.BREAKING,
-                place=case.use.place,
+            yield case.problem(
+                FindingKind.REMOVED,
+                AuditSeverity.BREAKING,
+                f"importing {parts[0]} no longer loads {module}: import it by name",
+                before=before,
+                after=after,
                 symbol=module,
-                message=f"importing {parts[0]} no longer loads {module}: import it by name",
                 raises="AttributeError",
-                confidence=case.confidence * 0.9,
-                old=evidence(case.old, before),
-                new=evidence(case.new, after),
+                weight=0.9,
                 replacement=Replacement(f"import {module}", "the module is still there", certain=True),
-                fixable=True,
             )
             return
 

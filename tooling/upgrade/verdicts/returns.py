@@ -19,7 +19,6 @@ from tooling.python.symbols.symbol import (
 from tooling.python.symbols.targets import locate
 from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
 from tooling.upgrade.uses import Action
-from tooling.upgrade.verdicts.case import sure
 from tooling.upgrade.verdicts.comparison import UseProblem, evidence
 
 if TYPE_CHECKING:
@@ -81,9 +80,7 @@ def contradictions(case: JudgedUse) -> Iterator[UseProblem]:
         message = f"{_name(case)} gives {new} values now; {count} are unpacked here"
         names = ", ".join(f"value_{number}" for number in range(1, new + 1))
         answer = Replacement(names, "as many names as there are values; which is new is to be looked up", certain=False)
-        yield _problem(
-            case, FindingKind.RETURN_CHANGED, message, "ValueError", whole=True, inferred=False, answer=answer
-        )
+        yield _problem(case, FindingKind.RETURN_CHANGED, message, "ValueError", answer=answer)
     elif case.use.action in _VERBS:
         yield from _protocol(case)
 
@@ -182,16 +179,16 @@ def _problem(
     message: str,
     raises: str,
     *,
-    whole: bool,
-    inferred: bool,
+    whole: bool = True,
+    inferred: bool = False,
     answer: Replacement | None = None,
 ) -> UseProblem:
-    return UseProblem(
-        kind=kind,
-        severity=sure(AuditSeverity.BREAKING, all_members=whole),
-        place=case.use.place,
+    return case.problem(
+        kind,
+        AuditSeverity.BREAKING,
+        message,
+        whole=whole,
         symbol=_name(case),
-        message=message,
         raises=raises,
         confidence=0.7 if inferred else 0.9,
         old=_side(case.old, case.use.target),

@@ -432,6 +432,11 @@ def test_parameters_of_other_types_are_no_renames():
     assert parameter("n", "def f(a, n=1): ...", "def f(a): ...") == (FindingKind.PARAM_REMOVED, None)
 
 
+def test_the_spelling_of_a_type_does_not_matter():
+    old, new = "def f(n: Optional[List[int]] = None): ...", "def f(p: list[int] | None = None): ..."
+    assert parameter("n", old, new)[1].text == "p"
+
+
 def test_a_renamed_parameter_is_trusted_only_if_the_call_then_binds():
     old, new = "def f(a, n=8):\n    a.run(n)\n", "def f(a, count=8):\n    a.run(count)\n"
     assert parameter("n", old, new, positional=1)[1].certain is True

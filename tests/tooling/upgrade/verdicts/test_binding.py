@@ -10,7 +10,6 @@ from tooling.python.symbols.calls import STAR, STARS, bind, fits, misfit, why_re
 from tooling.python.symbols.symbol import Keyword, Signature
 from tooling.upgrade.uses import Argument, PassedArguments, SourcePlace
 from tooling.upgrade.verdicts.overrides import call_arguments
-from tooling.upgrade.verdicts.presence import renamed_parameter
 
 HERE = SourcePlace("client.py", 1, 0, 1, 1)
 
@@ -82,22 +81,6 @@ def test_what_stands_for_another_takes_all_that_may_be_passed() -> None:
     assert misfit(signature("*all, **more"), signature("a, b=1")) == ""
     assert misfit(signature("a, b"), signature("a, b=1")) == "it cannot be called with the required arguments alone"
     assert misfit(signature("a"), signature("a, b=1")) == "it does not take all arguments that may be passed"
-
-
-def test_a_parameter_is_renamed_if_it_keeps_its_place_and_nothing_speaks_against_it() -> None:
-    assert renamed_parameter(signature("a, size=1"), signature("a, length=1"), "size") == "length"
-    assert renamed_parameter(signature("a, *, x: int = 1"), signature("a, *, y: int = 1"), "x") == "y"
-
-
-def test_a_parameter_of_another_type_or_default_is_another_parameter() -> None:
-    assert renamed_parameter(signature("a, group=None"), signature("a, *, settings: dict"), "group") == ""
-    assert renamed_parameter(signature("a, x: int = 1"), signature("a, y: str = ''"), "x") == ""
-    assert renamed_parameter(signature("a, size=1"), signature("a"), "size") == ""
-
-
-def test_the_spelling_of_a_type_does_not_matter() -> None:
-    old, new = signature("x: Optional[List[int]] = None"), signature("y: list[int] | None = None")
-    assert renamed_parameter(old, new, "x") == "y"
 
 
 def test_calls_in_a_release_are_read_unless_they_hide_arguments() -> None:

@@ -192,6 +192,13 @@ class CallReader:
         for key, entries in other.entries.items():
             known.entries[key] = [*known.entries.get(key, []), *entries] if self.walk.conditions else entries
 
+    def visited(self, node: ast.Call) -> list[int]:
+        """Values of the positional arguments, the others visited too."""
+        values = [self.expressions.expression(argument) for argument in node.args]
+        for keyword in node.keywords:
+            self.expressions.expression(keyword.value)
+        return values
+
     def bound_call(
         self, node: Any, function: ast.expr, positional: Sequence[ast.expr], keywords: Sequence[ast.keyword]
     ) -> int:
@@ -213,29 +220,35 @@ def constant_name(node: ast.expr) -> str:
 _COPIES = frozenset({"list", "tuple", "set", "sorted", "reversed", "iter"})
 
 
-def _getattr(calls: CallReader, node: ast.Call) -> int:
+def _named_attribute(calls: CallReader, node: ast.Call) -> int | None:
+    """Value of `x.name` in `getattr(x, "name", ...)`; None if the name is not known."""
     name = constant_name(node.args[1]) if len(node.args) > 1 else ""
-    if not name.isidentifier():
+    return calls.walk.attribute(calls.expressions.base(node.args[0]), name) if name.isidentifier() else None
+
+
+def _getattr(calls: CallReader, node: ast.Call) -> int:
+    value = _named_attribute(calls, node)
+    if value is None:
         calls.expressions.children(node, True)
         return UNKNOWN
-    value = calls.walk.attribute(calls.expressions.base(node.args[0]), name)
     calls.walk.emit("read" if len(node.args) == 2 else "probe", node, value)
     if len(node.args) == 2:
         return value
     default = calls.expressions.expression(node.args[2])
-    test = calls.walk.test_text(f"hasattr({calls.walk.text(node.args[0])}, {name!r})", node.args[0])
+    test = calls.walk.test_text(
+        f"hasattr({calls.walk.text(node.args[0])}, {constant_name(node.args[1])!r})", node.args[0]
+    )
     with calls.walk.under(test + 1):  # the default stands for what is not there
         value = calls.expressions.guarded(value)
     return calls.walk.either([value, default])
 
 
 def _hasattr(calls: CallReader, node: ast.Call) -> int:
-    if len(node.args) == 2 and constant_name(node.args[1]).isidentifier():
-        calls.walk.emit(
-            "probe", node, calls.walk.attribute(calls.expressions.base(node.args[0]), constant_name(node.args[1]))
-        )
-    else:
+    value = _named_attribute(calls, node)
+    if value is None:
         calls.expressions.children(node, True)
+    else:
+        calls.walk.emit("probe", node, value)
     return UNKNOWN
 
 
@@ -260,10 +273,9 @@ def _setattr(calls: CallReader, node: ast.Call) -> int:
 
 
 def _delattr(calls: CallReader, node: ast.Call) -> int:
-    if len(node.args) == 2 and constant_name(node.args[1]).isidentifier():
-        calls.walk.emit(
-            "delete", node, calls.walk.attribute(calls.expressions.base(node.args[0]), constant_name(node.args[1]))
-        )
+    value = _named_attribute(calls, node)
+    if value is not None:
+        calls.walk.emit("delete", node, value)
     return UNKNOWN
 
 
@@ -307,27 +319,23 @@ def _type(calls: CallReader, node: ast.Call) -> int:
 
 
 def _copy(calls: CallReader, node: ast.Call) -> int:
-    values = [calls.expressions.expression(argument) for argument in node.args]
-    for keyword in node.keywords:
-        calls.expressions.expression(keyword.value)
+    values = calls.visited(node)
     return calls.walk.step("list", calls.walk.iterated(values[0])) if len(values) == 1 else UNKNOWN
 
 
 def _next(calls: CallReader, node: ast.Call) -> int:
-    values = [calls.expressions.expression(argument) for argument in node.args]
+    values = calls.visited(node)
     return calls.walk.iterated(values[0]) if values else UNKNOWN
 
 
 def _enumerate(calls: CallReader, node: ast.Call) -> int:
-    values = [calls.expressions.expression(argument) for argument in node.args]
+    values = calls.visited(node)
     element = calls.walk.iterated(values[0]) if values else UNKNOWN
     return calls.walk.step("list", calls.walk.node("tuple", (UNKNOWN, element)))
 
 
 def _zip(calls: CallReader, node: ast.Call) -> int:
-    elements = tuple(calls.walk.iterated(calls.expressions.expression(argument)) for argument in node.args)
-    for keyword in node.keywords:
-        calls.expressions.expression(keyword.value)
+    elements = tuple(map(calls.walk.iterated, calls.visited(node)))
     return calls.walk.step("list", calls.walk.node("tuple", elements)) if elements else UNKNOWN
 
 
@@ -350,7 +358,7 @@ def _dict(calls: CallReader, node: ast.Call) -> int:
 
 def _vars(calls: CallReader, node: ast.Call) -> int:
     """`vars(settings)`: its attributes as a mapping."""
-    values = [calls.expressions.expression(argument) for argument in node.args]
+    values = calls.visited(node)
     return calls.walk.step("fields", values[0]) if len(values) == 1 else UNKNOWN
 
 
@@ -382,16 +390,21 @@ _LOGGERS = frozenset({"getLogger", "get_logger", "init_logger", "getChild", "get
 _MAPPINGS = frozenset({"dict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict", "DefaultDict"})
 
 
-def _partial(calls: CallReader, node: ast.Call, target: int) -> int | None:
-    if not node.args or isinstance(node.args[0], ast.Starred):
-        return None
-    return calls.walk.step("partial", calls.bound_call(node, node.args[0], node.args[1:], node.keywords))
+def _handing(
+    place: int, made: str = "", *, of_stranger: bool = False
+) -> Callable[[CallReader, ast.Call, int], int | None]:
+    """Build the reader of a call whose argument at a place is a function that gets the arguments behind it. made: what
+    the call gives. of_stranger: only if nothing says whose method it is."""
 
+    def read(calls: CallReader, node: ast.Call, target: int) -> int | None:
+        if len(node.args) <= place or isinstance(node.args[place], ast.Starred):
+            return None
+        if of_stranger and not calls.walk.is_of_stranger(target):
+            return None
+        inner = calls.bound_call(node, node.args[place], node.args[place + 1 :], [] if place else node.keywords)
+        return calls.walk.step(made, inner) if made else UNKNOWN
 
-def _to_thread(calls: CallReader, node: ast.Call, target: int) -> int | None:
-    if not node.args or isinstance(node.args[0], ast.Starred):
-        return None
-    return calls.walk.step("remote", calls.bound_call(node, node.args[0], node.args[1:], node.keywords))
+    return read
 
 
 def _thread(calls: CallReader, node: ast.Call, target: int) -> int | None:
@@ -455,10 +468,9 @@ def _ray_get(calls: CallReader, node: ast.Call, target: int) -> int | None:
 
 
 def _patch_object(calls: CallReader, node: ast.Call, target: int) -> int | None:
-    name = constant_name(node.args[1]) if len(node.args) > 1 else ""
-    if not name.isidentifier():
+    value = _named_attribute(calls, node)
+    if value is None:
         return None
-    value = calls.walk.attribute(calls.expressions.base(node.args[0]), name)
     replacement = calls.expressions.expression(node.args[2]) if len(node.args) > 2 else UNKNOWN
     for keyword in node.keywords:
         calls.expressions.expression(keyword.value)
@@ -502,20 +514,6 @@ def _options(calls: CallReader, node: ast.Call, target: int) -> int | None:
         return None
     calls.arguments.arguments(node.args, node.keywords)
     return calls.arguments.quiet_value(node.func.value)
-
-
-def _submit(calls: CallReader, node: ast.Call, target: int) -> int | None:
-    if not calls.walk.is_of_stranger(target) or not node.args or isinstance(node.args[0], ast.Starred):
-        return None
-    calls.bound_call(node, node.args[0], node.args[1:], node.keywords)
-    return UNKNOWN
-
-
-def _in_executor(calls: CallReader, node: ast.Call, target: int) -> int | None:
-    if not calls.walk.is_of_stranger(target) or len(node.args) < 2 or isinstance(node.args[1], ast.Starred):
-        return None
-    inner = calls.bound_call(node, node.args[1], node.args[2:], [])
-    return calls.walk.step("remote", inner)
 
 
 def _as_dict(calls: CallReader, node: ast.Call, target: int) -> int | None:
@@ -587,15 +585,10 @@ def _import_or_skip(calls: CallReader, node: ast.Call, target: int) -> int | Non
     if not module:
         return None
     value = calls.walk.node("import", module)
-    calls.walk.facts.attempts.append((calls.walk.tries, "body", ("ImportError",), -1, False))
-    calls.walk.tries += 1
-    attempts, switches = calls.walk.attempts, calls.walk.switches
-    calls.walk.attempts, calls.walk.switches = (
-        (*attempts, len(calls.walk.facts.attempts) - 1),
-        (*switches, "pytest.skip"),
-    )
-    calls.walk.emit("import", node.args[0], value)
-    calls.walk.attempts, calls.walk.switches = attempts, switches
+    switches, calls.walk.switches = calls.walk.switches, (*calls.walk.switches, "pytest.skip")
+    with calls.walk.attempted(calls.walk.attempt(calls.walk.next_try(), "body", ("ImportError",))):
+        calls.walk.emit("import", node.args[0], value)
+    calls.walk.switches = switches
     wanted = [keyword.value for keyword in node.keywords if keyword.arg == "minversion"] or node.args[1:2]
     for version in wanted:
         if constant_name(version):
@@ -608,9 +601,9 @@ _WRAPPERS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "attr.asdict": _as_dict,
     "attrs.asdict": _as_dict,
     "dataclasses.asdict": _as_dict,
-    "functools.partial": _partial,
-    "functools.partialmethod": _partial,
-    "asyncio.to_thread": _to_thread,
+    "functools.partial": _handing(0, "partial"),
+    "functools.partialmethod": _handing(0, "partial"),
+    "asyncio.to_thread": _handing(0, "remote"),
     "threading.Thread": _thread,
     "multiprocessing.Process": _thread,
     "importlib.import_module": _import_module,
@@ -630,8 +623,8 @@ _WRAPPERS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
 _METHODS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "remote": _remote,
     "options": _options,
-    "submit": _submit,
-    "run_in_executor": _in_executor,
+    "submit": _handing(0, of_stranger=True),
+    "run_in_executor": _handing(1, "remote", of_stranger=True),
     "values": _view,
     "items": _view,
     "get": _view,

@@ -290,6 +290,28 @@ class WalkState:
             self.conditions = before
 
     @contextmanager
+    def attempted(self, *attempts: int) -> Iterator[None]:
+        """Walk inside of further parts of `try` statements."""
+        before = self.attempts
+        self.attempts = (*before, *attempts)
+        try:
+            yield
+        finally:
+            self.attempts = before
+
+    def attempt(
+        self, number: int, part: str, caught: tuple[Any, ...], handler: int = -1, reraises: bool = False
+    ) -> int:
+        """Note a part of the `try` statement of this number; its own number, for `attempted`."""
+        self.facts.attempts.append((number, part, caught, handler, reraises))
+        return len(self.facts.attempts) - 1
+
+    def next_try(self) -> int:
+        """Number of a `try` statement, or of what does the same."""
+        self.tries += 1
+        return self.tries - 1
+
+    @contextmanager
     def unevaluated(self, never: bool = True) -> Iterator[None]:
         """Walk what is never run."""
         before = self.evaluated

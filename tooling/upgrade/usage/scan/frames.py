@@ -85,6 +85,14 @@ class Frame:
     later: list[Callable[[], None]] = field(default_factory=list)
     """Bodies to walk when this scope is complete."""
 
-    def copy_values(self) -> tuple[dict[str, int], dict[str, KnownDict]]:
-        """State before a branch."""
+    def state(self) -> FrameState:
+        """Return a copy of what its names hold."""
         return dict(self.values), {name: known.copy() for name, known in self.dicts.items()}
+
+    def restore(self, state: FrameState) -> None:
+        """Let names hold what they held; the state may be used again."""
+        self.values, self.dicts = dict(state[0]), {name: known.copy() for name, known in state[1].items()}
+
+
+FrameState = tuple[dict[str, int], dict[str, KnownDict]]
+"""Values and known dicts by name."""

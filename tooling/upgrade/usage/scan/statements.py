@@ -14,15 +14,16 @@ from tooling.upgrade.usage.scan.frames import KnownDict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from tooling.upgrade.usage.scan.annotations import AnnotationWalk
     from tooling.upgrade.usage.scan.arguments import ArgumentReader
     from tooling.upgrade.usage.scan.calls import CallReader
     from tooling.upgrade.usage.scan.core import WalkState
     from tooling.upgrade.usage.scan.expressions import ExpressionReader
+    from tooling.upgrade.usage.scan.frames import FrameState
 
 
-State = tuple[dict[str, int], "dict[str, KnownDict]"]
 Exits = bool
 """Whether a statement never goes on to the next one."""
 
@@ -237,7 +238,7 @@ class StatementReader:
     def loop(self, node: Any) -> None:
         """`for`, `async for`."""
         elements = self.expressions.loop_elements(node.iter, isinstance(node, ast.AsyncFor))
-        before = self.walk.frame.copy_values()
+        before = self.walk.frame.state()
         self.assign(node.target, elements)
         if isinstance(node.target, ast.Name) and (names := self.arguments.strings(node.iter)):
             self.walk.frame.strings[node.target.id] = names
@@ -262,7 +263,7 @@ class StatementReader:
     def while_(self, node: ast.While) -> None:
         """`while`."""
         self.expressions.value_used(node.test)
-        before = self.walk.frame.copy_values()
+        before = self.walk.frame.state()
         test = 0 if isinstance(node.test, ast.Constant) else self.walk.test(node.test) + 1
         with self.walk.under(test), self.expressions.narrowing():
             self.expressions.narrow(node.test, holds=True)
@@ -278,9 +279,10 @@ class StatementReader:
             value = self.expressions.expression(item.context_expr)
             suppressed = self._suppressed(item.context_expr)
             if suppressed:
-                self.walk.facts.attempts.append((self.walk.tries, "body", suppressed, -1, False))
-                self.walk.tries += 1
-                self.walk.attempts = (*self.walk.attempts, len(self.walk.facts.attempts) - 1)
+                self.walk.attempts = (
+                    *self.walk.attempts,
+                    self.walk.attempt(self.walk.next_try(), "body", suppressed),
+                )
                 continue
             self.walk.emit("enter", item.context_expr, value, awaited=asynchronous)
             if item.optional_vars is not None:
@@ -358,19 +360,19 @@ class StatementReader:
         if is_type_checking(node.test):
             with self.walk.unevaluated():
                 self.block(node.body)
-            typed = self.walk.frame.copy_values()
+            typed = self.walk.frame.state()
             exits = self.block(node.orelse)
             for name, value in typed[0].items():
                 if self.walk.frame.values.get(name, UNKNOWN) == UNKNOWN:
                     self.walk.frame.values[name] = value
             return exits if node.orelse else False
         test = self.walk.test(node.test) + 1
-        before = self.walk.frame.copy_values()
+        before = self.walk.frame.state()
         then = self._branch(node.body, test, node.test, True)
-        after = self.walk.frame.copy_values()
-        self.walk.frame.values, self.walk.frame.dicts = before
+        after = self.walk.frame.state()
+        self.walk.frame.restore(before)
         other = self._branch(node.orelse, -test, node.test, False)
-        self._join([(then, after, test), (other, self.walk.frame.copy_values(), -test)], before_names=before[0])
+        self._join([(then, after, test), (other, self.walk.frame.state(), -test)], before[0], self.walk.under)
         if then != other:
             self.walk.conditions = (*self.walk.conditions, -test if then else test)
             self.expressions.narrow(node.test, holds=other)  # after `if not isinstance(x, C): return`, x is a C
@@ -386,59 +388,58 @@ class StatementReader:
         self.walk.assigned |= outer
         return exits
 
-    def _join(self, ends: list[tuple[Exits, State, int]], *, before_names: dict[str, int]) -> None:
-        """What names hold after branches: of those that go on, each value under its branch's condition."""
-        going = [(state, condition) for exits, state, condition in ends if not exits]
+    def _join(
+        self,
+        ends: list[tuple[Exits, FrameState, int]],
+        before: dict[str, int],
+        inside: Callable[[int], AbstractContextManager[None]],
+    ) -> None:
+        """What names hold after branches: values of those that go on, each under its condition or attempt."""
+        going = [(state, number) for exits, state, number in ends if not exits]
         if not going:
-            return
-        if len(going) == 1:
-            self.walk.frame.values, self.walk.frame.dicts = going[0][0]
             return
         values: dict[str, int] = {}
         for name in dict.fromkeys(name for state, _ in going for name in state[0]):
-            held = [(state[0].get(name, NONE if name not in before_names else UNKNOWN), one) for state, one in going]
-            first = held[0][0]
-            if all(value == first for value, _ in held):
-                values[name] = first
-            else:
-                values[name] = self.walk.either(self._reached(value, condition) for value, condition in held)
+            held = [(state[0].get(name, NONE if name not in before else UNKNOWN), number) for state, number in going]
+            values[name] = held[0][0]
+            if any(value != held[0][0] for value, _ in held):
+                members = []
+                for value, number in held:
+                    with inside(number):
+                        members.append(self.expressions.guarded(value))
+                values[name] = self.walk.either(members)
         self.walk.frame.values = values
         self.walk.frame.dicts = _joined_dicts([state[1] for state, _ in going])
-
-    def _reached(self, value: int, condition: int) -> int:
-        with self.walk.under(condition):
-            return self.expressions.guarded(value)
 
     # -------------------------------------------------------------------------------------------------------- try
 
     def try_(self, node: Any) -> Exits:
         """`try` with its handlers."""
-        number, self.walk.tries = self.walk.tries, self.walk.tries + 1
-        attempts = self.walk.attempts
+        number = self.walk.next_try()
         handlers = [self._caught(handler) for handler in node.handlers]
-        body = self._attempt(number, "body", tuple(dict.fromkeys(one for names in handlers for one in names)), -1, node)
-        before = self.walk.frame.copy_values()
-        self.walk.attempts = (*attempts, body) if node.handlers else attempts
+        reraises = bool(node.handlers) and all(
+            any(isinstance(statement, ast.Raise) for statement in one.body)
+            for one in node.handlers
+            if _catches_lookup(one)
+        )
+        names = tuple(dict.fromkeys(one for names in handlers for one in names))
+        body = self.walk.attempt(number, "body", names, reraises=reraises)
+        before = self.walk.frame.state()
         switches, self.walk.switches = self.walk.switches, (*self.walk.switches, *switched_off(node.handlers))
-        exits = self.block(node.body)
-        self.walk.attempts, self.walk.switches = attempts, switches
-        ends: list[tuple[Exits, State, int]] = []
-        if not exits:
-            exits = self.block(node.orelse)
-        ends.append((exits, self.walk.frame.copy_values(), body))
+        with self.walk.attempted(*([body] if node.handlers else [])):
+            exits = self.block(node.body)
+        self.walk.switches = switches
+        exits = exits or self.block(node.orelse)
+        ends: list[tuple[Exits, FrameState, int]] = [(exits, self.walk.frame.state(), body)]
         for index, handler in enumerate(node.handlers):
-            self.walk.frame.values, self.walk.frame.dicts = (
-                dict(before[0]),
-                {key: one.copy() for key, one in before[1].items()},
-            )
-            row = self._attempt(number, "handler", handlers[index], index, node)
-            self.walk.attempts = (*attempts, row)
-            if handler.name:
-                self.walk.bind(handler.name, UNKNOWN)
-            ended = self.block(handler.body)
-            self.walk.attempts = attempts
-            ends.append((ended, self.walk.frame.copy_values(), row))
-        self._join_attempts(ends)
+            self.walk.frame.restore(before)
+            row = self.walk.attempt(number, "handler", handlers[index], index, reraises)
+            with self.walk.attempted(row):
+                if handler.name:
+                    self.walk.bind(handler.name, UNKNOWN)
+                ended = self.block(handler.body)
+            ends.append((ended, self.walk.frame.state(), row))
+        self._join(ends, {}, self.walk.attempted)
         # After `try: ...; return a` / `except: pass` the rest of the block is what the handler falls back to
         going = [attempt for exits, _, attempt in ends if not exits]
         if ends[0][0] and going:
@@ -460,50 +461,18 @@ class StatementReader:
             caught.append(value)
         return tuple(caught)
 
-    def _attempt(self, number: int, part: str, caught: tuple[Any, ...], handler: int, node: Any) -> int:
-        reraises = bool(node.handlers) and all(
-            any(isinstance(statement, ast.Raise) for statement in one.body)
-            for one in node.handlers
-            if _catches_lookup(one)
-        )
-        self.walk.facts.attempts.append((number, part, caught, handler, reraises))
-        return len(self.walk.facts.attempts) - 1
-
-    def _join_attempts(self, ends: list[tuple[Exits, State, int]]) -> None:
-        going = [(state, attempt) for exits, state, attempt in ends if not exits]
-        if not going:
-            return
-        values: dict[str, int] = {}
-        attempts = self.walk.attempts
-        for name in dict.fromkeys(name for state, _ in going for name in state[0]):
-            held = [(state[0].get(name, NONE), attempt) for state, attempt in going]
-            if all(value == held[0][0] for value, _ in held):
-                values[name] = held[0][0]
-                continue
-            members = []
-            for value, attempt in held:
-                self.walk.attempts = (*attempts, attempt)
-                members.append(self.expressions.guarded(value))
-            values[name] = self.walk.either(members)
-        self.walk.attempts = attempts
-        self.walk.frame.values = values
-        self.walk.frame.dicts = _joined_dicts([state[1] for state, _ in going])
-
     # -------------------------------------------------------------------------------------------------- match, with
 
     def match_(self, node: ast.Match) -> Exits:
         """`match`: each case stands under its own pattern, and under the failure of those before."""
-        subject = self.expressions.value_used(node.subject)
+        self.expressions.value_used(node.subject)
         shown = self.walk.text(node.subject)
-        before = self.walk.frame.copy_values()
+        before = self.walk.frame.state()
         failed: list[int] = []
-        ends: list[tuple[Exits, State, int]] = []
+        ends: list[tuple[Exits, FrameState, int]] = []
         for case in node.cases:
-            self.walk.frame.values, self.walk.frame.dicts = (
-                dict(before[0]),
-                {key: one.copy() for key, one in before[1].items()},
-            )
-            condition = self._pattern(case.pattern, node.subject, shown, subject)
+            self.walk.frame.restore(before)
+            condition = self._pattern(case.pattern, node.subject, shown)
             with self.walk.under(*failed, condition):
                 if case.guard is not None:
                     self.expressions.value_used(case.guard)
@@ -511,13 +480,13 @@ class StatementReader:
                         exits = self.block(case.body)
                 else:
                     exits = self.block(case.body)
-            ends.append((exits, self.walk.frame.copy_values(), condition))
+            ends.append((exits, self.walk.frame.state(), condition))
             if condition and case.guard is None:
                 failed.append(-condition)
-        self._join(ends, before_names=before[0])
+        self._join(ends, before[0], self.walk.under)
         return False
 
-    def _pattern(self, pattern: ast.pattern, subject: ast.expr, shown: str, value: int) -> int:
+    def _pattern(self, pattern: ast.pattern, subject: ast.expr, shown: str) -> int:
         """Note the uses in a pattern and bind its names; the condition it stands for, 0 if it says nothing."""
         for inner in ast.walk(pattern):
             if isinstance(inner, ast.MatchAs | ast.MatchStar) and inner.name:
