@@ -35,3 +35,11 @@ def version() -> str:
     from importlib.metadata import version as installed_version
 
     return installed_version(DISTRIBUTION)
+
+
+def table_in(document: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """Return the table below these keys; {} where there is none."""
+    found: Any = document
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}

@@ -230,7 +230,7 @@ class _LiteralReader:
         import libcst as cst
 
         calls = MAPPING_CALLS if self.mapping else SEQUENCE_CALLS
-        if not isinstance(value, cst.Call) or _dotted(value.func) not in calls:
+        if not isinstance(value, cst.Call) or dotted_text(value.func) not in calls:
             return value, None
         if len(value.args) != 1 or value.args[0].keyword is not None or value.args[0].star:
             raise self._refuse(value, f"{self.name} is built by a call without a single literal, expected one literal")
@@ -301,11 +301,12 @@ def _string(node: cst.BaseExpression) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _dotted(node: cst.BaseExpression) -> str:
+def dotted_text(node: object) -> str:
+    """Return "a.b.c" for names joined by dots; "" for anything else inside."""
     import libcst as cst
 
     if isinstance(node, cst.Attribute):
-        return f"{_dotted(node.value)}.{node.attr.value}"
+        return f"{dotted_text(node.value)}.{node.attr.value}"
     return node.value if isinstance(node, cst.Name) else ""
 
 

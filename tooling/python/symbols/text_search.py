@@ -133,9 +133,29 @@ def _closing(data: bytes, position: int, spans: list[tuple[int, int]], index: in
     return 0
 
 
-_FROM = re.compile(rb"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|(?:\\\n|[^\n#;])+)", re.MULTILINE)
-_NAME = re.compile(rb"([A-Za-z_]\w*)(?:[ \t]+as[ \t]+\w+)?")
-_COMMENT = re.compile(rb"#[^\n]*|\\\n")
+_IMPORT = re.compile(
+    rb"^[ \t]*(?:from[ \t]+(?P<module>\.*[\w.]*)[ \t]+import[ \t]*(?P<names>\([^)]*\)|[^\n#;]+(?:\\\n[^\n#;]+)*)"
+    rb"|import[ \t]+(?P<plain>[\w., \t]+))",
+    re.MULTILINE,
+)
+
+
+def imports_in(data: bytes) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """Yield (level, module, names) of import statements, by their text; no names for plain imports, "*" for all."""
+    for found in _IMPORT.finditer(data):
+        if found["plain"] is not None:
+            for entry in found["plain"].decode().split(","):
+                yield 0, entry.split(" as ")[0].strip(), ()
+            continue
+        module = found["module"].decode()
+        names = tuple(
+            entry.split()[0]
+            for line in found["names"].decode("utf-8", "replace").strip("()").splitlines()
+            for entry in line.partition("#")[0].replace("\\", " ").split(",")
+            if entry.split()
+        )
+        level = len(module) - len(module.lstrip("."))
+        yield level, module[level:], names
 
 
 def imports_of(store: TreeStore) -> dict[str, dict[str, list[str]]]:
@@ -143,13 +163,10 @@ def imports_of(store: TreeStore) -> dict[str, dict[str, list[str]]]:
     found: dict[str, dict[str, list[str]]] = {}
     for path in store.source.files():
         importer, package = module_name(path)[0], package_of(path)
-        for match in _FROM.finditer(store.source.read(path)):
-            spelt = match[1].decode()
-            module = absolute(package, len(spelt) - len(spelt.lstrip(".")), spelt.lstrip("."))
-            if module:
-                names = _COMMENT.sub(b" ", match[2]).strip(b"() \t\n")
-                taken = found.setdefault(importer, {}).setdefault(module, [])
-                taken.extend(name.decode() for name in _NAME.findall(names))
+        for level, spelt, names in imports_in(store.source.read(path)):
+            module = absolute(package, level, spelt)
+            if names and module:
+                found.setdefault(importer, {}).setdefault(module, []).extend(each for each in names if each != "*")
     return found
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import UsageError, exit_codes_help
+from tooling.cli.git import nearest_root
 from tooling.cli.parser import Parser, add_changing, add_common
 from tooling.cli.run import run_cli
 from tooling.upgrade.commands.common import (
@@ -16,7 +17,6 @@ from tooling.upgrade.commands.common import (
     context_of,
     end_progress,
     half_written,
-    repository_root,
     write_plan,
     writing,
 )
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> Report:
         context = context_of(arguments)
         checked, plan = _planned(context, arguments)
         return _report(checked, arguments, plan, half_written(context.root))
-    with writing(repository_root(arguments.repo), arguments) as repository:
+    with writing(nearest_root(arguments.repo), arguments) as repository:
         checked, plan = _planned(context_of(arguments), arguments)  # read when nobody writes any more
         write_plan(repository, plan)
     return _report(checked, arguments, plan, [])

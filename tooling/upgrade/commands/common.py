@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tooling.cli.errors import ToolError, UsageError
+from tooling.cli.git import nearest_root
 
 if TYPE_CHECKING:
     import argparse
@@ -122,19 +123,7 @@ def context_of(arguments: argparse.Namespace) -> UpgradeContext:
     if cache is not None and cache.exists() and not cache.is_dir():
         fix = "name a folder; it is made if it does not exist"
         raise UsageError("is not a folder", where=f"--cache {cache}", fix=fix)
-    return open_context(repository_root(arguments.repo), cache=cache, offline=offline, report=_progress)
-
-
-def repository_root(path: Path) -> Path:
-    """Return the work tree that a folder lies in; the folder itself where there is no git."""
-    from tooling.cli.git import find_repository
-
-    if not path.is_dir():
-        raise UsageError("no such folder", where=f"--repo {path}", fix="name a repository")
-    try:
-        return find_repository(path).root
-    except UsageError:
-        return path.resolve()
+    return open_context(nearest_root(arguments.repo), cache=cache, offline=offline, report=_progress)
 
 
 @contextmanager

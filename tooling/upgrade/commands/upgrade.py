@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import ToolError, UsageError
+from tooling.cli.git import nearest_root
 from tooling.upgrade.commands.common import (
     UPGRADE,
     add_formats,
@@ -18,7 +19,6 @@ from tooling.upgrade.commands.common import (
     context_of,
     half_written,
     old_versions,
-    repository_root,
     requests_of,
     upgrade_report,
     write_plan,
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> Report:
         upgrade = _planned(context, options, arguments.summary)
         upgrade.warnings += half_written(context.root)
     else:
-        with writing(repository_root(arguments.repo), arguments) as repository:
+        with writing(nearest_root(arguments.repo), arguments) as repository:
             upgrade = _planned(context_of(arguments), options, arguments.summary)  # read when nobody writes any more
             write_plan(repository, upgrade.plan)
     return upgrade_report(upgrade, arguments, UPGRADE, changing=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tooling.cli.errors import ToolError
@@ -109,14 +110,13 @@ def _text(file: Path, path: str, problems: list[str]) -> str | None:
 
 
 def repository_files(root: Path) -> list[str]:
-    """Paths of the files of a checkout, sorted: what git lists (ignored files excluded), or a walk without build
-    folders where there is no git."""
-    if (root / ".git").exists():
-        try:
-            return sorted(set(Git(root).listed("ls-files", "-z", "--cached", "--others", "--exclude-standard")))
-        except ToolError:
-            pass  # no git program, or a folder it refuses: the walk sees the same files
-    return sorted(_walk(root))
+    """Paths of the files of a checkout, or of a folder in one, sorted: what git lists (ignored files excluded), or a
+    walk without build folders where there is no git, or it ignores the whole folder."""
+    listed: list[str] = []
+    if any((folder / ".git").exists() for folder in (root, *root.parents)):
+        with suppress(ToolError):  # no git program, or a folder it refuses: the walk sees the same files
+            listed = Git(root).listed("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    return sorted(set(listed or _walk(root)))
 
 
 def _walk(root: Path) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
+from tooling.kit.edits.literals import dotted_text
 from tooling.upgrade.findings import FindingKind
 from tooling.upgrade.fixes.arguments import (
     await_call,
@@ -15,7 +16,7 @@ from tooling.upgrade.fixes.arguments import (
     rename_keyword,
     write_default,
 )
-from tooling.upgrade.fixes.imports import bound_name, dotted_text, import_below
+from tooling.upgrade.fixes.imports import bound_name, import_below
 from tooling.upgrade.fixes.source import LeftAloneError
 
 if TYPE_CHECKING:

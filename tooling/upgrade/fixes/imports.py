@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tooling.kit.edits.literals import dotted_text
 from tooling.upgrade.fixes.source import LeftAloneError
 
 if TYPE_CHECKING:
@@ -221,12 +222,3 @@ def references(source: EditableSource, alias: Any) -> list[Any] | None:
             return None
         found.append(access.node)
     return found
-
-
-def dotted_text(node: Any) -> str:
-    """Return "a.b.c" for names joined by dots; "" for anything else inside."""
-    import libcst
-
-    if isinstance(node, libcst.Attribute):
-        return f"{dotted_text(node.value)}.{node.attr.value}"
-    return node.value if isinstance(node, libcst.Name) else ""

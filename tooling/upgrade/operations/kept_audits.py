@@ -20,7 +20,6 @@ from pydantic import TypeAdapter, ValidationError
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.findings import Audit
 from tooling.upgrade.sources.cache import write_atomically
-from tooling.upgrade.usage.checkout import Checkout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -80,8 +79,7 @@ def audit_key(context: UpgradeContext, pairs: Sequence[ReleasePair], details: It
     total = hashlib.sha256()
     for text in texts:
         total.update(text.encode("utf-8", "surrogatepass") + b"\0")
-    # The two differ without git, and below the top of a checkout: an audit reads what either lists
-    for path in sorted({*repository_files(context.root), *Checkout(context.root).paths}):
+    for path in repository_files(context.root):
         total.update(path.encode("utf-8", "surrogatepass") + b"\0" + _content(context.root / path))
     return total.hexdigest()
 

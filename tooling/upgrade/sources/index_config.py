@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 
+from tooling.cli.toml import table_in
 from tooling.upgrade.sources.links import credentials_of, without_credentials
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def uses_uv(project: Path) -> bool:
     """Whether the project is one of uv: it has a lock, a uv.toml or a `[tool.uv]` table."""
     if (project / "uv.lock").is_file() or (project / "uv.toml").is_file():
         return True
-    return bool(_table(_load(project / "pyproject.toml"), "tool", "uv"))
+    return bool(table_in(_load(project / "pyproject.toml"), "tool", "uv"))
 
 
 def read_uv_config(environ: Mapping[str, str], project: Path | None = None) -> IndexConfig:
@@ -187,7 +188,7 @@ def _tables(environ: Mapping[str, str], project: Path | None) -> Iterator[tuple[
     if project is not None:
         own = project / "uv.toml"
         # Where there is a uv.toml, uv ignores the settings in pyproject.toml.
-        table = _load(own) if own.is_file() else _table(_load(project / "pyproject.toml"), "tool", "uv")
+        table = _load(own) if own.is_file() else table_in(_load(project / "pyproject.toml"), "tool", "uv")
         yield project, table
     home = Path(environ.get("HOME") or Path.home())
     yield home, _load(Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "uv/uv.toml")
@@ -226,7 +227,7 @@ def _table_indexes(table: Mapping[str, Any], folder: Path) -> tuple[list[_Named]
             defaults.append((name, url))
         else:
             indexes.append((name, url, entry.get("explicit") is True, entry.get("format") == "flat"))
-    for place in (table, _table(table, "pip")):
+    for place in (table, table_in(table, "pip")):
         indexes += [("", _place(url, folder), False, False) for url in _texts(place.get("extra-index-url"))]
         defaults += [("", url) for url in _texts(place.get("index-url"))]
     return indexes, defaults
@@ -237,7 +238,7 @@ def _sources(project: Path | None) -> tuple[dict[str, str], dict[str, str]]:
     entry; what comes from git is not looked at: a release is wanted, not a commit."""
     pinned: dict[str, str] = {}
     files: dict[str, str] = {}
-    table = _table(_load(project / "pyproject.toml"), "tool", "uv", "sources") if project is not None else {}
+    table = table_in(_load(project / "pyproject.toml"), "tool", "uv", "sources") if project is not None else {}
     for name, value in table.items():
         entry = value[0] if isinstance(value, list) and value else value
         if project is None or not isinstance(entry, dict):
@@ -262,13 +263,6 @@ def _place(text: str, folder: Path) -> str:
 def _texts(value: object) -> list[str]:
     found = value if isinstance(value, list) else [value]
     return [text for text in found if isinstance(text, str)]
-
-
-def _table(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    found: Any = table
-    for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
 
 
 def _load(path: Path) -> dict[str, Any]:

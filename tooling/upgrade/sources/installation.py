@@ -6,6 +6,8 @@ import hashlib
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tooling.python.source import module_name
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
@@ -30,12 +32,6 @@ def is_source(path: str) -> bool:
 def is_native(path: str) -> bool:
     """Whether a path names a compiled module."""
     return path.endswith(_NATIVE)
-
-
-def dotted(path: str) -> str:
-    """Return the module that a source path holds: "a/b.py" -> "a.b", "a/__init__.py" -> "a"."""
-    stem = path.rsplit(".", 1)[0]
-    return stem.removesuffix("/__init__").replace("/", ".")
 
 
 def folders_of(paths: Iterable[str]) -> frozenset[str]:
@@ -93,7 +89,7 @@ def owned_roots(paths: Collection[str], read: Callable[[str], bytes]) -> frozens
                 else:
                     roots.add(path.replace("/", "."))
             elif is_source(name) and name not in _INITS:
-                roots.add(dotted(path))
+                roots.add(module_name(path)[0])
             elif is_native(name):
                 roots.update(native_modules([path]))
     return frozenset(roots)

@@ -1,20 +1,18 @@
 """Find the Python files of a repository, which module names lead to which file, and what a file mentions by plain text.
 
-A checkout of somebody else's is only read; where there is no git a walk does the same job. Files beyond a size no
-person writes are left out.
+A checkout of somebody else's is only read. Files beyond a size no person writes are left out.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from tooling.cli.errors import ToolError
-from tooling.cli.git import Git
+from tooling.python.symbols.text_search import imports_in
+from tooling.upgrade.declarations.find import repository_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,14 +20,6 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 4_000_000
 """Per file; generated tables of that size hold no code that anybody audits."""
-_SKIPPED = frozenset(
-    {".git", ".hg", ".tox", ".nox", ".venv", "__pycache__", "build", "dist", "node_modules", "site-packages", "venv"}
-)
-_IMPORT = re.compile(
-    rb"^[ \t]*(?:from[ \t]+(?P<module>\.*[\w.]*)[ \t]+import[ \t]*(?P<names>\([^)]*\)|[^\n#;]+(?:\\\n[^\n#;]+)*)"
-    rb"|import[ \t]+(?P<plain>[\w., \t]+))",
-    re.MULTILINE,
-)
 _WORD = re.compile(r"\w+")
 _DEF, _ON_SELF = re.compile(rb"\bdef[ \t]+\Z"), re.compile(rb"\bself\.\Z")
 """What stands before a name in its line where a function or an attribute is defined, and after it:"""
@@ -54,7 +44,7 @@ class Checkout:
     @cached_property
     def paths(self) -> tuple[str, ...]:
         """Python files, sorted."""
-        return tuple(sorted(set(_from_git(self.root) or _from_walk(self.root))))
+        return tuple(path for path in repository_files(self.root) if path.endswith(".py"))
 
     def in_scope(self, path: str) -> bool:
         """Whether uses in a file are to be reported."""
@@ -102,21 +92,8 @@ class Checkout:
         return not names.isdisjoint(match.decode() for match in _ATTRIBUTE.findall(self.content(path)))
 
     def imports(self, path: str) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-        """(level, module, names) of import statements, by their text; no names for plain imports."""
-        for found in _IMPORT.finditer(self.content(path)):
-            if found["plain"] is not None:
-                for entry in found["plain"].decode().split(","):
-                    yield 0, entry.split(" as ")[0].strip(), ()
-                continue
-            module = found["module"].decode()
-            names = tuple(
-                entry.split()[0]
-                for line in found["names"].decode("utf-8", "replace").strip("()").splitlines()
-                for entry in line.partition("#")[0].replace("\\", " ").split(",")
-                if entry.split()
-            )
-            level = len(module) - len(module.lstrip("."))
-            yield level, module[level:], names
+        """(level, module, names) of a file's import statements, by their text; no names for plain imports."""
+        return imports_in(self.content(path))
 
     # ----------------------------------------------------------------------------------------------------- modules
 
@@ -211,21 +188,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
-
-
-def _from_git(root: Path) -> list[str]:
-    """List Python files as git does; none where there is no repository, or git refuses it."""
-    if not any((folder / ".git").exists() for folder in (root, *root.parents)):
-        return []
-    try:
-        return Git(root).listed("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.py")
-    except ToolError:
-        return []
-
-
-def _from_walk(root: Path) -> Iterator[str]:
-    for folder, inner, names in os.walk(root):
-        inner[:] = sorted(name for name in inner if name not in _SKIPPED and not name.endswith(".egg-info"))
-        for name in names:
-            if name.endswith(".py"):
-                yield os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")

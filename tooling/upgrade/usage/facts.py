@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import marshal
-import os
 import sys
-import tempfile
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
+
+from tooling.upgrade.sources.cache import write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,10 +153,5 @@ class FactsCache:
         """Keep facts. A cache that cannot be written is not a reason to fail."""
         if self._folder is None:
             return
-        target = self._folder / digest[:2] / digest[2:]
         with contextlib.suppress(OSError):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=target.parent, prefix=".new-")
-            with os.fdopen(handle, "wb") as file:
-                file.write(_MARK + pack(facts))
-            os.replace(name, target)
+            write_atomically(self._folder / digest[:2] / digest[2:], _MARK + pack(facts))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 
+from tooling.cli.toml import table_in
 from tooling.upgrade.errors import ArchiveError
 from tooling.upgrade.sources.archive.reading import MAX_MEMBERS, Budget, Contents, FileReader, checked_name
 from tooling.upgrade.sources.archive.zip import contents as zip_contents
@@ -175,7 +176,7 @@ def read_sdist(path: Path, filename: str, distribution: str) -> Contents:
         metadata=found.get("PKG-INFO", found.get(f"{information}/PKG-INFO", b"")),
         entry_points=found.get(f"{information}/entry_points.txt", b""),
         scripts={
-            name: value for name, value in _table(project, "project", "scripts").items() if isinstance(value, str)
+            name: value for name, value in table_in(project, "project", "scripts").items() if isinstance(value, str)
         },
     )
 
@@ -188,9 +189,9 @@ def _candidates(
     found: Mapping[str, bytes], project: Mapping[str, Any], distribution: str
 ) -> list[tuple[str, Sequence[str]]]:
     """(folder, top-level names or paths in it), the best evidence first."""
-    where = _table(project, "tool", "setuptools", "packages", "find").get("where")
+    where = table_in(project, "tool", "setuptools", "packages", "find").get("where")
     declared = where if isinstance(where, list) else [where]
-    declared = [*declared, _table(project, "tool", "setuptools", "package-dir").get("")]
+    declared = [*declared, table_in(project, "tool", "setuptools", "package-dir").get("")]
     homes = [*[text.strip("./") for text in declared if isinstance(text, str) and ".." not in text], *_HOMES]
     candidates: list[tuple[str, Sequence[str]]] = []
     listed = found.get(f"{_information_folder(found)}/top_level.txt", b"").decode("utf-8", "replace").split()
@@ -199,15 +200,15 @@ def _candidates(
         candidates += [(home, listed) for home in homes]
     # Packages that hatch, poetry, flit or maturin are configured to take
     paths: list[object] = []
-    wheel = _table(project, "tool", "hatch", "build", "targets", "wheel").get("packages")
+    wheel = table_in(project, "tool", "hatch", "build", "targets", "wheel").get("packages")
     paths += wheel if isinstance(wheel, list) else []
-    poetry = _table(project, "tool", "poetry").get("packages")
+    poetry = table_in(project, "tool", "poetry").get("packages")
     for entry in poetry if isinstance(poetry, list) else []:
         if isinstance(entry, dict) and isinstance(entry.get("include"), str):
             paths.append(
                 f"{entry['from']}/{entry['include']}" if isinstance(entry.get("from"), str) else entry["include"]
             )
-    module = _table(project, "tool", "flit", "module").get("name")
+    module = table_in(project, "tool", "flit", "module").get("name")
     paths += [module, f"src/{module}"] if isinstance(module, str) else []
     for path in (text for text in paths if isinstance(text, str) and ".." not in text):
         home, _, name = path.strip("/").rpartition("/")
@@ -236,10 +237,3 @@ def _tops(found: Mapping[str, bytes], home: str) -> list[str]:
 def _information_folder(found: Mapping[str, bytes]) -> str:
     folders = sorted({name.rpartition("/")[0] for name in found if name.rpartition("/")[0].endswith(".egg-info")})
     return folders[0] if folders else ".egg-info"
-
-
-def _table(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    found: Any = table
-    for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
