@@ -143,7 +143,7 @@ class TypeInference:
             return OPEN
         owner = self._class_named(symbol.owner)
         where = Where(located.table, located.classes)
-        name = symbol.dotted.rpartition(".")[2]
+        name = symbol.name
         if owner is not None:
             style = self.fields.style(owner)
             if style is not None and style.name == "enum" and not located.binding.extra:
@@ -240,7 +240,7 @@ class TypeInference:
         if not any("overload" in source for source in located.binding.decorators):
             return None
         scope = located.table.classes[located.classes[-1]] if located.classes else located.table.scope
-        items = [item for item in scope.bindings.get(symbol.dotted.rpartition(".")[2], ()) if item.kind == "def"]
+        items = [item for item in scope.bindings.get(symbol.name, ()) if item.kind == "def"]
         reader = AnnotationReader(self.model, where, receiver)
         return union(reader.read(self.model.store.function(located.table, item).returns) for item in items[:20])
 

@@ -102,7 +102,7 @@ class Members:
         """Where the bases stand: `class Engine(Engine)` derives from what had the name before."""
         located = self.definitions.locate(symbol)
         assert located is not None, "checked by the caller"
-        where, name = self.around(symbol), symbol.dotted.rpartition(".")[2]
+        where, name = self.around(symbol), symbol.name
         scope = where.table.classes[where.classes[-1]] if where.classes else where.table.scope
         items = scope.bindings.get(name, [])
         earlier = items.index(located.binding) if located.binding in items else 0
@@ -192,7 +192,7 @@ class Members:
 
     def _patched(self, symbol: Symbol, where: Where, name: str) -> Resolution | None:
         """`Class.name = value` beside the class."""
-        simple = symbol.dotted.rpartition(".")[2]
+        simple = symbol.name
         for target, attribute, line, source in where.table.patches:
             if target == simple and attribute == name:
                 binding = NameBinding("value", line, line, line, "", source)
@@ -254,7 +254,7 @@ class Members:
         why = self.store.instance(located.table, located.binding).dynamic
         if why:
             return f"{symbol.dotted}.{why}"
-        simple = symbol.dotted.rpartition(".")[2]
+        simple = symbol.name
         if any(target == simple and attribute == "*" for target, attribute, _, _ in located.table.patches):
             return f"{symbol.dotted} gets attributes with computed names"
         if scope.stars or any(self._strange(where_source) for where_source in self._metaclass(symbol, scope)):

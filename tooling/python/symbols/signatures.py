@@ -113,7 +113,7 @@ class Signatures:
         """Whether another branch, or another overload, defines the name with other parameters."""
         table = located.table
         scope = table.classes[located.classes[-1]] if located.classes else table.scope
-        items = scope.bindings.get(symbol.dotted.rpartition(".")[2], ())
+        items = scope.bindings.get(symbol.name, ())
         binding = located.binding
         if any("overload" in decorator for decorator in binding.decorators):
             return len(items) > 1

@@ -100,6 +100,11 @@ class Symbol:
     value: str = ""
     """Source of a VALUE, and of an enum member; folded as `repr` where possible."""
 
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.dotted.rpartition(".")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class Found:

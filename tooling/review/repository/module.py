@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from tooling.python.source import absolute, dotted_name, package_of, parsed
+from tooling.python.source import absolute, children, dotted_name, package_of, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -187,25 +187,14 @@ def own_nodes(function: ast.AST) -> list[ast.AST]:
     found: list[ast.AST] | None = getattr(function, "own_nodes", None)
     if found is None:
         found = []
-        waiting = _children(function)
+        waiting = children(function)
         while waiting:
             node = waiting.pop()
             found.append(node)
             if not isinstance(node, Function | ast.Lambda | ast.ClassDef):
-                waiting.extend(_children(node))
+                waiting.extend(children(node))
         function.own_nodes = found  # type: ignore[attr-defined]  # nodes of ast take any attribute
     return found
-
-
-def _children(node: ast.AST) -> list[ast.AST]:
-    children: list[ast.AST] = []
-    for name in node._fields:
-        value = getattr(node, name, None)
-        if isinstance(value, list):
-            children += [each for each in value if isinstance(each, ast.AST)]
-        elif isinstance(value, ast.AST) and not isinstance(value, _SHARED):
-            children.append(value)
-    return children
 
 
 TEARDOWN = re.compile(

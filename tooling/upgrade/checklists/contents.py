@@ -204,7 +204,7 @@ def _entry(symbol: Symbol, uses: Sequence[Use], upstream: Upstream | None) -> Ch
     counts = sorted({use.count for use in uses if use.action is Action.UNPACK and use.count})
     if counts:
         lines.append(f"gives {' or '.join(map(str, counts))} values")
-    if symbol.dotted.rpartition(".")[2].startswith("_") or any(use.private for use in uses):
+    if symbol.name.startswith("_") or any(use.private for use in uses):
         lines.append("still exists: it is private")
     return ChecklistEntry(
         symbol=symbol.dotted,
@@ -224,7 +224,7 @@ def _site(use: Use) -> str:
 
 
 def _shown(symbol: Symbol, signature: Signature | None) -> str:
-    name = symbol.dotted.rpartition(".")[2]
+    name = symbol.name
     if symbol.kind is SymbolKind.FUNCTION and symbol.binding in ("property", "cached-property"):
         return f"@property {name}"
     if signature is None:

@@ -75,7 +75,7 @@ def leave_out(source: EditableSource, finding: AuditFinding) -> None:
     siblings = list(call.args)
     if not isinstance(part, libcst.Arg):
         siblings = list(source.parents[part].elements)
-    _cut(source, siblings, part)
+    source.cut(siblings, part)
 
 
 def write_default(source: EditableSource, finding: AuditFinding) -> None:
@@ -208,19 +208,3 @@ def _is_entry(source: EditableSource, entry: Any, finding: AuditFinding) -> bool
     if not isinstance(key, libcst.SimpleString) or key.evaluated_value != finding.parameter:
         return False
     return place(finding) in (source.start(key), source.start(entry.value))
-
-
-def _cut(source: EditableSource, siblings: list[Any], part: Any) -> None:
-    """Take one of several parts of a list out, with its comma and the lines it is alone on."""
-    index = siblings.index(part)
-    start, end = source.span(part)
-    if index + 1 < len(siblings):
-        end = source.span(siblings[index + 1])[0]
-    elif index:
-        start = source.span(siblings[index - 1])[1]
-    else:
-        tail = source.data[end:].lstrip()
-        end += len(source.data[end:]) - len(tail) + 1 if tail.startswith(b",") else 0
-    if b"#" in source.data[start:end]:
-        raise LeftAloneError("a comment beside it would be lost")
-    source.put(start, end, "")

@@ -146,31 +146,13 @@ def _split(source: EditableSource, statement: Any, leaving: Sequence[_Change], t
         source.put(start, end, joint.join(lines))
         return
     for change in leaving:
-        _cut(source, statement, change.alias)
+        source.cut(statement.names, change.alias)
     below = source.data.find(b"\n", end)
     tail = source.data[end : below if below >= 0 else len(source.data)].strip()
     if tail and not tail.startswith(b"#"):
         raise LeftAloneError("the import shares its line with something else")
     at = len(source.data) if below < 0 else below - (source.data[below - 1 : below] == b"\r")
     source.put(at, at, joint + joint.join(lines))
-
-
-def _cut(source: EditableSource, statement: Any, alias: Any) -> None:
-    """Take one name and its comma out of a list of names."""
-    index = next(number for number, other in enumerate(statement.names) if other is alias)
-    start, end = source.span(alias)
-    if index + 1 < len(statement.names):
-        stop = source.span(statement.names[index + 1])[0]
-    else:
-        # The last one goes with the comma before it, or keeps a trailing comma for the one before.
-        start, stop = source.span(statement.names[index - 1])[1], end
-        while source.data[stop : stop + 1] in (b" ", b","):
-            stop += 1
-        if b"," in source.data[end:stop]:
-            start += source.data[start:].index(b",") + 1
-    if b"#" in source.data[min(start, end) : stop]:
-        raise LeftAloneError("a comment beside the name would be lost")
-    source.put(start, stop, "")
 
 
 def _alias_text(source: EditableSource, change: _Change, exported: Callable[[str], bool]) -> str:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import libcst
     from libcst.metadata import CodeRange
@@ -155,6 +155,21 @@ class EditableSource(EditableText):
         """Byte offsets of an expression with the parentheses around it, which `span` leaves out."""
         opening, closing = getattr(node, "lpar", ()), getattr(node, "rpar", ())
         return self.span(opening[0] if opening else node)[0], self.span(closing[-1] if closing else node)[1]
+
+    def cut(self, siblings: Sequence[libcst.CSTNode], part: libcst.CSTNode) -> None:
+        """Take one of several parts of a list out, with its comma. Raises LeftAloneError for one with a comment."""
+        index = next(number for number, each in enumerate(siblings) if each is part)
+        start, end = self.span(part)
+        if index + 1 < len(siblings):
+            end = self.span(siblings[index + 1])[0]
+        elif index:
+            start = self.span(siblings[index - 1])[1]
+        else:
+            tail = self.data[end:].lstrip()
+            end += len(self.data[end:]) - len(tail) + 1 if tail.startswith(b",") else 0
+        if b"#" in self.data[start:end]:
+            raise LeftAloneError("a comment beside it would be lost")
+        self.put(start, end, "")
 
     def text_spans(self, line: int, column: int, end_line: int) -> list[tuple[int, int]]:
         """Byte offsets of the strings that begin in these lines, at the column or behind it, or reach into them; of an

@@ -7,6 +7,7 @@ from collections import Counter
 from importlib import metadata
 from typing import TYPE_CHECKING, Final
 
+from tooling.python.symbols.text_search import imports_in
 from tooling.upgrade.declarations.declaration import DeclarationKind, normalised
 from tooling.upgrade.declarations.environments import script_environments
 from tooling.upgrade.declarations.find import project_table, repository_files
@@ -79,9 +80,6 @@ def _installed(distribution: str, folders: list[str] | None) -> tuple[str, ...]:
     return tuple(sorted(own - {"test", "tests", "docs", "examples", "benchmarks"}))
 
 
-_IMPORT = re.compile(
-    rb"^[ \t]*(?:from[ \t]+([A-Za-z_][\w.]*)[ \t]+import|import[ \t]+([A-Za-z_][\w., \t]*))", re.MULTILINE
-)
 _LIMIT = 2_000_000
 _TWIN = re.compile(r"pyproject[.-](?P<name>[\w-]+)\.toml$")
 
@@ -171,9 +169,8 @@ def imported_names(root: Path) -> Counter[str]:
         except OSError:
             continue
         names: set[str] = set()
-        for module, modules in _IMPORT.findall(content):
-            for dotted in [module] if module else modules.split(b","):
-                parts = dotted.split()[0].decode().split(".") if dotted.split() else []
-                names.update(".".join(parts[: index + 1]) for index in range(len(parts)))
+        for level, module, _ in imports_in(content):
+            parts = [] if level else module.split(".")
+            names.update(".".join(parts[: index + 1]) for index in range(len(parts)))
         counts.update(names)
     return counts

@@ -108,8 +108,8 @@ def _reasons(gone: Symbol, symbol: Symbol, old: Upstream, new: Upstream) -> Iter
     if gone.digest and gone.digest == symbol.digest:
         yield Reason.SAME_BODY
     else:
-        left = similarity.tokens(old.source_of(gone), gone.dotted.rpartition(".")[2])
-        right = similarity.tokens(new.source_of(symbol), symbol.dotted.rpartition(".")[2])
+        left = similarity.tokens(old.source_of(gone), gone.name)
+        right = similarity.tokens(new.source_of(symbol), symbol.name)
         if similarity.similarity(left, right) >= similarity.SIMILAR:
             yield Reason.SIMILAR_BODY
     if gone.binding == symbol.binding and is_compatible(old, gone, new, symbol):

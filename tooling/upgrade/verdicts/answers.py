@@ -98,7 +98,7 @@ def inside_of_another(new: Upstream, after: Symbol, had: Signature, has: Signatu
         for record in _records(new, after, parameter.annotation):
             fields = new.signature(record)
             if not isinstance(fields, Open) and any(each.name == name for each in fields.parameters):
-                short = record.dotted.rpartition(".")[2]
+                short = record.name
                 text = f"{parameter.name}={short}({name}=...)"
                 return Replacement(text, f"a field of {record.dotted}, which {parameter.name} takes", certain=False)
     return None

@@ -107,7 +107,7 @@ def evidence_of_absence(absent: Absent) -> Evidence:
 
 def definition(upstream: Upstream, symbol: Symbol) -> str:
     """A definition as one line."""
-    name = symbol.dotted.rpartition(".")[2]
+    name = symbol.name
     if symbol.kind is SymbolKind.MODULE:
         return f"module {symbol.dotted}"
     if symbol.kind is SymbolKind.VALUE:

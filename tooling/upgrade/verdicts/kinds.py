@@ -56,7 +56,7 @@ def async_changes(case: JudgedUse) -> Iterator[UseProblem]:
             styles = _call_style(before.symbol), _call_style(after.symbol)
             awaited = styles[1] == "coroutine"
             why = "its result must be awaited" if awaited else "its result is there at once"
-            text = f"{'await ' if awaited else ''}{_own(after.symbol)}(...)"
+            text = f"{'await ' if awaited else ''}{after.symbol.name}(...)"
             # Who looped over a generator does not loop over what a coroutine gives
             replacement = Replacement(text, why, certain=set(styles) == {"plain", "coroutine"})
             yield _problem(case, FindingKind.ASYNC_CHANGED, before, after, message, raises, replacement)
@@ -76,7 +76,7 @@ def _contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str,
         and new.kind is SymbolKind.FUNCTION
         and new.binding in ("method", "classmethod", "staticmethod")
     ):
-        call = Replacement(f"{_own(new)}()", "the property became a method without required parameters", certain=True)
+        call = Replacement(f"{new.name}()", "the property became a method without required parameters", certain=True)
         message = f"{name} is a method now: this reads the method, not its value"
         return message, "", None if _needs_arguments(case.new, new) else call
     if (
@@ -85,7 +85,7 @@ def _contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str,
         and (new.kind is SymbolKind.CLASS or (new.kind is SymbolKind.FUNCTION and not _is_property(new)))
     ):
         bare = new.kind is SymbolKind.FUNCTION and not _needs_arguments(case.new, new)
-        ask = Replacement(f"{_own(new)}()", "the value became a function without required parameters", certain=True)
+        ask = Replacement(f"{new.name}()", "the value became a function without required parameters", certain=True)
         return f"{name} is a {new.kind} now, and was the value {old.value}", "", ask if bare else None
     unbound = new.binding == "method" and any(met.unbound and met.symbol == new for met in case.after.found)
     if action is Action.CALL and old.binding in ("staticmethod", "classmethod") and unbound:
@@ -101,7 +101,7 @@ def _contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str,
 
 def _of_an_instance(new: Symbol) -> Replacement:
     owner = new.owner.rpartition(".")[2]
-    return Replacement(f"{owner}(...).{_own(new)}", "only instances have it", certain=False)
+    return Replacement(f"{owner}(...).{new.name}", "only instances have it", certain=False)
 
 
 def _is_of_instances(case: JudgedUse, old: Symbol, new: Symbol) -> bool:
@@ -113,7 +113,7 @@ def _is_of_instances(case: JudgedUse, old: Symbol, new: Symbol) -> bool:
     found = case.new.resolve(holder.dotted)
     if isinstance(target, Attribute) and not (isinstance(found, Found) and found.symbol.kind is SymbolKind.CLASS):
         return False  # read from an instance
-    owner, name = new.owner, _own(new)
+    owner, name = new.owner, new.name
     before = case.old.member_names().get(name, {}).get(old.owner, 0)
     return bool(owner) and before != 0 and case.new.member_names().get(name, {}).get(owner) == 0
 
@@ -124,11 +124,11 @@ def _uncallable(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str, Re
     name = case.symbol
     if _is_property(new) and not _gives_callable(case):
         bare = case.use.arguments is not None and not case.use.arguments.given
-        read = Replacement(_own(new), "the method became a property", certain=True) if bare else None
+        read = Replacement(new.name, "the method became a property", certain=True) if bare else None
         return f"{name} is a property now: its value cannot be called", "TypeError", read
     if _is_literal(new):
         bare = case.use.arguments is not None and not case.use.arguments.given
-        read = Replacement(_own(new), "the function became a value", certain=True) if bare else None
+        read = Replacement(new.name, "the function became a value", certain=True) if bare else None
         return f"{name} is the value {new.value} now, and cannot be called", "TypeError", read
     if new.kind is SymbolKind.MODULE:
         return f"{name} is a module now, and cannot be called", "TypeError", None
@@ -213,10 +213,6 @@ def _is_property(symbol: Symbol) -> bool:
 
 def _is_literal(symbol: Symbol) -> bool:
     return symbol.kind is SymbolKind.VALUE and literal(symbol.value) is not UNKNOWN
-
-
-def _own(symbol: Symbol) -> str:
-    return symbol.dotted.rpartition(".")[2]
 
 
 def _needs_arguments(upstream: Upstream, symbol: Symbol) -> bool:

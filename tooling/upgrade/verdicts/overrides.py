@@ -149,7 +149,7 @@ def _changed(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) ->
     if isinstance(before, Open) or isinstance(after, Open) or not after.exact or before.parameters == after.parameters:
         return
     own = signature_of(method)
-    name = new.dotted.rpartition(".")[2]
+    name = new.name
     site = _unfitting(case.new, name, own, after, before)
     if site is None:
         site = _swapped(case.new, name, own, before, after)
@@ -178,20 +178,16 @@ def _shape_change(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbo
     was, now = "property" in old.binding, "property" in new.binding
     if was != now and (method.binding == "property") == was:
         kind = "property" if now else "method"
-        head = Replacement(f"{'@property ' if now else ''}def {_own(new)}(self)", "as the base has it", certain=False)
+        head = Replacement(f"{'@property ' if now else ''}def {new.name}(self)", "as the base has it", certain=False)
         message = f"{case.symbol} is a {kind} now"
         return _drift(case, old, new, message, AuditSeverity.BREAKING, FindingKind.KIND_CHANGED, head)
     if old.is_async != new.is_async and method.is_async == old.is_async and not method.decorated:
         how = "asynchronous" if new.is_async else "not asynchronous"
         message = f"{case.symbol} is {how} now, and so its callers treat it"
         style = "async " if new.is_async else ""
-        head = Replacement(f"{style}def {_own(new)}(...)", "as the base has it", certain=False)
+        head = Replacement(f"{style}def {new.name}(...)", "as the base has it", certain=False)
         return _drift(case, old, new, message, AuditSeverity.BREAKING, FindingKind.ASYNC_CHANGED, head)
     return None
-
-
-def _own(symbol: Symbol) -> str:
-    return symbol.dotted.rpartition(".")[2]
 
 
 def _drift(
@@ -241,7 +237,7 @@ def _unfitting(upstream: Upstream, name: str, own: Signature, hook: Signature, b
 def _is_about(case: JudgedUse, site: CallSite, hook: Symbol, before: Signature) -> bool:
     """Whether a call is of this hook and not of another method of that name: it is in a file of the class or of
     its bases, or it passes a keyword that the hook did not have."""
-    name = hook.dotted.rpartition(".")[2]
+    name = hook.name
     if receiver_is_self(site.source, name):
         return site.file in _files(case.new, case.after.found[0].receiver) | {hook.file}
     arguments = call_arguments(site.source, name)

@@ -129,6 +129,17 @@ class Contexts:
         return list(dict.fromkeys(conditions)), attempts
 
 
+def _any_way(ways: Iterable[tuple[Condition, ...]]) -> tuple[Condition, ...]:
+    """What holds whichever way is taken, by what a release can decide of each; () if some way says nothing."""
+    found: dict[Condition, None] = {}
+    for conditions in ways:
+        decided: list[Condition] = [one for one in conditions if is_decided(one) and not isinstance(one, Constant)]
+        if not decided:
+            return ()
+        found[all_of(decided)] = None
+    return (any_of(list(found)),) if found else ()
+
+
 class GuardedFunctions:
     """What else must hold inside of functions, by all places that name them."""
 
@@ -151,19 +162,8 @@ class GuardedFunctions:
             return ()
         mentions = facts.mentions.get(name, {})
         outside = [each for each in mentions.values() if facts.contexts[each][3].partition(".")[0] != name]
-        ways: list[Condition] = []
-        for context in dict.fromkeys(outside):
-            conditions: list[Condition] = [
-                one
-                for one in self._contexts.conditions(path, context)
-                if is_decided(one) and not isinstance(one, Constant)
-            ]
-            if not conditions:
-                return ()
-            ways.append(all_of(conditions))
-        if not ways or self._is_named_elsewhere(path, name, len(mentions)):
-            return ()
-        return (any_of(ways),)
+        ways = _any_way(self._contexts.conditions(path, context) for context in dict.fromkeys(outside))
+        return () if ways and self._is_named_elsewhere(path, name, len(mentions)) else ways
 
     def _is_named_elsewhere(self, path: str, name: str, mentions: int) -> bool:
         """By text: in another file, in a string, or in a way that was not followed."""
@@ -197,22 +197,15 @@ class GuardedModules:
 
     def _looked_up(self, path: str) -> tuple[Condition, ...]:
         named = {each for each, _ in self._edges.get(path, ())} | self._named_in.get(path, set())
-        ways: dict[Condition, None] = {}
-        for each in sorted(named - {path}):
-            contexts = dict.fromkeys(self._naming(each, path))
-            if not contexts:
-                return ()  # named in a way that was not followed
-            for context in contexts:
-                found = (*self._contexts.conditions(each, context), *self.conditions(each))
-                conditions: list[Condition] = [
-                    one for one in found if is_decided(one) and not isinstance(one, Constant)
-                ]
-                if not conditions:
-                    return ()
-                ways[all_of(conditions)] = None
-        if not ways or self._is_named_elsewhere(path, named):
-            return ()
-        return (any_of(list(ways)),)
+        contexts = {each: list(dict.fromkeys(self._naming(each, path))) for each in sorted(named - {path})}
+        if not all(contexts.values()):
+            return ()  # named in a way that was not followed
+        ways = _any_way(
+            (*self._contexts.conditions(each, context), *self.conditions(each))
+            for each, found in contexts.items()
+            for context in found
+        )
+        return () if ways and self._is_named_elsewhere(path, named) else ways
 
     @cached_property
     def _named_in(self) -> dict[str, set[str]]:

@@ -29,6 +29,7 @@ from tooling.upgrade.usage.link.values import (
     OwnFunction,
     OwnInstance,
     Untyped,
+    guarded,
     has_ours,
     joined,
     one,
@@ -134,12 +135,9 @@ class Flows:
         self, facts: FunctionFacts, path: str, arguments: tuple[Any, ...], context: int, name: str
     ) -> Iterator[Alternatives]:
         for value in _landing(arguments, [each[0] for each in facts.parameters if each[1] in POSITIONAL], name):
-            found = self._value(path, value)
-            yield tuple(replace(each, guards=((path, context), *each.guards)[:4]) for each in found)
+            yield guarded(self._value(path, value), (path, context))
         for value in arguments[4]:
-            for each in self._value(path, value):
-                if isinstance(each.value, Keys):
-                    yield from (self._value(e.path, e.value) for e in each.value.entries if e.name == name)
+            yield from (self._value(each.path, each.value) for each in self._entries(path, value) if each.name == name)
 
     def _fixture(self, path: str, name: str) -> Iterator[Alternatives]:
         """What pytest passes for a parameter: the fixture of that name in the file, or in a conftest.py above."""
@@ -204,8 +202,7 @@ class Flows:
             held = [each.value for each in self._value(path, base)]
             kinds = [OwnClass(each.path, each.qualname) for each in held if isinstance(each, OwnInstance | OwnClass)]
             if any(owner in self._lineage(kind).own for kind in kinds):
-                found = self._value(path, value)
-                parts.append(tuple(replace(each, guards=((path, context), *each.guards)[:4]) for each in found))
+                parts.append(guarded(self._value(path, value), (path, context)))
         for each in self.subclasses(owner):
             numbers = self._store.facts(each.path).classes[each.qualname].attributes.get(name, ())
             parts += [self._value(each.path, number) for number in numbers if number > NONE]
@@ -251,6 +248,12 @@ class Flows:
 
     # ----------------------------------------------------------------------------------------------------- keywords
 
+    def _entries(self, path: str, number: int) -> list[KeyEntry]:
+        """Keys of the mappings that a value may be."""
+        return [
+            entry for each in self._value(path, number) if isinstance(each.value, Keys) for entry in each.value.entries
+        ]
+
     def keywords(self, path: str, row: Any) -> Alternatives:
         """`**kwargs` of a function: the keywords of its callers that no parameter is named after."""
         facts = self._store.facts(path).functions.get(row[1])
@@ -263,9 +266,7 @@ class Flows:
                 if name is not None and name not in named:
                     entries.append(KeyEntry(file, name, span, literal, value, context))
             for number in arguments[4]:
-                for each in self._value(file, number):
-                    if isinstance(each.value, Keys):
-                        entries += [entry for entry in each.value.entries if entry.name not in named]
+                entries += [entry for entry in self._entries(file, number) if entry.name not in named]
         return one(Keys(tuple(dict.fromkeys(entries)))) if entries else UNKNOWN
 
     def keys(self, path: str, row: Any) -> Alternatives:
@@ -273,9 +274,8 @@ class Flows:
         _, rows, _, _, rests = row
         entries = [KeyEntry(path, *each) for each in rows]
         own = {each.name for each in entries}
-        for each in (found for rest in rests for found in self._value(path, rest)):
-            if isinstance(each.value, Keys):
-                entries += [entry for entry in each.value.entries if entry.name not in own]
+        for rest in rests:
+            entries += [entry for entry in self._entries(path, rest) if entry.name not in own]
         return one(Keys(tuple(entries)))
 
     def fields(self, path: str, row: Any) -> Alternatives:

@@ -27,6 +27,7 @@ from tooling.upgrade.usage.link.values import (
     Untyped,
     Value,
     ValueRow,
+    guarded,
     joined,
     one,
 )
@@ -102,15 +103,10 @@ class Resolver:
         parts = []
         for entry in alternatives:
             results = UNKNOWN if entry.value is None else rule(entry.value)
-            if entry.guards or entry.evidence:
-                results = tuple(
-                    replace(
-                        result,
-                        guards=_merged(entry.guards, result.guards),
-                        evidence=result.evidence or entry.evidence,
-                    )
-                    for result in results
-                )
+            if entry.guards:
+                results = guarded(results, *entry.guards)
+            if entry.evidence:
+                results = tuple(replace(each, evidence=each.evidence or entry.evidence) for each in results)
             parts.append(results)
         return joined(parts)
 
@@ -163,7 +159,7 @@ class Resolver:
                 continue
             found = self.value(path, number)
             if not _is_plain(facts, context):
-                found = tuple(replace(entry, guards=_merged(((path, context),), entry.guards)) for entry in found)
+                found = guarded(found, (path, context))
             parts.append(found)
         self._busy.discard(key)
         return joined(parts) if parts else UNKNOWN
@@ -378,10 +374,6 @@ class Resolver:
         return self._each(self.value(path, number), rule)
 
 
-def _merged(first: tuple[tuple[str, int], ...], second: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    return tuple(dict.fromkeys((*first, *second)))[:4]
-
-
 def _is_plain(facts: FileFacts, context: int) -> bool:
     """Whether a binding stands at module level, under no condition and in no attempt."""
     conditions, attempts, _, function, evaluated = facts.contexts[context]
@@ -427,7 +419,5 @@ _RULES: dict[str, Callable[[Resolver, str, Any], Alternatives]] = {
     "remote": lambda link, path, row: UNKNOWN,
     "partial": lambda link, path, row: UNKNOWN,
     "either": lambda link, path, row: joined(link.value(path, number) for number in row[1]),
-    "guarded": lambda link, path, row: tuple(
-        Alternative(entry.value, _merged(((path, row[2]),), entry.guards)) for entry in link.value(path, row[1])
-    ),
+    "guarded": lambda link, path, row: guarded(link.value(path, row[1]), (path, row[2])),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -144,6 +144,11 @@ def joined(parts: Iterable[Alternatives]) -> Alternatives:
     if len(found) > MAX_ALTERNATIVES:
         found = tuple(dict.fromkeys(Alternative(entry.value) for entry in found))
     return found if 0 < len(found) <= MAX_ALTERNATIVES else UNKNOWN
+
+
+def guarded(found: Alternatives, *places: tuple[str, int]) -> Alternatives:
+    """The alternatives as they are where these bindings (file, context) were passed too."""
+    return tuple(replace(each, guards=tuple(dict.fromkeys((*places, *each.guards)))[:4]) for each in found)
 
 
 def has_ours(alternatives: Alternatives, depth: int = 3) -> bool:
