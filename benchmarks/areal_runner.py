@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
+import os
 import shutil
 import sys
 import threading
@@ -14,7 +16,13 @@ from typing import Any, Final
 
 from servers import GPU_SHARE
 
-DEFAULTS: Final = {"async_threads": None, "dtype": "float32", "images": False, "gpu_share": GPU_SHARE}
+DEFAULTS: Final = {
+    "async_threads": None,
+    "dtype": "float32",
+    "images": False,
+    "gpu_share": GPU_SHARE,
+    "separate_learner": False,
+}
 """Of what a job may leave out."""
 
 
@@ -43,12 +51,14 @@ def main() -> None:
 
 
 class StepClock:
-    """Notes this process's CPU seconds whenever the run has written a step's metrics, within 20 ms."""
+    """Notes the CPU seconds of this process, and of the one that trains beside it, whenever the run has written a
+    step's metrics, within 20 ms."""
 
     def __init__(self, metrics: Path) -> None:
         self._metrics = metrics
         self._size = 0
-        self._ends = [time.process_time()]
+        self._learner: list[Path] = []
+        self._ends = [self._cpu_seconds()]
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -74,7 +84,28 @@ class StepClock:
         if size == self._size:
             return
         self._size, written = size, self._metrics.read_bytes().count(b'"time/step"')
-        self._ends += [time.process_time()] * (written + 1 - len(self._ends))
+        self._ends += [self._cpu_seconds()] * (written + 1 - len(self._ends))
+
+    def _cpu_seconds(self) -> float:
+        if self._metrics.exists() and not self._learner:
+            self._learner = _learner_processes()
+        ticks = 0
+        for stat in self._learner:
+            with contextlib.suppress(OSError):  # it has ended
+                ticks += sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13]))
+        return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _learner_processes() -> list[Path]:
+    """Files with the times of the processes that `separate_learner` starts."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            # The last word names the process that asked for it.
+            if len(words) > 2 and words[2].endswith(b"_learner_child.py") and words[-2] == str(os.getpid()).encode():
+                found.append(folder / "stat")
+    return found
 
 
 def settings(job: dict[str, Any]) -> dict[str, Any]:
@@ -100,6 +131,7 @@ def settings(job: dict[str, Any]) -> dict[str, Any]:
         "rollout.batch_size": job["prompts_per_step"],
         "rollout.group_size": job["group_size"],
         "rollout.max_head_offpolicyness": job["staleness"],
+        "separate_learner": job["separate_learner"],
         "objective.preset": "grpo" if job["loss_type"] == "grpo" else "dapo",
         "objective.surrogate": {"clip_low": 0.2, "clip_high": 0.28},
         "objective.advantage": {"eps": 1e-4},

@@ -74,6 +74,7 @@ class Side:
     script: Path = ROOT / "benchmarks/areal_runner.py"
     engine: str = "embedded"
     staleness: int = 0
+    separate_learner: bool = False
 
 
 BASELINE = "trl"
@@ -85,6 +86,7 @@ BIG |= {"num_attention_heads": 12, "num_key_value_heads": 4}
 SIDES = {
     "areal": Side(),
     "areal-async": Side(staleness=1),
+    "areal-async-apart": Side(staleness=1, separate_learner=True),
     "areal-vllm": Side(engine="vllm"),
     "areal-vllm-async": Side(engine="vllm", staleness=1),
     BASELINE: Side(python=TRL_PYTHON, script=ROOT / "benchmarks/trl_runner.py"),
@@ -305,7 +307,8 @@ def _arithmetic_rows(count: int) -> list[dict[str, str]]:
 
 def _run(name: str, side: Side, job: dict[str, Any], folder: Path) -> dict[str, Any]:
     path = folder / "job.json"
-    own = {"staleness": side.staleness, "engine": side.engine, "output_dir": str(folder / f"out-{name}")}
+    own: dict[str, Any] = {"output_dir": str(folder / f"out-{name}")}
+    own |= {"staleness": side.staleness, "engine": side.engine, "separate_learner": side.separate_learner}
     own |= {"vllm_python": str(VLLM_PYTHON), "cores": processors()[: job["threads"]]}
     path.write_text(json.dumps(job | own))
     environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(job["threads"])}

@@ -200,6 +200,8 @@ def export_model(engine: TrainingEngine, config: RunConfig, folder: Path) -> Non
         engine.save_adapter(adapter_folder(folder), base=config.model.path)
 
 
+_RNG: Final = "rng"
+"""Random generators of the process that learns, the one that leads ranks included."""
 _RNG_OF_RANK: Final = "rng_rank_"
 """Random generators of the ranks above 0; those of rank 0 are the run's own, saved by its trainer."""
 
@@ -234,8 +236,13 @@ class EngineStates:
     def save(self, folder: Path) -> None:
         """Write the shards and the random generators of this rank. Returns when those of all ranks are there.
 
-        Raises CheckpointError on all ranks when one cannot write: they go on together, and try again later.
+        A process that is alone writes what `to_save` would have returned. Raises CheckpointError on all ranks when one
+        cannot write: they go on together, and try again later.
         """
+        if self._ranks.is_alone:
+            for name, state in {**self.whole(), _RNG: rng_state()}.items():
+                save_state(folder, name, state)
+            return
         failure: str | None = None
         try:
             if self._ranks.rank:
@@ -264,8 +271,10 @@ class EngineStates:
                 engine.load_state_dict(load_state(folder, self._together)[name])
             else:
                 engine.load_state_dict(load_state(folder, name))
-        if (rank := self._ranks.rank) and (folder / f"{_RNG_OF_RANK}{rank}.json").is_file():
-            set_rng_state(load_state(folder, f"{_RNG_OF_RANK}{rank}"))
+        rank = self._ranks.rank
+        own = f"{_RNG_OF_RANK}{rank}" if rank else _RNG
+        if not rank or (folder / f"{own}.json").is_file():  # there may be more ranks than before
+            set_rng_state(load_state(folder, own))
 
     def _shards(self, name: str) -> ShardedCheckpoints:
         """Made when it is first needed, on all ranks: it makes a group of processes."""
@@ -303,10 +312,10 @@ def to_save(learner: Distributed[Learner], others: Mapping[str, Any]) -> Mapping
     """
     states = learner.local.states
     if not states.is_sharded:
-        return {**states.whole(), **others, "rng": rng_state()}
+        return {**states.whole(), **others, _RNG: rng_state()}
 
     def write(folder: Path) -> None:
-        for name, state in {**others, "rng": _host_rng_state()}.items():
+        for name, state in {**others, _RNG: _host_rng_state()}.items():
             save_state(folder, name, state)
         learner.run(save_states, folder)
 

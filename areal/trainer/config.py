@@ -266,6 +266,10 @@ class PPOConfig(RunConfig):
     """Start of SGLang servers."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     """The algorithm."""
+    separate_learner: bool = False
+    """Train in a process of its own, beside the one that samples: rollouts then do not wait for training, nor training
+    for them, wherever both are Python for much of their time (short answers, small models). With rollout.engine
+    embedded; results are the same."""
     distillation: DistillationConfig | None = None
     """Teachers whose distributions the policy is moved towards on what it samples; null has none."""
     critic: TrainEngineConfig | None = None
@@ -300,12 +304,30 @@ class PPOConfig(RunConfig):
             self._check_sources()
         self._check_servers()
         self._check_ratios()
+        if self.separate_learner and (problem := self._separation_problem()):
+            raise ConfigError(
+                f"separate_learner trains in a process of its own, and {problem}",
+                where="separate_learner",
+                fix="set separate_learner to false",
+            )
         if self.critic is not None and self.critic.router_replay:
             raise ConfigError(
                 "router_replay is set for the critic, whose routers have sampled nothing",
                 where="critic.router_replay",
                 fix="set critic.router_replay to false",
             )
+
+    def _separation_problem(self) -> str:
+        """Return why the learner cannot have a process of its own; "" where it can."""
+        if self.rollout.engine != "embedded":
+            return f"with rollout.engine {self.rollout.engine} servers sample, which are other processes already"
+        if self.archon is not None:
+            return "archon has processes for it already"
+        if self.distillation is not None:
+            return "teachers are asked in the process that samples"
+        if self.metrics.profile is not None:
+            return "metrics.profile records the process that samples"
+        return ""
 
     def _check_sources(self) -> None:
         """Check sources against the run's sampling, its train_dataset and its length limit."""

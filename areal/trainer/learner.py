@@ -21,7 +21,7 @@ from areal.api import DistilledBatch, PaddedBatch, TrainStats
 from areal.engine.precision import concrete_dtype
 from areal.infra.metrics import names
 from areal.trainer.assembly import load_model
-from areal.trainer.policy_models import MinibatchCounts, PolicyModels
+from areal.trainer.policy_models import BatchScores, MinibatchCounts, PolicyModels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,7 +59,9 @@ class PolicyLearner:
         """
         batch = self._shape(collate(trajectories, with_samples=True))
         divided = self.actor.divide(batch)
-        scores = self.models.run(PolicyModels.score, divided, with_prox=self._recomputes_prox())
+        scores = BatchScores()
+        if self._recomputes_prox() or self.objective.needs_reference or self.objective.needs_critic:
+            scores = self.models.run(PolicyModels.score, divided, with_prox=self._recomputes_prox())
         batch = replace(
             batch,
             logp_prox=batch.logp_behave if scores.logp_prox is None else scores.logp_prox,
@@ -272,7 +274,7 @@ class Policy:
     def whole_model(self) -> nn.Module:
         """Return the live model where one process has all of it, else a new one with the present weights."""
         actor = self._models.local.actor
-        return actor.model if actor.ranks.is_alone else self._assembled()
+        return actor.model if actor.ranks.is_alone and actor.model is not None else self._assembled()
 
     def weights(self) -> Mapping[str, Tensor]:
         """See `TrainEngine.weights`: of the whole model; without memory where they are streamed from shards."""

@@ -34,7 +34,7 @@ from areal.trainer.server_command import SERVERS_FOLDER
 from areal.trainer.sources import TrainingSources
 from areal.trainer.utilisation import Utilisation
 from areal.utils import stats, tracing
-from areal.utils.seeding import seed_everything, set_rng_state
+from areal.utils.seeding import seed_everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from areal.infra.rollout.groups import RolloutBatch
     from areal.trainer.config import PPOConfig
     from areal.trainer.evaluation.sets import Evaluation, EvaluationSets, Evaluator
+    from areal.trainer.learner_process import LearnerProcess
     from areal.trainer.session import RunSession, States
     from areal.trainer.teachers import TeacherChoice
 
@@ -74,6 +75,12 @@ class PPOTrainer:
         seed_everything(config.seed)
         self.config = config
         self.session = session
+        self._learner_process: LearnerProcess | None = None
+        if config.separate_learner:
+            from areal.trainer.learner_process import LearnerProcess
+
+            # First, so that it loads torch while rows are read here.
+            self._learner_process = LearnerProcess(config)
         self._transform_rewards = transform_rewards
         self.tokenizer = tokenizer_of(config.model)
         session.metrics.decode = self.tokenizer.decode
@@ -85,18 +92,17 @@ class PPOTrainer:
         session.check_rows(self.sources.fingerprint())
         self.total_steps = steps_in_run(config, num_rows=self.sources.num_rows, batch_size=config.rollout.batch_size)
         session.check_unfinished(self.total_steps)
-        group = group or RankGroup()
         self._learners_device = LearnersDevice(config, session.directory / SERVERS_FOLDER)
         self._learners_device.begin()
         session.view.begin("loading the model")
-        self.models = group.create(build_seeded, build_models, config, self.tokenizer, self.total_steps)
+        leader = self._learner_process or group or RankGroup()
+        self.models = leader.create(build_seeded, build_models, config, self.tokenizer, self.total_steps)
         self.learner = PolicyLearner(self.models)
         self.actor = self.learner.actor
         self._utilisation = Utilisation(config, self.models.local.states.ranks)
         self.policy = Policy(config, self.models, self.tokenizer)
         if session.resumed is not None:
             self.models.run(load_states, session.resumed.path)
-            set_rng_state(session.resumed.load("rng"))
         # Now, so that a reward that cannot be imported is reported before anything is sampled.
         session.view.begin("starting rewards and the engine")
         self.sources.start()
@@ -153,6 +159,8 @@ class PPOTrainer:
         # From the last one to the first, each also when one of those before it raises.
         with contextlib.ExitStack() as closing:
             closing.callback(self._learners_device.close)
+            if self._learner_process is not None:
+                closing.callback(self._learner_process.close)
             closing.callback(self.sources.close)
             if self.evaluator is not None:
                 closing.callback(self.evaluator.sets.close)

@@ -20,7 +20,7 @@ from areal.trainer.image_rows import ImageRows, image_rows_of
 from areal.trainer.rank_group import RankGroup
 from areal.trainer.utilisation import Utilisation
 from areal.utils import tracing
-from areal.utils.seeding import seed_everything, set_rng_state
+from areal.utils.seeding import seed_everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -77,7 +77,6 @@ class RowTrainer(ABC, Generic[_Config, _Learner]):
         self.learner = self.group.create(build_seeded, build, config, self.tokenizer, self.total_steps)
         if session.resumed is not None:
             self.learner.run(load_states, session.resumed.path)
-            set_rng_state(session.resumed.load("rng"))
 
     def check_rows(self) -> None:
         """Raise ConfigError for rows that lack what the configuration asks of them."""

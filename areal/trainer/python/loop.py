@@ -225,6 +225,7 @@ def _check(config: PPOConfig) -> None:
     problems = {
         "archon": (config.archon is not None, "splits the model over processes"),
         "distillation": (config.distillation is not None, "asks teachers about the rows of a dataset"),
+        "separate_learner": (config.separate_learner, "trains in another process"),
     }
     for key, (found, why) in problems.items():
         if found:

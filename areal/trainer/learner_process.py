@@ -1,0 +1,417 @@
+"""Train in a process of its own, beside the one that samples, so that neither waits for the other's interpreter lock.
+
+    with LearnerProcess(config) as process:                    # loads torch over there meanwhile
+        models = process.create(build_models, config, tokenizer, total_steps)
+        models.run(PolicyModels.train, divided, counts)    # over there
+        models.local.actor.version                         # what is known of them here
+
+To the trainer `models` is what `RankGroup.create` gives: it leads the other process as it leads ranks. It waits for
+each answer, so a step has the same order and the same numbers as in one process; only rollouts go on meanwhile, without
+sharing an interpreter with the training.
+
+What is asked and answered is pickled over a socket that only the two have, tensors beside it (`areal.trainer.wire`).
+Weights go through memory that both map: it has no name, so nothing stays behind, however the two end. One buffer is
+enough: it is written while a version is published and read before anything else is asked.
+
+Failures. An error over there is raised here as the same error, and both go on. When that process ends, the call under
+way, or the next one, raises an EngineError that says how. When this one ends, the other is killed at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar, cast
+
+import torch
+
+from areal.api import EngineError
+from areal.engine.train.divided import DividedBatch
+from areal.engine.train.ranks import Ranks
+from areal.models.blocks.linear import current_products, use_products
+from areal.trainer.assembly import resolve_device
+from areal.trainer.configuration.threads import configure_threads, current_threads
+from areal.trainer.policy_models import PolicyModels
+from areal.trainer.rank_group import Distributed, RankGroup
+from areal.trainer.wire import Message, receive
+from areal.utils import tracing
+from areal.utils.freed_memory import keep_freed_memory
+from areal.utils.guard import exit_text
+from areal.utils.logging import PACKAGE_LOGGER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Self
+
+    from torch import Tensor
+
+    from areal.algorithm.objective import Objective
+    from areal.api import PaddedBatch
+    from areal.trainer.config import PPOConfig
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_END_SECONDS: Final = 10.0
+_ALIGNMENT: Final = 64
+"""Bytes at whose multiples tensors begin."""
+
+
+class Place(NamedTuple):
+    """Where a tensor is in the shared memory."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Computing:
+    """What the other process computes with: as this one would, since both threads and library change last digits."""
+
+    threads: int
+    products: Any
+    keeps_memory: bool
+    log_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """In place of a result that is in the shared memory."""
+
+    places: tuple[Place, ...] | None
+    """None when they are those of the time before."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Answer:
+    value: Any = None
+    error: BaseException | None = None
+    version: int = 0
+    """Of the actor."""
+    began: int = 0
+    ended: int = 0
+    """Of `time.perf_counter_ns`, which the processes of a machine share."""
+    logged: list[logging.LogRecord] = field(default_factory=list)
+
+
+class SharedTensors:
+    """Named tensors in memory that two processes have mapped, behind one file descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._places: tuple[Place, ...] = ()
+        self._tensors: dict[str, Tensor] = {}
+
+    def write(self, tensors: Mapping[str, Tensor]) -> _Shared:
+        """Copy them there; returns where they are, for `read` in the other process."""
+        places: list[Place] = []
+        end = 0
+        for name, tensor in tensors.items():
+            start = -(-end // _ALIGNMENT) * _ALIGNMENT
+            end = start + tensor.numel() * tensor.element_size()
+            places.append(Place(name, tensor.dtype, tuple(tensor.shape), start, end))
+        is_new = tuple(places) != self._places
+        if is_new:
+            os.ftruncate(self._descriptor, max(1, end))
+            self._map(tuple(places))
+        with torch.no_grad():
+            for name, target in self._tensors.items():
+                target.copy_(tensors[name])
+        return _Shared(self._places if is_new else None)
+
+    def read(self, shared: _Shared) -> dict[str, Tensor]:
+        """Return the tensors that were written last; the next `write` changes them."""
+        if shared.places is not None:
+            self._map(shared.places)
+        return dict(self._tensors)
+
+    def _map(self, places: tuple[Place, ...]) -> None:
+        whole = torch.frombuffer(mmap.mmap(self._descriptor, 0), dtype=torch.uint8)
+        self._places = places
+        self._tensors = {each.name: whole[each.start : each.end].view(each.dtype).view(each.shape) for each in places}
+
+
+class LearnerProcess:
+    """Starts the process, which loads torch at once. It ends with this one, or with `close`."""
+
+    def __init__(self, config: PPOConfig) -> None:
+        """Raise EngineError when it cannot be started."""
+        self._config = config
+        descriptor = _anonymous_memory()
+        self._memory = SharedTensors(descriptor)
+        ours, theirs = socket.socketpair()
+        program = Path(__file__).with_name("_learner_child.py")
+        numbers = [str(theirs.fileno()), str(descriptor), str(os.getpid())]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(program), *numbers],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), descriptor),
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise EngineError(f"no process to train in could be started: {error}") from error
+        finally:
+            theirs.close()
+        self._connection: Connection[Any, Any] = Connection(ours.detach())
+        self._connection.send(sys.path)
+        self._lock = threading.Lock()
+        self._broken = ""
+        self.version = 0
+        """Of the actor's weights."""
+
+    @property
+    def pid(self) -> int:
+        """Process id of its guard, which leads its process group."""
+        return self._process.pid
+
+    def create(self, factory: Callable[_P, PolicyModels], *args: _P.args, **options: _P.kwargs) -> RemoteModels:
+        """Call `factory(*args, **options)` over there and keep what it returns there; once."""
+        computing = _Computing(
+            threads=current_threads(),
+            products=current_products(),
+            keeps_memory=resolve_device(self._config.actor.device) == "cpu",
+            log_level=logging.getLogger(PACKAGE_LOGGER).getEffectiveLevel(),
+        )
+        objective = self.ask(_create, computing, factory, args, options)
+        return RemoteModels(self, self._config, objective)
+
+    def ask(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call `function(models, *args, **options)` over there and return the result.
+
+        Raises what it raises. Raises EngineError when the process has ended.
+        """
+        message = Message(_Question(function, args, options))
+        with self._lock:
+            if self._broken:
+                raise EngineError(self._broken)
+            try:
+                message.send(self._connection)
+                answer = receive(self._connection).load()
+            except (EOFError, OSError) as error:
+                raise self._ended(function) from error
+            except BaseException:
+                # Interrupted while it waited: the answer to come would be taken for that to the next question.
+                self._broken = f"{_name(function)} in the process that trains was interrupted"
+                raise
+        return self._settle(function, answer)
+
+    def close(self) -> None:
+        """End the process, whatever it does. Idempotent."""
+        self._broken = self._broken or "the process that trains was closed"
+        self._connection.close()  # which its guard notices
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _settle(self, function: Callable[..., Any], answer: _Answer) -> Any:
+        for record in answer.logged:
+            logging.getLogger(record.name).handle(record)
+        tracing.complete(_name(function), answer.began, answer.ended, process=(self.pid, "learner"))
+        self.version = answer.version
+        if answer.error is not None:
+            raise answer.error
+        return self._memory.read(answer.value) if isinstance(answer.value, _Shared) else answer.value
+
+    def _ended(self, function: Callable[..., Any]) -> EngineError:
+        self._connection.close()
+        try:
+            how = exit_text(self._process.wait(_END_SECONDS))
+        except subprocess.TimeoutExpired:
+            how = "its connection is lost"
+        self._broken = f"the process that trains has ended during {_name(function)}: {how}"
+        return EngineError(
+            self._broken,
+            fix="start the same command again, which continues from the newest checkpoint; SIGKILL is mostly the "
+            "system's, for want of memory",
+        )
+
+
+class RemoteModels(Distributed[PolicyModels]):
+    """The models of a `LearnerProcess`, to the trainer."""
+
+    def __init__(self, process: LearnerProcess, config: PPOConfig, objective: Objective) -> None:
+        self._process = process
+        outline = PolicyOutline(config, objective, RemoteActor(process, config))
+        super().__init__(RankGroup(), 0, cast("PolicyModels", outline))
+
+    def run(self, function: Callable[Concatenate[PolicyModels, _P], _R], *args: _P.args, **options: _P.kwargs) -> _R:
+        """Call `function(models, *args, **options)` over there and return the result; see `LearnerProcess.ask`."""
+        found: _R = self._process.ask(function, *args, **options)
+        return found
+
+    def drop(self) -> None:
+        """Refuse: they live as long as their process."""
+        raise EngineError("the models of a process end with it; call its close()")
+
+
+class RemoteActor:
+    """What the trainer asks of an actor without its model."""
+
+    model = None
+    """It is not here: `Policy.whole_model` makes one with the same weights."""
+
+    def __init__(self, process: LearnerProcess, config: PPOConfig) -> None:
+        self._process = process
+        self.ranks = Ranks(torch.device(resolve_device(config.actor.device)))
+        """Those of a process that is alone."""
+
+    @property
+    def version(self) -> int:
+        """See `TrainingEngine.version`."""
+        return self._process.version
+
+    def divide(self, batch: PaddedBatch) -> DividedBatch:
+        """See `TrainingEngine.divide`."""
+        return DividedBatch.of(batch, self.ranks, keep_groups=True)
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """See `TrainingEngine.weights`: what the next version changes."""
+        found: Mapping[str, Tensor] = self._process.ask(PolicyModels.weights)
+        return found
+
+
+class PolicyOutline:
+    """What the trainer asks of `PolicyModels` without running them."""
+
+    teachers = None
+    """Runs with teachers train in one process."""
+
+    def __init__(self, config: PPOConfig, objective: Objective, actor: RemoteActor) -> None:
+        self.config = config
+        self.objective = objective
+        self.actor = actor
+        self.reference = "over there" if objective.needs_reference else None
+        self.states = RemoteStates(actor.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStates:
+    """`EngineStates` of engines that are elsewhere."""
+
+    ranks: Ranks
+    is_sharded: bool = True
+    """They are written where they are."""
+
+
+def serve(leader: Connection[Any, Any], memory: int) -> None:
+    """Answer the questions of the trainer until it closes the connection. memory: descriptor of the shared memory."""
+    shared, logs = SharedTensors(memory), _Records()
+    logging.getLogger(PACKAGE_LOGGER).addHandler(logs)
+    models: PolicyModels | None = None
+    while True:
+        try:
+            received = receive(leader)
+        except (EOFError, OSError):
+            return
+        answer = _Answer(began=time.perf_counter_ns())
+        try:
+            question = received.load()
+            del received  # nothing of a batch is kept while the trainer samples the next one
+            if question.function is _create:
+                models = _create(*question.args)
+                answer.value = models.objective
+            else:
+                found = question.function(models, *question.args, **question.options)
+                is_weights = question.function in (PolicyModels.weights, PolicyModels.publish)
+                answer.value = shared.write(found) if is_weights else found
+            del question
+        except Exception as error:  # noqa: BLE001 - it is the trainer's, who decides what it means
+            answer.error = _portable(error)
+        answer.version = 0 if models is None else models.actor.version
+        answer.ended, answer.logged = time.perf_counter_ns(), logs.take()
+        try:
+            Message(answer).send(leader)
+        except OSError:
+            return
+
+
+def _create(
+    computing: _Computing, factory: Callable[..., PolicyModels], args: tuple[Any, ...], options: dict[str, Any]
+) -> PolicyModels:
+    logging.getLogger(PACKAGE_LOGGER).setLevel(computing.log_level)
+    configure_threads(computing.threads)
+    use_products(computing.products)
+    if computing.keeps_memory:
+        keep_freed_memory()
+    return factory(*args, **options)
+
+
+class _Records(logging.Handler):
+    """Keeps log lines until they travel with an answer: files and formats are the trainer's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record, as text."""
+        message = record.getMessage()
+        if record.exc_info:
+            message += "\n" + "".join(traceback.format_exception(*record.exc_info))
+        record.msg, record.args, record.exc_info = message, (), None
+        self._kept.append(record)
+
+    def take(self) -> list[logging.LogRecord]:
+        """Return them once."""
+        kept, self._kept = self._kept, []
+        return kept
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an error that can be sent, with where it was raised."""
+    lines = "".join(traceback.format_exception(error))
+    try:
+        sent = pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - errors of any library may refuse in any way
+        sent = EngineError(f"{type(error).__name__}: {error}")
+    sent.__cause__ = None
+    sent.add_note(f"raised in the process that trains:\n{lines}")
+    return cast("Exception", sent)
+
+
+def _anonymous_memory() -> int:
+    """Return a descriptor of memory that can grow and has no name; of an unlinked file where the system has none."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("areal-weights")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function)).rpartition(".")[2]

@@ -1,0 +1,196 @@
+"""A learner in a process of its own: the numbers of one process, its errors and log lines, and no end of one side is
+survived by the other."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import runs
+import torch
+
+from areal.api import ConfigError, EngineError
+from areal.infra.metrics.logger import read_metrics
+from areal.trainer.assembly import build_seeded
+from areal.trainer.learner_process import LearnerProcess, SharedTensors
+from areal.trainer.policy_models import PolicyModels, build_models
+from areal.trainer.ppo import PPOTrainer
+from areal.trainer.session import open_session
+from areal.utils import tracing
+from areal.utils.logging import getLogger
+
+PROGRAM = Path(__file__).with_name("learner_processes.py")
+_OF_CLOCKS = ("time", "perf/", "rollout/wait", "throughput/", "reward/exact/seconds")
+
+
+def assert_equal_runs(first, second):
+    """First and second: folders of runs with their final weights."""
+    (one, weights), (other, others) = first, second
+    assert weights.keys() == others.keys()
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+    rows, other_rows = read_metrics(one / "metrics.jsonl"), read_metrics(other / "metrics.jsonl")
+    assert list(rows) == list(other_rows)
+    for step, row in rows.items():
+        assert row.keys() == other_rows[step].keys()
+        assert not {key for key in row if row[key] != other_rows[step][key] and not key.startswith(_OF_CLOCKS)}
+
+
+def train(folder, *, stop_after=None, **changes):
+    """Folder and final weights of a run. stop_after: steps before it is asked to stop."""
+    config = runs.tiny(folder, **changes)
+
+    def watch(step, trajectories):
+        if step + 1 == stop_after:
+            session.stop.request()
+        return list(trajectories)
+
+    with open_session(config) as session, PPOTrainer(config, session, transform_rewards=watch) as trainer:
+        trainer.train()
+        return folder, {name: tensor.clone() for name, tensor in trainer.actor.weights().items()}
+
+
+def test_a_separate_learner_has_the_numbers_of_one_process_also_when_it_continues(tmp_path):
+    straight = train(tmp_path / "one")
+    train(tmp_path / "two", separate_learner=True, stop_after=2)
+    # The other process continues what this one saved, and this one what the other did: the same files.
+    continued = train(tmp_path / "two", checkpoint__allow_config_change=True)
+    assert_equal_runs(straight, continued)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"objective__kl": {"coef": 0.1, "estimator": "k2"}, "objective__num_minibatches": 2},
+        {"objective__prox_logp": "recompute", "actor__dtype": "bfloat16"},
+        {"objective__preset": "ppo", "critic.lr": 1e-3},
+    ],
+    ids=["reference", "bfloat16", "critic"],
+)
+def test_every_kind_of_model_learns_there_as_here(tmp_path, changes):
+    straight = train(tmp_path / "one", **changes)
+    train(tmp_path / "two", stop_after=2, **changes)
+    continued = train(tmp_path / "two", separate_learner=True, checkpoint__allow_config_change=True, **changes)
+    assert_equal_runs(straight, continued)
+
+
+@pytest.mark.exhaustive
+def test_rollouts_that_overlap_stay_within_the_bound(tmp_path):
+    folder, _ = train(tmp_path / "run", separate_learner=True, rollout__max_head_offpolicyness=1, total_train_steps=8)
+    for step, row in read_metrics(folder / "metrics.jsonl").items():
+        assert row["rollout/staleness_max"] <= min(1, step - 1)
+        assert row["mismatch/abs_max"] < 1e-5 or row["mismatch/fresh_fraction"] < 1
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory):
+    with LearnerProcess(runs.tiny(tmp_path_factory.mktemp("process"))) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def models(process, tmp_path_factory):
+    config = runs.tiny(tmp_path_factory.mktemp("models"))
+    from areal.trainer.assembly import tokenizer_of
+
+    return process.create(build_seeded, build_models, config, tokenizer_of(config.model), 4)
+
+
+def warn(models, text):
+    """Runs over there."""
+    getLogger("areal.tests").warning("%s of %d parameters", text, len(list(models.actor.model.parameters())))
+
+
+def refuse(models):
+    """Runs over there."""
+    raise ConfigError(f"version {models.actor.version} is no good", where="actor.lr", fix="take another")
+
+
+def test_errors_arrive_as_they_are_and_the_process_goes_on(models):
+    with pytest.raises(ConfigError, match="version 0 is no good") as caught:
+        models.run(refuse)
+    assert (caught.value.where, caught.value.fix) == ("actor.lr", "take another")
+    assert "in refuse" in caught.value.__notes__[0]
+    assert set(models.run(PolicyModels.weights)) == set(models.local.actor.weights())
+
+
+def test_log_lines_and_slices_of_time_are_those_of_the_run(models, process, tmp_path, caplog):
+    tracing.start(tmp_path / "trace.json")
+    try:
+        with caplog.at_level(logging.WARNING, "areal"):
+            models.run(warn, "one")
+    finally:
+        tracing.stop()
+    assert [record.getMessage() for record in caplog.records] == ["one of 24 parameters"]
+    assert '"name": "warn", "dur"' in (tmp_path / "trace.json").read_text()
+    assert f'"pid": {process.pid}' in (tmp_path / "trace.json").read_text()
+
+
+def test_a_published_version_is_known_here_and_its_weights_are_in_shared_memory(models):
+    before = models.run(PolicyModels.weights)
+    weights = models.run(PolicyModels.publish, 7)
+    assert models.local.actor.version == 7
+    assert all(before[name].data_ptr() == weights[name].data_ptr() for name in weights)
+
+
+@pytest.mark.fault(
+    row=1,
+    injected="the process that trains is killed",
+    seen="the call under way raises an error that names the signal, and so does every later one",
+)
+def test_a_killed_learner_ends_the_run_with_an_error(tmp_path):
+    config = runs.tiny(tmp_path)
+    with LearnerProcess(config) as process:
+        os.killpg(process.pid, signal.SIGKILL)
+        for _ in range(2):
+            with pytest.raises(EngineError, match="SIGKILL"):
+                process.ask(PolicyModels.weights)
+
+
+@pytest.mark.exhaustive
+def test_a_killed_trainer_leaves_no_process():
+    trainer = subprocess.Popen([sys.executable, PROGRAM], stdout=subprocess.PIPE, text=True)
+    group = int(trainer.stdout.readline())
+    trainer.kill()
+    trainer.communicate()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    pytest.fail("the process that trains is still there")
+
+
+def test_memory_that_two_have_mapped_holds_any_tensors_and_grows():
+    descriptor = os.memfd_create("test")
+    writer, reader = SharedTensors(descriptor), SharedTensors(descriptor)
+    small = {"a": torch.arange(3), "b": torch.tensor(1.5, dtype=torch.bfloat16), "none": torch.zeros(0, 4)}
+    found = reader.read(writer.write(small))
+    assert all(torch.equal(found[name], value) and found[name].dtype == value.dtype for name, value in small.items())
+    again = writer.write({name: value + 1 for name, value in small.items()})
+    assert again.places is None
+    assert torch.equal(found["a"], torch.arange(1, 4))
+    large = {"a": torch.randn(300, 100), "c": torch.randn(5, dtype=torch.float64)}
+    found = reader.read(writer.write(large))
+    assert found.keys() == large.keys()
+    assert all(torch.equal(found[name], value) for name, value in large.items())
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"rollout__engine": "vllm"}, "servers sample"),
+        ({"archon": {"parallel": {"dp_shard": 2}}}, "archon has processes"),
+        ({"metrics__profile": {"start_step": 1}}, "metrics.profile records"),
+    ],
+)
+def test_what_a_separate_learner_cannot_do_is_refused(tmp_path, changes, why):
+    with pytest.raises(ConfigError, match=why):
+        runs.tiny(tmp_path, separate_learner=True, **changes)
