@@ -72,8 +72,8 @@ class TrainEngineConfig(Config):
     max_grad_norm: float = number(1.0, at_least=0)
     """Gradients are scaled down to this L2 norm; 0 turns clipping off."""
     max_tokens_per_micro_batch: int = number(16384, at_least=1)
-    """Tokens of one forward/backward; a longer single sequence still gets a micro-batch of its own. Sequences count in
-    full, also where a prompt they share is computed once."""
+    """Tokens of one forward/backward; a longer single sequence still gets a micro-batch of its own. A prompt that
+    sequences share counts once, as it is computed; a tenth more is possible, where little is shared."""
     logprob_chunk_size: int = number(1024, at_least=1)
     """Tokens per slice of the vocabulary projection; bounds the memory of logits at chunk * vocab_size."""
     max_skipped_steps: int = number(10, at_least=0)

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from areal.algorithm.images import images_to
 from areal.algorithm.packing import select
 from areal.api import BatchImages
-from areal.engine.train.packing import divide_rows
+from areal.engine.train.packing import Beginnings, divide_rows
 from areal.utils.transfers import upload
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class DividedBatch:
     """int64 [S], on the CPU."""
     rows_per_unit: int
     """See `PaddedBatch.rows_per_unit`."""
+    beginnings: Beginnings
+    """What rows may share, on the CPU."""
     width: int
     """L: columns of the whole batch."""
     divided: list[list[int]]
@@ -67,6 +69,7 @@ class DividedBatch:
             lengths=batch.lengths.cpu(),
             groups=batch.groups.cpu(),
             rows_per_unit=batch.rows_per_unit,
+            beginnings=Beginnings.of(to_device(batch, torch.device("cpu"))),
             width=batch.tokens.shape[1],
             divided=[],
             holders=ranks.holders(),

@@ -14,7 +14,7 @@ Shape letters: S sequences, L padded length, T tokens that go through the model,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
@@ -60,41 +60,99 @@ def divide_rows(batch: Outlined, parts: int, *, keep_groups: bool) -> list[list[
     return [sorted(rows) for rows in divided]
 
 
-def cut_rows(batch: Outlined, budget: int, rows: Sequence[int] | None = None) -> list[list[int]]:
-    """Row indices of micro-batches of at most `budget` tokens, in which rows of a group are together if they fit.
+class Cutter:
+    """Cuts rows of one batch into micro-batches by the tokens that go through the model.
 
-    Only together they share what they have in common. The budget counts every row as if it were alone. Rows of a unit
-    (`areal.algorithm.packing.units`) are never separated: one that is too long has a micro-batch of its own.
-    rows: whole units; None for all.
+    Example: four samples of 10 tokens each, whose first 6 are their prompt, are 6 + 4 * 4 = 22 tokens in one
+    micro-batch, and 6 + 2 * 4 = 14 each in two. A budget of 20 therefore cuts them into two.
     """
-    lengths, groups = batch.lengths.tolist(), batch.groups.tolist()
-    chosen = list(range(len(lengths))) if rows is None else sorted(rows)
-    if chosen and sum(lengths[row] for row in chosen) <= budget:
-        return [chosen]
-    members: dict[int, list[list[int]]] = {}
-    wanted = frozenset(chosen)
-    for unit in units(batch):
-        if unit[0] in wanted:
-            members.setdefault(groups[unit[0]], []).append(unit)
-    pieces = [
-        [row for place in part for row in found[place]]
-        for found in members.values()
-        for part in micro_batches([sum(lengths[row] for row in unit) for unit in found], budget)
-    ]
-    parts = micro_batches([sum(lengths[row] for row in piece) for piece in pieces], budget)
-    return sorted(sorted(row for index in part for row in pieces[index]) for part in parts)
+
+    def __init__(self, batch: Outlined, beginnings: Beginnings | None = None) -> None:
+        """beginnings: of the rows; None counts every row as if it were alone."""
+        self._lengths, self._groups = batch.lengths.tolist(), batch.groups.tolist()
+        self.longest = max(self._lengths)
+        self._units = units(batch)
+        self._numbers, self._splits = list(range(len(self._lengths))), [0] * len(self._lengths)
+        if beginnings is not None:
+            self._numbers, self._splits = beginnings.rows.tolist(), beginnings.lengths.tolist()
+
+    def cut(self, budget: int, rows: Sequence[int] | None = None) -> list[list[int]]:
+        """Row indices of micro-batches of at most `budget` tokens, in which rows of a group are together if they fit.
+
+        Only together they share what they have in common. Rows of a unit (`areal.algorithm.packing.units`) are never
+        separated: one that is too long has a micro-batch of its own. rows: whole units; None for all.
+        """
+        chosen = list(range(len(self._lengths))) if rows is None else sorted(rows)
+        if chosen and self.count(chosen) <= budget:
+            return [chosen]
+        members: dict[int, list[list[int]]] = {}
+        wanted = frozenset(chosen)
+        for unit in self._units:
+            if unit[0] in wanted:
+                members.setdefault(self._groups[unit[0]], []).append(unit)
+        pieces = [piece for found in members.values() for piece in self._pieces(found, budget)]
+        parts = micro_batches([self._full(piece) - self._spared(piece) for piece in pieces], budget)
+        return sorted(sorted(row for index in part for row in pieces[index]) for part in parts)
+
+    def cut_all(self, budget: int, divided: list[list[int]]) -> list[list[list[int]]]:
+        """Row indices of each micro-batch of each rank, [] for a blank one; all have as many as the busiest rank."""
+        cuts = [self.cut(budget, rows) for rows in divided]
+        most = max(map(len, cuts))
+        return [cut + [[] for _ in range(most - len(cut))] for cut in cuts]
+
+    def count(self, rows: Sequence[int]) -> int:
+        """Tokens that go through the model when these rows are a micro-batch, or a few more: each row counts with its
+        last token."""
+        full, spared = self._full(rows), self._spared(rows)
+        return full - spared if spared >= MIN_SHARED_FRACTION * full else full
+
+    def largest(self, cuts: list[list[int]]) -> int:
+        """Tokens of the largest of some micro-batches."""
+        return max((self.count(rows) for rows in cuts), default=0)
+
+    def _full(self, rows: Sequence[int]) -> int:
+        return sum(self._lengths[row] for row in rows)
+
+    def _spared(self, rows: Sequence[int]) -> int:
+        """Tokens of beginnings that are there already."""
+        shared = {self._numbers[row]: self._splits[row] for row in rows}
+        return sum(self._splits[row] for row in rows) - sum(shared.values())
+
+    def _pieces(self, found: list[list[int]], budget: int) -> list[list[int]]:
+        """Rows of a group's units, in as few parts as the budget allows."""
+        members = [row for unit in found for row in unit]
+        if self.count(members) <= budget:
+            return [members]
+        parts = micro_batches([self._full(unit) for unit in found], budget)
+        # Each part has all beginnings of the group, at worst.
+        roots = sum({self._numbers[row]: self._splits[row] for row in members}.values())
+        if roots < budget:
+            own = [sum(self._lengths[row] - self._splits[row] for row in unit) for unit in found]
+            sharing = micro_batches(own, budget - roots)
+            parts = min(parts, sharing, key=len)
+        return [[row for place in part for row in found[place]] for part in parts]
 
 
-def cuts_of(batch: Outlined, divided: list[list[int]], budget: int) -> list[list[list[int]]]:
-    """Row indices of each micro-batch of each rank, [] for a blank one; all have as many as the busiest rank."""
-    cuts = [cut_rows(batch, budget, rows) for rows in divided]
-    most = max(map(len, cuts))
-    return [cut + [[] for _ in range(most - len(cut))] for cut in cuts]
+class Beginnings(NamedTuple):
+    """What each of S rows may share with others; see `lay_out`."""
 
+    rows: Tensor
+    """int64 [S]: the first row with the same beginning."""
+    lengths: Tensor
+    """int64 [S]: tokens of the beginning."""
 
-def tokens_of(batch: Outlined, cuts: list[list[int]]) -> int:
-    """Of the largest of some micro-batches."""
-    return max((int(batch.lengths[rows].sum()) for rows in cuts if rows), default=0)
+    @classmethod
+    def of(cls, batch: PaddedBatch) -> Beginnings:
+        """Compare rows of a batch in host memory. Only rows of one group are thought to share."""
+        ends = batch.lengths - 1
+        splits = torch.minimum(_splits(batch.loss_mask > 0), ends)
+        rows = [_Row(index, *pair) for index, pair in enumerate(zip(splits.tolist(), ends.tolist(), strict=True))]
+        groups, first = batch.groups.tolist(), torch.arange(len(rows))
+        for alike in _members(rows, batch.tokens, image_keys(batch.images, len(rows)), batch.routes):
+            found: dict[int, int] = {}
+            for row in alike:
+                first[row.index] = found.setdefault(groups[row.index], row.index)
+        return cls(first, splits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,13 +271,18 @@ class _Pieces:
 
 def _rows(marked: Tensor, mask: Tensor) -> list[_Row]:
     """Sequences with a predicted token."""
-    columns = torch.arange(marked.shape[1])
-    ends = torch.where(marked, columns, 0).amax(1).tolist()
-    # Column 0 is never predicted, so that a mask there says nothing about where the beginning ends.
-    splits = torch.where(mask & (columns > 0), columns, marked.shape[1]).amin(1).tolist()
+    ends = torch.where(marked, torch.arange(marked.shape[1]), 0).amax(1).tolist()
+    splits = _splits(mask).tolist()
     return [
         _Row(index, min(split, end), end) for index, (split, end) in enumerate(zip(splits, ends, strict=True)) if end
     ]
+
+
+def _splits(mask: Tensor) -> Tensor:
+    """int64 [S]: column where the beginning of each row ends."""
+    columns = torch.arange(mask.shape[1])
+    # Column 0 is never predicted, so that a mask there says nothing about where the beginning ends.
+    return torch.where(mask & (columns > 0), columns, mask.shape[1]).amin(1)
 
 
 def _members(

@@ -26,7 +26,7 @@ from areal.api import ConfigError, EngineError, TeacherScores
 from areal.engine.config import TrainEngineConfig
 from areal.engine.precision import with_concrete_dtype
 from areal.engine.train.divided import DividedBatch
-from areal.engine.train.packing import cuts_of, tokens_of
+from areal.engine.train.packing import Cutter
 from areal.engine.train.passes import Scoring, SequentialPasses, Totals, score_dtype_of
 from areal.engine.train.ranks import Ranks, local_data
 from areal.models.parallel.plan import ParallelPlan
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from areal.algorithm.packing import Outlined
     from areal.api import LossFunction, PaddedBatch
     from areal.engine.config import ArchonConfig
     from areal.engine.train.candidates import Top
@@ -136,6 +135,8 @@ class ModelRunner:
             self.ranks,
             holds_all=archon is not None and archon.pp_schedule == "GPipe",
             budget=config.max_tokens_per_micro_batch,
+            # Other ways of splitting lay out every row in full.
+            sharing_limit=getattr(model, "length_limit", None) if make_passes is None else 0,
         )
 
     @property
@@ -405,12 +406,16 @@ class Expectation:
 class MicroBatches:
     """Runs the micro-batches of a batch, as large as every rank has memory for. All ranks call it together."""
 
-    def __init__(self, expectation: Expectation, ranks: Ranks, *, holds_all: bool, budget: int) -> None:
-        """holds_all: a pipeline starts all passes before the first comes back; budget: tokens of a micro-batch."""
+    def __init__(
+        self, expectation: Expectation, ranks: Ranks, *, holds_all: bool, budget: int, sharing_limit: int | None
+    ) -> None:
+        """holds_all: a pipeline starts all passes before the first comes back. budget: tokens of a micro-batch.
+        sharing_limit: tokens of a row up to which rows share a beginning, as `CausalModel.length_limit`."""
         self._expectation = expectation
         self._ranks = ranks
         self._holds_all = holds_all
         self._budget = budget
+        self._sharing_limit = sharing_limit
 
     def run(
         self,
@@ -427,14 +432,16 @@ class MicroBatches:
         runs out while others wait for it.
         """
         divided = batch.divided
-        cuts = cuts_of(batch, divided, self._budget)
+        shares = self._sharing_limit is None or int(batch.lengths.max()) <= self._sharing_limit
+        cutter = Cutter(batch, batch.beginnings if shares else None)
+        cuts = cutter.cut_all(self._budget, divided)
         if not self._ranks.is_alone:
-            cuts = self._reserved(kind, batch, divided, cuts)
+            cuts = self._reserved(kind, cutter, divided, cuts)
         while True:
             own = cuts[self._ranks.place("data")]
             failure: str | None = None
             try:
-                with self._recorded(kind, batch, own):
+                with self._recorded(kind, cutter, own):
                     work(own)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
@@ -446,21 +453,21 @@ class MicroBatches:
             if self._ranks.size > 1:
                 raise EngineError(
                     f"rank {self._ranks.rank} ran out of memory in the middle of micro-batches of "
-                    f"{tokens_of(batch, own)} tokens, where other ranks wait for it, so that the step cannot be "
+                    f"{cutter.largest(own)} tokens, where other ranks wait for it, so that the step cannot be "
                     f"repeated: {failure}. Lower max_tokens_per_micro_batch or logprob_chunk_size, set "
                     f"gradient_checkpointing, or use more ranks; the last checkpoint has the run"
                 )
             reset()
             release()
-            cuts = self._halved(batch, divided, cuts, failure)
+            cuts = self._halved(cutter, divided, cuts, failure)
 
     def _reserved(
-        self, kind: Pass, batch: Outlined, divided: list[list[int]], cuts: list[list[list[int]]]
+        self, kind: Pass, cutter: Cutter, divided: list[list[int]], cuts: list[list[list[int]]]
     ) -> list[list[list[int]]]:
         """Cuts that every rank has reserved memory for."""
         ranks = self._ranks
         while True:
-            needed = self._expectation.bytes_for(kind, self._held(kind, batch, cuts[ranks.place("data")]))
+            needed = self._expectation.bytes_for(kind, self._held(kind, cutter, cuts[ranks.place("data")]))
             missing = torch.zeros(ranks.size, dtype=torch.int64, device=ranks.device)
             if not can_reserve(needed, ranks.device):
                 missing[ranks.rank] = needed
@@ -468,35 +475,35 @@ class MicroBatches:
             failed = [f"rank {rank} has no {size / 1e9:.2f} GB" for rank, size in enumerate(missing.tolist()) if size]
             if not failed:
                 return cuts
-            cuts = self._halved(batch, divided, cuts, ", ".join(failed[:4]))
+            cuts = self._halved(cutter, divided, cuts, ", ".join(failed[:4]))
 
     def _halved(
-        self, batch: Outlined, divided: list[list[int]], cuts: list[list[list[int]]], failure: str
+        self, cutter: Cutter, divided: list[list[int]], cuts: list[list[list[int]]], failure: str
     ) -> list[list[list[int]]]:
         """Cuts of half the size, the same on every rank."""
-        tried = tokens_of(batch, [rows for cut in cuts for rows in cut])
-        smaller = cuts_of(batch, divided, max(1, tried // 2))
-        tokens = tokens_of(batch, [rows for cut in smaller for rows in cut])
+        tried = cutter.largest([rows for cut in cuts for rows in cut])
+        smaller = cutter.cut_all(max(1, tried // 2), divided)
+        tokens = cutter.largest([rows for cut in smaller for rows in cut])
         if smaller == cuts:
             raise EngineError(
                 f"out of memory with micro-batches of {tried} tokens, which cannot be cut further: {failure}. "
                 f"Lower logprob_chunk_size, set gradient_checkpointing, use more ranks, or allow shorter sequences "
-                f"(the longest of this batch has {int(batch.lengths.max())} tokens)"
+                f"(the longest of this batch has {cutter.longest} tokens)"
             )
         _logger.warning(
             "out of memory with %d tokens (%s); this batch is run again with at most %d", tried, failure, tokens
         )
         return smaller
 
-    def _held(self, kind: Pass, batch: Outlined, own: list[list[int]]) -> int:
+    def _held(self, kind: Pass, cutter: Cutter, own: list[list[int]]) -> int:
         """Tokens whose activations a rank holds at once."""
         stages = self._ranks.count("pp")
         if stages == 1 or kind == "forward":
-            return tokens_of(batch, own)
-        return tokens_of(batch, own) * (len(own) if self._holds_all else min(len(own), stages))
+            return cutter.largest(own)
+        return cutter.largest(own) * (len(own) if self._holds_all else min(len(own), stages))
 
     @contextmanager
-    def _recorded(self, kind: Pass, batch: Outlined, own: list[list[int]]) -> Iterator[None]:
+    def _recorded(self, kind: Pass, cutter: Cutter, own: list[list[int]]) -> Iterator[None]:
         """Record what the passes inside take, where that is asked for and the device counts."""
         device = self._ranks.device
         if self._ranks.is_alone or device.type == "cpu":
@@ -506,7 +513,7 @@ class MicroBatches:
         torch.accelerator.reset_peak_memory_stats(device)
         yield
         taken = torch.accelerator.max_memory_allocated(device) - before
-        self._expectation.record(kind, self._held(kind, batch, own), taken)
+        self._expectation.record(kind, self._held(kind, cutter, own), taken)
 
 
 def activation_values(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from areal.algorithm.packing import select
 from areal.algorithm.preference import MARK, PreferenceConfig, bradley_terry_loss, final_scores, marked, preference_loss
 from areal.api import PairedBatch
-from areal.engine.train.packing import cut_rows, cuts_of, divide_rows
+from areal.engine.train.packing import Beginnings, Cutter, divide_rows
 from areal.models.value_head import ValueModel
 
 VOCAB = 29
@@ -51,12 +51,13 @@ answers = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, 
 @settings(deadline=None)
 def test_micro_batches_hold_whole_pairs_in_their_order(lengths, budget):
     batch = pairs_of(lengths)
-    parts = cut_rows(batch, budget)
+    cutter = Cutter(batch, Beginnings.of(batch))
+    parts = cutter.cut(budget)
     assert sorted(row for part in parts for row in part) == list(range(2 * len(lengths)))
     for part in parts:
         assert part == [row for first in part[::2] for row in (first, first + 1)]
         assert all(first % 2 == 0 for first in part[::2])
-        assert len(part) == 2 or int(batch.lengths[part].sum()) <= budget
+        assert len(part) == 2 or cutter.count(part) <= budget
         assert isinstance(select(batch, part), PairedBatch)
 
 
@@ -67,7 +68,7 @@ def test_ranks_hold_whole_pairs_in_their_order(lengths, ranks, budget):
     divided = divide_rows(batch, ranks, keep_groups=True)
     seen = []
     for rank in range(ranks):
-        for part in cuts_of(batch, divided, budget)[rank]:
+        for part in Cutter(batch, Beginnings.of(batch)).cut_all(budget, divided)[rank]:
             if part:
                 seen += select(batch, part).groups.tolist()
     assert sorted(seen) == sorted(batch.groups.tolist())

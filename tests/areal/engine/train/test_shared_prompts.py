@@ -270,7 +270,8 @@ def test_the_engine_counts_the_tokens_of_all_micro_batches_and_keeps_groups_toge
     # Interleaved rows: only the ids tell which belong together.
     batch = select(batch, [row for pair in zip(range(8), range(8, 16), strict=True) for row in pair])
     results, weights = [], []
-    for budget in (10_000, int(batch.lengths.sum()) // 2, 1):
+    # Each of the two groups counts with the last tokens of its eight rows.
+    for budget in (10_000, count // 2 + 8, 1):
         engine = make_engine(model_of(), max_tokens_per_micro_batch=budget, adam_eps=1e-3)
         stats = engine.train_batch(batch, policy_loss(batch), with_entropy=True)
         results.append((stats.num_micro_batches, stats.metrics["model_tokens_count"]))
@@ -285,11 +286,11 @@ def test_the_engine_counts_the_tokens_of_all_micro_batches_and_keeps_groups_toge
 
 def test_a_group_larger_than_the_budget_is_cut_into_parts_that_fit(make_engine):
     batch = batch_of(eight(6, [4] * 8, 1), eight(6, [4, 4], 2))
-    engine, sizes = make_engine(model_of(), max_tokens_per_micro_batch=40), []
+    engine, sizes = make_engine(model_of(), max_tokens_per_micro_batch=26), []
     hidden = engine.model.hidden
     engine.model.hidden = lambda tokens, *rest, **options: sizes.append(len(tokens)) or hidden(tokens, *rest, **options)
     engine.forward_logp(batch)
-    # Four of a group fit: the prompt and three tokens each.
+    # Five of a group would fit, so its eight are four and four: the prompt and three tokens each.
     assert sorted(sizes) == [6 + 2 * 3, 6 + 4 * 3, 6 + 4 * 3]
 
 
