@@ -43,14 +43,21 @@ def test_a_command_runs_in_this_process_with_streams_of_its_own(run_command, tmp
     assert run_command(lambda _: sys.stdout.write('{"ok": true}') and 0, []).json == {"ok": True}
 
 
-def test_a_folder_counts_for_its_longest_budget_and_is_judged():
+def test_a_folder_counts_for_its_longest_budget():
     budgets = {"tests": 1.0, "tests/areal": 2.0, "tests/areal/api": 4.0}
     assert cpu_budget.folder_of("tests/areal/api/test_x.py", budgets) == "tests/areal/api"
     assert cpu_budget.folder_of("tests/areal/apis/test_x.py", budgets) == "tests/areal"
     assert cpu_budget.folder_of("tests/test_x.py", budgets) == "tests"
-    warned, failed = cpu_budget.judge({"tests": 0.9, "tests/areal": 2.2, "tests/areal/api": 6.1}, budgets)
-    assert warned == ["tests/areal: 2 CPU s, budget 2 (110%)"]
-    assert failed == ["tests/areal/api: 6 CPU s, budget 4 (152%)"]
+
+
+def test_a_folder_is_judged_by_its_budget_and_by_the_pace_of_the_machine():
+    budgets = {"a": 1.0, "b": 2.0, "c": 4.0, "d": 2.0, "e": 4.0}
+    spent = {"a": 0.9, "b": 2.2, "c": 6.1, "d": 1.8, "e": 2.0}
+    warned, failed = ["b: 2 CPU s, budget 2 (110%)"], ["c: 6 CPU s, budget 4 (152%)"]
+    assert cpu_budget.judge(spent, budgets) == (warned, failed)
+    slower = {folder: 3 * seconds for folder, seconds in spent.items()}
+    found = cpu_budget.judge(slower, budgets)
+    assert [[line.partition(":")[0] for line in lines] for lines in found] == [["b"], ["c"]]
 
 
 def test_cheap_folders_come_first_and_slow_files_in_them(request):

@@ -9,13 +9,12 @@ that is not the environment's doing.
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.utils.logging import getLogger
+from areal.utils.run_queue import RunQueue
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
 logger = getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.05
-_READ_BYTES: Final = 512
-_TURN_SECONDS: Final = 0.02
-"""In which a thread that is on a processor is seen to have computed: the kernel counts several times in it."""
 
 
 class LoopWatchdog:
@@ -37,7 +33,7 @@ class LoopWatchdog:
         self._running: tuple[str, float, float] | None = None
         """The method, when it began, and the seconds that its thread had waited for a processor by then."""
         self._reported: tuple[str, float, float] | None = None
-        self._queue = _RunQueue()
+        self._queue = RunQueue()
         self._thread: threading.Thread | None = None
         self.blocked_seconds = 0.0
         """All stretches that were too long."""
@@ -52,7 +48,7 @@ class LoopWatchdog:
     def begin(self, method: str) -> None:
         """Note that an environment runs from now on."""
         if self._queue.thread_id != threading.get_native_id():
-            self._queue = _RunQueue()
+            self._queue = RunQueue()
         self._running = (method, monotonic(), self._queue.seconds())
 
     def end(self) -> None:
@@ -97,48 +93,6 @@ class LoopWatchdog:
             seconds,
             running[0],
         )
-
-
-class _RunQueue:
-    """How long the thread that makes it has waited for a processor while it could run, as Linux counts it."""
-
-    def __init__(self) -> None:
-        self.thread_id = threading.get_native_id()
-        self._file: int | None = None
-        try:
-            self._file = os.open(f"/proc/self/task/{self.thread_id}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return  # not counted here: then all time is taken for the environment's
-        weakref.finalize(self, os.close, self._file)
-
-    def seconds(self) -> float:
-        """Return the sum so far; 0 where it is not known. From any thread."""
-        return self._counts()[1] / 1e9
-
-    def is_waiting(self) -> bool:
-        """Whether it could run and does not get its turn at present, which takes a moment to see. From another
-        thread."""
-        before, _ = self._counts()
-        sleep(_TURN_SECONDS)
-        return self._counts()[0] == before and self._state() == "R"
-
-    def _counts(self) -> tuple[int, int]:
-        """Nanoseconds on a processor, and of waiting for one."""
-        if self._file is None:
-            return 0, 0
-        try:
-            computed, waited, _ = os.pread(self._file, _READ_BYTES, 0).split()
-        except (OSError, ValueError):  # the thread has ended
-            return 0, 0
-        return int(computed), int(waited)
-
-    def _state(self) -> str:
-        """ "R" of a thread that runs or could; "" where it is not known."""
-        try:
-            with open(f"/proc/self/task/{self.thread_id}/stat", encoding="utf-8") as file:
-                return file.read().rpartition(")")[2].split()[0]
-        except (OSError, IndexError):
-            return ""
 
 
 class Watched:

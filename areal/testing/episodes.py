@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal.api import Trajectory
 from areal.utils import stats
+from areal.utils.run_queue import RunQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -151,12 +152,17 @@ async def _episode(workflow: RolloutWorkflow, engine: InferenceEngine, row: Row)
 
 
 async def _longest_gap() -> float:
-    """Seconds between two turns of this task, the longest until it is cancelled."""
-    longest, last = 0.0, time.monotonic()
+    """Seconds between two turns of this task, the longest until it is cancelled; waits for a processor do not count."""
+    queue = RunQueue()
+
+    def clock() -> float:
+        return time.monotonic() - queue.seconds()
+
+    longest, last = 0.0, clock()
     try:
         while True:
             await asyncio.sleep(0.01)
-            now = time.monotonic()
+            now = clock()
             longest, last = max(longest, now - last), now
     except asyncio.CancelledError:
         return longest

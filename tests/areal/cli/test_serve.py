@@ -119,7 +119,7 @@ def test_it_serves_until_it_is_asked_to_end_and_leaves_nothing(start, tmp_path):
     process = start("--ready-file", file)
     try:
         standing = ready(process, file)
-        assert is_healthy(standing["url"], 5.0)
+        assert is_healthy(standing["url"], 60.0)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 143
     finally:
@@ -142,7 +142,7 @@ def test_a_server_with_a_directory_announces_itself_and_withdraws_when_it_ends(s
         with open_directory(url, key.read_bytes()) as directory:
             (name, entry), *_ = directory.wait_for("server", 1, 60).items()
             assert name == "n1.gpu0"
-            assert is_healthy(entry["url"], 5.0)
+            assert is_healthy(entry["url"], 60.0)
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 143
             assert directory.entries("server") == {}

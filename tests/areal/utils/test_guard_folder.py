@@ -9,16 +9,19 @@ import time
 
 from areal.utils.guard import guarded
 
-SLEEPS = [sys.executable, "-c", "import time; time.sleep(600)"]
+SLEEPS = [sys.executable, "-c", "import time; open('begun', 'w').close(); time.sleep(600)"]
 
 
 def start(folder, command):
-    """A guard, and the end of its lifeline that its owner holds."""
+    """A guard whose command has begun, if it is SLEEPS, and the end of its lifeline that its owner holds."""
     lifeline, ours = os.pipe()
     process = subprocess.Popen(
         guarded(command, lifeline=lifeline, grace_seconds=1.0, folder=str(folder)), pass_fds=(lifeline,), cwd=folder
     )
     os.close(lifeline)
+    while command is SLEEPS and not (folder / "begun").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
     return process, ours
 
 
@@ -26,8 +29,6 @@ def test_the_folder_goes_with_an_owner_that_dies(tmp_path):
     folder = tmp_path / "own"
     (folder / "work").mkdir(parents=True)
     process, ours = start(folder, SLEEPS)
-    time.sleep(0.2)
-    assert process.poll() is None
     os.close(ours)  # as the kernel does when the owner is gone
     process.wait(60)
     assert not folder.exists()
@@ -40,7 +41,6 @@ def test_the_folder_goes_with_an_owner_that_dies_while_it_ends_the_command(tmp_p
     (folder / "locked" / "file").touch()
     (folder / "locked").chmod(0)
     process, ours = start(folder, SLEEPS)
-    time.sleep(0.2)
     process.terminate()
     os.close(ours)
     process.wait(60)

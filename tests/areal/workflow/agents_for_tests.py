@@ -65,7 +65,7 @@ async def leaves_a_straggler(row, session):
     """Answer; with `straggler`, leave a task that asks again, else wait for that task before asking again."""
     said = await asyncio.to_thread(ask, session, row["messages"])
     if row["straggler"]:
-        LATER.append(asyncio.create_task(_goes_on(row, session)))
+        LATER.append(asyncio.create_task(_goes_on(row, session, row["session_is_over"])))
         return said["content"]
     while not STRAGGLERS:
         await asyncio.sleep(0.01)
@@ -73,8 +73,8 @@ async def leaves_a_straggler(row, session):
     return (await asyncio.to_thread(ask, session, again))["content"]
 
 
-async def _goes_on(row, session):
-    await asyncio.sleep(0.2)
+async def _goes_on(row, session, session_is_over):
+    await session_is_over.wait()
     try:
         STRAGGLERS.append((200, await asyncio.to_thread(ask, session, row["messages"])))
     except NotAnsweredError as error:

@@ -98,7 +98,7 @@ def family():
 def gone(family):
     """Wait until at most `left` of the processes that this test has started are left; return whether they are."""
 
-    async def wait(left, seconds=10.0):
+    async def wait(left, seconds=60.0):
         with anyio.move_on_after(seconds):
             while len(family()) > left:
                 await anyio.sleep(0.05)

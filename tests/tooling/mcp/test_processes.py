@@ -99,7 +99,7 @@ async def ended(file):
     place = Path("/proc", file.read_text(encoding="utf-8"))
     if not place.parent.joinpath("self").exists():
         pytest.skip("no /proc: processes cannot be looked for here")
-    with anyio.move_on_after(10):
+    with anyio.move_on_after(60):
         while place.exists():
             await anyio.sleep(0.05)
     return not place.exists()
@@ -149,7 +149,7 @@ async def test_time_runs_out(programs, gone):
 async def test_a_command_that_does_not_listen_is_killed(programs, gone, monkeypatch):
     monkeypatch.setattr("tooling.mcp.processes.GRACE_SECONDS", 0.2)
     lines = []
-    done = await started("stubborn", programs, seconds=2.0, lines=lines)
+    done = await started("stubborn", programs, seconds=5.0, lines=lines)
     assert lines == ["deaf"]
     assert (done.problem, done.status) == ("timeout", -signal.SIGKILL)
     assert await gone(0)
@@ -223,24 +223,26 @@ async def test_readers_run_side_by_side_and_a_writer_alone():
 
 
 async def test_a_writer_goes_before_later_readers_and_may_give_up():
-    queue, log = Queue(), []
+    queue, log, may_end = Queue(), [], anyio.Event()
 
     async def use(kind, name):
         async with kind():
             log.append(name)
-            await anyio.sleep(0.05)
+            await may_end.wait()
 
     async with anyio.create_task_group() as group:
         group.start_soon(use, queue.reading, "first")
-        await anyio.sleep(0.01)
+        await anyio.wait_all_tasks_blocked()
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as inner:
                 inner.start_soon(use, queue.writing, "gave up")
-                await anyio.sleep(0.01)
+                await anyio.wait_all_tasks_blocked()
                 scope.cancel()
         group.start_soon(use, queue.writing, "writer")
-        await anyio.sleep(0.01)
+        await anyio.wait_all_tasks_blocked()
         group.start_soon(use, queue.reading, "later")
+        await anyio.wait_all_tasks_blocked()
+        may_end.set()
     assert log == ["first", "writer", "later"]
 
 
