@@ -44,10 +44,18 @@ class Chaos:
         await asyncio.sleep(seconds * self.pace)
 
     async def run(self):
-        work = asyncio.ensure_future(asyncio.gather(*map(self.request, range(REQUESTS))))
+        work = asyncio.ensure_future(self.requests())
         others = [asyncio.create_task(self.break_servers(work)), asyncio.create_task(self.change_engine(work))]
         await asyncio.wait_for(work, 200)
         await asyncio.wait_for(asyncio.gather(*others), 60)
+
+    async def requests(self):
+        """All at once, and again until enough has happened: how much that is in one round depends on the machine."""
+        while True:
+            await asyncio.gather(*map(self.request, range(REQUESTS)))
+            failed = self.world.engine.stats()["failed_calls"]
+            if min(self.done["versions"], self.done["mixed"], failed) > 5:
+                return
 
     async def request(self, number):
         await self.sleep(number * 0.04)
@@ -117,9 +125,6 @@ def test_every_token_has_its_true_version_whatever_happens(world, seed, pace):
     asyncio.run(chaos.run())
     stats = world.engine.stats()
     assert chaos.done["answers"] > REQUESTS // 2
-    assert chaos.done["versions"] > 5
-    assert chaos.done["mixed"] > 5
     assert chaos.done["faults of other kinds"] == 0
-    assert stats["failed_calls"] > 5
     assert stats["requests"] == stats["finished"] + stats["aborted"] + stats["failed"] + stats["cancelled"]
     assert stats["active"] == 0
