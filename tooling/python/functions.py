@@ -377,44 +377,39 @@ class _FunctionBody:
                 else:
                     self._add(part.value if isinstance(part, ast.Starred) else part, "opaque", "")
 
-    def _short(self, node: ast.expr | None) -> str:
-        """Long displays are data, of no use for types."""
-        if node is None:
-            return ""
-        source = self.lines.of(node)
-        return source if len(source) < 2000 else "..."
-
     def _on_return(self, node: ast.Return) -> None:
-        self.values.append(self._short(node.value))
+        self.values.append(self.lines.short(node.value))
 
     def _on_yield(self, node: ast.Yield) -> None:
-        self.yields.append(self._short(node.value) or "None")
+        self.yields.append(self.lines.short(node.value) or "None")
 
     def _on_yieldfrom(self, node: ast.YieldFrom) -> None:
-        self.yields.append(f"*{self._short(node.value)}")
+        self.yields.append(f"*{self.lines.short(node.value)}")
 
     def _on_assign(self, node: ast.Assign) -> None:
         for target in node.targets:
-            self._add(target, "value", self._short(node.value))
+            self._add(target, "value", self.lines.short(node.value))
 
     def _on_annassign(self, node: ast.AnnAssign) -> None:
-        self._add(node.target, "value", self._short(node.value), self.lines.of(node.annotation))
+        self._add(node.target, "value", self.lines.short(node.value), self.lines.of(node.annotation))
 
     def _on_augassign(self, node: ast.AugAssign) -> None:
         self._add(node.target, "opaque", "")
 
     def _on_namedexpr(self, node: ast.NamedExpr) -> None:
-        self._add(node.target, "value", self._short(node.value))
+        self._add(node.target, "value", self.lines.short(node.value))
 
     def _on_for(self, node: ast.For) -> None:
-        self._add(node.target, "for" if isinstance(node.target, ast.Name) else "opaque", self._short(node.iter))
+        self._add(node.target, "for" if isinstance(node.target, ast.Name) else "opaque", self.lines.short(node.iter))
 
     def _on_asyncfor(self, node: ast.AsyncFor) -> None:
-        self._add(node.target, "async for" if isinstance(node.target, ast.Name) else "opaque", self._short(node.iter))
+        self._add(
+            node.target, "async for" if isinstance(node.target, ast.Name) else "opaque", self.lines.short(node.iter)
+        )
 
     def _on_withitem(self, node: ast.withitem) -> None:
         if node.optional_vars is not None:
-            self._add(node.optional_vars, "with", self._short(node.context_expr))
+            self._add(node.optional_vars, "with", self.lines.short(node.context_expr))
 
     def _on_functiondef(self, node: ast.FunctionDef) -> None:
         self.local.setdefault(node.name, []).append(("opaque", "", ""))

@@ -6,7 +6,7 @@ import ast
 import itertools
 from typing import TYPE_CHECKING
 
-from tooling.python.source import FunctionNode, Lines, dotted_name
+from tooling.python.source import FunctionNode, Lines, dotted_name, methods_in
 from tooling.python.tables import ClassTable
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def read_class(node: ast.ClassDef, lines: Lines, first_line: int) -> ClassTable:
     """Facts of one class. `first_line`: what line the block that was parsed begins at, in the file."""
     attributes: dict[str, list[tuple[str, str, str, int]]] = {}
     dynamic = ""
-    for method in _methods(node.body):
+    for method in methods_in(node.body):
         decorators = {dotted_name(decorator) for decorator in method.decorator_list}
         parameters = method.args.posonlyargs + method.args.args
         receiver = "" if "staticmethod" in decorators or not parameters else parameters[0].arg
@@ -158,15 +158,6 @@ def read_class(node: ast.ClassDef, lines: Lines, first_line: int) -> ClassTable:
     return ClassTable(attributes, dynamic)
 
 
-def _methods(body: list[ast.stmt]) -> Iterator[FunctionNode]:
-    for statement in body:
-        if isinstance(statement, FunctionNode):
-            yield statement
-        elif isinstance(statement, ast.If):
-            yield from _methods(statement.body)
-            yield from _methods(statement.orelse)
-
-
 def _assigned(method: FunctionNode, receiver: str, lines: Lines) -> Iterator[tuple[str, str, str, int]]:
     """(attribute, source of the value, annotation, line) of each `self.x = ...`."""
     for node in ast.walk(method):
@@ -174,7 +165,7 @@ def _assigned(method: FunctionNode, receiver: str, lines: Lines) -> Iterator[tup
             for target in node.targets:
                 yield from _targets(target, node.value, receiver, lines)
         elif isinstance(node, ast.AnnAssign) and _of_receiver(node.target, receiver):
-            source = _short(lines, node.value) if node.value else ""
+            source = lines.short(node.value)
             yield node.target.attr, source, lines.of(node.annotation), node.lineno  # type: ignore[union-attr]  # checked above
         elif isinstance(node, ast.With | ast.AsyncWith | ast.For | ast.AsyncFor):
             for target in _loop_targets(node):
@@ -199,11 +190,11 @@ def _assigned(method: FunctionNode, receiver: str, lines: Lines) -> Iterator[tup
 
 def _targets(target: ast.expr, value: ast.expr, receiver: str, lines: Lines) -> Iterator[tuple[str, str, str, int]]:
     if _of_receiver(target, receiver):
-        yield target.attr, _short(lines, value), "", target.lineno  # type: ignore[attr-defined]  # checked by _of_receiver
+        yield target.attr, lines.short(value), "", target.lineno  # type: ignore[attr-defined]  # checked by _of_receiver
     elif isinstance(target, ast.Tuple | ast.List):
         for index, part in enumerate(target.elts):
             if _of_receiver(part, receiver):
-                source = f"({_short(lines, value)})[{index}]"
+                source = f"({lines.short(value)})[{index}]"
                 yield part.attr, source, "", part.lineno  # type: ignore[attr-defined]  # checked by _of_receiver
 
 
@@ -215,11 +206,6 @@ def _loop_targets(node: ast.With | ast.AsyncWith | ast.For | ast.AsyncFor) -> li
 
 def _of_receiver(target: ast.AST, receiver: str) -> bool:
     return isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == receiver
-
-
-def _short(lines: Lines, node: ast.expr) -> str:
-    source = lines.of(node)
-    return source if len(source) < 2000 else "..."
 
 
 def _dynamic(method: FunctionNode, receiver: str, complete: bool) -> str:

@@ -115,6 +115,10 @@ def span_of(node: Any) -> tuple[int, int, int, int]:
     return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 
+LONGEST = 2000
+"""Characters of a value that may tell its type."""
+
+
 class Lines:
     """The text of a file, for cutting out nodes by their positions, which count UTF-8 bytes."""
 
@@ -125,6 +129,11 @@ class Lines:
     def of(self, node: ast.AST) -> str:
         """Source of an expression or statement."""
         return self.between(*span_of(node))
+
+    def short(self, node: ast.AST | None) -> str:
+        """Source of a value; long ones are data, of no use for types: "..."."""
+        source = "" if node is None else self.of(node)
+        return source if len(source) < LONGEST else "..."
 
     def between(self, line: int, column: int, end_line: int, end_column: int) -> str:
         """Source between two places, as `ast` counts them: lines from 1, columns in bytes from 0."""
@@ -243,6 +252,15 @@ def defined_names(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 stored = (each for each in ast.walk(target) if isinstance(each, ast.Name))
                 yield from ((each.id, node) for each in stored if isinstance(each.ctx, ast.Store))
+
+
+def methods_in(body: Iterable[ast.stmt]) -> Iterator[FunctionNode]:
+    """Yield the functions of a class body, also those under `if` and `try`."""
+    for node in body:
+        if isinstance(node, FunctionNode):
+            yield node
+        elif isinstance(node, ast.If | ast.Try):
+            yield from methods_in([*node.body, *node.orelse])
 
 
 def module_name(path: str) -> tuple[str, bool]:

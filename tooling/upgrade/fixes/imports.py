@@ -27,7 +27,6 @@ class _Change:
     """One name of an import statement, and what it becomes."""
 
     alias: Any
-    finding: AuditFinding
     module: str
     name: str
 
@@ -127,7 +126,7 @@ def _change(statement: Any, alias: Any, finding: AuditFinding) -> _Change:
     module, _, name = finding.replacement.text.rpartition(".")
     if not module or not name.isidentifier():
         raise LeftAloneError(f"{finding.replacement.text!r} is not a name in a module")
-    return _Change(alias, finding, module, name)
+    return _Change(alias, module, name)
 
 
 def _split(source: EditableSource, statement: Any, leaving: Sequence[_Change], texts: dict[_Change, str]) -> None:

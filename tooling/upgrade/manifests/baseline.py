@@ -80,18 +80,6 @@ class Baseline:
     """Other versions that the same source holds, for other extras or platforms."""
 
 
-def baselines(distribution: str, declarations: Declarations, policy: UpgradePolicy, root: Path) -> tuple[Baseline, ...]:
-    """One for each variant that has the package; equal ones once."""
-    found: dict[tuple[str, str], Baseline] = {}
-    package = policy.package(distribution)
-    names = package.variants if package and package.variants else tuple(each.name for each in policy.variants)
-    for name in names or ("",):
-        one = baseline(distribution, declarations, policy, root, variant=name)
-        if one is not None:
-            found.setdefault((one.version, one.where), one)
-    return tuple(found.values())
-
-
 def baseline(
     distribution: str, declarations: Declarations, policy: UpgradePolicy, root: Path, *, variant: str = ""
 ) -> Baseline | None:

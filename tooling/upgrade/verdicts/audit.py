@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import Attribute, Duck, InstanceOf, Name, is_distinctive, roots_of
 from tooling.upgrade.findings import Audit, AuditFinding, AuditSeverity, FindingKind, Unseen
@@ -22,23 +22,15 @@ if TYPE_CHECKING:
 
     from packaging.specifiers import SpecifierSet
 
+    from tooling.upgrade.usage.index import UsageIndex
     from tooling.upgrade.uses import FileUses, Use
     from tooling.upgrade.verdicts.comparison import Explainer
 
 _RANK = {AuditSeverity.BREAKING: 0, AuditSeverity.WARNING: 1, AuditSeverity.INFO: 2}
 
 
-class UsesByFile(Protocol):
-    """What a usage index gives."""
-
-    @property
-    def files(self) -> Sequence[FileUses]:
-        """Uses by file."""
-        ...
-
-
 def audit(
-    index: UsesByFile,
+    index: UsageIndex,
     pairs: Sequence[ReleasePair],
     *,
     allowed: Mapping[str, SpecifierSet] | SpecifierSet | None = None,
@@ -96,7 +88,7 @@ class _Tally:
 
 
 def _audited(
-    index: UsesByFile,
+    index: UsageIndex,
     pair: ReleasePair,
     pairs: Sequence[ReleasePair],
     allowed: SpecifierSet | None,
@@ -143,9 +135,7 @@ def _audited(
         symbols=len(tally.symbols),
         judged=tally.judged,
         unresolved=tally.unresolved,
-        open=tuple(
-            Unseen(why=why, count=count, example=tally.examples[why]) for why, count in sorted(tally.open.items())
-        ),
+        open=tally.unseen(),
         unreadable=tuple(f"{file.path}: {file.problem}" for file in index.files if file.problem),
         modules_read=(pair.old.modules_read, pair.new.modules_read),
         seconds={"judge": time.perf_counter() - started},
@@ -192,7 +182,7 @@ def _of_file(file: FileUses, pair: ReleasePair, context: JudgeContext, tally: _T
     return findings
 
 
-def _without_consequences(findings: list[AuditFinding], index: UsesByFile, pair: ReleasePair) -> list[AuditFinding]:
+def _without_consequences(findings: list[AuditFinding], index: UsageIndex, pair: ReleasePair) -> list[AuditFinding]:
     """Uses of an imported name are as bad as its import: silent if that is, and they say where it is.
 
     A star import names nothing, so uses of what it gave stand alone."""

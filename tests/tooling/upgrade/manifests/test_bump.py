@@ -10,7 +10,7 @@ import pytest
 from tooling.cli.errors import ConflictError, UsageError
 from tooling.kit.change.transaction import apply_plan, transaction
 from tooling.upgrade.declarations.find import find_declarations
-from tooling.upgrade.manifests.baseline import baseline, baselines
+from tooling.upgrade.manifests.baseline import baseline
 from tooling.upgrade.manifests.bump import bump
 from tooling.upgrade.manifests.requests import parse_request
 from tooling.upgrade.policy.read import read_policy
@@ -272,6 +272,12 @@ def test_this_repository_moves_a_server_in_the_script_that_makes_its_environment
     assert moved("vllm==0.18.0") == ({"pyproject.toml": group, "scripts/setup_vllm.sh": both}, [])
     declarations = find_declarations(Path())
     policy = read_policy(Path(), declarations)
-    found = [each.where.partition(":")[0] for each in baselines("vllm", declarations, policy, Path())]
-    assert found == ["pyproject.toml", "scripts/setup_vllm.sh"]
-    assert [each.origin for each in baselines("torch", declarations, policy, Path())] == ["constraint", "range"]
+
+    def of_variants(distribution):
+        package = policy.package(distribution)
+        names = (package.variants if package else ()) or [each.name for each in policy.variants]
+        found = [baseline(distribution, declarations, policy, Path(), variant=name) for name in names]
+        return list({(each.version, each.where): each for each in found if each is not None}.values())
+
+    assert [each.where.partition(":")[0] for each in of_variants("vllm")] == ["pyproject.toml", "scripts/setup_vllm.sh"]
+    assert [each.origin for each in of_variants("torch")] == ["constraint", "range"]

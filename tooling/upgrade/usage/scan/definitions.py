@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.bound_names import bound_names
-from tooling.python.source import POSITIONAL, each_parameter
+from tooling.python.source import POSITIONAL, each_parameter, methods_in
 from tooling.upgrade.usage.facts import NONE, UNKNOWN, ClassFacts, FunctionFacts
 from tooling.upgrade.usage.scan.frames import Frame, KnownDict
 
@@ -263,7 +263,7 @@ class DefinitionReader:
         """Methods that may override one of a base class. The place is that of the `def` line."""
         if not any(self.walk.hot[base] for base in bases):
             return
-        for statement in _methods(node.body):
+        for statement in methods_in(node.body):
             qualname = facts.methods.get(statement.name)
             if qualname is None or self.walk.facts.functions[qualname].line != statement.lineno:
                 continue  # a later definition of the name counts
@@ -304,15 +304,6 @@ def _documented(node: FunctionNode) -> dict[str, str]:
             names = entries[len(entries) - len(given) :] if len(given) <= len(entries) else []
             found.update(zip(names, map(ast.unparse, given), strict=False))
     return found
-
-
-def _methods(body: list[ast.stmt]) -> Iterator[FunctionNode]:
-    """Functions of a class body, also under `if` and `try`."""
-    for statement in body:
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield statement
-        elif isinstance(statement, ast.If | ast.Try):
-            yield from _methods([*statement.body, *statement.orelse])
 
 
 def _outwards(frame: Frame) -> Iterator[Frame]:
