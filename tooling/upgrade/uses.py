@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tooling.python.access_paths import AccessPath, Name
     from tooling.python.conditions import Condition
+    from tooling.python.symbols.symbol import Signature
 
 # -------------------------------------------------------------------------------------------------------------- places
 
@@ -79,26 +80,13 @@ class PassedArguments:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientParameter:
-    """A parameter of a method of the repository."""
-
-    name: str
-    kind: str
-    """"positional-only", "positional", "star", "keyword-only" or "double-star"."""
-    has_default: bool
-    default: str = ""
-    annotation: AccessPath | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ClientMethod:
-    """A method that may override one of a base class; `self` is not among the parameters."""
+    """A method that may override one of a base class."""
 
-    parameters: tuple[ClientParameter, ...]
+    signature: Signature
     binding: str
     """"method", "classmethod", "staticmethod" or "property"."""
     is_async: bool
-    calls_super: bool
     decorated: bool
     """By something other than the bindings: the signature may differ."""
 

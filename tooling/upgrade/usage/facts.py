@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-SCHEMA = 14
+SCHEMA = 15
 """Part of the cache's key; raised with each change of what facts are."""
 
 UNKNOWN = 0
@@ -51,12 +51,11 @@ class FunctionFacts:
     annotation: int
     """Value that the return annotation promises; 0 if there is none."""
     annotated: bool
-    parameters: tuple[tuple[str, str, bool, str, int], ...]
-    """Name, kind, whether it has a default, source of that, value of the annotation; without self."""
+    parameters: tuple[tuple[str, str, str | None], ...]
+    """Name, kind, source of the default or None; without self."""
     returns: tuple[int, ...] = ()
     yields: tuple[int, ...] = ()
     is_generator: bool = False
-    calls_super: bool = False
     defaults: dict[str, int] = field(default_factory=dict)
     """Values of defaults that may be a package's, by parameter."""
     fixture: bool = False
@@ -67,15 +66,11 @@ class FunctionFacts:
 class ClassFacts:
     """A class: its bases, members, and what is assigned to `self`."""
 
-    line: int
     bases: tuple[int, ...]
-    decorated: bool
     attributes: dict[str, list[int]] = field(default_factory=dict)
     annotations: dict[str, int] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
     """Where each annotated name stands."""
-    fields: bool = False
-    """Whether the body has annotated names, so that a constructor may be made from them."""
     methods: dict[str, str] = field(default_factory=dict)
     """Name to qualified name; only the last definition counts."""
 

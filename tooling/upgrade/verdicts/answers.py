@@ -68,7 +68,7 @@ def adapted_override(name: str, method: ClientMethod, after: Signature) -> Repla
 
     It is certain where the hook only takes more: what comes is added behind what the override has, with a default, so
     that whoever called it before still may."""
-    own = [each.name for each in method.parameters if each.kind not in _STARRED]
+    own = [each.name for each in method.signature.parameters if each.kind not in _STARRED]
     hook = [each for each in after.parameters if each.kind not in _STARRED]
     added = [each for each in hook if each.name not in own]
     in_order = own == [each.name for each in hook][: len(own)]

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.access_paths import Name, spelled, translated
-from tooling.python.symbols.symbol import Absent, Found, Parameter, Signature
+from tooling.python.symbols.symbol import Absent, Found
 from tooling.python.symbols.targets import Lookup, locate, reach
 from tooling.upgrade.findings import AuditSeverity, FindingKind
 from tooling.upgrade.uses import Action
@@ -21,18 +21,8 @@ if TYPE_CHECKING:
     from tooling.python.symbols.targets import Reach, Resolved
     from tooling.upgrade.findings import Replacement
     from tooling.upgrade.releases import Upstream
-    from tooling.upgrade.uses import ClientMethod, Use
+    from tooling.upgrade.uses import Use
     from tooling.upgrade.verdicts.comparison import Explanation, JudgeContext
-
-
-def signature_of(method: ClientMethod) -> Signature:
-    """How a method of the repository is called."""
-    return Signature(
-        tuple(
-            Parameter(each.name, each.kind, (each.default or "...") if each.has_default else None)
-            for each in method.parameters
-        )
-    )
 
 
 _SURE = 0.95

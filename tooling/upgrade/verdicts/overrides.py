@@ -15,7 +15,7 @@ from tooling.python.symbols.symbol import Absent, Found, Open, Signature, Symbol
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.answers import adapted_override, new_method
-from tooling.upgrade.verdicts.case import signature_of, sure
+from tooling.upgrade.verdicts.case import sure
 from tooling.upgrade.verdicts.comparison import evidence_of_absence, mentions, shorten
 
 if TYPE_CHECKING:
@@ -148,8 +148,7 @@ def _changed(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) ->
     before, after = case.old.signature(old), case.new.signature(new)
     if isinstance(before, Open) or isinstance(after, Open) or not after.exact or before.parameters == after.parameters:
         return
-    own = signature_of(method)
-    name = new.name
+    own, name = method.signature, new.name
     site = _unfitting(case.new, name, own, after, before)
     if site is None:
         site = _swapped(case.new, name, own, before, after)
@@ -161,8 +160,8 @@ def _changed(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) ->
         message = f"this override does not fit how it is called now: {how}"
         yield _drift(case, old, new, message, severity, replacement=head)
         return
-    why = misfit(signature_of(method), after)
-    if why and not misfit(signature_of(method), before) and not method.decorated:
+    why = misfit(own, after)
+    if why and not misfit(own, before) and not method.decorated:
         # A class that hands the bound hook to somebody else, and never calls it itself, which would show how
         receiver = case.after.found[0].receiver
         called = not case.after.closed or _refers(case.new, receiver, name, r"\s*\(")

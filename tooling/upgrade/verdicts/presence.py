@@ -27,7 +27,6 @@ from tooling.upgrade import advice
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.answers import advised
-from tooling.upgrade.verdicts.case import signature_of
 from tooling.upgrade.verdicts.comparison import UseProblem, definition, evidence, evidence_of_absence, mentions
 
 if TYPE_CHECKING:
@@ -59,8 +58,8 @@ def misfitting_patches(case: JudgedUse) -> Iterator[UseProblem]:
     old, new = case.old.signature(before), case.new.signature(after)
     if isinstance(old, Open) or isinstance(new, Open) or not old.exact or not new.exact:
         return
-    why = misfit(signature_of(method), new)
-    if not why or misfit(signature_of(method), old):
+    why = misfit(method.signature, new)
+    if not why or misfit(method.signature, old):
         return
     message = f"what replaces {case.symbol} does not fit its signature any more: {why}"
     head = Replacement(definition(case.new, after), "as the package defines it", certain=False)

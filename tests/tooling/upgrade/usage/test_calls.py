@@ -204,9 +204,9 @@ def test_monkey_patches_in_all_their_forms(index):
         (Action.ASSIGN, Name("pkg.mod.f")),
         (Action.STRING, Name("pkg.mod.g")),
     ]
-    assert [(one.name, one.kind, one.has_default) for one in found[0].method.parameters] == [
-        ("a", "positional", False),
-        ("b", "keyword-only", True),
+    assert [(one.name, one.kind, one.default is None) for one in found[0].method.signature.parameters] == [
+        ("a", "positional", True),
+        ("b", "keyword-only", False),
     ]
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from tooling.python.access_paths import Attribute, Called, Either, InstanceOf, Name, Unknown
 from tooling.python.conditions import CompareVersion, HasName, Not, Undecided, VersionSource
+from tooling.python.symbols.symbol import Parameter, Signature
 from tooling.python.symbols.tree import SymbolTree
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.sources.folder import memory_release
@@ -15,7 +16,6 @@ from tooling.upgrade.uses import (
     Action,
     Argument,
     ClientMethod,
-    ClientParameter,
     FileUses,
     PassedArguments,
     SourcePlace,
@@ -269,10 +269,9 @@ class Trainer:
 
 def override(name: str, *parameters: str, **more) -> Use:
     method = ClientMethod(
-        tuple(ClientParameter(each, "positional", has_default=False) for each in parameters),
+        Signature(tuple(Parameter(each, "positional") for each in parameters)),
         binding="method",
         is_async=False,
-        calls_super=False,
         decorated=more.get("decorated", False),
     )
     return use(Action.OVERRIDE, Attribute(Name("up.Trainer"), name), 2, method=method)

@@ -19,6 +19,7 @@ from tooling.python.access_paths import (
     touches_private,
 )
 from tooling.python.conditions import Condition, Constant, all_of, any_of, is_decidable, is_decided, negated
+from tooling.python.symbols.symbol import Parameter, Signature
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.usage.facts import UNKNOWN, ContextRow, FileFacts
 from tooling.upgrade.usage.link.scopes import linked_condition
@@ -36,7 +37,6 @@ from tooling.upgrade.uses import (
     Action,
     Argument,
     ClientMethod,
-    ClientParameter,
     DeadGuard,
     FileUses,
     PassedArguments,
@@ -545,12 +545,9 @@ class Emitter:
 
     def _shape(self, function: OwnFunction) -> ClientMethod:
         facts = self._store.facts(function.path).functions[function.qualname]
-        parameters = tuple(
-            ClientParameter(name, kind, has_default, default, self._target(function.path, annotation))
-            for name, kind, has_default, default, annotation in facts.parameters
-        )
+        signature = Signature(tuple(Parameter(*row) for row in facts.parameters))
         binding = "method" if facts.binding == "function" else facts.binding
-        return ClientMethod(parameters, binding, facts.is_async, facts.calls_super, bool(facts.decorators))
+        return ClientMethod(signature, binding, facts.is_async, bool(facts.decorators))
 
     # ------------------------------------------------------------------------------------------------------- guards
 

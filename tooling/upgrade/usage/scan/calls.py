@@ -302,7 +302,6 @@ def instance_classes(calls: CallReader, node: ast.expr, action: str = "isinstanc
 
 def _super(calls: CallReader, node: ast.Call) -> int:
     frame = calls.walk.frame
-    frame.calls_super = True
     while frame is not None and not frame.owner and frame.parent is not None:
         frame = frame.parent
     return calls.walk.node("super", frame.owner) if frame.owner else UNKNOWN

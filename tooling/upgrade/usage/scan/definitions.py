@@ -127,7 +127,7 @@ class DefinitionReader:
                 self.statements.block(node.body)
                 facts = self.walk.facts.functions[frame.qualname]
                 facts.returns, facts.yields = tuple(dict.fromkeys(frame.returns)), tuple(dict.fromkeys(frame.yields))
-                facts.is_generator, facts.calls_super = frame.is_generator, frame.calls_super
+                facts.is_generator = frame.is_generator
                 self.finish(frame)
                 self.walk.frame = outer
 
@@ -173,9 +173,9 @@ class DefinitionReader:
 
     def _parameters(
         self, node: FunctionNode, owner: str, binding: str, qualname: str
-    ) -> tuple[tuple[tuple[str, str, bool, str, int], ...], dict[str, int], dict[str, int]]:
+    ) -> tuple[tuple[tuple[str, str, str | None], ...], dict[str, int], dict[str, int]]:
         """Shape of a function without `self`, what its parameters hold, and what their defaults are."""
-        rows: list[tuple[str, str, bool, str, int]] = []
+        rows: list[tuple[str, str, str | None]] = []
         values: dict[str, int] = {}
         defaults: dict[str, int] = {}
         documented = _documented(node)
@@ -185,8 +185,7 @@ class DefinitionReader:
                 held = self.expressions.expression(default)
                 if held > NONE and self.walk.hot[held]:
                     defaults[entry.arg] = held
-            shown = self.walk.text(default)[:80] if default is not None else ""
-            rows.append((entry.arg, kind, default is not None, shown, annotated))
+            rows.append((entry.arg, kind, self.walk.text(default)[:80] if default is not None else None))
             values[entry.arg] = (
                 self.walk.step("list", annotated)
                 if kind == "star"
@@ -227,7 +226,7 @@ class DefinitionReader:
             conditions.extend(self.skip_condition(decorator))
         bases = self._bases(node)
         qualname = self._qualname(node.name, self.walk.facts.classes)
-        facts = ClassFacts(node.lineno, bases, bool(node.decorator_list))
+        facts = ClassFacts(bases)
         self.walk.facts.classes[qualname] = facts
         self.walk.bind(node.name, self.walk.node("own", qualname))
         outer = self.walk.frame

@@ -260,7 +260,6 @@ class ExpressionReader:
         try:
             yield
         finally:
-            outer.calls_super |= self.walk.frame.calls_super
             outer.later.extend(self.walk.frame.later)
             self.walk.frame = outer
 

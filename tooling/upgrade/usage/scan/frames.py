@@ -80,7 +80,6 @@ class Frame:
     """Conditions of `pytestmark`: all functions below run under them."""
     returns: list[int] = field(default_factory=list)
     yields: list[int] = field(default_factory=list)
-    calls_super: bool = False
     is_generator: bool = False
     later: list[Callable[[], None]] = field(default_factory=list)
     """Bodies to walk when this scope is complete."""

@@ -118,7 +118,6 @@ class StatementReader:
     def class_annotation(self, target: ast.Name, value: int) -> None:
         """A field of the class whose body this is."""
         facts = self.walk.facts.classes[self.walk.frame.qualname]
-        facts.fields = True
         facts.annotations[target.id] = value
         facts.spans[target.id] = span_of(target)
 
