@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tooling.python.source import FunctionNode, dotted_name, module_name
 from tooling.upgrade.interfaces.modules import ReleaseModule
+from tooling.upgrade.interfaces.remembered import Remembered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,20 +26,40 @@ _DEPTH = 8
 """Re-exports, and constants made of constants, that are followed for one name."""
 
 
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CodeDefinition:
     """What a name of the repository means, and the module that defines it."""
 
     module: ReleaseModule
-    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr
+    node: Definition | ast.expr
 
 
 class RepositoryCode:
-    """All Python files of a repository, each parsed when a name leads to it."""
+    """All Python files of a repository, each parsed when a name leads to it. remembered: answers of earlier runs; what
+    is asked of the code is noted there."""
 
-    def __init__(self, files: Iterable[RepositoryFile]) -> None:
+    def __init__(self, files: Iterable[RepositoryFile], remembered: Remembered | None = None) -> None:
         self._files = {file.path: file for file in files if file.kind == "python"}
         self._modules: dict[str, ReleaseModule | None] = {}
+        self._importers: dict[str, list[str]] = {}
+        self._texts: dict[tuple[str, str], str] = {}
+        self.remembered = remembered or Remembered()
+        self.remembered.holds |= {
+            "content": lambda path, was: self.digest(path) == was,
+            "name": lambda name, was: self._rows(name) == was,
+            "meaning": self._means,
+            "imports": self._imports_same,
+            "flags": lambda path, was: self._has_flags(path) == was,
+            "importers": lambda path, was: self._importing(path) == was,
+        }
+
+    def digest(self, path: str) -> str:
+        """Of a file's content; "" for one that is not there."""
+        file = self._files.get(path)
+        return file.digest if file is not None else ""
 
     @cached_property
     def _by_name(self) -> dict[str, list[tuple[str, str]]]:
@@ -50,6 +72,45 @@ class RepositoryCode:
 
     def at(self, path: str) -> ReleaseModule | None:
         """The module in a file; None if it cannot be parsed."""
+        self.remembered.note("content", path, self.digest(path))
+        return self._module(path)
+
+    def meaning(self, module: ReleaseModule, name: str) -> tuple[Definition | None, ast.expr | None, str | None]:
+        """What a name is at the top level of a module, of each kind: a definition, a value, an imported path."""
+        self.remembered.note(
+            "meaning", f"{module.path}\n{name}", (self.digest(module.path), self._written(module, name))
+        )
+        return module.definitions.get(name), module.values.get(name), module.imports.get(name)
+
+    def _written(self, module: ReleaseModule, name: str) -> str:
+        """What tells a meaning from others: the lines that it is written in, and where they are."""
+        if (module.path, name) not in self._texts:
+            written: list[object] = [module.imports.get(name)]
+            for node in (module.definitions.get(name), module.values.get(name)):
+                if node is not None:
+                    first = min(each.lineno for each in (node, *getattr(node, "decorator_list", ())))
+                    lines = self._files[module.path].lines[first - 1 : node.end_lineno]
+                    written += [first, hashlib.sha256(b"\n".join(lines)).hexdigest()]
+            self._texts[module.path, name] = repr(written)
+        return self._texts[module.path, name]
+
+    def _means(self, subject: str, was: tuple[str, str]) -> bool:
+        path, _, name = subject.partition("\n")
+        if self.digest(path) == was[0]:
+            return True  # so that only a file that was edited is parsed
+        module = self._module(path)
+        return module is not None and self._written(module, name) == was[1]
+
+    def imported(self, module: ReleaseModule) -> list[str]:
+        """Dotted paths that a module imports, wherever it does."""
+        found = list(module.imports.values())
+        self.remembered.note("imports", module.path, (self.digest(module.path), found))
+        return found
+
+    def _imports_same(self, path: str, was: tuple[str, list[str]]) -> bool:
+        return self.digest(path) == was[0] or self.imports(path) == was[1]
+
+    def _module(self, path: str) -> ReleaseModule | None:
         if path not in self._modules:
             file = self._files.get(path)
             tree = file.tree if file is not None else None
@@ -57,10 +118,15 @@ class RepositoryCode:
             self._modules[path] = ReleaseModule(dotted, path, tree) if tree is not None else None
         return self._modules[path]
 
+    def _rows(self, name: str) -> list[tuple[str, str]]:
+        return self._by_name.get(name, [])
+
     def path(self, dotted: str, importer: str = "") -> str | None:
         """The file that an import of `dotted` reads: below the root, beside the importer, or below the one folder
         (src/) that has it."""
-        rows = self._by_name.get(dotted.rpartition(".")[2], [])
+        last = dotted.rpartition(".")[2]
+        rows = self._rows(last)
+        self.remembered.note("name", last, rows)
         exact = [path for name, path in rows if name == dotted]
         beside = f"{importer.rpartition('/')[0]}/{dotted.replace('.', '/')}"
         near = [path for _, path in rows if path in {f"{beside}.py", f"{beside}/__init__.py"}]
@@ -72,14 +138,16 @@ class RepositoryCode:
         """The function, class or value that a dotted path leads to, through re-exports."""
         parent, _, name = dotted.rpartition(".")
         path = self.path(parent, importer) if parent else None
-        module = self.at(path) if path is not None else None
+        module = self._module(path) if path is not None else None
+        if path is not None and module is None:
+            self.remembered.note("content", path, self.digest(path))
         if module is None or depth > _DEPTH:
             return None
-        if name in module.definitions:
-            return CodeDefinition(module, module.definitions[name])
-        if name in module.values:
-            return CodeDefinition(module, module.values[name])
-        return self.find(module.imports[name], module.path, depth + 1) if name in module.imports else None
+        definition, value, imported = self.meaning(module, name)
+        found = definition if definition is not None else value
+        if found is not None:
+            return CodeDefinition(module, found)
+        return self.find(imported, module.path, depth + 1) if imported is not None else None
 
     def named(self, node: ast.expr, module: ReleaseModule) -> CodeDefinition | None:
         """What a name or dotted expression means at the top level of a module."""
@@ -87,14 +155,12 @@ class RepositoryCode:
         if not dotted:
             return None
         head, _, rest = dotted.partition(".")
-        if not rest:
-            if head in module.definitions:
-                return CodeDefinition(module, module.definitions[head])
-            if head in module.values:
-                return CodeDefinition(module, module.values[head])
-        if head in module.imports:
-            return self.find(".".join([module.imports[head], *([rest] if rest else [])]), module.path)
-        local = module.definitions.get(head)
+        local, value, imported = self.meaning(module, head)
+        found = local if local is not None else value
+        if not rest and found is not None:
+            return CodeDefinition(module, found)
+        if imported is not None:
+            return self.find(".".join([imported, *([rest] if rest else [])]), module.path)
         if isinstance(local, ast.ClassDef) and rest and "." not in rest:
             return self.attribute(CodeDefinition(module, local), rest)
         return None
@@ -150,21 +216,46 @@ class RepositoryCode:
 
     def has_flags(self, path: str) -> bool:
         """Whether strings of a file begin like flags of a command."""
+        found = self._has_flags(path)
+        self.remembered.note("flags", path, found)
+        return found
+
+    def _has_flags(self, path: str) -> bool:
         file = self._files.get(path)
         return file is not None and _FLAG.search(file.content) is not None
 
     def importers(self, path: str) -> list[str]:
         """Files that import a file's module, or something of it."""
-        *_, package, name = ("", *module_name(path)[0].split("."))
-        # `from package import (`, `from package.name import x`, `import package.name`, `from . import name`
-        words = b"|".join(re.escape(each.encode()) for each in (package, name) if each)
-        imported = re.compile(rb"^[ \t]*(?:from|import)\b(?:[^\n]*\b(?:%b)\b|[ \t]+\.+[ \t]+import\b)" % words, re.M)
-        found = []
-        for other, file in self._files.items():
-            if other == path or name.encode() not in file.content or not imported.search(file.content):
-                continue
-            module = self.at(other)
-            sources = module.imports.values() if module is not None else ()
-            if any(path in {self.path(each, other), self.path(each.rpartition(".")[0], other)} for each in sources):
-                found.append(other)
+        found = self._importing(path)
+        self.remembered.note("importers", path, found)
         return found
+
+    def _importing(self, path: str) -> list[str]:
+        if path not in self._importers:
+            *_, package, name = ("", *module_name(path)[0].split("."))
+            # `from package import (`, `from package.name import x`, `import package.name`, `from . import name`
+            words = b"|".join(re.escape(each.encode()) for each in (package, name) if each)
+            imported = re.compile(
+                rb"^[ \t]*(?:from|import)\b(?:[^\n]*\b(?:%b)\b|[ \t]+\.+[ \t]+import\b)" % words, re.M
+            )
+            self._importers[path] = [
+                other
+                for other, file in self._files.items()
+                if other != path
+                and name.encode() in file.content
+                and imported.search(file.content)
+                and any(
+                    path in {self.path(each, other), self.path(each.rpartition(".")[0], other)}
+                    for each in self.imports(other)
+                )
+            ]
+        return self._importers[path]
+
+    def imports(self, path: str) -> list[str]:
+        """Dotted paths that a file imports."""
+
+        def made() -> list[str]:
+            module = self._module(path)
+            return list(module.imports.values()) if module is not None else []
+
+        return self.remembered.answer(f"imports {path} {self.digest(path)}", made)

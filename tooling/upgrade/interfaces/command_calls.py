@@ -84,9 +84,9 @@ class CommandCalls:
             return True
         path = inner.module.path
         if path not in self._speaking:
-            imported = inner.module.imports.values()
             sources = {
-                self._code.path(each, path) or self._code.path(each.rpartition(".")[0], path) for each in imported
+                self._code.path(each, path) or self._code.path(each.rpartition(".")[0], path)
+                for each in self._code.imported(inner.module)
             }
             self._speaking[path] = any(self._code.has_flags(each) for each in {path, *sources} if each)
         return self._speaking[path]

@@ -69,6 +69,13 @@ class CommandUse:
     values: tuple[str, ...] = ()
     """Its other constant words: what flags are given."""
 
+    @classmethod
+    def of(cls, row: tuple[Any, ...]) -> CommandUse:
+        """Made again from what `astuple` made of it."""
+        program, head, words, flags, hidden, values = row
+        flags, hidden = (tuple(CommandWord(*each) for each in group) for group in (flags, hidden))
+        return cls(program, CommandWord(*head), words, flags, hidden, values)
+
 
 def recognise(words: Sequence[CommandWord], programs: KnownPrograms) -> CommandUse | None:
     """The command as a use; None if its program is none of the release's."""

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter
+
 from tooling.python.source import dotted_name
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind, InterfaceKind, Replacement
 from tooling.upgrade.interfaces.pair import What
@@ -152,8 +154,8 @@ def judge_environment(files: Sequence[RepositoryFile], pair: InterfacePair) -> I
     roots = pair.roots
     named = [(file, {hit.decode() for hit in set(_NAME.findall(file.content))}) for file in files]
     own = {name for name in set[str]().union(*(names for _, names in named)) if belongs(name, roots)}
-    reads = {name: read for name in sorted(own) if (read := find_read(pair.old, name)) is not None}
-    gone = {name for name in reads if not mentions_it(pair.new, name)}
+    reads = {name: read for name, read in _reads(pair, own).items() if read is not None}
+    gone = _unmentioned(pair, reads)
     version = pair.new.release.origin.version
     for file, names in named:
         if names.isdisjoint(reads):
@@ -175,6 +177,30 @@ def judge_environment(files: Sequence[RepositoryFile], pair: InterfacePair) -> I
                 if renamed is not None and not mention.used:
                     renamed = replace(renamed, certain=False)
                 yield pair.finding(file, place, what, old=old, replacement=renamed)
+
+
+_READS: TypeAdapter[dict[str, Read | None]] = TypeAdapter(dict[str, Read | None])
+_KNOWN: TypeAdapter[dict[str, bool]] = TypeAdapter(dict[str, bool])
+
+
+def _reads(pair: InterfacePair, names: Iterable[str]) -> dict[str, Read | None]:
+    """Where the old release reads each variable; all its files are searched once for each name."""
+    store = pair.store(pair.old)
+    known = store.read("variables read", _READS) or {}
+    new = {name: find_read(pair.old, name) for name in sorted(names) if name not in known}
+    if new:
+        store.write("variables read", _READS, known | new)
+    return {name: (known | new)[name] for name in sorted(names)}
+
+
+def _unmentioned(pair: InterfacePair, names: Iterable[str]) -> set[str]:
+    """The variables that the new release has nowhere."""
+    store = pair.store(pair.new)
+    known = store.read("variables mentioned", _KNOWN) or {}
+    new = {name: mentions_it(pair.new, name) for name in names if name not in known}
+    if new:
+        store.write("variables mentioned", _KNOWN, known | new)
+    return {name for name in names if not (known | new)[name]}
 
 
 def _renamed(name: str, read: Read, pair: InterfacePair) -> Replacement | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import astuple, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from tooling.python.source import children, dotted_name
 from tooling.upgrade.findings import (
@@ -19,6 +20,8 @@ from tooling.upgrade.findings import (
 )
 from tooling.upgrade.interfaces.code import HOLE, RepositoryCode
 from tooling.upgrade.interfaces.commands import (
+    CommandUse,
+    CommandWord,
     docker_commands,
     recognise,
     shell_commands,
@@ -29,11 +32,12 @@ from tooling.upgrade.interfaces.commands_python import PythonCommands, loaded_mo
 from tooling.upgrade.interfaces.modules import ReleaseModule
 from tooling.upgrade.interfaces.pair import What
 from tooling.upgrade.interfaces.programs import ReleasePrograms
+from tooling.upgrade.interfaces.remembered import Remembered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tooling.upgrade.interfaces.commands import CommandUse, CommandWord, KnownPrograms
+    from tooling.upgrade.interfaces.commands import KnownPrograms
     from tooling.upgrade.interfaces.pair import InterfacePair
     from tooling.upgrade.interfaces.parsers import Flag
     from tooling.upgrade.interfaces.programs import CheckedCommand
@@ -49,7 +53,10 @@ _IMPORTING = re.compile(r"^[ \t]*(?:from|import)[ \t].*$", re.MULTILINE)
 def judge_flags(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterator[AuditFinding]:
     """Findings about flags, sub-commands and programs."""
     old, new = ReleasePrograms(pair.old, pair.store(pair.old)), ReleasePrograms(pair.new, pair.store(pair.new))
-    found = CommandsOfFiles(files, [*pair.old.release.scripts(), *pair.old.release.roots()], old)
+    code = RepositoryCode(files, Remembered(pair.remembered(f"commands of {pair.package}")))
+    names = [*pair.old.release.scripts(), *pair.old.release.roots()]
+    found = CommandsOfFiles(files, code, names, old, pair.old.release.digest())
+    code.remembered.save()
     for use in found.uses:
         file = found.file(use.head)
         if pair.is_reached(file, use.head.line):
@@ -78,23 +85,39 @@ def _look(
 class CommandsOfFiles:
     """The commands of a repository that run some of the known programs."""
 
-    def __init__(self, files: Sequence[RepositoryFile], names: Sequence[str], programs: KnownPrograms) -> None:
-        """names: how the names of programs begin; "vllm" is the beginning of the module "vllm.serve"."""
+    def __init__(
+        self,
+        files: Sequence[RepositoryFile],
+        code: RepositoryCode,
+        names: Sequence[str],
+        programs: KnownPrograms,
+        which: str,
+    ) -> None:
+        """names: how the names of programs begin; "vllm" is the beginning of the module "vllm.serve". which: tells
+        these programs from others in what is remembered of the code."""
         self._files = {file.path: file for file in files}
-        self.code = RepositoryCode(files)
+        self.code = code
         self.uses: list[CommandUse] = []
         self.open: dict[int, list[CommandWord]] = {}
         if not names:
             return
         words = [name.encode() for name in names]
         named = [file for file in files if any(word in file.content for word in words)]
-        python = PythonCommands(self.code, programs)
+        which = hashlib.sha256(repr((which, names)).encode()).hexdigest()
         pattern = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
         spoken = re.compile(rf"(?<![\w.-])(?:{pattern})(?:\.\w+)*(?![\w.-])")
-        self.uses = python.read(
-            file.path for file in named if file.kind == "python" and _names_program(file, spoken, programs)
-        )
-        self.open = {id(use): python.open_places(use) for use in self.uses}
+
+        def names_program(file: RepositoryFile) -> bool:
+            key = f"names a program {which} {file.digest}"
+            return code.remembered.answer(key, lambda: _names_program(file, spoken, programs))
+
+        paths = [file.path for file in named if file.kind == "python" and names_program(file)]
+        begin = hashlib.sha256(repr(paths).encode("utf-8", "surrogatepass")).hexdigest()
+        for use, places in code.remembered.answer(
+            f"commands {which} {begin}", lambda: _python_commands(code, programs, paths)
+        ):
+            self.uses.append(CommandUse.of(use))
+            self.open[id(self.uses[-1])] = [CommandWord(*word) for word in places]
         readers = {"shell": shell_commands, "docker": docker_commands, "yaml": yaml_commands}
         for file in named:
             if file.kind != "python":
@@ -105,6 +128,12 @@ class CommandsOfFiles:
     def file(self, word: CommandWord) -> RepositoryFile:
         """The file of a word."""
         return self._files[word.path]
+
+
+def _python_commands(code: RepositoryCode, programs: KnownPrograms, paths: list[str]) -> list[tuple[Any, Any]]:
+    """Each command of Python files as plain values, with the places that may give it further words."""
+    python = PythonCommands(code, programs)
+    return [(astuple(use), list(map(astuple, python.open_places(use)))) for use in python.read(paths)]
 
 
 def _names_program(file: RepositoryFile, spoken: re.Pattern[str], programs: KnownPrograms) -> bool:
@@ -293,7 +322,8 @@ class Scripts:
 def judge_scripts(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterator[AuditFinding]:
     """Findings about flags in commands that run such scripts."""
     scripts = Scripts(files, pair)
-    found = CommandsOfFiles(files, [*scripts.by_name, *scripts.by_module], scripts)
+    names = [*scripts.by_name, *scripts.by_module]
+    found = CommandsOfFiles(files, RepositoryCode(files), names, scripts, "scripts")
     for use in found.uses:
         script = scripts.of(use, use.head.text)
         for word in use.flags if script is not None else ():

@@ -52,7 +52,7 @@ def judge_interfaces(
     names of variables and files. scope, exclude: folders or files to look at, and to leave out. cache: folder for what
     is found out about releases. rivals: import names of other packages that the repository uses."""
     files = source_files(repository, scope=scope, exclude=exclude)
-    pair = InterfacePair(ReleaseModules(old), ReleaseModules(new), package, cache, tuple(rivals))
+    pair = InterfacePair(ReleaseModules(old), ReleaseModules(new), package, cache, tuple(rivals), repository.resolve())
     judges = (judge_flags, judge_scripts, judge_routes, judge_environment)
     findings = [finding for judge in judges for finding in judge(files, pair)]
     unique = {(each.path, each.line, each.kind, each.symbol): each for each in findings}

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from tooling.upgrade.findings import AuditFinding, Evidence, InterfaceUse, Unfollowed
-from tooling.upgrade.interfaces.parsers import ParserNode
-from tooling.upgrade.interfaces.routes import Route
 from tooling.upgrade.sources.cache import write_atomically
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
     from tooling.upgrade.findings import AuditSeverity, FindingKind, InterfaceKind, Replacement
     from tooling.upgrade.interfaces.modules import ReleaseModules
     from tooling.upgrade.interfaces.repository import RepositoryFile
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 _SCHEMA = 5
 """To be raised whenever the same release would give other rows."""
 _Kept = TypeVar("_Kept")
-
-
-_ROUTES: TypeAdapter[dict[str, list[Route]]] = TypeAdapter(dict[str, list[Route]])
-_PARSER: TypeAdapter[tuple[ParserNode | None]] = TypeAdapter(tuple[ParserNode | None])
-"""A tuple, since an object with none of a parser's fields would be a parser without flags."""
 
 
 class InterfaceStore:
@@ -45,34 +40,19 @@ class InterfaceStore:
         key = hashlib.sha256(f"{_SCHEMA}\n{self._release.digest()}\n{name}".encode()).hexdigest()
         return (self._folder or Path(os.devnull)) / "interfaces" / f"{key}.json"
 
-    def _read(self, name: str, adapter: TypeAdapter[_Kept]) -> _Kept | None:
+    def read(self, name: str, adapter: TypeAdapter[_Kept]) -> _Kept | None:
+        """What was kept under a name; None if there is nothing, or it is damaged."""
         try:
             return adapter.validate_json(self._path(name).read_bytes()) if self._folder else None
         except (OSError, ValidationError):
             return None
 
-    def _write(self, name: str, adapter: TypeAdapter[_Kept], value: _Kept) -> None:
+    def write(self, name: str, adapter: TypeAdapter[_Kept], value: _Kept) -> None:
+        """Keep something under a name, for the next run."""
         if self._folder is not None:
             # A cache that cannot be written only costs time; names that are not UTF-8 cannot be
             with suppress(OSError, ValueError):
                 write_atomically(self._path(name), adapter.dump_json(value))
-
-    def routes(self) -> dict[str, list[Route]] | None:
-        """Kept routes; None if there are none."""
-        return self._read("routes", _ROUTES)
-
-    def keep_routes(self, table: dict[str, list[Route]]) -> None:
-        """For the next run."""
-        self._write("routes", _ROUTES, table)
-
-    def parser(self, program: str) -> tuple[bool, ParserNode | None]:
-        """(whether it is known, the program's parser)."""
-        kept = self._read(f"program {program}", _PARSER)
-        return kept is not None, kept[0] if kept is not None else None
-
-    def keep_parser(self, program: str, parser: ParserNode | None) -> None:
-        """For the next run."""
-        self._write(f"program {program}", _PARSER, (parser.flat() if parser is not None else None,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +77,14 @@ class InterfacePair:
     cache: Path | None = None
     rivals: tuple[str, ...] = ()
     """Import names of other packages that the repository uses: a file named after one speaks to that one's server."""
+    repository: Path | None = None
     uses: set[InterfaceUse] = field(default_factory=set)
     unfollowed: set[Unfollowed] = field(default_factory=set)
+
+    def remembered(self, name: str) -> Path | None:
+        """The file for what earlier runs read off this repository. name: what of it, and for whom."""
+        where = hashlib.sha256(f"{self.repository}\n{name}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        return self.cache / "repositories" / f"{where}.bin" if self.cache is not None and self.repository else None
 
     def look(self, kind: InterfaceKind, name: str, path: str, line: int, *, known: bool = True) -> None:
         """Count a use."""

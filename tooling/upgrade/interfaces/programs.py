@@ -9,6 +9,8 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter
+
 from tooling.upgrade.interfaces.modules import ReleaseModule, ReleaseModules
 from tooling.upgrade.interfaces.pair import InterfaceStore
 from tooling.upgrade.interfaces.parsers import Flag, Interpreter, ParserNode
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tooling.upgrade.interfaces.commands import CommandUse
+
+
+_PARSER: TypeAdapter[tuple[ParserNode | None]] = TypeAdapter(tuple[ParserNode | None])
+"""A tuple, since an object with none of a parser's fields would be a parser without flags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +143,12 @@ class ReleasePrograms:
     def parser(self, program: str) -> ParserNode | None:
         """All parsers that the program makes, as one; None if it makes none that is seen."""
         if program not in self._made:
-            known, kept = self._store.parser(program)
-            if not known:
-                kept = self._interpreted(program)
-                self._store.keep_parser(program, kept)
-            self._made[program] = kept
+            kept = self._store.read(f"program {program}", _PARSER)
+            if kept is None:
+                made = self._interpreted(program)
+                kept = (made.flat() if made is not None else None,)
+                self._store.write(f"program {program}", _PARSER, kept)
+            self._made[program] = kept[0]
         return self._made[program]
 
     def _interpreted(self, program: str) -> ParserNode | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -129,6 +130,16 @@ class _Slots:
 
 class RepositoryFile(_Slots):
     """One file."""
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the content."""
+        return hashlib.sha256(self.content).hexdigest()[:32]
+
+    @cached_property
+    def lines(self) -> list[bytes]:
+        """Of the content, as `ast` counts them."""
+        return self.content.splitlines()
 
     @cached_property
     def tree(self) -> ast.Module | None:

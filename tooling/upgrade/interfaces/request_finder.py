@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tooling.python.source import FunctionNode, children, dotted_name
@@ -65,37 +67,56 @@ class RequestFinder:
         self.code = code
         self.senders: dict[str, set[Sender]] = {}
         """By name of the function."""
+        self._state = ""
+        """What tells these helpers from others."""
         self._own: dict[str, list[tuple[ast.AST, list[ast.AST]]]] = {}
 
     def learn(self, paths: Iterable[str]) -> None:
         """Look for helpers in these files, and for helpers that call them."""
-        scopes = [(module, *scope) for path in paths if (module := self.code.at(path)) is not None
-                  for scope in self._scopes(path)]  # fmt: skip
-        functions = [
-            (module, node, nodes, {_last_name(each) for each in nodes if isinstance(each, ast.Call)})
-            for module, node, nodes in scopes
-            if isinstance(node, FunctionNode)
-        ]
-        asking: frozenset[str] | set[str] = _ASKERS
-        for _ in range(_ROUNDS):
+        asked = list(paths)
+        asking = set(_ASKERS)
+        for number in range(_ROUNDS):
             before = {name: len(found) for name, found in self.senders.items()}
-            for module, node, nodes, called in functions:
-                if not called.isdisjoint(asking):
-                    self._learn_of(node, module, nodes)
+            for path in asked:
+                key = f"helpers {number} {self._state} {path} {self.code.digest(path)}"
+                made = self.code.remembered.answer(key, partial(self._learn_of_file, path, asking))
+                for name, parameters, url, method in made:
+                    self.senders.setdefault(name, set()).add(Sender(parameters, url, method))
+                if made:
+                    self._state = hashlib.sha256(repr((self._state, made)).encode()).hexdigest()
             asking = {name for name, found in self.senders.items() if len(found) > before.get(name, 0)}
             if not asking:
                 return
 
-    def _learn_of(self, node: FunctionNode, module: ReleaseModule, nodes: list[ast.AST]) -> None:
+    def _learn_of_file(self, path: str, asking: set[str]) -> list[tuple[str, tuple[str, ...], str, str]]:
+        """Name and values of each helper that a file adds to those that are known, if it calls one of `asking`."""
+        module = self.code.at(path)
+        found = []
+        for node, nodes in self._scopes(path) if module is not None else ():
+            if module is None or not isinstance(node, FunctionNode):
+                continue
+            if asking.isdisjoint(_last_name(each) for each in nodes if isinstance(each, ast.Call)):
+                continue
+            for sender in self._learn_of(node, module, nodes):
+                known = self.senders.setdefault(node.name, set())
+                if sender not in known:
+                    known.add(sender)
+                    found.append((node.name, sender.parameters, sender.url, sender.method))
+        return found
+
+    def _learn_of(self, node: FunctionNode, module: ReleaseModule, nodes: list[ast.AST]) -> list[Sender]:
         names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
         positional = tuple(name for name in names if name not in {"self", "cls"})
         known = {*positional, *(each.arg for each in node.args.kwonlyargs)}
         place = ast.Name(node.name, lineno=node.lineno, col_offset=node.col_offset)
         scope = _Scope(self, module, node, nodes, {name: [_Text(f"\x00{name}\x00", place)] for name in known})
-        for call in scope.calls:
-            for text, method in scope.asked(call):
-                if re.split(r"[?#]", text.text, maxsplit=1)[0].endswith("\x00"):  # the path, or its end, is passed
-                    self.senders.setdefault(node.name, set()).add(Sender(positional, text.text, method))
+        return [
+            Sender(positional, text.text, method)
+            for call in scope.calls
+            for text, method in scope.asked(call)
+            # The path, or its end, is passed
+            if re.split(r"[?#]", text.text, maxsplit=1)[0].endswith("\x00")
+        ]
 
     def _scopes(self, path: str) -> list[tuple[ast.AST, list[ast.AST]]]:
         """The functions of a file and its top level, each with its own nodes."""
@@ -112,6 +133,10 @@ class RequestFinder:
 
     def of(self, path: str) -> list[HttpRequest]:
         """All of a file, each URL at each place once."""
+        key = f"requests {self._state} {path} {self.code.digest(path)}"
+        return [HttpRequest(*row) for row in self.code.remembered.answer(key, lambda: self._of(path))]
+
+    def _of(self, path: str) -> list[tuple[str, int, int, str, tuple[tuple[str, int, int], ...]]]:
         module = self.code.at(path)
         found: dict[tuple[int, int, str], HttpRequest] = {}
         for node, nodes in self._scopes(path) if module is not None else ():
@@ -121,7 +146,7 @@ class RequestFinder:
                 key = (request.line, request.column, request.path)
                 if key not in found or request.method:
                     found[key] = request
-        return list(found.values())
+        return [(each.path, each.line, each.column, each.method, each.fields) for each in found.values()]
 
     def _may_ask(self, node: ast.AST) -> bool:
         """Whether a node may be a request, or a URL: most functions have neither."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter
+
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind, InterfaceKind, Replacement
 from tooling.upgrade.interfaces.code import RepositoryCode
 from tooling.upgrade.interfaces.pair import What
+from tooling.upgrade.interfaces.remembered import Remembered
 from tooling.upgrade.interfaces.request_finder import RequestFinder
 from tooling.upgrade.interfaces.routes import VERBS, Route, route_paths, routes
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 _ASKING = re.compile(rb"https?://|\b(?:requests|httpx|aiohttp|urllib|urljoin|TestClient)\b|_url\b|\burl\b")
 Table = dict[str, list[Route]]
+_ROUTES: TypeAdapter[Table] = TypeAdapter(Table)
 
 
 def judge_routes(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterator[AuditFinding]:
@@ -32,14 +36,11 @@ def judge_routes(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterat
     if not before:
         return
     after = _routes(pair, pair.new)
-    own = route_paths(
-        file.tree
-        for file in files
-        if file.kind == "python"
-        and b"/" in file.content
-        and any(mark in file.content for mark in (b"FastAPI", b"APIRouter", b"Route("))
-    )
-    for file, request in _requests(files):
+    code = RepositoryCode(files, Remembered(pair.remembered("requests")))
+    own = {path for file in files if _may_serve(file) for path in _served(file, code)}
+    requests = list(_requests(files, code))
+    code.remembered.save()
+    for file, request in requests:
         if pair.is_of_another(file) or not (request.path in before or request.path in after):
             continue
         if not pair.is_reached(file, request.line):
@@ -54,8 +55,17 @@ def judge_routes(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterat
             yield from _judge(file, request, before, after, pair, own)
 
 
-def _requests(files: Sequence[RepositoryFile]) -> Iterator[tuple[RepositoryFile, HttpRequest]]:
-    finder = RequestFinder(RepositoryCode(files))
+def _may_serve(file: RepositoryFile) -> bool:
+    return file.kind == "python" and any(mark in file.content for mark in (b"FastAPI", b"APIRouter", b"Route("))
+
+
+def _served(file: RepositoryFile, code: RepositoryCode) -> list[str]:
+    """Paths that a file of the repository serves itself."""
+    return code.remembered.answer(f"served {file.digest}", lambda: sorted(route_paths([file.tree])))
+
+
+def _requests(files: Sequence[RepositoryFile], code: RepositoryCode) -> Iterator[tuple[RepositoryFile, HttpRequest]]:
+    finder = RequestFinder(code)
     asking = [file for file in files if _asks(file)]
     finder.learn(file.path for file in asking)
     helpers = re.compile(
@@ -69,10 +79,10 @@ def _requests(files: Sequence[RepositoryFile]) -> Iterator[tuple[RepositoryFile,
 
 def _routes(pair: InterfacePair, modules: ReleaseModules) -> Table:
     store = pair.store(modules)
-    table = store.routes()
+    table = store.read("routes", _ROUTES)
     if table is None:
         table = routes(modules)
-        store.keep_routes(table)
+        store.write("routes", _ROUTES, table)
     return table
 
 

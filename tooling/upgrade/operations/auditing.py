@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import UsageError
+from tooling.python.source import calm
 from tooling.upgrade.errors import UpstreamError
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Move:
         return f"{self.distribution} {self.old} -> {self.new}"
 
 
+@calm()
 def audit_moves(
     context: UpgradeContext, moves: Sequence[Move], *, allowed: Mapping[str, SpecifierSet] | None = None
 ) -> tuple[Audit, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tooling.kit.receipts import read_receipts
+from tooling.python.source import calm
 from tooling.upgrade.checklists.check import Drift, drift
 from tooling.upgrade.checklists.contents import ChecklistPackage, collect
 from tooling.upgrade.checklists.document import render
@@ -42,6 +43,7 @@ class CheckedPackage:
     """Why signatures could not be compared."""
 
 
+@calm()
 def check(context: UpgradeContext, *, only: Sequence[str] = (), plan: Plan | None = None) -> tuple[CheckedPackage, ...]:
     """Compare all checklists. only: distributions; all that are watched when empty. plan: where the checklists are
     read, if not from the disk.
