@@ -107,9 +107,12 @@ class GenerationRunner:
             last = await self._receive(generation, progress, server)
         except ReplacedError:
             raise  # nobody knows which weights its tokens are of
-        except ServerError:
-            self._members.tally["salvaged_tokens"] += progress.settle_partial(generation)
-            raise
+        except ServerError as error:
+            if progress.stopped_at is None:
+                self._members.tally["salvaged_tokens"] += progress.settle_partial(generation)
+                raise
+            # All of the answer came; what routers chose, for which the stream was left open, is not worth another one.
+            _logger.debug("%s broke off after a stop string: %s", server.where, error)
         finally:
             server.calls.discard(progress)
             generation.current = None

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from areal.api import EngineError, GenerationConfig, ModelRequest, ServerInstance, StopReason
+from areal.api import EngineError, FaultError, GenerationConfig, ModelRequest, ServerInstance, StopReason
 from areal.engine.checks import RequestLimits
 from areal.engine.config import ServerEngineConfig
 from areal.engine.server.adapter import Capabilities, Chunk
-from areal.engine.server.errors import BadStatusError, BrokenTokensError
+from areal.engine.server.errors import BadStatusError, BrokenTokensError, ConnectionFailedError
 from areal.engine.server.fleet import Server
 from areal.engine.server.generation import CallProgress, Generation
 from areal.engine.server.requests import GenerationRunner
@@ -185,6 +185,50 @@ def test_nothing_is_sampled_after_a_stop_string_and_the_answer_is_kept(answer, a
     progress.settle_partial(one)
     assert client.asked == asked
     assert (one.finished_by, one.tokens, one.num_routed) == (StopReason.STOP, [7, 8], answer[0][1])
+
+
+class Broken(Recorded):
+    """Loses the connection where its answers end, after it was asked to end the call."""
+
+    async def events(self, url, path, body, *, patience):
+        async for event in super().events(url, path, body, patience=patience):
+            yield event
+        raise ConnectionFailedError("the stream ended without its end mark")
+
+    async def post(self, url, path, body, *, timeout):
+        self.asked.append(path)
+        return {}
+
+
+@pytest.mark.parametrize(("token", "failed"), [(8, False), (9, True)], ids=["after a stop string", "before"])
+def test_a_stream_that_breaks_after_a_stop_string_has_given_its_answer(token, failed):
+    letters = SimpleNamespace(decode=lambda ids: "".join(chr(ord("a") + token) for token in ids))
+    limits = RequestLimits(context=64, vocab_size=20, eos_token_id=1, tokenizer=letters)
+    gconfig = GenerationConfig(max_new_tokens=3, stop=("hi",))
+    one = Generation(ModelRequest(input_ids=[3, 4, 5], gconfig=gconfig, seed=0), limits, 4, routers=ROUTERS)
+    capabilities = Capabilities(version="", keeps_requests=False, details={"seeded": False, "open": set()})
+    server = Server(ServerInstance(name="a", incarnation="", url="http://a"), capabilities, 0)
+    broken = []
+
+    async def acquire(*_, **__):
+        return server
+
+    members = SimpleNamespace(
+        tally=Counter(), version=0, is_hopeless=None, fleet=SimpleNamespace(acquire=acquire, release=lambda *_: None),
+        server_failed=lambda *about: broken.append(about),
+    )  # fmt: skip
+    config = ServerEngineConfig(dtype="float32", max_attempts=1)
+    runner = GenerationRunner(members, SGLangAdapter(), Broken([([7, token], 0, "")]), config)
+    if failed:
+        with pytest.raises(FaultError, match="the stream ended"):
+            asyncio.run(runner.run(one))
+        assert len(broken) == members.tally["failed_calls"] == 1
+        return
+    response = asyncio.run(runner.run(one))
+    assert (response.stop_reason, response.output_tokens) == (StopReason.STOP, [7, 8])
+    assert "failed_calls" not in response.metadata
+    assert not broken
+    assert members.tally["failed_calls"] == members.tally["salvaged_tokens"] == 0
 
 
 def test_a_server_that_does_not_report_them_is_refused(world):
