@@ -12,12 +12,10 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import weakref
 from pathlib import Path
 from time import monotonic
@@ -28,6 +26,7 @@ from areal.environment import wire
 from areal.environment._child import HEADER
 from areal.environment.registry import ENVIRONMENTS
 from areal.utils.guard import exit_text
+from areal.utils.scratch import make_scratch, remove_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +66,7 @@ class EnvironmentProcess:
         Raises ConfigError when the interpreter is missing or the factory cannot be built, EnvironmentProcessError when
         the process ends.
         """
-        folder = Path(tempfile.mkdtemp(prefix="areal-environment-"))
+        folder = make_scratch("areal-environment-")
         ours, theirs = socket.socketpair()
         try:
             with (folder / "stderr").open("wb") as log:
@@ -82,7 +81,7 @@ class EnvironmentProcess:
                 )
         except OSError as error:
             ours.close()
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_scratch(folder)
             raise ConfigError(
                 f"environment {name!r}: no process could be started: {error}",
                 where="host.python",
@@ -211,4 +210,4 @@ def _end(process: subprocess.Popen[bytes], channel: socket.socket, folder: Path)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_scratch(folder)

@@ -47,6 +47,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from areal.api import ArealError
 from areal.reward._sandbox import ProcessLimits
 from areal.reward.fences import last_block
+from areal.utils.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,8 +147,8 @@ def run_tests(program: str, tests: str | Sequence[str], limits: Limits | None = 
     Raises ValueError for tests that could not fail or cannot run, ExecutionError when no process could be started.
     """
     sources, limits = checked_tests(tests), limits or Limits()
-    with tempfile.TemporaryDirectory(prefix="areal-program-", ignore_cleanup_errors=True) as folder:
-        run = _Run(folder, program, sources, limits)
+    with scratch_folder("areal-program-") as folder:
+        run = _Run(str(folder), program, sources, limits)
         try:
             return run.result()
         finally:

@@ -37,7 +37,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -48,6 +47,7 @@ from areal.reward._program_child import receive, send
 from areal.reward._sandbox import ProcessLimits
 from areal.reward.execution import ExecutionError
 from areal.utils.guard import exit_text
+from areal.utils.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -296,9 +296,7 @@ class Program:
         path.chmod(0o644)
 
     def _start(self) -> None:
-        self._folder = os.path.realpath(
-            self._stack.enter_context(tempfile.TemporaryDirectory(prefix="areal-run-", ignore_cleanup_errors=True))
-        )
+        self._folder = os.path.realpath(self._stack.enter_context(scratch_folder("areal-run-")))
         ours, theirs = socket.socketpair()
         self._stack.callback(ours.close)
         settings = json.dumps({"channel": theirs.fileno(), "folder": self._folder})

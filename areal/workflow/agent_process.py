@@ -13,14 +13,14 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from areal.api import Config, FaultError, FaultKind, number
-from areal.utils.guard import guarded, remove_tree
+from areal.utils.guard import guarded
+from areal.utils.scratch import make_scratch, remove_scratch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -110,7 +110,7 @@ class AgentFolders:
 
     def remove(self) -> None:
         """Remove all of it, folders too that their owner locked."""
-        remove_tree(self.base)
+        remove_scratch(self.base)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class CommandOutcome:
 @contextlib.asynccontextmanager
 async def agent_folders(template: str) -> AsyncIterator[AgentFolders]:
     """Make the folders of an attempt, the working folder as a copy of `template`, and remove them afterwards."""
-    folders = AgentFolders(Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="areal-agent-")))
+    folders = AgentFolders(await asyncio.to_thread(make_scratch, "areal-agent-"))
     try:
         await asyncio.to_thread(folders.fill, template)
         yield folders

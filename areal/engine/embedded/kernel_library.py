@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from areal.utils.logging import getLogger
+from areal.utils.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -121,8 +122,8 @@ def _is_ours(status: os.stat_result) -> bool:
 
 def _build(compiler: str, kept: Path) -> ctypes.CDLL:
     """Compile and load; keep the result where that can be written."""
-    with tempfile.TemporaryDirectory(prefix="areal-kernel-") as folder:
-        built = Path(folder, "kernel.so")
+    with scratch_folder("areal-kernel-") as folder:
+        built = folder / "kernel.so"
         command = [compiler, *_FLAGS, "-o", str(built), str(_SOURCE), "-lm"]
         subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=_BUILD_SECONDS)
         content = built.read_bytes()

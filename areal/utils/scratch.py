@@ -1,0 +1,98 @@
+"""Temporary folders of processes that may be killed: what a dead owner left, the next one to start removes.
+
+    folder = make_scratch("areal-agent-")    # /tmp/areal-agent-4711-k3v0x_2a, empty, ours until we die
+    remove_scratch(folder)
+
+    with scratch_folder("areal-kernel-") as folder:
+        ...
+
+Guards remove the folder of an owner that is killed (`areal.utils.guard`); nobody does when the guard is killed as well.
+The owner therefore locks its folder, and the kernel drops the lock when that process ends, however it does: a folder of
+such a name that can be locked has no owner any more. Whoever makes one first looks for those, once per process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from areal.utils.guard import remove_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_locks: Final[dict[Path, int]] = {}
+"""Folders of this process to the descriptors that lock them."""
+
+
+def make_scratch(prefix: str) -> Path:
+    """Return a new empty folder among the temporary files, for nobody else to read."""
+    base = Path(tempfile.gettempdir())
+    _clear_once(prefix, base)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=base))
+        descriptor = _locked(folder)
+        # Another start may have taken it for a leftover before it was locked.
+        if descriptor is not None and folder.exists():
+            _locks[folder] = descriptor
+            return folder
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def remove_scratch(folder: Path) -> None:
+    """Remove a folder with all that is in it, also folders that their owner locked. Idempotent."""
+    remove_tree(folder)
+    descriptor = _locks.pop(folder, None)
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def scratch_folder(prefix: str) -> Iterator[Path]:
+    """Make a folder, and remove it at the end of the block."""
+    folder = make_scratch(prefix)
+    try:
+        yield folder
+    finally:
+        remove_scratch(folder)
+
+
+def remove_unowned(prefix: str, base: Path) -> list[Path]:
+    """Remove what dead processes of this user left in `base`; return what was removed. Folders that somebody may still
+    use stay: those that are locked, of other users, or not named as `make_scratch` does."""
+    removed = []
+    named = re.compile(re.escape(prefix) + r"\d+-\w+")
+    for entry in sorted(base.glob(f"{prefix}[0-9]*")):
+        if named.fullmatch(entry.name) and (descriptor := _locked(entry)) is not None:
+            remove_tree(entry)
+            os.close(descriptor)
+            removed.append(entry)
+    return removed
+
+
+@functools.cache
+def _clear_once(prefix: str, base: Path) -> None:
+    remove_unowned(prefix, base)
+
+
+def _locked(folder: Path) -> int | None:
+    """Return a descriptor that locks a folder of this user; None where it is another's, gone or no folder."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        if os.fstat(descriptor).st_uid != os.getuid():
+            raise PermissionError
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
