@@ -111,13 +111,21 @@ def build(spec: ArchitectureSpec) -> DecoderModel:
     )
 
 
-def load(spec: ArchitectureSpec, weights: Mapping[str, Tensor]) -> DecoderModel:
+def outline(spec: ArchitectureSpec) -> DecoderModel:
+    """Return the model without memory: names and shapes."""
+    with outlined():
+        return build(spec)
+
+
+def load(
+    spec: ArchitectureSpec, weights: Mapping[str, Tensor], *, outlined_model: DecoderModel | None = None
+) -> DecoderModel:
     """Return the model with these weights (canonical names; not copied), in evaluation mode.
 
-    Raises ValueError naming what is missing, unknown or of another shape.
+    outlined_model: an outline of the spec that nobody needs any more; it becomes the model. Raises ValueError naming
+    what is missing, unknown or of another shape.
     """
-    with outlined():
-        model = build(spec)
+    model = outlined_model or outline(spec)
     expected = model.state_dict()
     missing = sorted(expected.keys() - weights.keys())
     unknown = sorted(weights.keys() - expected.keys())
@@ -134,12 +142,17 @@ def load(spec: ArchitectureSpec, weights: Mapping[str, Tensor]) -> DecoderModel:
     return model.eval().requires_grad_(False)
 
 
-@torch.no_grad()
 def logits(spec: ArchitectureSpec, weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+    """Return what `logits_of` does for the model with these weights."""
+    return logits_of(load(spec, weights), tokens)
+
+
+@torch.no_grad()
+def logits_of(model: DecoderModel, tokens: Tensor) -> Tensor:
     """Return the logits [B, T, vocab_size] of tokens [B, T]: the rows are packed as B documents into one forward."""
     batch, length = tokens.shape
     bounds = torch.arange(0, batch * length + 1, length, dtype=torch.int32)
-    flat: Tensor = load(spec, weights)(tokens.flatten(), torch.arange(length).repeat(batch), bounds, length)
+    flat: Tensor = model(tokens.flatten(), torch.arange(length).repeat(batch), bounds, length)
     return flat.unflatten(0, (batch, length))
 
 

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch import Tensor
 
 from areal.porting.bind.expressions import ROTARY_FIELD, look_up, same
 from areal.porting.bind.fitting import fit
@@ -47,6 +48,8 @@ def with_undeclared(subject: Subject, base: dict[str, Any], skipped: Collection[
     """
     try:
         instance = build(subject, base)
+        tokens = make_tokens(instance, batch=1, length=12, seed=0)
+        expected = logits(instance, tokens)
     except SubjectError:
         return base
     known = {*base, *field_names(base), *skipped, *dir(instance.hf_config), *vars(instance.hf_config)}
@@ -56,8 +59,11 @@ def with_undeclared(subject: Subject, base: dict[str, Any], skipped: Collection[
         hint = hinted(name)
         for value in (*([hint] if hint > 0 and hint not in base.values() else []), *TRIED):
             trial = {**base, name: value}
-            if not name.startswith("_") and _holds(subject, trial, name) and _differs(subject, base, trial):
-                base = trial
+            if name.startswith("_") or not _holds(subject, trial, name):
+                continue
+            found = _working_logits(subject, trial, tokens)
+            if found is not None and not torch.equal(expected, found):
+                base, expected = trial, found
                 break
     return base
 
@@ -82,15 +88,13 @@ def _holds(subject: Subject, trial: dict[str, Any], name: str) -> bool:
         return False
 
 
-def _differs(subject: Subject, base: Mapping[str, Any], trial: dict[str, Any]) -> bool:
-    """Return whether a config makes another working model."""
+def _working_logits(subject: Subject, config: dict[str, Any], tokens: Tensor) -> Tensor | None:
+    """Return what a config computes, None where it makes no working model."""
     try:
-        first, second = build(subject, dict(base)), build(subject, trial)
-        tokens = make_tokens(first, batch=1, length=12, seed=0)
-        expected, found = logits(first, tokens), logits(second, tokens)
+        found = logits(build(subject, config), tokens)
     except SubjectError:
-        return False
-    return bool(torch.isfinite(found).all()) and not torch.equal(expected, found)
+        return None
+    return found if bool(torch.isfinite(found).all()) else None
 
 
 def learn_absences(observer: Observer, reader: ConfigReader) -> list[str]:

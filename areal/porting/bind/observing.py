@@ -18,7 +18,6 @@ from areal.porting.bind.slots import ABSENT, LayerValues, slots_of
 from areal.porting.bind.variations import changed
 from areal.porting.infer.infer import infer
 from areal.porting.infer.layout import canonical, infer_layout
-from areal.porting.outlines import outlined
 from areal.porting.probe.instance import build, export, logits, make_tokens
 from areal.porting.probe.wide import wide_logits, without_rounding
 from areal.porting.records import SubjectError, UnsupportedError
@@ -119,7 +118,7 @@ class Observer:
             return ConfigOutcome(changes=changes, config=config, kind="refused", detail=str(error))
         if not bool(torch.isfinite(first).all()):
             return ConfigOutcome(changes=changes, config=config, kind="refused", detail="logits are not finite")
-        if shapes(instance) == self._shapes and torch.equal(first, self._logits):
+        if torch.equal(first, self._logits) and shapes(instance) == self._shapes:
             expected = None if predict is None else self._expected(instance, config, predict, first)
             return ConfigOutcome(
                 changes=changes, config=config, kind="no_effect", values=self.values, expected=expected
@@ -190,8 +189,7 @@ class Observer:
         except EvaluationError:
             return True
         try:
-            with outlined():
-                reference.build(spec)
+            reference.outline(spec)
         except (ModelError, UnsupportedError):
             return False
         return True
@@ -208,13 +206,15 @@ class Observer:
         all; "rounded" where they are close to them, and in float64 closer than float32 logits have to be."""
         try:
             spec = predict(config)
-            weights = canonical(self.layout, tensors(), spec)
+            outline = reference.outline(spec)
+            weights = canonical(self.layout, tensors(), spec, outline=outline)
             tokens = self._tokens(instance)
             tolerance = TOLERANCE * max(1.0, float(first.std()))
             double = functools.cache(
                 lambda: reference.logits(spec, {name: each.double() for name, each in weights.items()}, tokens)
             )
-            difference = float((reference.logits(spec, weights, tokens) - first).abs().max())
+            ours = reference.load(spec, weights, outlined_model=outline)
+            difference = float((reference.logits_of(ours, tokens) - first).abs().max())
             difference = without_rounding(instance, tokens, double, difference=difference, allowed=tolerance)
             if tolerance < difference <= CLOSE * tolerance:
                 expected = wide_logits(instance, tokens)

@@ -16,7 +16,6 @@ from areal.models.adapter import MIXER, TableAdapter
 from areal.porting import reference
 from areal.porting.family import LayoutEntry
 from areal.porting.infer.stored import StoredTensors, find_all, row_of
-from areal.porting.outlines import outlined
 from areal.porting.probe import instance as oracle
 from areal.porting.records import UnsupportedError
 from areal.porting.spec import PLACES
@@ -66,30 +65,36 @@ def infer_layout(
 
 
 def canonical(
-    layout: Sequence[LayoutEntry], tensors: Mapping[str, Tensor], spec: ArchitectureSpec, *, skipped: Sequence[str] = ()
+    layout: Sequence[LayoutEntry],
+    tensors: Mapping[str, Tensor],
+    spec: ArchitectureSpec,
+    *,
+    skipped: Sequence[str] = (),
+    outline: DecoderModel | None = None,
 ) -> dict[str, Tensor]:
     """Return the canonical weights from tensors on disk (or in memory), read by the adapter that a family with this
-    layout has.
+    layout has. outline: of the spec, where there is one already.
 
     Raises ModelError naming what is missing, unexpected or of another shape."""
-    return adapter(layout, spec, skipped=skipped).from_hf(tensors)
+    return adapter(layout, spec, skipped=skipped, outline=outline).from_hf(tensors)
 
 
-def adapter(layout: Sequence[LayoutEntry], spec: ArchitectureSpec, *, skipped: Sequence[str] = ()) -> TableAdapter:
-    """Return the adapter of a family with this layout, for one config."""
+def adapter(
+    layout: Sequence[LayoutEntry],
+    spec: ArchitectureSpec,
+    *,
+    skipped: Sequence[str] = (),
+    outline: DecoderModel | None = None,
+) -> TableAdapter:
+    """Return the adapter of a family with this layout, for one config. outline: as of `canonical`."""
     rows = tuple(row_of(entry) for entry in layout if not entry.implied)
     members = {
-        "model_class": staticmethod(lambda args: _outline(args.spec)),
+        "model_class": staticmethod(lambda args: outline or reference.outline(args.spec)),
         "table": rows,
         "skipped": tuple(skipped),
     }
     made: type[TableAdapter] = type("AnalysedStateDictAdapter", (TableAdapter,), members)
     return made(_Arguments(spec))  # type: ignore[arg-type]  # as much of a family's arguments as an adapter reads
-
-
-def _outline(spec: ArchitectureSpec) -> DecoderModel:
-    with outlined():  # an adapter asks for names and shapes
-        return reference.build(spec)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import itertools
 import tempfile
 import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import safetensors.torch
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, modeling_utils
 
 from areal.porting.probe.subject import quiet
 from areal.porting.records import SubjectError
@@ -157,15 +159,38 @@ def export(instance: Instance) -> dict[str, Tensor]:
     """Return what `save_pretrained` writes: name on disk to tensor."""
     in_memory = Path(tempfile.gettempdir()).is_relative_to(MEMORY_FOLDER) or not MEMORY_FOLDER.is_dir()
     folder = None if in_memory else MEMORY_FOLDER
-    with tempfile.TemporaryDirectory(dir=folder) as target, quiet():
+    with tempfile.TemporaryDirectory(dir=folder) as target, quiet(), _unwritten() as tensors:
         try:
             instance.model.save_pretrained(target)
         except Exception as error:
             raise SubjectError(f"{instance.subject.architecture} cannot be saved: {_summary(error)}") from error
-        tensors: dict[str, Tensor] = {}
         for file in sorted(Path(target).glob("*.safetensors")):
             tensors |= {name: tensor.clone() for name, tensor in safetensors.torch.load_file(file).items()}
     return tensors
+
+
+@contextmanager
+def _unwritten() -> Iterator[dict[str, Tensor]]:
+    """Keep copies of what the library would write to safetensors files: to write and read them is half of the time.
+
+    What such a file cannot hold goes to the library as ever, which says so: tensors that share memory, or have gaps.
+    """
+    kept: dict[str, Tensor] = {}
+
+    def keep(tensors: dict[str, Tensor], filename: str, metadata: dict[str, str] | None = None) -> None:
+        places = sorted((tensor.data_ptr(), tensor.nbytes) for tensor in tensors.values() if tensor.numel())
+        apart = all(place + size <= after for (place, size), (after, _) in itertools.pairwise(places))
+        if apart and all(tensor.is_contiguous() for tensor in tensors.values()):
+            kept.update((name, tensor.detach().clone()) for name, tensor in tensors.items())
+        else:
+            write(tensors, filename, metadata=metadata)
+
+    write = modeling_utils.safe_save_file
+    modeling_utils.safe_save_file = keep
+    try:
+        yield kept
+    finally:
+        modeling_utils.safe_save_file = write
 
 
 @functools.lru_cache(maxsize=1024)
@@ -189,11 +214,12 @@ def _random_value(name: str, initial: Tensor, seed: int, *, embedding: bool) -> 
 
 
 def _learned_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    persistent = model.state_dict(keep_vars=True)
+    persistent = functools.cache(lambda: model.state_dict(keep_vars=True))
     for name, buffer in model.named_buffers():
-        if name in persistent and buffer.is_floating_point() and buffer.numel():
+        if buffer.is_floating_point() and buffer.numel():
             first = float(buffer.flatten()[0])
-            if buffer.numel() == 1 or (first in (0.0, 1.0) and bool((buffer == first).all())):
+            alike = buffer.numel() == 1 or (first in (0.0, 1.0) and bool((buffer == first).all()))
+            if alike and name in persistent():  # asked last: to list what checkpoints hold takes longest
                 yield name, buffer
 
 

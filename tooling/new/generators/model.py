@@ -211,10 +211,10 @@ def _say_unproven(change: Change, report: Mapping[str, Any]) -> None:
 ANALYSIS: Final = "areal.porting"
 IMPORTS: Final = (
     *("torch", "safetensors.torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto"),
-    *("pytest", "hypothesis"),
+    *("pytest", "hypothesis", "anyio.pytest_plugin"),
 )
-"""What analysis and generated tests import, nothing of the repository: that changes between the two. hypothesis,
-because pytest takes it for a plugin, and would compile all of its modules anew to rewrite their assertions."""
+"""What analysis and generated tests import, nothing of the repository: that changes between the two. The last two,
+because pytest takes them for plugins, and would compile all of their modules anew to rewrite their assertions."""
 WRITER: Final = "areal.porting.write"
 TIMEOUT_SECONDS: Final = 900.0
 _NEEDED: Final = ("status", "model_type", "architecture")

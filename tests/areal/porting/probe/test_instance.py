@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from areal.porting.probe.instance import build, export, logits, make_tokens
@@ -104,7 +105,9 @@ def test_the_export_loads_in_transformers_with_equal_logits(tmp_path, model_type
     with torch.no_grad():
         reloaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()(tokens).logits
     torch.testing.assert_close(reloaded, logits(instance, tokens), atol=1e-5, rtol=1e-5)
-    written = export(instance)
+    written, files = export(instance), load_file(tmp_path / "model.safetensors")
+    assert written.keys() == files.keys()
+    assert all(torch.equal(tensor, files[name]) for name, tensor in written.items())
     experts = [name for name in written if ".experts." in name]
     assert bool(experts) == (model_type == "deepseek_v3")
     assert all(name.count(".experts.") == 1 and name.endswith("_proj.weight") for name in experts)
