@@ -37,4 +37,5 @@ class WeightTransferConfig(Config):
     collectors: int = number(8, at_least=1)
     """With shards, so many ranks at most take turns in collecting buffers and sending them to servers."""
     timeout_seconds: float = number(300.0, above=0)
-    """For one transfer, from the first byte to the last server."""
+    """For one transfer, from the first byte to the last server. Before the first byte, the trainer waits half of it for
+    all of them to be there."""
