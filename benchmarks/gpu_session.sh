@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Everything that is to be known about one GPU, in 40 minutes: a line for each program, with a budget. A line that fails is
-# noted, and one that takes twice its budget is stopped; the others go on. Writes FOLDER/session.md (a table of the lines,
-# and then what each of them printed) and FOLDER/logs.
+# noted, and one that takes twice its budget is stopped; the others go on. So is what a line leaves in the GPU's memory,
+# since the next one may fail for that. Writes FOLDER/session.md (a table of the lines, and then what each of them printed)
+# and FOLDER/logs.
 #
 #   bash benchmarks/gpu_session.sh                     # one CUDA device; environments are made first
 #   bash benchmarks/gpu_session.sh --try               # the same programs with tiny models on the CPU
@@ -21,7 +22,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly TOTAL_MINUTES=40
 folder=runs/gpu-session try="" dry="" write="" lines="" minute=60 only=()
 
-usage() { sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 say() { printf 'gpu_session: %s\n' "$*" >&2; }
 
 while [ $# -gt 0 ]; do
@@ -47,14 +48,16 @@ done
 # name|minutes|command. The budgets add up to TOTAL_MINUTES.
 lines_for_a_gpu() {
     cat <<'LINES'
-set-up|4|bash scripts/setup.sh && bash scripts/setup_trl.sh --vllm && bash scripts/setup_trl.sh && AREAL_VLLM=cuda bash scripts/setup_vllm.sh && .venv/bin/python -c 'import torch; print(torch.__version__, torch.cuda.get_device_name())'
-tests|2|.venv/bin/python -m pytest -q -x -m "not exhaustive" tests/areal/engine/train tests/areal/models/test_varlen_attention.py
-step|6|.venv/bin/python benchmarks/gpu_step.py --rounds 2
+set-up|2|bash scripts/setup.sh && .venv/bin/python -c 'import torch; print(torch.__version__, torch.version.cuda, torch.cuda.get_device_name())'
+set-up-trl|3|bash scripts/setup_trl.sh && bash scripts/setup_trl.sh --vllm
+set-up-vllm|2|AREAL_VLLM=cuda bash scripts/setup_vllm.sh
+tests|2|.venv/bin/python -m pytest -q --maxfail 20 -m "not exhaustive" tests/areal/engine/train tests/areal/models/test_varlen_attention.py
+step|5|.venv/bin/python benchmarks/gpu_step.py --rounds 2
 step-checkpointing|3|.venv/bin/python benchmarks/gpu_step.py --checkpointing --rounds 1 --sides train transformers
 step-profile|3|.venv/bin/python benchmarks/gpu_step.py --profile --rounds 1 --steps 3 --sides train
-embedded|5|.venv/bin/python benchmarks/embedded_engine.py --device cuda --size 0.6B --batch 1 64 256 --groups 32
+embedded|4|.venv/bin/python benchmarks/embedded_engine.py --device cuda --size 0.6B --batch 1 64 256 --groups 32
 grpo-embedded|6|.venv/bin/python benchmarks/grpo_vs_trl.py --workload throughput --size 0.6B --device cuda --rounds 1 --steps 8 --new-tokens 256 --sides areal areal-async
-grpo-servers|7|.venv/bin/python benchmarks/grpo_vs_trl.py --workload throughput --size 0.6B --device cuda --rounds 1 --steps 8 --new-tokens 256 --sides areal-vllm areal-vllm-async --trl-vllm
+grpo-servers|6|.venv/bin/python benchmarks/grpo_vs_trl.py --workload throughput --size 0.6B --device cuda --rounds 1 --steps 8 --new-tokens 256 --sides areal-vllm areal-vllm-async --trl-vllm
 weights|4|.venv/bin/python benchmarks/weight_updates.py --sizes 0.6B --device cuda --servers 1 --rounds 3
 LINES
 }
@@ -62,14 +65,16 @@ LINES
 # The same programs and options, as far as a CPU has them: TRL runs vLLM in its own process on GPUs only.
 lines_to_try() {
     cat <<'LINES'
-set-up|4|bash scripts/setup.sh && bash scripts/setup_trl.sh && AREAL_VLLM=cpu bash scripts/setup_vllm.sh
-tests|2|.venv/bin/python -m pytest -q -x tests/areal/engine/train/test_device_reads.py tests/areal/models/test_varlen_attention.py
-step|6|.venv/bin/python benchmarks/gpu_step.py --size tiny --device cpu --rounds 1 --steps 2
+set-up|2|bash scripts/setup.sh
+set-up-trl|3|bash scripts/setup_trl.sh
+set-up-vllm|2|AREAL_VLLM=cpu bash scripts/setup_vllm.sh
+tests|2|.venv/bin/python -m pytest -q --maxfail 20 tests/areal/engine/train/test_device_reads.py tests/areal/models/test_varlen_attention.py
+step|5|.venv/bin/python benchmarks/gpu_step.py --size tiny --device cpu --rounds 1 --steps 2
 step-checkpointing|3|.venv/bin/python benchmarks/gpu_step.py --size tiny --device cpu --checkpointing --rounds 1 --steps 2 --sides train transformers
 step-profile|3|.venv/bin/python benchmarks/gpu_step.py --size tiny --device cpu --profile --rounds 1 --steps 2 --sides train
-embedded|5|.venv/bin/python benchmarks/embedded_engine.py --device cpu --size tiny --batch 1 4 --groups 2 --new-tokens 8 --prompt 16 --rounds 1
+embedded|4|.venv/bin/python benchmarks/embedded_engine.py --device cpu --size tiny --batch 1 4 --groups 2 --new-tokens 8 --prompt 16 --rounds 1
 grpo-embedded|6|.venv/bin/python benchmarks/grpo_vs_trl.py --workload throughput --size tiny --device cpu --rounds 1 --steps 4 --new-tokens 8 --prompts 2 --sides areal areal-async
-grpo-servers|7|.venv/bin/python benchmarks/grpo_vs_trl.py --workload throughput --size tiny --device cpu --rounds 1 --steps 4 --new-tokens 8 --prompts 2 --sides areal-vllm areal-vllm-async
+grpo-servers|6|.venv/bin/python benchmarks/grpo_vs_trl.py --workload throughput --size tiny --device cpu --rounds 1 --steps 4 --new-tokens 8 --prompts 2 --sides areal-vllm areal-vllm-async
 weights|4|.venv/bin/python benchmarks/weight_updates.py --sizes tiny --device cpu --servers 1 --rounds 1 --carriers shared_memory broadcast
 LINES
 }
@@ -97,7 +102,21 @@ if [ -z "$try$lines" ] && ! nvidia-smi -L >/dev/null 2>&1; then
     exit 2
 fi
 
+# MiB of the GPU's memory that are taken; nothing without one.
+taken() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null | head -1 | tr -dc '0-9'; }
+
+# Servers that were stopped take a moment to end. Say what stays after that: others may fail for lack of memory.
+left_behind() {
+    local until=$((SECONDS + minute / 4)) now
+    while now=$(taken) && [ "${now:-0}" -gt $((before + 1024)) ]; do
+        if [ $SECONDS -ge $until ]; then printf '; %s MiB of the GPU are still taken' "$((now - before))"; return; fi
+        sleep 1
+    done
+}
+
 mkdir -p "$folder/logs" || exit 2
+before=$(taken)
+before=${before:-0}
 table="$folder/logs/lines.txt" results="$folder/logs/results.txt"
 : >"$table"
 : >"$results"
@@ -119,9 +138,10 @@ while IFS='|' read -r name minutes command; do
         124 | 137) outcome="stopped at twice its budget" ;;
         *) outcome="failed ($code): $(grep -v '^[[:space:]]*$' "$log.err" | tail -1 | cut -c1-120 | tr '|' '/')" ;;
         esac
+        if [ "$outcome" = passed ] && [ -s "$log" ]; then { printf '\n### %s\n\n' "$name"; cat "$log"; } >>"$results"; fi
+        outcome+=$(left_behind)
     fi
-    if [ "$outcome" != passed ]; then failed=1; fi
-    if [ "$outcome" = passed ] && [ -s "$log" ]; then { printf '\n### %s\n\n' "$name"; cat "$log"; } >>"$results"; fi
+    case $outcome in passed*) ;; *) failed=1 ;; esac
     say "$name: $outcome after $took s"
     printf '| %s | %s | %s | %s | `%s` |\n' "$name" "$minutes" "$took" "$outcome" "${command//|/\\|}" >>"$table"
 done <<<"$all"

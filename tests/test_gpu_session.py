@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -14,9 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "benchmarks/gpu_session.sh"
 
 
-def session(*arguments):
-    command = ["bash", str(SCRIPT), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+def session(*arguments, **environment):
+    command, variables = ["bash", str(SCRIPT), *map(str, arguments)], os.environ | environment
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=variables)
 
 
 def listed(*arguments):
@@ -46,6 +47,20 @@ def test_lines_that_fail_or_take_too_long_do_not_end_the_others(tmp_path):
     assert "### first\n\n| a table |\n" in page
     assert "### last\n\nthe end\n" in page
     assert (tmp_path / "out/logs/broken.log.err").read_text() == "no | luck\n"
+
+
+def test_memory_that_a_line_leaves_taken_is_noted(tmp_path):
+    lines, taken, program = tmp_path / "lines", tmp_path / "taken", tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\ncase $1 in --query-gpu=memory.used) cat {taken} ;; esac\n")
+    program.chmod(0o755)
+    taken.write_text("400\n")
+    lines.write_text(f"clean|1|echo 900 >{taken}\nserver|1|echo 21400 >{taken}\n")
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    found = session("--lines", lines, "--folder", tmp_path / "out", "--seconds-per-minute", 1, PATH=path)
+    assert found.returncode == 0
+    page = (tmp_path / "out/session.md").read_text()
+    assert re.search(r"^\| clean \| 1 \| \d+ \| passed \|", page, re.MULTILINE)
+    assert "| passed; 21000 MiB of the GPU are still taken |" in page
 
 
 def test_lines_are_chosen_by_name_and_a_session_that_passes_says_so(tmp_path):
