@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from areal.trainer.configuration.schema import FieldSchema, describe, fields_of
-from areal.trainer.configuration.source import KINDS
+from areal.trainer.configuration.source import KINDS, validator_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,9 +59,7 @@ def markdown() -> str:
 
 def json_schema(kind: str) -> dict[str, Any]:
     """JSON schema of one kind of run, with the text of every field as its description."""
-    from pydantic import TypeAdapter
-
-    schema: dict[str, Any] = TypeAdapter(KINDS[kind]).json_schema()
+    schema: dict[str, Any] = validator_of(kind).json_schema()
     definitions = schema.get("$defs", {})
     _add_descriptions(schema, KINDS[kind])
     for name, section in _sections(KINDS[kind]):
