@@ -60,8 +60,6 @@ class Argument:
     """Of a positional one; -1 for keywords."""
     literal: str | None = None
     """Source of a literal value."""
-    target: AccessPath | None = None
-    """What is passed, where it is ours."""
     from_mapping: bool = False
     """A keyword known from a literal dict that was unpacked."""
 

@@ -30,11 +30,6 @@ def test_arguments_have_places_of_their_own(index):
     assert (place.line, place.column, place.end_column) == (3, 2, 9)
 
 
-def test_values_of_the_package_are_told(index):
-    use = call(index("from pkg import f, C\nf(C(), x=C, y=[1])\n"))
-    assert [argument.target for argument in use.arguments.given] == [Called(Name("pkg.C")), Name("pkg.C"), None]
-
-
 @pytest.mark.parametrize(
     ("code", "expected", "star", "double"),
     [

@@ -21,7 +21,6 @@ from tooling.python.access_paths import (
 from tooling.python.conditions import Condition, Constant, all_of, any_of, is_decidable, is_decided, negated
 from tooling.python.symbols.symbol import Parameter, Signature
 from tooling.upgrade.declarations.find import repository_files
-from tooling.upgrade.usage.facts import UNKNOWN, ContextRow, FileFacts
 from tooling.upgrade.usage.link.scopes import linked_condition
 from tooling.upgrade.usage.link.values import (
     Alternative,
@@ -48,6 +47,7 @@ from tooling.upgrade.uses import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from tooling.upgrade.usage.facts import ContextRow, FileFacts
     from tooling.upgrade.usage.link.reach import Importers
     from tooling.upgrade.usage.link.resolve import Resolver
     from tooling.upgrade.usage.link.store import FactsStore
@@ -374,7 +374,6 @@ class Emitter:
                         entry.name,
                         -1,
                         entry.literal,
-                        self._target(entry.path, entry.value),
                         from_mapping=True,
                     )
                     yield replace(
@@ -520,18 +519,10 @@ class Emitter:
     def _arguments(self, path: str, row: Any) -> PassedArguments:
         given, has_star, has_double_star, partial, _ = row
         arguments = tuple(
-            Argument(SourcePlace(path, *span), name, position, literal, self._target(path, value), mapping)
-            for span, name, position, literal, value, mapping in given
+            Argument(SourcePlace(path, *span), name, position, literal, mapping)
+            for span, name, position, literal, _, mapping in given
         )
         return PassedArguments(arguments, has_star, has_double_star, partial)
-
-    def _target(self, path: str, number: int) -> AccessPath | None:
-        """A value as an access path, if it is a package's and nothing else."""
-        found = self._link.value(path, number) if number != UNKNOWN else ()
-        members = tuple(dict.fromkeys(one.value.access_path for one in found if isinstance(one.value, Ours)))
-        if not members or len(members) < len(found):
-            return None
-        return members[0] if len(members) == 1 else Either(members)
 
     def _method(self, path: str, given: dict[str, Any]) -> ClientMethod | None:
         """Shape of an overriding method, or of the function that is assigned over a package's."""

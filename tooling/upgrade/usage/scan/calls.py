@@ -473,7 +473,7 @@ def _patch_object(calls: CallReader, node: ast.Call, target: int) -> int | None:
     replacement = calls.expressions.expression(node.args[2]) if len(node.args) > 2 else UNKNOWN
     for keyword in node.keywords:
         calls.expressions.expression(keyword.value)
-    calls.walk.emit("assign", node, value, value=replacement, raises=True)
+    calls.walk.emit("assign", node, value, value=replacement)
     return UNKNOWN
 
 
