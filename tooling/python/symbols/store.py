@@ -60,6 +60,8 @@ class KeptFacts:
             return
         with contextlib.suppress(ValueError, EOFError, TypeError):
             self.tables, self.facts, self.answers = marshal.loads(body)
+        with contextlib.suppress(OSError):
+            os.utime(path)  # caches are pruned by last use
 
     def save(self) -> None:
         """Write what is new. A cache that cannot be written is not an error."""

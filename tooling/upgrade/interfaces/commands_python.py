@@ -8,7 +8,9 @@ place of the command that hides further words.
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from dataclasses import astuple
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from tooling.python.source import FunctionNode, dotted_name, module_name
 from tooling.upgrade.interfaces.code import CodeDefinition
@@ -41,34 +43,51 @@ _ROUNDS = 4
 """Importers of importers that are read for what they add to a command."""
 
 
-class PythonCommands(CommandWords):
-    """The commands of a repository's Python files, found where their program or their callers are."""
+def python_commands(
+    code: RepositoryCode, programs: KnownPrograms, paths: Iterable[str], which: str
+) -> list[tuple[CommandUse, list[CommandWord]]]:
+    """All commands that begin in these files, with what importers of such files add; each once, with the places that
+    hide further words of it: not parameters whose callers are seen. which: tells these programs from others."""
+    found: list[CommandUse] = []
+    followed: set[tuple[str, int, int]] = set()
+    waiting, read = list(paths), set[str]()
+    for _ in range(_ROUNDS):
+        more: list[str] = []
+        for path in waiting:
+            read.add(path)
+            key = f"commands {which} {path} {code.digest(path)}"
+            uses, places, goes_on = code.remembered.answer(key, partial(_commands_of, code, programs, path))
+            found += map(CommandUse.of, uses)
+            followed.update(places)
+            more += code.importers(path) if goes_on else ()
+        waiting = [path for path in dict.fromkeys(more) if path not in read]
+    return [
+        (use, [word for word in use.hidden if (word.path, word.line, word.column) not in followed])
+        for use in dict.fromkeys(found)
+    ]
+
+
+def _commands_of(
+    code: RepositoryCode, programs: KnownPrograms, path: str
+) -> tuple[list[tuple[Any, ...]], list[tuple[str, int, int]], bool]:
+    """Commands that begin in a file, parameters whose callers are seen, and whether importers may add to it."""
+    reader = _FileCommands(code, programs)
+    reader.file(path)
+    goes_on = any(map(programs.may_go_on, reader.found)) or reader.names_program(path)
+    return [astuple(use) for use in dict.fromkeys(reader.found)], sorted(reader.followed), goes_on
+
+
+class _FileCommands(CommandWords):
+    """Follows what one file does with commands, through the others."""
 
     def __init__(self, code: RepositoryCode, programs: KnownPrograms) -> None:
         super().__init__(code, programs)
         self._calls = CommandCalls(self, self._run)
+        self.followed = self._calls.followed
         self.found: list[CommandUse] = []
         self._frames: dict[str, CommandFrame] = {}
-        self._read: set[str] = set()
 
-    def read(self, paths: Iterable[str]) -> list[CommandUse]:
-        """All commands that begin in these files, with what importers of such files add; each once."""
-        waiting = list(paths)
-        for _ in range(_ROUNDS):
-            more: list[str] = []
-            for path in waiting:
-                before = len(self.found)
-                self._file(path)
-                if any(map(self.programs.may_go_on, self.found[before:])) or self._names_program(path):
-                    more += self.code.importers(path)
-            waiting = [path for path in dict.fromkeys(more) if path not in self._read]
-        return list(dict.fromkeys(self.found))
-
-    def open_places(self, use: CommandUse) -> list[CommandWord]:
-        """What hides further words of a command: not parameters whose callers are seen."""
-        return [word for word in use.hidden if (word.path, word.line, word.column) not in self._calls.followed]
-
-    def _names_program(self, path: str) -> bool:
+    def names_program(self, path: str) -> bool:
         """Whether a file has a constant that other files may run."""
         module = self.code.at(path)
         texts = [node.value for node in (module.values.values() if module else ()) if isinstance(node, ast.Constant)]
@@ -76,10 +95,8 @@ class PythonCommands(CommandWords):
             isinstance(text, str) and (self.programs.is_module(text) or self.programs.is_script(text)) for text in texts
         )
 
-    def _file(self, path: str) -> None:
-        if path in self._read:
-            return
-        self._read.add(path)
+    def file(self, path: str) -> None:
+        """Run everything in a file."""
         frame = self.module_frame(path)
         if frame is None:
             return

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tooling.python.source import children, dotted_name
 from tooling.upgrade.findings import (
@@ -20,15 +20,13 @@ from tooling.upgrade.findings import (
 )
 from tooling.upgrade.interfaces.code import HOLE, RepositoryCode
 from tooling.upgrade.interfaces.commands import (
-    CommandUse,
-    CommandWord,
     docker_commands,
     recognise,
     shell_commands,
     split_shell,
     yaml_commands,
 )
-from tooling.upgrade.interfaces.commands_python import PythonCommands, loaded_modules
+from tooling.upgrade.interfaces.commands_python import loaded_modules, python_commands
 from tooling.upgrade.interfaces.modules import ReleaseModule
 from tooling.upgrade.interfaces.pair import What
 from tooling.upgrade.interfaces.programs import ReleasePrograms
@@ -37,7 +35,7 @@ from tooling.upgrade.interfaces.remembered import Remembered
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tooling.upgrade.interfaces.commands import KnownPrograms
+    from tooling.upgrade.interfaces.commands import CommandUse, CommandWord, KnownPrograms
     from tooling.upgrade.interfaces.pair import InterfacePair
     from tooling.upgrade.interfaces.parsers import Flag
     from tooling.upgrade.interfaces.programs import CheckedCommand
@@ -112,12 +110,9 @@ class CommandsOfFiles:
             return code.remembered.answer(key, lambda: _names_program(file, spoken, programs))
 
         paths = [file.path for file in named if file.kind == "python" and names_program(file)]
-        begin = hashlib.sha256(repr(paths).encode("utf-8", "surrogatepass")).hexdigest()
-        for use, places in code.remembered.answer(
-            f"commands {which} {begin}", lambda: _python_commands(code, programs, paths)
-        ):
-            self.uses.append(CommandUse.of(use))
-            self.open[id(self.uses[-1])] = [CommandWord(*word) for word in places]
+        for use, places in python_commands(code, programs, paths, which):
+            self.uses.append(use)
+            self.open[id(use)] = places
         readers = {"shell": shell_commands, "docker": docker_commands, "yaml": yaml_commands}
         for file in named:
             if file.kind != "python":
@@ -128,12 +123,6 @@ class CommandsOfFiles:
     def file(self, word: CommandWord) -> RepositoryFile:
         """The file of a word."""
         return self._files[word.path]
-
-
-def _python_commands(code: RepositoryCode, programs: KnownPrograms, paths: list[str]) -> list[tuple[Any, Any]]:
-    """Each command of Python files as plain values, with the places that may give it further words."""
-    python = PythonCommands(code, programs)
-    return [(astuple(use), list(map(astuple, python.open_places(use)))) for use in python.read(paths)]
 
 
 def _names_program(file: RepositoryFile, spoken: re.Pattern[str], programs: KnownPrograms) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from tooling.upgrade.findings import AuditFinding, Evidence, InterfaceUse, Unfollowed
-from tooling.upgrade.sources.cache import write_atomically
+from tooling.upgrade.sources.cache import touch, write_atomically
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -42,10 +42,15 @@ class InterfaceStore:
 
     def read(self, name: str, adapter: TypeAdapter[_Kept]) -> _Kept | None:
         """What was kept under a name; None if there is nothing, or it is damaged."""
+        if self._folder is None:
+            return None
+        path = self._path(name)
         try:
-            return adapter.validate_json(self._path(name).read_bytes()) if self._folder else None
+            found = adapter.validate_json(path.read_bytes())
         except (OSError, ValidationError):
             return None
+        touch(path)
+        return found
 
     def write(self, name: str, adapter: TypeAdapter[_Kept], value: _Kept) -> None:
         """Keep something under a name, for the next run."""

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tooling.upgrade.sources.cache import write_atomically
+from tooling.upgrade.sources.cache import touch, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,11 @@ class Remembered:
 
     def save(self) -> None:
         """Keep what this run used. A cache that cannot be written only costs time."""
-        if self.path is not None and (self._changed or len(self._used) != len(self._read())):
+        if self.path is None:
+            return
+        if not self._changed and len(self._used) == len(self._read()):
+            touch(self.path)
+        else:
             with suppress(OSError, ValueError):
                 write_atomically(self.path, _mark() + marshal.dumps(self._used))
 

@@ -65,7 +65,7 @@ class RequestFinder:
 
     def __init__(self, code: RepositoryCode) -> None:
         self.code = code
-        self.senders: dict[str, set[Sender]] = {}
+        self.senders: dict[str, dict[Sender, None]] = {}
         """By name of the function."""
         self._state = ""
         """What tells these helpers from others."""
@@ -81,7 +81,7 @@ class RequestFinder:
                 key = f"helpers {number} {self._state} {path} {self.code.digest(path)}"
                 made = self.code.remembered.answer(key, partial(self._learn_of_file, path, asking))
                 for name, parameters, url, method in made:
-                    self.senders.setdefault(name, set()).add(Sender(parameters, url, method))
+                    self.senders.setdefault(name, {})[Sender(parameters, url, method)] = None
                 if made:
                     self._state = hashlib.sha256(repr((self._state, made)).encode()).hexdigest()
             asking = {name for name, found in self.senders.items() if len(found) > before.get(name, 0)}
@@ -98,9 +98,9 @@ class RequestFinder:
             if asking.isdisjoint(_last_name(each) for each in nodes if isinstance(each, ast.Call)):
                 continue
             for sender in self._learn_of(node, module, nodes):
-                known = self.senders.setdefault(node.name, set())
+                known = self.senders.setdefault(node.name, {})
                 if sender not in known:
-                    known.add(sender)
+                    known[sender] = None
                     found.append((node.name, sender.parameters, sender.url, sender.method))
         return found
 

@@ -15,7 +15,7 @@ from tooling.upgrade.interfaces.request_finder import RequestFinder
 from tooling.upgrade.interfaces.routes import VERBS, Route, route_paths, routes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tooling.upgrade.interfaces.modules import ReleaseModules
     from tooling.upgrade.interfaces.pair import InterfacePair
@@ -30,15 +30,14 @@ _ROUTES: TypeAdapter[Table] = TypeAdapter(Table)
 
 def judge_routes(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterator[AuditFinding]:
     """Findings about routes that are gone, and fields that request models lost."""
-    if not any(_asks(file) for file in files):
-        return
-    before = _routes(pair, pair.old)
+    asking = {file.path: file for file in files if _asks(file)}
+    before = _routes(pair, pair.old) if asking else {}
     if not before:
         return
     after = _routes(pair, pair.new)
     code = RepositoryCode(files, Remembered(pair.remembered("requests")))
     own = {path for file in files if _may_serve(file) for path in _served(file, code)}
-    requests = list(_requests(files, code))
+    requests = list(_requests(files, asking, code))
     code.remembered.save()
     for file, request in requests:
         if pair.is_of_another(file) or not (request.path in before or request.path in after):
@@ -64,15 +63,17 @@ def _served(file: RepositoryFile, code: RepositoryCode) -> list[str]:
     return code.remembered.answer(f"served {file.digest}", lambda: sorted(route_paths([file.tree])))
 
 
-def _requests(files: Sequence[RepositoryFile], code: RepositoryCode) -> Iterator[tuple[RepositoryFile, HttpRequest]]:
+def _requests(
+    files: Sequence[RepositoryFile], asking: Mapping[str, RepositoryFile], code: RepositoryCode
+) -> Iterator[tuple[RepositoryFile, HttpRequest]]:
+    """Those of files that ask, and of files that call helpers of such."""
     finder = RequestFinder(code)
-    asking = [file for file in files if _asks(file)]
-    finder.learn(file.path for file in asking)
-    helpers = re.compile(
-        rb"\.(?:" + b"|".join(re.escape(name.encode()) for name in finder.senders if name not in VERBS) + rb")\("
-    )
+    finder.learn(asking)
+    names = [re.escape(name.encode()) for name in finder.senders if name not in VERBS]
+    helpers = re.compile(rb"\.(?:" + b"|".join(names) + rb")\(") if names else None
     for file in files:
-        if file.kind == "python" and (_asks(file) or (len(helpers.pattern) > 9 and helpers.search(file.content))):
+        calls = helpers is not None and file.kind == "python" and file.path not in asking
+        if file.path in asking or (calls and helpers is not None and helpers.search(file.content)):
             for request in finder.of(file.path):
                 yield file, request
 

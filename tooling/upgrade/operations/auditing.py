@@ -64,6 +64,7 @@ def audit_moves(
     Raises UpstreamError when one of the releases cannot be read.
     """
     from tooling.upgrade.operations.kept_audits import KeptAudits, audit_key
+    from tooling.upgrade.sources.cache import prune_kept
     from tooling.upgrade.verdicts import ReleasePair, audit, changed_members
 
     if not moves:
@@ -122,6 +123,7 @@ def audit_moves(
     if audit_key(context, pairs, details) == key:  # else a file changed while others were read
         asked = tuple((each.distribution, each.version) for each in context.origins() if each not in sources)
         kept.write(made, asked)
+    prune_kept(context.cache)
     return made
 
 

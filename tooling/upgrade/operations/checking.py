@@ -16,6 +16,7 @@ from tooling.upgrade.checklists.contents import ChecklistPackage, collect
 from tooling.upgrade.checklists.document import render
 from tooling.upgrade.errors import UpstreamError
 from tooling.upgrade.manifests.baseline import baseline
+from tooling.upgrade.sources.cache import prune_kept
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +54,9 @@ def check(context: UpgradeContext, *, only: Sequence[str] = (), plan: Plan | Non
     imports = tuple(dict.fromkeys(name for package in packages for name in package.imports))
     generated = {path for receipt in read_receipts(context.root) for path in receipt.files}
     files = [file for file in context.usage(imports).files if file.path not in generated]
-    return tuple(_checked(context, package, files, plan) for package in packages)
+    checked = tuple(_checked(context, package, files, plan) for package in packages)
+    prune_kept(context.cache)
+    return checked
 
 
 def write(checked: Sequence[CheckedPackage], plan: Plan) -> None:

@@ -7,7 +7,6 @@ audit itself. Whoever edits one file of the repository asks another question.
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 import time
 from contextlib import suppress
@@ -19,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.findings import Audit
-from tooling.upgrade.sources.cache import write_atomically
+from tooling.upgrade.sources.cache import touch, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,9 +48,9 @@ class KeptAudits:
         old and new; None where there are none, or the file is damaged."""
         try:
             found, asked = self._adapter.validate_json(self._path.read_bytes())
-            os.utime(self._path)
         except (OSError, ValidationError):
             return None
+        touch(self._path)
         return tuple(replace(each, seconds=dict.fromkeys(each.seconds, 0.0)) for each in found), asked
 
     def write(self, audits: tuple[Audit, ...], asked: tuple[tuple[str, str], ...]) -> None:

@@ -8,7 +8,8 @@
 The name of a zip is the SHA-256 of the archive it came from, or of its RECORD where only ranges were read: the hash
 that was really checked, so that what an index merely states can never be mistaken for another index's file.
 
-One release takes 0.4 MB (trl) to 12 MB (torch). Above `MAX_BYTES` the zips that were used longest ago are removed.
+One release takes 0.4 MB (trl) to 12 MB (torch). Above `MAX_BYTES` the zips that were used longest ago are removed; what
+audits keep beside them (`KEPT`) has bounds of its own, see `prune_kept`.
 Any number of processes may use one folder: files appear whole or not at all, under names that fix their content.
 """
 
@@ -19,6 +20,7 @@ import io
 import json
 import os
 import shutil
+import stat
 import sys
 import time
 import zipfile
@@ -40,6 +42,10 @@ if TYPE_CHECKING:
     from tooling.upgrade.sources.archive.reading import Contents
 
 MAX_BYTES = 2 << 30
+KEPT = ("audits", "facts", "interfaces", "usage")
+"""Folders of what audits work out: whole audits, and what releases and files of repositories say."""
+KEPT_BYTES = 512 << 20
+KEPT_DAYS = 60
 UNFINISHED = ".fetch-"
 """How the names of folders begin that hold an archive while it is fetched."""
 _ABANDONED_SECONDS = 86_400
@@ -91,6 +97,42 @@ def write_atomically(path: Path, content: bytes) -> None:
             raise
 
 
+def touch(path: Path) -> None:
+    """Count a file as used now: `prune` and `prune_kept` go by last use."""
+    with suppress(OSError):
+        os.utime(path)
+
+
+def prune_kept(folder: Path, *, most: int = KEPT_BYTES, days: int = KEPT_DAYS, now: float | None = None) -> int:
+    """Remove what audits kept and nobody used for that many days, and, above `most` bytes, what was used longest ago.
+    Return the number of bytes removed. Looks at most once a day.
+
+    A file that was used within the last day stays, whatever the size: a run that is going on may read it again."""
+    now = time.time() if now is None else now
+    looked = folder / "looked-at"
+    with suppress(OSError):
+        if now - looked.stat().st_mtime < _ABANDONED_SECONDS:
+            return 0
+    found = []
+    for path in (path for name in KEPT for path in (folder / name).rglob("*")):
+        with suppress(OSError):
+            facts = path.lstat()
+            if stat.S_ISREG(facts.st_mode):
+                found.append((facts.st_mtime, facts.st_size, path))
+    total = sum(size for _, size, _ in found)
+    removed = 0
+    for used, size, path in sorted(found):
+        age = now - used
+        if age < _ABANDONED_SECONDS or (total - removed <= most and age < days * 86_400):
+            break
+        with suppress(OSError):
+            path.unlink()
+            removed += size
+    with suppress(OSError):
+        write_atomically(looked, b"")
+    return removed
+
+
 class Cache:
     """The folder. Reading never raises for what is missing or damaged; that is then removed, and fetched again."""
 
@@ -128,8 +170,7 @@ class Cache:
         if hashlib.sha256(packed).hexdigest() != entry.packed_sha256:
             path.unlink(missing_ok=True)
             return None
-        with suppress(OSError):
-            os.utime(path)  # `prune` goes by last use
+        touch(path)
         return _opened(packed, _origin(entry, yanked))
 
     def keep(self, entry: CachedRelease, contents: Contents, archive_sha256: str) -> tuple[CachedRelease, Release]:

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from tooling.upgrade.sources.cache import write_atomically
+from tooling.upgrade.sources.cache import touch, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,10 +136,12 @@ class FactsCache:
         """Facts of a content."""
         if self._folder is None:
             return None
+        path = self._folder / digest[:2] / digest[2:]
         try:
-            data = (self._folder / digest[:2] / digest[2:]).read_bytes()
+            data = path.read_bytes()
         except OSError:
             return None
+        touch(path)
         facts = unpack(data[len(_MARK) :]) if data.startswith(_MARK) else None
         self.hits += facts is not None
         return facts
