@@ -147,7 +147,9 @@ def unbounded_wait(module: Module, _side: Side) -> Iterator[Place]:
             continue
         kinds = {"join": _WAITER, "wait": _PROCESS}
         waiter = kinds.get(node.func.attr)
-        if waiter is not None and not node.args and not node.keywords and waiter.search(owner):
+        # The collector calls `__del__` at any moment.
+        named = waiter is not None and (waiter.search(owner) or (owner == "self" and function.name == "__del__"))
+        if named and not node.args and not node.keywords:
             calls = (each for each in own_nodes(function) if isinstance(each, ast.Call))
             if any(last_name(each.func) == node.func.attr and (each.args or each.keywords) for each in calls):
                 continue  # another one has a limit
@@ -171,8 +173,15 @@ def _is_limited(module: Module, function: Function, wait: ast.Call) -> bool:
         if any(_LIMIT.search(ast.unparse(item.context_expr)) for item in blocks):
             return True
     owner = ast.unparse(wait.func.value) if isinstance(wait.func, ast.Attribute) else ""
-    calls = (each for each in own_nodes(function) if isinstance(each, ast.Call) and each.lineno <= wait.lineno)
-    return any("kill" in (text := ast.unparse(each).lower()) and owner.lower() in text for each in calls)
+    for call in own_nodes(function):
+        if not isinstance(call, ast.Call) or call.lineno > wait.lineno or last_name(call.func) in _LOGS:
+            continue
+        if "kill" in (text := ast.unparse(call).lower()) and re.search(rf"\b{re.escape(owner.lower())}\b", text):
+            return True
+    return False
+
+
+_LOGS = frozenset({"debug", "error", "info", "print", "warning"})
 
 
 def endless_retry(module: Module, _side: Side) -> Iterator[Place]:

@@ -232,6 +232,32 @@ def truth_of_function(module: Module, side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, f"`{node.id}` is an iterator, which is true even when it is empty")
 
 
+def asked_after_use(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `torch.npu.is_available() and hasattr(torch, "npu")`, and `x.size and x is not None`."""
+    for both in module.nodes(ast.BoolOp):
+        for at, asked in enumerate(both.values):
+            name = _asked_for(asked, isinstance(both.op, ast.And)) if at else ""
+            for node in (each for one in both.values[:at] for each in ast.walk(one)) if name else ():
+                of = node.value if isinstance(node, ast.Attribute | ast.Subscript) else None
+                if isinstance(node, ast.Attribute | ast.Subscript) and of is not None and ast.unparse(of) == name:
+                    said = f"`{ast.unparse(node)}` comes before `{ast.unparse(asked)}` asks whether it is there"
+                    yield Place(module.path, node.lineno, said)
+                    break
+
+
+def _asked_for(test: ast.expr, joined: bool) -> str:
+    """Return "x" of `x is not None` and "m.x" of `hasattr(m, "x")`; where `or` joins, of `x is None` and `not ...`."""
+    if not joined and isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _asked_for(test.operand, joined=True) if isinstance(test.operand, ast.Call) else ""
+    if isinstance(test, ast.Call) and last_name(test.func) == "hasattr" and len(test.args) == 2 and joined:
+        name = test.args[1].value if isinstance(test.args[1], ast.Constant) else ""
+        return f"{ast.unparse(test.args[0])}.{name}" if isinstance(name, str) and name else ""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.left, ast.Name | ast.Attribute):
+        return ""
+    none = isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value is None
+    return ast.unparse(test.left) if none and isinstance(test.ops[0], ast.IsNot if joined else ast.Is) else ""
+
+
 def _is_function(module: Module, side: Side, node: ast.Name) -> bool:
     """Whether a name stands for a function of ours, or is one that says whether another package is there."""
     found = module.bindings.get(node.id, [])
@@ -260,5 +286,6 @@ RULES: Final = (
     Rule("odd-name-in-chain", Severity.HIGH, in_file=odd_name_in_chain),
     Rule("crossed-branches", Severity.MEDIUM, in_file=crossed_branches),
     Rule("short-guard", Severity.HIGH, in_file=short_guard),
+    Rule("asked-after-use", Severity.HIGH, in_file=asked_after_use),
     Rule("always-true", Severity.HIGH, in_file=truth_of_function),
 )

@@ -38,11 +38,13 @@ _CLOSE: Final = 0.87
 def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
     """Find what is used where it can only be None, and an error about what is missing where it is there."""
     for node in module.nodes(ast.If):
-        name, is_none = _compared_with_none(node.test)
-        if name and is_none:
-            used = _first_use(module, node.body, name)
+        both = node.test.values if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And) else []
+        for test in both or [node.test]:
+            name, is_none = _compared_with_none(test)
+            used = _first_use(module, node.body, name) if is_none else None
             if used is not None:
                 yield Place(module.path, used.lineno, f"`{ast.unparse(used)}` where `{name}` is None")
+        name, is_none = _compared_with_none(node.test)
         if name and not is_none and not node.orelse and isinstance(node.body[-1], _LEAVES):
             used = _first_use(module, _following(module, node), name)
             if used is not None:

@@ -59,7 +59,7 @@ def _set_by(owner: ast.ClassDef) -> set[str]:
     return names
 
 
-def _inherited(side: Side, module: Module, owner: ast.ClassDef, name: str, depth: int = 0) -> bool:
+def inherited(side: Side, module: Module, owner: ast.ClassDef, name: str, depth: int = 0) -> bool:
     """Whether a base of ours sets a name; bases that cannot be read count for nothing."""
     for base in owner.bases if depth < _DEEPEST else ():
         dotted = ast.unparse(base).partition("[")[0]
@@ -67,7 +67,7 @@ def _inherited(side: Side, module: Module, owner: ast.ClassDef, name: str, depth
         found = target[1] if target is not None else None
         if target is None or not isinstance(found, ast.ClassDef):
             continue
-        if name in _set_by(found) or _inherited(side, target[0], found, name, depth + 1):
+        if name in _set_by(found) or inherited(side, target[0], found, name, depth + 1):
             return True
     return False
 
@@ -123,7 +123,7 @@ def base_skipped(module: Module, side: Side) -> Iterator[Place]:
             taken = ast.unparse(first.value)
             if taken in bases or taken == owner.name or not isinstance(first.value, ast.Name):
                 continue
-            if _inherited(side, module, owner, name):
+            if inherited(side, module, owner, name):
                 said = f"`{name}` extends that of `{taken}`; what `{min(bases)}` added is lost"
                 yield Place(module.path, node.lineno, said)
 
@@ -146,6 +146,38 @@ def parameter_ignored(module: Module, _side: Side) -> Iterator[Place]:
                 yield Place(module.path, idle[0][1].lineno, said)
 
 
+def sync_override(module: Module, side: Side) -> Iterator[Place]:
+    """Find a plain method in place of a coroutine of its base, which callers await."""
+    for owner in module.nodes(ast.ClassDef):
+        for method in owner.body:
+            if not isinstance(method, ast.FunctionDef) or method.decorator_list:
+                continue
+            above = _overridden(side, module, owner, method.name)
+            inside = own_nodes(method) if isinstance(above, ast.AsyncFunctionDef) else []
+            given = [each.value for each in inside if isinstance(each, ast.Return) and each.value is not None]
+            # What a call returns may be awaited too.
+            plain = not any(isinstance(each, ast.Call | ast.Name | ast.Attribute) for each in given)
+            if inside and plain and not any(isinstance(each, ast.Yield | ast.YieldFrom | ast.Raise) for each in inside):
+                said = f"`{owner.name}.{method.name}` is not a coroutine; that of its base is one"
+                yield Place(module.path, method.lineno, said)
+
+
+def _overridden(side: Side, module: Module, owner: ast.ClassDef, name: str, depth: int = 0) -> Function | None:
+    """Return the method of the nearest base of ours that a method replaces."""
+    for base in owner.bases if depth < _DEEPEST else ():
+        dotted = ast.unparse(base).partition("[")[0]
+        target = side.definition(module.imported.get(dotted, f"{module.package}.{dotted}"))
+        if target is None or not isinstance(target[1], ast.ClassDef):
+            continue
+        found = [each for each in target[1].body if isinstance(each, Function) and each.name == name]
+        if found:
+            return found[-1] if not any(last_name(each) == "property" for each in found[-1].decorator_list) else None
+        above = _overridden(side, target[0], target[1], name, depth + 1)
+        if above is not None:
+            return above
+    return None
+
+
 _SIBLINGS: Final = 3
 """Methods that use a parameter, from which one that does not is odd."""
 
@@ -154,5 +186,6 @@ RULES: Final = (
     Rule("attribute-no-longer-set", Severity.HIGH, in_change=no_longer_set),
     Rule("asks-for-another", Severity.HIGH, in_file=asks_for_another),
     Rule("base-skipped", Severity.HIGH, in_file=base_skipped),
+    Rule("sync-override", Severity.HIGH, in_file=sync_override),
     Rule("parameter-ignored", Severity.LOW, in_tests=False, in_file=parameter_ignored),
 )

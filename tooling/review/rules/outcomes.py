@@ -124,7 +124,7 @@ def unbound_after_except(module: Module, side: Side) -> Iterator[Place]:
             for name in sorted(names) if around else ():
                 uses = [each for each in around if isinstance(each, ast.Name) and each.id == name]
                 before = any(each.lineno < node.lineno and isinstance(each.ctx, ast.Store) for each in uses)
-                read = _first_read(module, block[at + 1 :], name) if uses and not before else None
+                read = first_read(module, block[at + 1 :], name) if uses and not before else None
                 if read is not None:
                     said = f"`{name}` is not set where the `except` above went on"
                     yield Place(module.path, read.lineno, said)
@@ -148,7 +148,7 @@ def _only_raises(function: Function) -> bool:
     return promised or (isinstance(function.body[-1], ast.Raise) and not returns)
 
 
-def _first_read(module: Module, following: list[ast.stmt], name: str) -> ast.Name | None:
+def first_read(module: Module, following: list[ast.stmt], name: str) -> ast.Name | None:
     """Return the first use of a name in straight-line code, if it is a read that happens for certain.
 
     `rows if ok else None` reads only where a flag says that it is there; in `lambda rows: rows` it is another name.

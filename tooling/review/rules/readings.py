@@ -31,8 +31,11 @@ def version_as_text(module: Module, _side: Side) -> Iterator[Place]:
         sides = [node.left, *node.comparators]
         ordered = any(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in node.ops)
         texts = [each.value for each in sides if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-        named = [module.dotted(each) for each in sides if last_name(each) == "__version__"]
-        if ordered and texts and named and "torch.__version__" not in named:
+        # `str(torch.__version__)` is a text whatever it was.
+        plain = [each.args[0] if isinstance(each, ast.Call) and _is_str(each) else each for each in sides]
+        made = [each for each in sides if each not in plain]
+        named = [module.dotted(each) for each in plain if last_name(each) == "__version__"]
+        if ordered and texts and named and (made or "torch.__version__" not in named):
             yield Place(module.path, node.lineno, f"`{ast.unparse(node)}` compares letters, not versions")
 
 
@@ -50,10 +53,8 @@ def text_of_none(module: Module, _side: Side) -> Iterator[Place]:
             said = f"`{ast.unparse(first)}` is the text 'None' where there is nothing: what follows `or` is never taken"
             yield Place(module.path, either.lineno, said)
     for function in module.functions():
-        spec = function.args
-        defaults = zip([*spec.posonlyargs, *spec.args][::-1], spec.defaults[::-1], strict=False)
-        pairs = [*defaults, *zip(spec.kwonlyargs, spec.kw_defaults, strict=True)]
-        maybe = {each.arg for each, default in pairs if isinstance(default, ast.Constant) and default.value is None}
+        pairs = defaults_of(function.args)
+        maybe = {name for name, default in pairs if isinstance(default, ast.Constant) and default.value is None}
         for name in sorted(maybe) if "str(" in module.text else ():
             uses = [each for each in ast.walk(function) if isinstance(each, ast.Name) and each.id == name]
             texts = [each for each in uses if _is_keyword_text(module, each)]
@@ -62,6 +63,13 @@ def text_of_none(module: Module, _side: Side) -> Iterator[Place]:
             if texts and not asked and not any(isinstance(each.ctx, ast.Store) for each in others):
                 said = f"`str({name})` is the text 'None' unless `{name}` is given"
                 yield Place(module.path, texts[0].lineno, said)
+
+
+def defaults_of(spec: ast.arguments) -> list[tuple[str, ast.expr | None]]:
+    """Return the parameters that may have a default, with it."""
+    positional = list(zip([*spec.posonlyargs, *spec.args][::-1], spec.defaults[::-1], strict=False))
+    named = list(zip(spec.kwonlyargs, spec.kw_defaults, strict=True))
+    return [(each.arg, default) for each, default in (*positional, *named)]
 
 
 def _is_str(call: ast.Call) -> bool:

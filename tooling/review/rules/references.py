@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import enum
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from tooling.python.symbols.calls import why_refused
 from tooling.review.records import Place, Rule, Severity
@@ -88,17 +89,36 @@ def signature_mismatch(module: Module, side: Side) -> Iterator[Place]:
         expected = any("raises" in ast.unparse(each.items[0]) for each in around if isinstance(each, ast.With))
         if problem and not shadowed and not expected:
             evidence = f"{owner.path}:{definition.lineno}"
-            yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}(...)`: {problem}", evidence)
+            said = f"`{ast.unparse(node.func)[:MOST_SHOWN]}(...)`: {problem}"
+            # In a call of many lines, the line of the argument that it speaks of
+            line = next((each.value.lineno for each in node.keywords if f"`{each.arg}`" in problem), node.lineno)
+            yield Place(module.path, line, said, evidence)
+
+
+MOST_SHOWN: Final = 80
+"""Letters of a callee in a message: `ray.remote(C).options(...)` may be long."""
 
 
 def _called(module: Module, func: ast.expr) -> str:
     """Return the dotted name of what is called: "areal.utils.load" of `load(...)`, and of `utils.load(...)`."""
+    if isinstance(func, ast.Attribute) and func.attr == "remote" and not isinstance(func.value, ast.Name):
+        return _called(module, _made_remote(module, func.value) or func.value)
     if isinstance(func, ast.Name):
         return module.imported.get(func.id, f"{module.package}.{func.id}")
     root = func
     while isinstance(root, ast.Attribute):
         root = root.value
     return module.dotted(func) if isinstance(root, ast.Name) and root.id in module.imported else ""
+
+
+def _made_remote(module: Module, actor: ast.expr) -> ast.expr | None:
+    """Return `C` of `ray.remote(C)`, `ray.remote(num_gpus=1)(C)` and `ray.remote(C).options(...)`."""
+    if not isinstance(actor, ast.Call):
+        return None
+    if isinstance(actor.func, ast.Attribute) and actor.func.attr == "options":
+        return _made_remote(module, actor.func.value)
+    wrapper = actor.func.func if isinstance(actor.func, ast.Call) else actor.func
+    return actor.args[0] if len(actor.args) == 1 and module.dotted(wrapper) == "ray.remote" else None
 
 
 def unknown_attribute(module: Module, side: Side) -> Iterator[Place]:
@@ -225,16 +245,17 @@ def _class_members(side: Side, module: Module, owner: ast.ClassDef) -> set[str] 
 
 
 def registry_target(module: Module, side: Side) -> Iterator[Place]:
-    """Find a "module:object" of a registry that does not exist."""
-    if not module.path.endswith("registry.py"):
-        return
-    for node in module.nodes(ast.Dict):
-        for value in node.values:
-            if isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value.count(":") == 1:
-                origin, name = value.value.split(":")
-                problem = _missing(side, origin, name.partition(".")[0]) if _is_ours(origin, side) else ""
-                if problem:
-                    yield Place(module.path, value.lineno, f"registry entry: {problem}")
+    """Find a "module:object" of ours that does not exist, in a registry or anywhere else."""
+    for node in module.nodes(ast.Constant):
+        named = _TARGET.fullmatch(node.value) if isinstance(node.value, str) else None
+        if named is None or not _is_ours(named[1], side):
+            continue
+        problem = _missing(side, named[1], named[2])
+        if problem:
+            yield Place(module.path, node.lineno, f"registry entry: {problem}")
+
+
+_TARGET: Final = re.compile(r"([a-z_]\w*(?:\.\w+)+):([A-Za-z_]\w*)(?:\.\w+)*")
 
 
 def unregistered(comparison: Comparison) -> Iterator[Place]:
@@ -274,6 +295,6 @@ RULES = (
     Rule("signature-mismatch", Severity.HIGH, in_file=signature_mismatch),
     Rule("unknown-attribute", Severity.HIGH, in_file=unknown_attribute),
     Rule("unknown-member", Severity.HIGH, in_file=unknown_member),
-    Rule("registry-target", Severity.CRITICAL, in_file=registry_target),
+    Rule("registry-target", Severity.CRITICAL, in_tests=False, in_file=registry_target),
     Rule("registry-entry-missing", Severity.MEDIUM, in_change=unregistered),
 )

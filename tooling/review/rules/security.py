@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tooling.review.records import Place, Rule, Severity, is_test
 from tooling.review.repository.module import Function, keyword, last_name, own_nodes
+from tooling.review.rules.readings import defaults_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
     from tooling.review.repository.module import Module
     from tooling.review.repository.side import Side
 
-_LOADERS = frozenset(
-    f"{module}.{name}" for module in ("pickle", "cloudpickle", "dill", "ray.cloudpickle") for name in ("loads",)
-)
+_PICKLES = ("pickle", "cloudpickle", "dill", "ray.cloudpickle")
+_LOADERS, _FILE_LOADERS = (frozenset(f"{module}.{name}" for module in _PICKLES) for name in ("loads", "load"))
 _SHELLS = frozenset(f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen"))
 _SECRET = re.compile(
     r"\b(?:sk-(?:proj-|ant-)?[A-Za-z0-9_-]{32,}|hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|AKIA[0-9A-Z]{16}|"
@@ -55,6 +55,13 @@ def unsafe_loads(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, f"`{name}` runs whatever its bytes say")
 
 
+def pickled_file(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `pickle.load(file)`: files are changed by others more often than bytes in memory."""
+    for node in module.nodes(ast.Call):
+        if module.dotted(node.func) in _FILE_LOADERS:
+            yield Place(module.path, node.lineno, f"`{module.dotted(node.func)}` runs whatever its file says")
+
+
 def default_load(module: Module, _side: Side) -> Iterator[Place]:
     """Find `torch.load(path)`, whose default ran code until torch 2.6."""
     for node in module.nodes(ast.Call):
@@ -87,9 +94,9 @@ def shell(module: Module, _side: Side) -> Iterator[Place]:
     for node in module.nodes(ast.Call):
         name = module.dotted(node.func)
         shell_given = keyword(node, "shell")
-        by_shell = name == "os.system" or (
-            name in _SHELLS and isinstance(shell_given, ast.Constant) and shell_given.value is True
-        )
+        # `shell=isinstance(command, str)` gives texts to one too.
+        off = shell_given is None or (isinstance(shell_given, ast.Constant) and not shell_given.value)
+        by_shell = name == "os.system" or (name in _SHELLS and not off)
         commands = list(node.args[:1]) if by_shell else []
         function = module.function_of(node)
         if commands and isinstance(commands[0], ast.Name) and function is not None:
@@ -156,6 +163,26 @@ def open_address(module: Module, _side: Side) -> Iterator[Place]:
         for option, value in itertools.pairwise(words):
             if option in {"--host", "--bind", "--listen"} and value in {"0.0.0.0", "::"}:
                 yield Place(module.path, command.lineno, f"`{option} {value}` listens on all interfaces by a literal")
+
+
+def open_default(module: Module, _side: Side) -> Iterator[Place]:
+    """Find an address of all interfaces as what is taken unless somebody says otherwise."""
+    for text in module.nodes(ast.Constant):
+        if text.value not in {"0.0.0.0", "::"}:
+            continue
+        parent = module.parents.get(text)
+        names = []
+        if isinstance(parent, ast.Assign | ast.AnnAssign):
+            targets = parent.targets if isinstance(parent, ast.Assign) else [parent.target]
+            names = [last_name(each) for each in targets]
+        elif isinstance(parent, ast.arguments):
+            names = [name for name, default in defaults_of(parent) if default is text]
+        elif isinstance(parent, ast.keyword) and parent.arg == "default":
+            call = module.parents.get(parent)
+            texts = [each.value for each in getattr(call, "args", ()) if isinstance(each, ast.Constant)]
+            names = [str(each) for each in texts]
+        if any(re.search(r"host|addr|bind|listen", each, re.IGNORECASE) for each in names):
+            yield Place(module.path, text.lineno, f"`{names[0]}` is all interfaces unless somebody says otherwise")
 
 
 def fixed_endpoint(comparison: Comparison) -> Iterator[Place]:
@@ -231,6 +258,8 @@ RULES = (
     Rule("unsafe-yaml", Severity.HIGH, in_file=yaml_load),
     Rule("shell-from-values", Severity.HIGH, in_tests=False, in_file=shell),
     Rule("evaluated-text", Severity.MEDIUM, in_tests=False, in_file=evaluated),
+    Rule("open-default", Severity.LOW, in_tests=False, in_file=open_default),
+    Rule("pickled-file", Severity.LOW, in_tests=False, in_file=pickled_file),
     Rule("open-address", Severity.HIGH, in_tests=False, in_file=open_address),
     Rule("fixed-endpoint", Severity.MEDIUM, in_change=fixed_endpoint),
     Rule("route-without-key", Severity.HIGH, in_tests=False, in_file=route_without_key),

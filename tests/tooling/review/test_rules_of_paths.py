@@ -1,0 +1,307 @@
+"""Rules about paths, kinds and leftovers, from fixes of seven repositories: each finds its cases and nothing beside
+them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tooling.review.rules import kinds, leftovers, paths
+
+CLASS = "class A:\n    def __init__(self, size, fps=None):\n"
+TYPED = "from typing import NotRequired, TypedDict\n\n\n"
+ABOVE = "class Base:\n    async def pause(self, now):\n        await now\n\n\n"
+SPLIT = "class Other:\n    def pause(self, now):\n        return now\n\n\n"
+
+CASES: dict[str, tuple[list[str], list[str]]] = {
+    "set-in-a-branch": (
+        [
+            "def f(x, wanted):\n    if not wanted:\n        weights = None\n    return x, weights\n",
+            "def f(self, kind):\n    if kind == 'auto':\n        device = self.device\n        size = 1\n"
+            "    drop(self)\n    self.put(kind, device=device)\n",
+            "def f(rank, dist):\n    if rank == 0:\n        rows = load()\n    dist.broadcast(rows, 0)\n",
+        ],
+        [
+            "def f(x, wanted):\n    weights = x\n    if not wanted:\n        weights = None\n    return x, weights\n",
+            "def f(x, wanted):\n    if not wanted:\n        weights = None\n    else:\n        weights = x\n"
+            "    return weights\n",
+            "def f(x, wanted):\n    if not wanted:\n        weights = None\n        return weights\n    return x\n",
+            "def f(rows, wanted):\n    for row in rows:\n        if row > wanted:\n            best = row\n"
+            "        print(best)\n",
+            "def f(x, wanted):\n    if wanted:\n        y = x\n    return y if wanted else None\n",
+        ],
+    ),
+    "unbound-in-handler": (
+        [
+            "def f(path, log):\n    try:\n        rows = read(path)\n        first = parse(rows)\n"
+            "    except Exception:\n"
+            "        log.error(first)\n",
+            "def f(path, log):\n    try:\n        rows = read(path)\n    except OSError:\n        log.error(rows)\n",
+            "def f(api, log):\n    try:\n        api.login()\n        key = api.key()\n        api.use(key)\n"
+            "    except:\n"
+            "        log.error(f'{key} failed')\n        raise\n",
+        ],
+        [
+            "def f(path, log):\n    rows = None\n    try:\n        rows = read(path)\n    except OSError:\n"
+            "        log.error(rows)\n",
+            "def f(api, log):\n    try:\n        reply = api.ask()\n        reply.check()\n    except ValueError:\n"
+            "        log.error(reply)\n",
+            "def f(path, log):\n    try:\n        rows = read(path)\n    except OSError:\n        rows = []\n"
+            "        log.error(rows)\n",
+        ],
+    ),
+    "read-before-set": (
+        [
+            f"{CLASS}        options = {{}}\n        if fps:\n            self.options['fps'] = fps\n"
+            "        self.options = options\n",
+            f"{CLASS}        self.half = self.size // 2\n        self.size = size\n",
+            f"import torch.nn as nn\n\n\n{CLASS.replace('A:', 'A(nn.Module):')}        super().__init__()\n"
+            "        self.up = nn.Linear(self.width, size)\n        self.width = size\n",
+        ],
+        [
+            f"{CLASS}        self.size = size\n        self.half = self.size // 2\n        self.size = self.half\n",
+            f"from lib import Base\n\n\n{CLASS.replace('A:', 'A(Base):')}        self.half = self.size\n"
+            "        self.size = size\n",
+            f"{CLASS}        self.get = lambda: self.size\n        self.size = size\n",
+            f"class B:\n    size = 1\n\n\n{CLASS.replace('A:', 'A(B):')}        self.half = self.size\n"
+            "        self.size = size\n",
+            f"{CLASS}        self.half = self.size\n        self.size = size\n\n    def size(self):\n"
+            f"        return 1\n",
+        ],
+    ),
+    "sync-override": (
+        [
+            f"{ABOVE}class A(Base):\n    def pause(self, now):\n        self.paused = now\n",
+            f"{ABOVE}class Mid(Base):\n    x = 1\n\n\nclass A(Mid):\n    def pause(self, now):\n        return None\n",
+            f"{ABOVE}class A(Base):\n    def pause(self, now):\n        return 0\n",
+        ],
+        [
+            f"{ABOVE}class A(Base):\n    async def pause(self, now):\n        self.paused = now\n",
+            f"{ABOVE}class A(Base):\n    def pause(self, now):\n        return self.inner.pause(now)\n",
+            f"{ABOVE}class A(Base):\n    def pause(self, now):\n        raise NotImplementedError\n",
+            f"{SPLIT}class A(Other):\n    def pause(self, now):\n        self.paused = now\n",
+        ],
+    ),
+    "always-none": (
+        [
+            "def f(rows, wanted):\n    streamer = None\n    if wanted:\n        rows.append(Streamer())\n"
+            "    if streamer is not None:\n        streamer.end()\n",
+            "def f(rows):\n    best = None\n    for row in rows:\n        print(row)\n    return best.name\n",
+            "def f(rows):\n    masks = None\n    return masks[0] if masks else rows\n",
+        ],
+        [
+            "def f(rows):\n    best = None\n    for row in rows:\n        best = row\n    return best.name\n",
+            "def f(rows):\n    cache = None\n    return model(rows, cache)\n",
+            "def f(rows):\n    best = None\n\n    def g(row):\n        nonlocal best\n        best = row\n\n"
+            "    g(rows)\n"
+            "    return best.name\n",
+        ],
+    ),
+    "last-of-loop": (
+        [
+            "def f(table, plain):\n    rows = []\n    for each in table:\n        row = g(each)\n"
+            "        rows.append(row)\n"
+            "    if plain:\n        return row\n    return stack(rows)\n",
+            "def f(table):\n    values = []\n    for value in table:\n        value = value + 1\n"
+            "        values.append(value)\n"
+            "    return value\n",
+            "def f(table):\n    node_list = []\n    for each in table:\n        node = g(each)\n"
+            "        node_list.append(node)\n"
+            "    return node\n",
+        ],
+        [
+            "def f(table):\n    rows = []\n    for each in table:\n        row = g(each)\n        rows.append(row)\n"
+            "    return rows\n",
+            "def f(table):\n    rows = []\n    for each in table:\n        row = g(each)\n        rows.append(row)\n"
+            "    row = stack(rows)\n    return row\n",
+            "def f(table, row):\n    seen = []\n    for each in table:\n        row = g(each, row)\n"
+            "        seen.append(row)\n"
+            "    return row\n",
+        ],
+    ),
+    "number-as-tensor": (
+        [
+            "def f(loss):\n    return loss.item().detach()\n",
+            "def f(loss):\n    return loss.mean().item().cpu()\n",
+            "def f(x):\n    return x.sum().detach().item().to('cpu')\n",
+        ],
+        [
+            "def f(loss):\n    return loss.detach().item()\n",
+            "def f(x):\n    return x.item().is_integer()\n",
+            "def f(row):\n    return row.item('a').to('cpu')\n",
+        ],
+    ),
+    "shape-in-shape": (
+        [
+            "import torch\ndef f(rows, x):\n    return torch.zeros((*rows, x.shape))\n",
+            "def f(make, rows, self):\n    return make(data=None, batch_size=(*rows, self.shape))\n",
+            "import torch\ndef f(rows, x):\n    return torch.ones(*rows, x.shape)\n",
+        ],
+        [
+            "import torch\ndef f(rows, x):\n    return torch.zeros((*rows, *x.shape))\n",
+            "def f(rows, x):\n    return (*rows, x.shape)\n",
+            "import torch\ndef f(x):\n    return torch.zeros(x.shape)\n",
+        ],
+    ),
+    "progress-by-index": (
+        [
+            "def f(steps, pbar):\n    for i in range(steps):\n        pbar.update(i)\n",
+            "def f(rows, bar):\n    for step, row in enumerate(rows):\n        row.go()\n        bar.update(step)\n",
+            "def f(self, steps):\n    for i in range(steps):\n        self.progress_bar.update(i)\n",
+        ],
+        [
+            "def f(steps, pbar):\n    for i in range(steps):\n        pbar.update(1)\n",
+            "def f(sizes, pbar):\n    for size in sizes:\n        pbar.update(size)\n",
+            "def f(steps, tracker):\n    for i in range(steps):\n        tracker.update(i)\n",
+        ],
+    ),
+    "missing-comma": (
+        [
+            '__all__ = [\n    "Config",\n    "Model"\n    "Trainer",\n]\n',
+            "KEYS = (\n    'input_ids',\n    'labels'\n    'position_ids',\n)\n",
+            "KEYS = {\n    'a.weight'\n    'a.bias',\n    'b.weight',\n}\n",
+        ],
+        [
+            '__all__ = [\n    "Config",\n    "Model",\n    "Trainer",\n]\n',
+            "TEXTS = [\n    'a sentence that goes on '\n    'here',\n    'short',\n]\n",
+            "KEYS = [\n    ('one'\n    'two'),\n    'three',\n]\n",
+        ],
+    ),
+    "default-in-typed-dict": (
+        [
+            f"{TYPED}class Row(TypedDict):\n    info: dict | None = None\n",
+            f"{TYPED}class Row(TypedDict, total=False):\n    size: int = 1\n",
+            "import typing\n\n\nclass Row(typing.TypedDict):\n    done: bool = False\n",
+        ],
+        [
+            f"{TYPED}class Row(TypedDict):\n    info: NotRequired[dict]\n",
+            "from dataclasses import dataclass\n\n\n@dataclass\nclass Row:\n    size: int = 1\n",
+            "from typing import NamedTuple\n\n\nclass Row(NamedTuple):\n    size: int = 1\n",
+        ],
+    ),
+    "submodule-not-imported": (
+        [
+            "import importlib\n\nHERE = importlib.util.find_spec('vllm') is not None\n",
+            "import logging\n\nH = logging.handlers.RotatingFileHandler('a')\n",
+            "import concurrent\n\nP = concurrent.futures.ThreadPoolExecutor()\n",
+        ],
+        [
+            "import importlib.util\n\nHERE = importlib.util.find_spec('vllm') is not None\n",
+            "import logging\nfrom logging.handlers import QueueHandler\n\n"
+            "H = logging.handlers.RotatingFileHandler('a')\n",
+            "import importlib\n\nM = importlib.import_module('vllm')\n",
+        ],
+    ),
+    "device-of-another": (
+        [
+            "import torch\nif torch.backends.mps.is_available():\n    wait = torch.cuda.synchronize\n",
+            "import torch\ndef f(kind):\n    if kind == 'cuda':\n        return 1\n    elif kind == 'npu':\n"
+            "        return torch.cuda.mem_get_info()\n    return 0\n",
+            "import torch\ndef f():\n    if is_xpu_available():\n        torch.cuda.empty_cache()\n",
+        ],
+        [
+            "import torch\nif torch.backends.mps.is_available():\n    wait = torch.mps.synchronize\n",
+            "import torch\ndef f(kind):\n    if kind != 'npu':\n        return torch.cuda.mem_get_info()\n"
+            "    return 0\n",
+            "import torch\ndef f(kind):\n    if kind == 'npu' or kind == 'cuda':\n"
+            "        return torch.cuda.mem_get_info()\n    return 0\n",
+        ],
+    ),
+    "asked-after-use": (
+        [
+            "import torch\nif torch.npu.is_available() and hasattr(torch, 'npu'):\n    x = 1\n",
+            "def f(x):\n    return x.size > 1 and x is not None\n",
+            "def f(self):\n    if not self.rows[0] or self.rows is None:\n        return 0\n    return 1\n",
+        ],
+        [
+            "import torch\nif hasattr(torch, 'npu') and torch.npu.is_available():\n    x = 1\n",
+            "def f(x, y):\n    return y.size > 1 and x is not None\n",
+            "def f(x):\n    return x is None or x.size > 1\n",
+            "def f(a):\n    return a.b.c and a.b.d is not None\n",
+        ],
+    ),
+    "open-default": (
+        [
+            "def f(parser):\n    parser.add_argument('--host', default='0.0.0.0')\n",
+            "class C:\n    host: str = '0.0.0.0'\n",
+            "def serve(port, bind_address='0.0.0.0'):\n    return port\n",
+        ],
+        [
+            "def f(parser):\n    parser.add_argument('--host', default='127.0.0.1')\n",
+            "def f(host):\n    return 'localhost' if host == '0.0.0.0' else host\n",
+            "VERSION = '0.0.0.0'\n",
+        ],
+    ),
+    "pickled-file": (
+        [
+            "import pickle\ndef f(path):\n    with open(path, 'rb') as file:\n        return pickle.load(file)\n",
+            "import cloudpickle\ndef f(file):\n    return cloudpickle.load(file)\n",
+            "from dill import load\ndef f(file):\n    return load(file)\n",
+        ],
+        [
+            "import json\ndef f(file):\n    return json.load(file)\n",
+            "import pickle\ndef f(rows, file):\n    pickle.dump(rows, file)\n",
+            "def f(pickled):\n    return pickled.load()\n",
+        ],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def said(shared_world):
+    """What one review of all cases reports."""
+    return shared_world.found_in_cases({rule: [*cases] for rule, cases in CASES.items()})
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_a_rule_finds_its_cases_and_nothing_beside_them(said, rule):
+    assert said[rule] == {f"bad_{number}" for number in range(len(CASES[rule][0]))}
+
+
+def test_each_rule_of_these_families_has_cases():
+    families = {rule.id for family in (kinds, leftovers, paths) for rule in family.RULES}
+    assert families <= CASES.keys()
+
+
+def test_a_target_anywhere_is_looked_for(world):
+    world.commit({"pkg/__init__.py": "", "pkg/tools/__init__.py": "", "pkg/tools/mcp.py": "class Tool:\n    x = 1\n"})
+    right = "def g(register):\n    register('b', 'pkg.tools.mcp:Tool')\n    register('c', 'other.tools:Tool')\n"
+    right += "    print('at: pkg.tools')\n"
+    world.commit({"pkg/use.py": f"{right}\n\ndef f(register):\n    register('a', 'pkg.mcp:Tool')\n"})
+    assert world.found() == [("registry-target", "pkg/use.py", 8)]
+
+
+def test_the_arguments_of_actors_fit_their_class(world):
+    world.commit(
+        {"pkg/__init__.py": "", "pkg/a.py": "class A:\n    def __init__(self, cluster):\n        self.c = cluster\n"}
+    )
+    head = "import ray\nfrom pkg.a import A\n\n"
+    world.commit(
+        {
+            "pkg/bad.py": f"{head}a = ray.remote(A).options(name='a').remote(\n    group=1,\n)\n",
+            "pkg/good.py": f"{head}a = ray.remote(num_gpus=1)(A).remote(cluster=1)\nb = a.go.remote(group=1)\n",
+        }
+    )
+    assert world.found() == [("signature-mismatch", "pkg/bad.py", 5)]
+
+
+def test_a_version_made_a_text_is_a_text(world):
+    world.commit({"a.py": "import torch\nNEW = str(torch.__version__) >= '2.6'\nOLD = torch.__version__ >= '2.6'\n"})
+    assert world.found() == [("version-as-text", "a.py", 2)]
+
+
+def test_one_of_two_conditions_may_say_that_it_is_none(world):
+    text = "def f(name, policy):\n    if name == 'eval' and policy is None:\n        raise ValueError(policy.type)\n"
+    world.commit({"a.py": text, "b.py": text.replace(" and ", " or ")})
+    assert world.found() == [("guard-contradicts", "a.py", 3)]
+
+
+def test_what_is_only_said_to_be_killed_is_still_waited_for(world):
+    body = "class L:\n    def stop(self):\n        print('SIGKILL', self.p)\n        for p in self.jobs:\n"
+    world.commit(
+        {
+            "a.py": f"{body}            p.wait()\n",
+            "b.py": f"{body}            p.kill()\n            p.wait()\n",
+            "c.py": "class L:\n    def __del__(self):\n        self.wait()\n",
+        }
+    )
+    assert {path for rule, path, _ in world.found() if rule == "unbounded-wait"} == {"a.py", "c.py"}

@@ -1,0 +1,159 @@
+"""Values of another kind than their use wants: numbers taken for tensors, shapes inside of shapes, an index for a
+step, two names for one, the device that was not asked for."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING, Final
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import last_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_OF_TENSORS: Final = frozenset(
+    [
+        *("abs", "backward", "clamp", "clone", "cpu", "cuda", "detach", "exp", "float", "item", "log", "long", "max"),
+        *("mean", "min", "numpy", "reshape", "sqrt", "squeeze", "sum", "to", "tolist", "unsqueeze", "view"),
+    ]
+)
+"""Methods of tensors that no Python number has."""
+_SHAPED: Final = frozenset(
+    ["Size", "empty", "expand", "full", "new_ones", "new_zeros", "ones", "rand", "randn", "reshape", "view", "zeros"]
+)
+_SIZES: Final = frozenset({"batch_size", "shape", "size"})
+_BAR: Final = re.compile(r"(^|_)(pbar|progress|progress_bar|bar|tqdm)$")
+_DEVICES: Final = re.compile(r"(?<![a-z])(cuda|hpu|mps|npu|xpu)(?![a-z])")
+_LOADED_LATER: Final = frozenset(
+    [
+        "concurrent.futures",
+        "http.client",
+        "http.server",
+        "importlib.metadata",
+        "importlib.resources",
+        "importlib.util",
+        "logging.config",
+        "logging.handlers",
+        "unittest.mock",
+        "urllib.error",
+        "urllib.parse",
+        "urllib.request",
+        "xml.dom",
+        "xml.etree",
+    ]
+)
+"""Modules that importing their package does not load."""
+
+
+def number_as_tensor(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `loss.item().detach()`: a number has no such method."""
+    for call in module.nodes(ast.Call):
+        func = call.func
+        of = func.value if isinstance(func, ast.Attribute) and func.attr in _OF_TENSORS else None
+        if isinstance(of, ast.Call) and last_name(of.func) == "item" and not of.args and not of.keywords:
+            yield Place(module.path, call.lineno, f"`.item()` is a number, which has no `{last_name(func)}`")
+
+
+def shape_in_shape(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `torch.zeros((*rows, x.shape))`, a size of which one part is a size itself."""
+    for call in module.nodes(ast.Call):
+        given = [each.value for each in call.keywords if each.arg in _SIZES]
+        if last_name(call.func) in _SHAPED:
+            given += [*call.args, ast.Tuple(call.args, ast.Load())]
+        for size in given:
+            parts = size.elts if isinstance(size, ast.Tuple | ast.List) else []
+            whole = [each for each in parts if isinstance(each, ast.Attribute) and each.attr == "shape"]
+            if whole and any(isinstance(each, ast.Starred) for each in parts):
+                yield Place(module.path, whole[0].lineno, f"`{ast.unparse(whole[0])}` is put into a size as one part")
+
+
+def progress_by_index(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `bar.update(i)` in a loop over i: update takes how many steps were made, not which one it is."""
+    for loop in module.nodes(ast.For):
+        first = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) and loop.target.elts else loop.target
+        counted = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) in {"enumerate", "range", "trange"}
+        for call in (each for one in loop.body for each in ast.walk(one)) if counted else ():
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != "update":
+                continue
+            by_index = len(call.args) == 1 and ast.unparse(call.args[0]) == ast.unparse(first)
+            if by_index and _BAR.search(last_name(call.func.value)):
+                yield Place(module.path, call.lineno, f"`{ast.unparse(call)}` advances by the index of the round")
+
+
+def missing_comma(module: Module, _side: Side) -> Iterator[Place]:
+    """Find two names of a list on two lines without a comma between them: they become one."""
+    nodes: list[ast.List | ast.Tuple | ast.Set] = [*module.nodes(ast.List), *module.nodes(ast.Tuple)]
+    for node in (*nodes, *module.nodes(ast.Set)):
+        texts = [each for each in node.elts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        if len(texts) < _SEVERAL or len(texts) < len(node.elts):
+            continue
+        joined = [each for each in texts if (each.end_lineno or each.lineno) > each.lineno]
+        words = all(re.fullmatch(r"[\w.:/-]+", str(each.value)) for each in texts)
+        for text in joined if words and len(joined) == 1 else ():
+            line = module.lines[text.lineno - 1].strip()
+            if line.endswith(('"', "'")) and not line.startswith("(") and '"""' not in line:
+                yield Place(module.path, text.lineno, f"{text.value!r} is two names without a comma between them")
+
+
+_SEVERAL: Final = 2
+"""Items from which a list of names is taken for one."""
+
+
+def default_in_typed_dict(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `key: int = 0` in a TypedDict, which has no defaults."""
+    for owner in module.nodes(ast.ClassDef):
+        if not any(last_name(each) == "TypedDict" for each in owner.bases):
+            continue
+        for field in owner.body:
+            if isinstance(field, ast.AnnAssign) and field.value is not None:
+                said = f"`{ast.unparse(field.target)}` gets no default: a TypedDict has none"
+                yield Place(module.path, field.lineno, said)
+
+
+def submodule_not_imported(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `importlib.util.find_spec` in a file that imports `importlib` alone."""
+    loaded = {each.name for node in module.nodes(ast.Import) for each in node.names}
+    loaded |= {module.absolute(each) for each in module.nodes(ast.ImportFrom)}
+    loaded |= {f"{module.absolute(node)}.{each.name}" for node in module.nodes(ast.ImportFrom) for each in node.names}
+    seen = set[str]()
+    for node in module.nodes(ast.Attribute):
+        root = node.value.id if isinstance(node.value, ast.Name) else ""
+        name = f"{root}.{node.attr}"
+        if name not in _LOADED_LATER or name in seen or module.imported.get(root) != root or root not in loaded:
+            continue
+        if not any(f"{each}.".startswith(f"{name}.") for each in loaded):
+            seen.add(name)
+            yield Place(module.path, node.lineno, f"`import {root}` alone does not load `{name}`")
+
+
+def device_of_another(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `torch.cuda` in the branch for another kind of device."""
+    for node in module.nodes(ast.If):
+        text = ast.unparse(node.test)
+        asked = set(_DEVICES.findall(text))
+        if len(asked) != 1 or isinstance(node.test, ast.BoolOp) or re.search(r"\bnot\b|!=", text):
+            continue
+        kind = asked.pop()
+        for statement in node.body:
+            inside = ast.walk(statement) if not isinstance(statement, ast.If) else ()
+            for each in (one for one in inside if isinstance(one, ast.Attribute)):
+                dotted = module.dotted(each)
+                other = re.fullmatch(r"torch\.(cuda|hpu|mps|npu|xpu)\.\w+", dotted)
+                if other is not None and other[1] != kind:
+                    yield Place(module.path, each.lineno, f"`{dotted}` where `{text}`")
+
+
+RULES: Final = (
+    Rule("number-as-tensor", Severity.HIGH, in_file=number_as_tensor),
+    Rule("shape-in-shape", Severity.HIGH, in_file=shape_in_shape),
+    Rule("progress-by-index", Severity.MEDIUM, in_file=progress_by_index),
+    Rule("missing-comma", Severity.HIGH, in_file=missing_comma),
+    Rule("default-in-typed-dict", Severity.MEDIUM, in_file=default_in_typed_dict),
+    Rule("submodule-not-imported", Severity.MEDIUM, in_tests=False, in_file=submodule_not_imported),
+    Rule("device-of-another", Severity.HIGH, in_tests=False, in_file=device_of_another),
+)

@@ -1,0 +1,105 @@
+"""Values that are not what is used: a name that is None for good, the last item in place of all."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Final
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, own_nodes, parameters
+from tooling.review.rules.conditions import blocks, stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+
+def always_none(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `x = None` in a function that sets it nowhere else, and asks for it or uses it."""
+    for function in module.functions():
+        if "None" not in module.text or "locals()" in module.text:
+            return
+        inside = own_nodes(function)
+        none = [each for each in inside if isinstance(each, ast.Assign | ast.AnnAssign) and _is_none(each.value)]
+        if not none:
+            continue
+        names = [each for each in ast.walk(function) if isinstance(each, ast.Name)]
+        bound = _otherwise_bound(function)
+        for node in none:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if not isinstance(target, ast.Name) or target.id in bound or len(getattr(node, "targets", [0])) > 1:
+                continue
+            uses = [each for each in names if each.id == target.id and each is not target]
+            if any(not isinstance(each.ctx, ast.Load) for each in uses):
+                continue
+            used = [each for each in uses if _is_needed(module, each)]
+            if used:
+                said = f"nothing sets `{target.id}` again: it is None where line `{_line(module, used[0])}` asks"
+                yield Place(module.path, node.lineno, said)
+
+
+def _is_none(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Constant) and value.value is None
+
+
+def _line(module: Module, node: ast.expr) -> str:
+    return module.lines[node.lineno - 1].strip()[:60]
+
+
+def _otherwise_bound(function: Function) -> set[str]:
+    """Return what a function binds by other means than a name that is stored, or shares with others."""
+    found = set(parameters(function))
+    for node in ast.walk(function):
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            found.update(node.names)
+        elif isinstance(node, ast.alias):
+            found.add(node.asname or node.name.partition(".")[0])
+        elif isinstance(node, Function | ast.ClassDef) and node is not function:
+            found.add(node.name)
+            found.update(parameters(node) if isinstance(node, Function) else ())
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            found.add(node.name)
+    return found
+
+
+def _is_needed(module: Module, node: ast.Name) -> bool:
+    """Whether a name is asked for, called, or opened: what is handed on may be None on purpose."""
+    parent = module.parents.get(node)
+    if isinstance(parent, ast.Compare):
+        return isinstance(parent.ops[0], ast.Is | ast.IsNot) and parent.left is node
+    if isinstance(parent, ast.Attribute | ast.Subscript):
+        return parent.value is node
+    if isinstance(parent, ast.If | ast.IfExp | ast.While):
+        return parent.test is node
+    return isinstance(parent, ast.UnaryOp) and isinstance(parent.op, ast.Not)
+
+
+def last_of_loop(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `rows.append(row)` in a loop, and `return row` behind it."""
+    for block in blocks(module):
+        for at, loop in enumerate(block):
+            if not isinstance(loop, ast.For):
+                continue
+            for statement in loop.body:
+                call = statement.value if isinstance(statement, ast.Expr) else None
+                if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or len(call.args) != 1:
+                    continue
+                items, item = call.func.value, call.args[0]
+                named = isinstance(items, ast.Name) and isinstance(item, ast.Name) and call.func.attr == "append"
+                if not named or not isinstance(item, ast.Name) or not isinstance(items, ast.Name):
+                    continue
+                one = items.id in {f"{item.id}s", f"{item.id}es", f"{item.id}_list", f"all_{item.id}s"}
+                if not one or item.id not in stored(loop.body) or item.id in stored(block[at + 1 :]):
+                    continue
+                for node in (each for one in block[at + 1 :] for each in ast.walk(one)):
+                    if isinstance(node, ast.Return) and isinstance(node.value, ast.Name) and node.value.id == item.id:
+                        said = f"returns the last `{item.id}`, where the loop collected `{items.id}`"
+                        yield Place(module.path, node.lineno, said)
+
+
+RULES: Final = (
+    Rule("always-none", Severity.MEDIUM, in_tests=False, in_file=always_none),
+    Rule("last-of-loop", Severity.HIGH, in_file=last_of_loop),
+)

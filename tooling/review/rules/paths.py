@@ -1,0 +1,155 @@
+"""Paths on which something is missing: a name that only one branch sets, a handler that reads what failed to be set, an
+attribute that is read before it is set."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Final
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, last_name, parameters
+from tooling.review.rules.conditions import blocks, stored
+from tooling.review.rules.inheritance import inherited
+from tooling.review.rules.members import is_self_read
+from tooling.review.rules.outcomes import first_read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
+_MAY_RAISE: Final = (ast.Await, ast.Call, ast.Subscript)
+_KNOWN_BASES: Final = frozenset({"ABC", "Dataset", "Generic", "IterableDataset", "Module", "Protocol", "object"})
+"""Bases of other packages that set no attribute which others set again."""
+
+
+def set_in_a_branch(module: Module, _side: Side) -> Iterator[Place]:
+    """Find a name that a lone `if` sets, read in a line behind it that always runs."""
+    for block in blocks(module):
+        for at, node in enumerate(block):
+            alone = isinstance(node, ast.If) and not node.orelse and not isinstance(node.body[-1], _LEAVES)
+            function = module.function_of(node) if alone else None
+            if not isinstance(node, ast.If) or not isinstance(function, Function):
+                continue
+            if any(isinstance(each, (*_LOOPS, ast.Try)) for each in module.around(node)):
+                continue  # an earlier round may have set it
+            for name in sorted(_assigned(node.body) - _known_before(function, node)):
+                read = first_read(module, block[at + 1 :], name)
+                if read is not None:
+                    said = f"`{name}` is set only where `{ast.unparse(node.test)[:60]}`, and read where it is not"
+                    line = next(each.lineno for each in node.body if name in _assigned([each]))
+                    yield Place(module.path, line, said, f"{module.path}:{read.lineno}")
+
+
+def _assigned(body: Iterable[ast.stmt]) -> set[str]:
+    """Return the plain names that statements of one block assign."""
+    targets = (target for each in body if isinstance(each, ast.Assign) for target in each.targets)
+    return {each.id for each in targets if isinstance(each, ast.Name)}
+
+
+def _known_before(function: Function, node: ast.stmt) -> set[str]:
+    """Return the names that something above a statement may have bound, or that are shared with others."""
+    found = set(parameters(function))
+    for each in ast.walk(function):
+        if isinstance(each, ast.Global | ast.Nonlocal):
+            found.update(each.names)
+        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store) and each.lineno < node.lineno:
+            found.add(each.id)
+        elif isinstance(each, ast.alias):
+            found.add(each.asname or each.name.partition(".")[0])
+        elif isinstance(each, Function | ast.ClassDef):
+            found.add(each.name)
+    return found
+
+
+def unbound_in_handler(module: Module, _side: Side) -> Iterator[Place]:
+    """Find a name that the `try` sets, read in the handler for whatever went wrong, setting it included."""
+    for node in module.nodes(ast.Try):
+        function = module.function_of(node)
+        if not isinstance(function, Function):
+            continue
+        known = _known_before(function, node)
+        for at, statement in enumerate(node.body):
+            names = _assigned([statement]) - known
+            # The first of many statements is seldom what fails, as authors of handlers know.
+            before = node.body[:at] if len(node.body) > 1 else [statement]
+            risky = any(isinstance(each, _MAY_RAISE) for one in before for each in ast.walk(one))
+            for handler in node.handlers if names and risky else ():
+                kind = last_name(handler.type) if handler.type is not None else "Exception"
+                if kind not in {"BaseException", "Exception"} and statement is not node.body[-1]:
+                    continue
+                used = [each for one in handler.body for each in ast.walk(one) if isinstance(each, ast.Name)]
+                again = {each.id for each in used if isinstance(each.ctx, ast.Store)}
+                asked = any(each.id in {"locals", "vars"} for each in used)
+                for each in used:
+                    caught = any(isinstance(one, ast.Try) and one is not node for one in module.around(each))
+                    if each.id in names - again and not asked and not caught:
+                        names.discard(each.id)
+                        said = f"`{each.id}` is not set where setting it is what failed"
+                        yield Place(module.path, each.lineno, said)
+            known |= _assigned([statement])
+
+
+def read_before_set(module: Module, side: Side) -> Iterator[Place]:
+    """Find `self.x` in `__init__` above the line that sets it, where nothing else does."""
+    for owner in module.nodes(ast.ClassDef):
+        made = [each for each in owner.body if isinstance(each, Function) and each.name == "__init__"]
+        if len(made) != 1:
+            continue
+        own = {ast.unparse(each) for each in stored_in(owner, made[0])}
+        first: dict[str, int] = {}
+        for at, statement in enumerate(made[0].body):
+            for name in stored([statement]):
+                first.setdefault(name, at)
+        for at, statement in enumerate(made[0].body):
+            for node in (each for each in ast.walk(statement) if isinstance(each, ast.Attribute)):
+                name = ast.unparse(node) if is_self_read(node) else ""
+                late = first.get(name, 0) > at and name not in own
+                if not late or _is_excused(module, node) or _may_inherit(module, side, owner, last_name(node)):
+                    continue
+                yield Place(module.path, node.lineno, f"`{name}` is read before `__init__` sets it")
+                first.pop(name)
+
+
+def stored_in(owner: ast.ClassDef, without: Function) -> Iterator[ast.expr]:
+    """Yield what a class binds or sets on self, but for one of its methods: names as `self.name`."""
+    for each in owner.body:
+        names = [each.name] if isinstance(each, Function | ast.ClassDef) else []
+        if isinstance(each, ast.Assign | ast.AnnAssign):
+            names += [last_name(one) for one in (each.targets if isinstance(each, ast.Assign) else [each.target])]
+        yield from (ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load()) for name in names)
+        for node in ast.walk(each) if each is not without else ():
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                yield node
+
+
+def _is_excused(module: Module, node: ast.AST) -> bool:
+    """Whether a read happens later, or its failure is expected."""
+    around = list(module.around(node))
+    return any(isinstance(each, ast.Lambda | ast.Try) for each in around) or not isinstance(
+        module.function_of(node), Function
+    )
+
+
+def _may_inherit(module: Module, side: Side, owner: ast.ClassDef, name: str) -> bool:
+    """Whether a base sets an attribute, or may do so."""
+    if inherited(side, module, owner, name) or owner.keywords or owner.decorator_list:
+        return True
+    for base in owner.bases:
+        dotted = ast.unparse(base).partition("[")[0]
+        ours = side.definition(module.imported.get(dotted, f"{module.package}.{dotted}"))
+        if ours is None and dotted.rpartition(".")[2] not in _KNOWN_BASES:
+            return True
+        if ours is not None and isinstance(ours[1], ast.ClassDef) and _may_inherit(ours[0], side, ours[1], name):
+            return True
+    return False
+
+
+RULES: Final = (
+    Rule("set-in-a-branch", Severity.HIGH, in_file=set_in_a_branch),
+    Rule("unbound-in-handler", Severity.HIGH, in_file=unbound_in_handler),
+    Rule("read-before-set", Severity.HIGH, in_file=read_before_set),
+)
