@@ -6,6 +6,7 @@
 
 areal             the embedded engine, generation and training in turn
 areal-async       the same, at most one weight version behind: half of the cores generate, half train
+areal-async-apart as areal-async, with `separate_learner`: two processes instead of two threads of one
 areal-vllm        a vLLM server on the same cores, in turn
 areal-vllm-async  a vLLM server on half of the cores, at most one weight version behind
 trl               GRPOTrainer with its own generation; with --trl-vllm by vLLM in its process, which needs `bash
@@ -16,7 +17,8 @@ On a GPU, servers get 0.3 of its memory, beside the trainer, and so does TRL's v
 Same checkpoint and tokenizer, same prompts in the same order, same group size, token limits, learning rate, clip
 range, number of threads, dtype (fp32; bfloat16 with fp32 master weights on a GPU and with --dtype); beta = 0 on all
 sides. Step figures are medians after the first 3 steps, so that starts of servers do not count; in brackets the range
-over rounds. CPU seconds are those of the side's own process, without servers. Beside every factor stands how many
+over rounds; "s beside steps" is the rest of the program, its start and its end. CPU seconds are those of the processes
+that train and sample, without servers. Beside every factor stands how many
 times fewer tokens than TRL a side puts through the model to train (TRL repeats prompts and pads answers), and below
 the table how fast this machine multiplies matrices, by the library that TRL uses (torch's) and by oneDNN, which our
 linear layers use where it is faster. Three workloads:
@@ -36,6 +38,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -313,10 +316,13 @@ def _run(name: str, side: Side, job: dict[str, Any], folder: Path) -> dict[str, 
     path.write_text(json.dumps(job | own))
     environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(job["threads"])}
     command = [str(side.python), str(side.script), str(path)]
+    started = time.perf_counter()
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, cwd=folder)
+    seconds = time.perf_counter() - started
     if result.returncode != 0:
         raise SystemExit(f"{name} failed with exit code {result.returncode}:\n{result.stderr[-3000:]}")
-    return json.loads(result.stdout[result.stdout.index('{"steps"') :])
+    found: dict[str, Any] = json.loads(result.stdout[result.stdout.index('{"steps"') :])
+    return found | {"beside_steps": seconds - sum(step["seconds"] for step in found["steps"])}
 
 
 def _figures(results: list[dict[str, Any]], level: float) -> dict[str, Any]:
@@ -335,6 +341,7 @@ def _figures(results: list[dict[str, Any]], level: float) -> dict[str, Any]:
         "tokens_per_step": statistics.median(step["tokens"] for steps in rounds for step in steps),
         "final_reward": statistics.mean(step["reward"] for result in results for step in result["steps"][-5:]),
         "seconds_to_level": None if None in reached else statistics.median(reached),
+        "seconds_beside_steps": spread([result["beside_steps"] for result in results]),
         "seconds_total": statistics.median(result["seconds"] for result in results),
     }
 
@@ -365,10 +372,11 @@ def _table(results: list[dict[str, Any]]) -> str:
             f"{ratios['trained_tokens']:.2f}x",
             f"{figures['final_reward']:.3f}",
             "" if reached is None else f"{reached:.1f}",
+            shown(figures["seconds_beside_steps"], ".1f"),
         ]
 
     header = ["size", "prompt", "side", "s/step", "CPU s/step", "tokens/s", "against trl", "in CPU s", "fewer tokens"]
-    header += ["last rewards", "s to the level"]
+    header += ["last rewards", "s to the level", "s beside steps"]
     return markdown(header, [row(each, *item) for each in results for item in each["figures"].items()])
 
 

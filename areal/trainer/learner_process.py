@@ -19,22 +19,14 @@ way, or the next one, raises an EngineError that says how. When this one ends, t
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import mmap
 import os
 import pickle
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 import traceback
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar, cast
 
 import torch
@@ -50,24 +42,23 @@ from areal.trainer.rank_group import Distributed, RankGroup
 from areal.trainer.wire import Message, receive
 from areal.utils import tracing
 from areal.utils.freed_memory import keep_freed_memory
-from areal.utils.guard import exit_text
 from areal.utils.logging import PACKAGE_LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Self
+    from multiprocessing.connection import Connection
 
     from torch import Tensor
 
     from areal.algorithm.objective import Objective
     from areal.api import PaddedBatch
     from areal.trainer.config import PPOConfig
+    from areal.trainer.learner_start import LearnerStart
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-_END_SECONDS: Final = 10.0
 _ALIGNMENT: Final = 64
 """Bytes at whose multiples tensors begin."""
 
@@ -157,39 +148,15 @@ class SharedTensors:
 
 
 class LearnerProcess:
-    """Starts the process, which loads torch at once. It ends with this one, or with `close`."""
+    """Asks the process that `areal.trainer.learner_start` started."""
 
-    def __init__(self, config: PPOConfig) -> None:
-        """Raise EngineError when it cannot be started."""
-        self._config = config
-        descriptor = _anonymous_memory()
-        self._memory = SharedTensors(descriptor)
-        ours, theirs = socket.socketpair()
-        program = Path(__file__).with_name("_learner_child.py")
-        numbers = [str(theirs.fileno()), str(descriptor), str(os.getpid())]
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", str(program), *numbers],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), descriptor),
-                start_new_session=True,
-            )
-        except OSError as error:
-            ours.close()
-            raise EngineError(f"no process to train in could be started: {error}") from error
-        finally:
-            theirs.close()
-        self._connection: Connection[Any, Any] = Connection(ours.detach())
-        self._connection.send(sys.path)
+    def __init__(self, config: PPOConfig, started: LearnerStart) -> None:
+        self._config, self._started = config, started
+        self._memory = SharedTensors(started.memory)
         self._lock = threading.Lock()
         self._broken = ""
         self.version = 0
         """Of the actor's weights."""
-
-    @property
-    def pid(self) -> int:
-        """Process id of its guard, which leads its process group."""
-        return self._process.pid
 
     def create(self, factory: Callable[_P, PolicyModels], *args: _P.args, **options: _P.kwargs) -> RemoteModels:
         """Call `factory(*args, **options)` over there and keep what it returns there; once."""
@@ -212,8 +179,8 @@ class LearnerProcess:
             if self._broken:
                 raise EngineError(self._broken)
             try:
-                message.send(self._connection)
-                answer = receive(self._connection).load()
+                message.send(self._started.connection)
+                answer = receive(self._started.connection).load()
             except (EOFError, OSError) as error:
                 raise self._ended(function) from error
             except BaseException:
@@ -222,39 +189,17 @@ class LearnerProcess:
                 raise
         return self._settle(function, answer)
 
-    def close(self) -> None:
-        """End the process, whatever it does. Idempotent."""
-        self._broken = self._broken or "the process that trains was closed"
-        self._connection.close()  # which its guard notices
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_SECONDS)
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _settle(self, function: Callable[..., Any], answer: _Answer) -> Any:
         for record in answer.logged:
             logging.getLogger(record.name).handle(record)
-        tracing.complete(_name(function), answer.began, answer.ended, process=(self.pid, "learner"))
+        tracing.complete(_name(function), answer.began, answer.ended, process=(self._started.pid, "learner"))
         self.version = answer.version
         if answer.error is not None:
             raise answer.error
         return self._memory.read(answer.value) if isinstance(answer.value, _Shared) else answer.value
 
     def _ended(self, function: Callable[..., Any]) -> EngineError:
-        self._connection.close()
-        try:
-            how = exit_text(self._process.wait(_END_SECONDS))
-        except subprocess.TimeoutExpired:
-            how = "its connection is lost"
-        self._broken = f"the process that trains has ended during {_name(function)}: {how}"
+        self._broken = f"the process that trains has ended during {_name(function)}: {self._started.ending()}"
         return EngineError(
             self._broken,
             fix="start the same command again, which continues from the newest checkpoint; SIGKILL is mostly the "
@@ -277,7 +222,7 @@ class RemoteModels(Distributed[PolicyModels]):
 
     def drop(self) -> None:
         """Refuse: they live as long as their process."""
-        raise EngineError("the models of a process end with it; call its close()")
+        raise EngineError("the models of a process end with it; end that")
 
 
 class RemoteActor:
@@ -403,14 +348,6 @@ def _portable(error: Exception) -> Exception:
     sent.__cause__ = None
     sent.add_note(f"raised in the process that trains:\n{lines}")
     return cast("Exception", sent)
-
-
-def _anonymous_memory() -> int:
-    """Return a descriptor of memory that can grow and has no name; of an unlinked file where the system has none."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("areal-weights")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 def _name(function: Callable[..., Any]) -> str:

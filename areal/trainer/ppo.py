@@ -28,6 +28,7 @@ from areal.trainer.device_sharing import shared_device
 from areal.trainer.device_starts import LearnersDevice
 from areal.trainer.inference import build_inference_engine, lend_devices, publish_weights, transfer_metrics
 from areal.trainer.learner import Policy, PolicyLearner
+from areal.trainer.learner_start import LearnerStart
 from areal.trainer.policy_models import PolicyModels, build_models
 from areal.trainer.rank_group import RankGroup
 from areal.trainer.server_command import SERVERS_FOLDER
@@ -68,19 +69,18 @@ class PPOTrainer:
         group: RankGroup | None = None,
         *,
         transform_rewards: RewardTransform | None = None,
+        separate: LearnerStart | None = None,
     ) -> None:
         """group: the ranks that the model is split over; None for this process alone. transform_rewards: changes a
-        step's trajectories before advantages are computed, for control experiments.
+        step's trajectories before advantages are computed, for control experiments. separate: the process of a
+        separate learner, which ends with the trainer; None starts one if the configuration asks for it.
         """
         seed_everything(config.seed)
         self.config = config
         self.session = session
-        self._learner_process: LearnerProcess | None = None
+        self._separate: LearnerStart | None = None
         if config.separate_learner:
-            from areal.trainer.learner_process import LearnerProcess
-
-            # First, so that it loads torch while rows are read here.
-            self._learner_process = LearnerProcess(config)
+            self._separate = separate or LearnerStart()
         self._transform_rewards = transform_rewards
         self.tokenizer = tokenizer_of(config.model)
         session.metrics.decode = self.tokenizer.decode
@@ -95,7 +95,11 @@ class PPOTrainer:
         self._learners_device = LearnersDevice(config, session.directory / SERVERS_FOLDER)
         self._learners_device.begin()
         session.view.begin("loading the model")
-        leader = self._learner_process or group or RankGroup()
+        leader: RankGroup | LearnerProcess = group or RankGroup()
+        if self._separate is not None:
+            from areal.trainer.learner_process import LearnerProcess
+
+            leader = LearnerProcess(config, self._separate)
         self.models = leader.create(build_seeded, build_models, config, self.tokenizer, self.total_steps)
         self.learner = PolicyLearner(self.models)
         self.actor = self.learner.actor
@@ -159,8 +163,8 @@ class PPOTrainer:
         # From the last one to the first, each also when one of those before it raises.
         with contextlib.ExitStack() as closing:
             closing.callback(self._learners_device.close)
-            if self._learner_process is not None:
-                closing.callback(self._learner_process.close)
+            if self._separate is not None:
+                closing.callback(self._separate.close)
             closing.callback(self.sources.close)
             if self.evaluator is not None:
                 closing.callback(self.evaluator.sets.close)

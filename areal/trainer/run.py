@@ -23,6 +23,7 @@ from areal.api import ArealError, ConfigError, EngineError, HubError, load
 from areal.trainer.config import PPOConfig
 from areal.trainer.configuration.computing import keep_computing, start_computing
 from areal.trainer.hub_sources import pin_sources, recorded_pins, write_pins
+from areal.trainer.learner_start import LearnerStart
 from areal.trainer.milestones import FINAL
 from areal.trainer.rank_group import RankGroup, serve
 from areal.trainer.session import open_session, view_of
@@ -248,15 +249,25 @@ def run(config: PPOConfig | RowsConfig, *, restart: bool = False) -> dict[str, A
         view = stack.enter_context(view_of(config)) if os.environ.get("RANK", "0") == "0" else None
         if view is not None:
             view.begin("loading torch")
+        separate = None
+        if isinstance(config, PPOConfig) and config.separate_learner:
+            separate = stack.enter_context(LearnerStart())
         start_computing(config)
-        return run_on_rank_zero(config, lambda group: lead(config, group, restart=restart, view=view))
+        return run_on_rank_zero(
+            config, lambda group: lead(config, group, restart=restart, view=view, separate=separate)
+        )
 
 
 def lead(
-    config: PPOConfig | RowsConfig, group: RankGroup, *, restart: bool = False, view: LiveView | None = None
+    config: PPOConfig | RowsConfig,
+    group: RankGroup,
+    *,
+    restart: bool = False,
+    view: LiveView | None = None,
+    separate: LearnerStart | None = None,
 ) -> dict[str, Any]:
     """Run everything, from rank 0; group: all ranks, which do what they are asked for. restart: as in `run`. view:
-    shows the run already; None opens one.
+    shows the run already; None opens one. separate: as in `PPOTrainer`.
     """
     from areal.infra.metrics.report import write_report
 
@@ -269,7 +280,7 @@ def lead(
         if isinstance(config, PPOConfig):
             from areal.trainer.ppo import PPOTrainer
 
-            with PPOTrainer(config, session, group) as trainer:
+            with PPOTrainer(config, session, group, separate=separate) as trainer:
                 summary = trainer.train()
         else:
             summary = load("trainer", config.kind, ROW_TRAINERS)(config, session, group).train()

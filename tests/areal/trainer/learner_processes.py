@@ -10,14 +10,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 import runs
 
 from areal.trainer.learner_process import LearnerProcess
+from areal.trainer.learner_start import LearnerStart
 
 
 def main():
     config = runs.tiny(Path(tempfile.gettempdir()) / "unused")
-    process = LearnerProcess(config)
-    sys.stdout.write(f"{process.pid}\n")
+    started = LearnerStart()
+    sys.stdout.write(f"{started.pid}\n")
     sys.stdout.flush()
-    process.ask(_sleep)
+    LearnerProcess(config, started).ask(_sleep)
 
 
 def _sleep(models):

@@ -17,6 +17,7 @@ from areal.api import ConfigError, EngineError
 from areal.infra.metrics.logger import read_metrics
 from areal.trainer.assembly import build_seeded
 from areal.trainer.learner_process import LearnerProcess, SharedTensors
+from areal.trainer.learner_start import LearnerStart
 from areal.trainer.policy_models import PolicyModels, build_models
 from areal.trainer.ppo import PPOTrainer
 from areal.trainer.session import open_session
@@ -87,17 +88,17 @@ def test_rollouts_that_overlap_stay_within_the_bound(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory):
-    with LearnerProcess(runs.tiny(tmp_path_factory.mktemp("process"))) as process:
-        yield process
+def started():
+    with LearnerStart() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
-def models(process, tmp_path_factory):
+def models(started, tmp_path_factory):
     config = runs.tiny(tmp_path_factory.mktemp("models"))
     from areal.trainer.assembly import tokenizer_of
 
-    return process.create(build_seeded, build_models, config, tokenizer_of(config.model), 4)
+    return LearnerProcess(config, started).create(build_seeded, build_models, config, tokenizer_of(config.model), 4)
 
 
 def warn(models, text):
@@ -118,7 +119,7 @@ def test_errors_arrive_as_they_are_and_the_process_goes_on(models):
     assert set(models.run(PolicyModels.weights)) == set(models.local.actor.weights())
 
 
-def test_log_lines_and_slices_of_time_are_those_of_the_run(models, process, tmp_path, caplog):
+def test_log_lines_and_slices_of_time_are_those_of_the_run(models, started, tmp_path, caplog):
     tracing.start(tmp_path / "trace.json")
     try:
         with caplog.at_level(logging.WARNING, "areal"):
@@ -127,7 +128,7 @@ def test_log_lines_and_slices_of_time_are_those_of_the_run(models, process, tmp_
         tracing.stop()
     assert [record.getMessage() for record in caplog.records] == ["one of 24 parameters"]
     assert '"name": "warn", "dur"' in (tmp_path / "trace.json").read_text()
-    assert f'"pid": {process.pid}' in (tmp_path / "trace.json").read_text()
+    assert f'"pid": {started.pid}' in (tmp_path / "trace.json").read_text()
 
 
 def test_a_published_version_is_known_here_and_its_weights_are_in_shared_memory(models):
@@ -144,8 +145,9 @@ def test_a_published_version_is_known_here_and_its_weights_are_in_shared_memory(
 )
 def test_a_killed_learner_ends_the_run_with_an_error(tmp_path):
     config = runs.tiny(tmp_path)
-    with LearnerProcess(config) as process:
-        os.killpg(process.pid, signal.SIGKILL)
+    with LearnerStart() as started:
+        process = LearnerProcess(config, started)
+        os.killpg(started.pid, signal.SIGKILL)
         for _ in range(2):
             with pytest.raises(EngineError, match="SIGKILL"):
                 process.ask(PolicyModels.weights)
