@@ -112,10 +112,7 @@ def settings(job: dict[str, Any]) -> dict[str, Any]:
     """Keys and values of `areal train`."""
     job = DEFAULTS | job
     samples = job["prompts_per_step"] * job["group_size"]
-    # What computes at once shares what the job allows: two threads of this process, or this process and the server.
-    threads = generating = max(1, job["threads"] // (2 if job["staleness"] else 1))
-    if job["staleness"] and job["async_threads"]:
-        threads, generating = job["async_threads"]
+    threads, generating = _threads(job)
     return {
         "output_dir": job["output_dir"],
         "seed": job["seed"],
@@ -146,6 +143,27 @@ def settings(job: dict[str, Any]) -> dict[str, Any]:
         **_engine_settings(job, samples, generating),
         **(_image_settings(job) if job["images"] else {}),
     }
+
+
+def _threads(job: dict[str, Any]) -> tuple[int, int]:
+    """Of training and of generation."""
+    if not job["staleness"]:
+        return job["threads"], job["threads"]
+    if job["async_threads"]:
+        training, generating = job["async_threads"]
+        return training, generating
+    if job["engine"] != "embedded":
+        # A server does not know when the trainer waits, so each has its half.
+        half = max(1, job["threads"] // 2)
+        return half, half
+    from areal.trainer.config import ModelConfig
+    from areal.trainer.configuration.threads import choose_threads, num_parameters
+    from areal.utils.machine import CpuShare
+
+    # As a run chooses by itself where nothing else computes.
+    quiet = CpuShare(total=job["threads"], allowed=job["threads"], quota=None, load=0.0)
+    chosen = choose_threads(quiet, parameters=num_parameters(ModelConfig(path=job["model"])), processes=1)
+    return chosen.number, chosen.number
 
 
 def _image_settings(job: dict[str, Any]) -> dict[str, Any]:

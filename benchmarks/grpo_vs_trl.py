@@ -5,7 +5,7 @@
     .venv/bin/python benchmarks/grpo_vs_trl.py --workload throughput --size 0.9M 25M --prompt-tokens 96 512 --rounds 5
 
 areal             the embedded engine, generation and training in turn
-areal-async       the same, at most one weight version behind: half of the cores generate, half train
+areal-async       the same, at most one weight version behind, on the threads that a run chooses by itself
 areal-async-apart as areal-async, with `separate_learner`: two processes instead of two threads of one
 areal-vllm        a vLLM server on the same cores, in turn
 areal-vllm-async  a vLLM server on half of the cores, at most one weight version behind
@@ -159,7 +159,7 @@ def _parse() -> argparse.Namespace:
         type=int,
         nargs=2,
         metavar=("TRAIN", "GENERATE"),
-        help="threads of training and of generation that overlap (half of --threads each)",
+        help="threads of training and of generation that overlap (what a run chooses, up to --threads; servers: half)",
     )
     add_device_argument(parser)
     parser.add_argument(

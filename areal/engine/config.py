@@ -161,7 +161,8 @@ class EmbeddedEngineConfig(Config):
     device: str = "auto"
     """"auto" uses the trained model's device."""
     num_threads: int = number(0, at_least=0)
-    """Intra-op threads of the decode loop; 0 keeps the process default."""
+    """Threads of the decode loop; 0 takes as many as training. The compiled kernel uses a quarter of them, at least
+    one, while training computes in the same process, and all of them while it does not."""
     kernel: Literal["auto", "torch"] = "auto"
     """What computes tokens: "auto", on CPUs a kernel in C, built with the machine's compiler at first use, for dense
     float32 decoders, else torch; "torch" always. The two agree within 1e-5, not in every bit."""

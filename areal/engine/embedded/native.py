@@ -17,6 +17,7 @@ import torch
 from areal.engine.embedded.cache import KVCache
 from areal.engine.embedded.native_layout import NativeModel, UnsupportedLayer
 from areal.models.wrapping import refused_tokens
+from areal.utils.computing import threads_beside_training
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +74,7 @@ class NativeForward:
         record = ctypes.byref(self._native.record)
         stride = self._native.record.head.out
         logits = torch.empty(count, stride)
-        parts = _parts(rows, torch.get_num_threads())
+        parts = _parts(rows, threads_beside_training(torch.get_num_threads()))
         while len(self._scratch) < len(parts):
             self._scratch.append(torch.empty(self._library.scratch_bytes(record), dtype=torch.uint8))
 

@@ -30,6 +30,7 @@ from areal.engine.train.packing import Cutter
 from areal.engine.train.passes import Scoring, SequentialPasses, Totals, score_dtype_of
 from areal.engine.train.ranks import Ranks, local_data
 from areal.models.parallel.plan import ParallelPlan
+from areal.utils.computing import training
 from areal.utils.logging import getLogger
 from areal.utils.transfers import upload
 
@@ -441,7 +442,7 @@ class MicroBatches:
             own = cuts[self._ranks.place("data")]
             failure: str | None = None
             try:
-                with self._recorded(kind, cutter, own):
+                with self._recorded(kind, cutter, own), training():
                     work(own)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):

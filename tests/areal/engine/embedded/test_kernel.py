@@ -20,7 +20,7 @@ import torch
 
 from areal.api import GenerationConfig, ModelRequest, WeightUpdateMeta
 from areal.engine.config import EmbeddedEngineConfig
-from areal.engine.embedded import batch, kernel_library, native_layout
+from areal.engine.embedded import batch, kernel_library, native, native_layout
 from areal.engine.embedded.cache import KVCache
 from areal.engine.embedded.native import ROW, NativeForward
 from areal.engine.embedded.native_layout import NativeModel
@@ -32,6 +32,7 @@ from areal.models.blocks.norms import LayerNorm, RMSNorm
 from areal.models.blocks.rotary import Rotary
 from areal.models.decoder_args import RotaryArgs
 from areal.models.loading import initialize
+from areal.utils.computing import training
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
 
@@ -239,6 +240,16 @@ def test_an_interrupt_waits_for_threads_that_write_to_caches(two_parts):
     with pytest.raises(KeyboardInterrupt):
         forward.logits(*arguments)
     assert ended == [1]
+
+
+def test_a_quarter_of_the_threads_computes_tokens_while_training_does(two_parts, monkeypatch):
+    forward, arguments = two_parts
+    wanted, divide, threads = forward.logits(*arguments), native._parts, []
+    monkeypatch.setattr(native, "_parts", lambda rows, number: threads.append(number) or divide(rows, number))
+    with training():
+        assert torch.equal(forward.logits(*arguments), wanted)
+    assert torch.equal(forward.logits(*arguments), wanted)
+    assert threads == [1, 2]
 
 
 def test_a_process_that_was_forked_computes_with_threads_of_its_own(two_parts):

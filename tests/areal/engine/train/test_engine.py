@@ -13,6 +13,7 @@ from areal.engine.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.optimizer import learning_rate
 from areal.engine.train.runner import is_out_of_memory
+from areal.utils.computing import threads_beside_training
 
 
 def _parameters(engine):
@@ -129,6 +130,19 @@ def test_any_batch_gives_the_same_step_under_any_budget(make_engine, make_batch,
     injected="a batch in which every token is masked",
     seen="no parameter changes, no NaN",
 )
+def test_generation_in_the_same_process_knows_when_a_batch_is_trained(make_engine, make_batch, policy_loss):
+    engine, batch, seen = make_engine(), make_batch(), []
+    loss_fn = policy_loss(batch)
+
+    def watched(*arguments):
+        seen.append(threads_beside_training(8))
+        return loss_fn(*arguments)
+
+    engine.train_batch(batch, watched, with_entropy=True)
+    assert set(seen) == {2}
+    assert threads_beside_training(8) == 8
+
+
 def test_a_batch_without_any_trained_token_changes_nothing(make_engine, make_batch, policy_loss):
     engine, batch = make_engine(weight_decay=0.1), make_batch(lengths=(4, 1), prompts=(4, 1))
     before = _parameters(engine)
