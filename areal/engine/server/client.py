@@ -134,7 +134,10 @@ def is_healthy(url: str, timeout: float, path: str = "/health") -> bool:
     try:
         with open_directly(f"{url}{path}", timeout) as response:
             return int(response.status) == 200
-    except (urllib.error.URLError, OSError, ValueError):
+    except urllib.error.HTTPError as error:
+        error.close()  # It holds the connection.
+        return False
+    except (OSError, ValueError):
         return False
 
 

@@ -45,6 +45,7 @@ def _call(url: str, method: str, owner: str, timeout: float) -> dict[str, Any]:
         with open_directly(request, timeout) as response:
             content = json.loads(response.read())
     except urllib.error.HTTPError as error:
+        error.close()  # It holds the connection.
         if error.code == 404:
             raise EngineError(f"{url} is not a vLLM server with VLLM_SERVER_DEV_MODE=1; use `areal serve`") from error
         raise

@@ -41,8 +41,12 @@ def call(method, url, key, body=None):
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Authorization": f"Bearer {key}"}, method=method)
-    with opener.open(request, timeout=60) as response:
-        return json.load(response)
+    try:
+        with opener.open(request, timeout=60) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as error:
+        error.close()  # It holds the connection.
+        raise
 
 
 def test_a_dry_run_says_what_the_chat_template_can_do(checkpoint, capsys):

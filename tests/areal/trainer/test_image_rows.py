@@ -132,7 +132,9 @@ def train(folder, **changes):
         return summary, [steps[step]["train/loss"] for step in (1, 2, 3)], trainer.engine.model
 
 
-@pytest.mark.parametrize("config", [LLAVA, QWEN3_VL], ids=lambda config: config["model_type"])
+@pytest.mark.parametrize(
+    "config", [pytest.param(LLAVA, marks=pytest.mark.exhaustive), QWEN3_VL], ids=lambda config: config["model_type"]
+)
 def test_a_run_learns_the_same_however_its_batches_are_cut(tmp_path, config):
     runs = [
         train(tmp_path / str(size), config=config, **{"actor.max_tokens_per_micro_batch": size}) for size in (4096, 1)

@@ -229,7 +229,7 @@ def test_nothing_is_computed_while_paused_and_requests_wait(subject):
     async def main():
         with engines.answers_held(subject.folder):
             running = asyncio.create_task(subject.engine.agenerate(subject.request(new=300, seed=2)))
-            await _started(subject, [running], 2)
+            await _started(subject, [running], 17)  # All that a held answer has: none of them is still on its way.
             await asyncio.to_thread(subject.engine.pause)
             await asyncio.to_thread(subject.engine.pause)
         waiting = asyncio.create_task(subject.engine.agenerate(subject.request(new=4)))
