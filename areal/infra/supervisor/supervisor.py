@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _logger = getLogger(__name__)
 _LONGEST_PAUSE_SECONDS = 60.0
 _HOST = "127.0.0.1"
+_DEATH_SECONDS = 3.0
+"""How long a server that has just died, and answers no more, may not be known to be dead: so long it does not hang."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,13 +198,16 @@ class _SupervisedServer:
         return "closed while starting"
 
     def _watch(self, process: ServerProcess, instance: ServerInstance) -> str:
-        missed = 0
+        missed, answered = 0, monotonic()
         while not self.watch.ending:
             self.watch.pause(self._config.poll_seconds)
             if (end := self._death(process)) is not None:
                 return end
-            missed = 0 if self._is_healthy(instance) else missed + 1
-            if missed >= self._config.max_missed_health_checks:
+            if self._is_healthy(instance):
+                missed, answered = 0, monotonic()
+                continue
+            missed += 1
+            if missed >= self._config.max_missed_health_checks and monotonic() - answered > _DEATH_SECONDS:
                 return f"hangs: {missed} health checks in a row were not answered"
         return "closed"
 
