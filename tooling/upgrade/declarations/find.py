@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-_SKIPPED = frozenset({"node_modules", "build", "dist", "site-packages", "__pycache__", "venv", "env"})
-_HIDDEN_KEPT = frozenset({".github", ".ci", ".circleci", ".gitlab", ".buildkite", ".devcontainer"})
+_SKIPPED = frozenset(
+    {".git", ".hg", ".nox", ".tox", ".venv", "__pycache__", "build", "dist", "node_modules", "site-packages", "venv"}
+)
 _STRANGE = frozenset(
     {"test", "tests", "testing", "fixtures", "docs", "doc", "templates", "third_party", "vendor", "3rdparty", "assets"}
 )
@@ -125,8 +126,10 @@ def _walk(root: Path) -> Iterator[str]:
             name
             for name in names
             if name not in _SKIPPED
-            and (not name.startswith(".") or name in _HIDDEN_KEPT)
             and not name.endswith(".egg-info")
+            and not (name.startswith(".") and name.endswith("_cache"))
+            # A virtual environment may have any name, and `env` is mostly one of what agents act in.
+            and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
         )
         base = os.path.relpath(folder, root)
         for name in files:
