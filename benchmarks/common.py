@@ -92,6 +92,8 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
+        "gpus": [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())],
+        "cuda": torch.version.cuda,
     }
 
 
@@ -162,9 +164,10 @@ class BenchmarkReport:
 
     def _footnote(self, where: Mapping[str, Any]) -> str:
         before, after = ("/".join(f"{value:.1f}" for value in where[key]) for key in _LOADS)
+        gpus = f"{', '.join(where['gpus'])} (CUDA {where['cuda']}), " if where["gpus"] else ""
         return (
-            f"{len(processors())} cores, load average {before} before and {after} after, which counts the measurement "
-            f"itself; {where['seconds']:.0f} s in all. torch {where['torch']}, Python {where['python']}."
+            f"{gpus}{len(processors())} cores, load average {before} before and {after} after, which counts the "
+            f"measurement itself; {where['seconds']:.0f} s in all. torch {where['torch']}, Python {where['python']}."
         )
 
 
