@@ -27,7 +27,7 @@ from areal.api import PaddedBatch
 from areal.engine.train.divided import DividedBatch
 from areal.engine.train.packing import divide_rows
 from areal.trainer.rank_group import RankGroup
-from areal.trainer.wire import Message
+from areal.trainer.wire import WireMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,8 +100,8 @@ def measure(ranks: int, options: argparse.Namespace) -> dict[str, Any]:
                 seconds[name] += [time.perf_counter() - started] if number else []
                 sink.run(list.clear)
     sent = {
-        "whole": (ranks - 1) * Message(batch).num_bytes,
-        "divided": sum(Message(divided.for_rank(rank)).num_bytes for rank in range(1, ranks)),
+        "whole": (ranks - 1) * WireMessage(batch).num_bytes,
+        "divided": sum(WireMessage(divided.for_rank(rank)).num_bytes for rank in range(1, ranks)),
     }
     return {
         "ranks": ranks,

@@ -26,7 +26,7 @@ from common import BenchmarkReport, add_output_arguments, markdown, progress, se
 from areal.api import ServerInstance
 from areal.engine.server.receiver import WeightReceiver
 from areal.infra.weights.broadcast import BroadcastCarrier
-from areal.infra.weights.layout import Parameter, TransferUnit, merge_holdings, plan_stream
+from areal.infra.weights.layout import ParameterLayout, TransferUnit, merge_holdings, plan_stream
 from areal.infra.weights.shards import ShardCarrier
 from areal.infra.weights.stream import GroupLinks, OwnPart, ShardStream, StreamModel
 
@@ -50,7 +50,7 @@ class Rank:
         bounds = [((each * share, (each + 1) * share), (0, WIDTH)) for each in range(ranks)]
         units = [
             TransferUnit(
-                parameters=(Parameter(name=name, shape=shape, width=2),),
+                parameters=(ParameterLayout(name=name, shape=shape, width=2),),
                 stored=(name,),
                 stored_bytes=(2 * WIDTH**2,),
                 in_place=True,

@@ -29,7 +29,7 @@ _SHOWN_CHARACTERS: Final = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
+class EnvironmentCheck:
     """What one check found."""
 
     name: str
@@ -46,7 +46,7 @@ async def check_environment(
     row: Mapping[str, Any] | None = None,
     seed: int = 0,
     answers: Sequence[str | AssistantTurn] = DEFAULT_ANSWERS,
-) -> list[CheckResult]:
+) -> list[EnvironmentCheck]:
     """Play episodes and compare them. answers: the policy's turns, or their texts where they call no tools; repeated
     until an episode is over, at most ten times.
 
@@ -67,11 +67,11 @@ async def check_environment(
             ok, detail = await run(seed)
         except FaultError as error:
             ok, detail = False, error.message
-        results.append(CheckResult(name=check, ok=ok, detail=detail))
+        results.append(EnvironmentCheck(name=check, ok=ok, detail=detail))
     if config.kind == "process":
         results.append(await _closes(name, options, dict(row or {}), seed))
     leaks = f"{pool.num_leaked} environments did not close within {config.close_seconds:g} s" if pool.num_leaked else ""
-    results.append(CheckResult(name="leaks", ok=not leaks, detail=leaks))
+    results.append(EnvironmentCheck(name="leaks", ok=not leaks, detail=leaks))
     return results
 
 
@@ -150,7 +150,7 @@ def _compared(first: list[str], second: list[str], what: str) -> tuple[bool, str
     return False, f"{what} differ {where}: {first[place][:_SHOWN_CHARACTERS]} / {second[place][:_SHOWN_CHARACTERS]}"
 
 
-async def _closes(name: str, options: Mapping[str, Any], row: Mapping[str, Any], seed: int) -> CheckResult:
+async def _closes(name: str, options: Mapping[str, Any], row: Mapping[str, Any], seed: int) -> EnvironmentCheck:
     """Close twice, and close what was never reset."""
     factory = create_factory(name, options)
     try:
@@ -161,5 +161,5 @@ async def _closes(name: str, options: Mapping[str, Any], row: Mapping[str, Any],
         await used.close()
         await used.close()
     except Exception as error:  # noqa: BLE001 - whatever an environment raises is what the check is about
-        return CheckResult(name="close", ok=False, detail=f"close() raised {type(error).__name__}: {error}")
-    return CheckResult(name="close", ok=True)
+        return EnvironmentCheck(name="close", ok=False, detail=f"close() raised {type(error).__name__}: {error}")
+    return EnvironmentCheck(name="close", ok=True)

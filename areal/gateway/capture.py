@@ -150,7 +150,7 @@ class Placement:
     """Whether the prompt ends where the template has begun the model's reasoning."""
     names: _Names
     conversation: Conversation
-    difference: Difference | None = None
+    difference: TurnDifference | None = None
     """Of a root, where it parts from what was answered."""
 
     @property
@@ -175,7 +175,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TurnDifference:
     """Where a conversation that continues nothing parts from one that was answered."""
 
     position: int
@@ -211,7 +211,7 @@ class Forest:
         """Stored answers by how they continue, and roots by their reason ("root/edited")."""
         self._by_chain: dict[bytes, list[Answer]] = {}
         self._by_request: dict[bytes, list[Answer]] = {}
-        self.differences: dict[str, Difference] = {}
+        self.differences: dict[str, TurnDifference] = {}
         """The first one of each reason of roots, as far as there is one."""
         self._next: dict[bytes, Turn] = {}
         """Every beginning of every conversation that was answered, with the turn that came next, the answer included;
@@ -401,7 +401,7 @@ class Forest:
                 return answer
         return None
 
-    def _difference(self, conversation: Conversation, names: _Names) -> Difference | None:
+    def _difference(self, conversation: Conversation, names: _Names) -> TurnDifference | None:
         """Return where the conversation parts from those that were answered; None where it has other tools, or only
         goes on in a way that the template cannot.
         """
@@ -411,7 +411,7 @@ class Forest:
         answered, asked = self._next[names.chain[position]], conversation.turns[position]
         if names.turns[position] == turn_digest(answered) and same_reasoning(answered, asked):
             return None
-        return Difference(position, answered, asked)
+        return TurnDifference(position, answered, asked)
 
     def _reason(self, conversation: Conversation, names: _Names, *, known: bool) -> str:
         if not self.answers:

@@ -14,7 +14,7 @@ from areal.utils.logging import getLogger
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from areal.gateway.capture import Difference
+    from areal.gateway.capture import TurnDifference
     from areal.gateway.sessions import Session
 
 logger = getLogger(__name__)
@@ -28,7 +28,7 @@ class ContinuationWatch:
     """What the last sessions of a gateway continued, of those that could."""
 
     def __init__(self) -> None:
-        self._recent: deque[tuple[float, Counter[str], Mapping[str, Difference]]] = deque(maxlen=SESSIONS)
+        self._recent: deque[tuple[float, Counter[str], Mapping[str, TurnDifference]]] = deque(maxlen=SESSIONS)
         self._named: set[str] = set()
 
     def note(self, session: Session) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from areal.api import GenerationConfig, InferenceEngine, ModelResponse, Trajectory
-    from areal.gateway.capture import Answer, Difference
+    from areal.gateway.capture import Answer, TurnDifference
     from areal.gateway.config import GatewayConfig, SessionLimits
     from areal.gateway.conversation import Conversation
     from areal.gateway.rendering import Renderer
@@ -120,7 +120,7 @@ class Session:
         return self._forest.placed
 
     @property
-    def differences(self) -> Mapping[str, Difference]:
+    def differences(self) -> Mapping[str, TurnDifference]:
         """Where conversations parted from what was answered: the first one for each reason of roots."""
         return self._forest.differences
 

@@ -96,7 +96,7 @@ class StoredUnit:
 
 
 @dataclass(frozen=True)
-class Located:
+class LocatedParameters:
     """Where the parameters of a model are on disk."""
 
     units: tuple[StoredUnit, ...]
@@ -150,7 +150,7 @@ class TableAdapter(StateDictAdapter):
                 raise ModelError(untied(located.tied_head))
         return {name: ours[name] for name in self._shapes}
 
-    def locate(self, state_dict: Mapping[str, Shaped]) -> Located:
+    def locate(self, state_dict: Mapping[str, Shaped]) -> LocatedParameters:
         """Return where everything is in a checkpoint, by the names and shapes in it. Raises ModelError as `from_hf`
         does."""
         used: set[str] = set()
@@ -180,7 +180,7 @@ class TableAdapter(StateDictAdapter):
             )
         if wrong:
             raise ModelError(f"shapes do not fit config.json: {'; '.join(wrong[:8])}")
-        return Located(tuple(units), tied_head)
+        return LocatedParameters(tuple(units), tied_head)
 
     def to_hf(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return our names to those on disk, also for a part of the model. Raises ModelError for a foreign name, and

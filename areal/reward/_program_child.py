@@ -33,8 +33,8 @@ import types
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.reward._sandbox import (
+    FileReach,
     ProcessLimits,
-    Reach,
     adopt_orphans,
     children,
     confine,
@@ -299,7 +299,7 @@ def _become(job: dict[str, Any], source: int, pipes: dict[str, int], *, in_own: 
     try:
         # Outside a user namespace of its own, the limit would count what else this user runs on the machine.
         limits = ProcessLimits(**job["limits"], processes=_PROCESSES if in_own else None)
-        active = list(confine(limits, Reach(*map(tuple, job["reach"]))))
+        active = list(confine(limits, FileReach(*map(tuple, job["reach"]))))
         if not job["start_programs"] and refuse_system_calls(start_programs=job["command"] is not None):
             active.append("system call filter")
         report.write(json.dumps(active))

@@ -68,7 +68,7 @@ class ProcessLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class FileReach:
     """What of the file system stays in reach, beside the system's libraries and the current folder."""
 
     readable: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Reach:
     """Files and folders that may be read and executed."""
 
 
-def confine(limits: ProcessLimits, reach: Reach | None = None) -> tuple[str, ...]:
+def confine(limits: ProcessLimits, reach: FileReach | None = None) -> tuple[str, ...]:
     """Confine this process for good; returns what is in force.
 
     The current folder is the only place that stays writable, and only the standard library can still be imported; reach
@@ -107,7 +107,7 @@ def confine(limits: ProcessLimits, reach: Reach | None = None) -> tuple[str, ...
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0:
         active.append("no new privileges")
-        if _landlock(libc, reach or Reach()):
+        if _landlock(libc, reach or FileReach()):
             active.append("landlock")
     header, nothing = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
     if libc.capset(header, nothing) == 0:
@@ -205,7 +205,7 @@ class _PathBeneath(ctypes.Structure):
     _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
 
 
-def _landlock(libc: ctypes.CDLL, reach: Reach) -> bool:
+def _landlock(libc: ctypes.CDLL, reach: FileReach) -> bool:
     """Forbid every file outside the current folder, the standard library and `reach`, execution outside `reach`, TCP,
     and signals to others."""
     abi = libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_CREATE_RULESET_VERSION)

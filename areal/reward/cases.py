@@ -7,7 +7,7 @@
 A column `cases` holds a list of these, or the JSON text of one, which is what `areal.dataset.code` writes: columns of a
 dataset have one type, and arguments have many. All cases of a row are of the same kind.
 
-Outputs are compared as judges do, by `Comparison`:
+Outputs are compared as judges do, by `OutputComparison`:
 
     tokens    words in order; blanks and line breaks do not matter (the default)
     lines     line by line without blanks at their ends and without blank lines at the end
@@ -52,7 +52,7 @@ class ProgramCase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class OutputComparison:
     """When two outputs are the same."""
 
     kind: str = "tokens"

@@ -30,7 +30,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError, FaultError, FaultKind, load
-from areal.reward.cases import Comparison, ProgramCase, read_cases
+from areal.reward.cases import OutputComparison, ProgramCase, read_cases
 from areal.reward.execution import ExecutionError
 from areal.reward.fences import last_block
 from areal.reward.programs import LANGUAGES, PYTHON, Language, Program, Run, RunLimits, Verdict
@@ -100,7 +100,7 @@ class CodeReward:
         for language in self._languages:
             language.find_tool()
         self._labels = {label: language for language in self._languages for label in language.labels}
-        self._comparison = Comparison(kind=compare, tolerance=float_tolerance)
+        self._comparison = OutputComparison(kind=compare, tolerance=float_tolerance)
         self._fraction, self._max_cases, self._total_seconds = scoring == "fraction", max_cases, total_seconds
         self._time_factor = time_factor
         self._checker: Callable[..., Any] | None = load("checker", checker, {}) if checker else None

@@ -19,7 +19,7 @@ from areal.trainer.recovery import recovery_facts, render_recovery
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from areal.trainer.configuration.source import Resolved
+    from areal.trainer.configuration.source import ResolvedConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class DryRunReport:
         return str(self.facts["recovery"]["because"] or "")
 
 
-def dry_run(resolved: Resolved, *, restart: bool = False) -> DryRunReport:
+def dry_run(resolved: ResolvedConfig, *, restart: bool = False) -> DryRunReport:
     """Read rows and headers of weights, render a prompt, call the rewards once, estimate memory; write nothing.
 
     resolved: with commits in hub names (`areal.trainer.hub_sources`). restart: of the run that is asked about.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from areal.hub.names import RepoKind
-    from areal.trainer.configuration.source import Resolved
+    from areal.trainer.configuration.source import ResolvedConfig
 
 PINS_FILE: Final = "hub.json"
 MODEL_REWARD: Final = "areal.engine.train.model_reward:ModelReward"
@@ -105,7 +105,7 @@ def pin_sources(config: _Config, recorded: Mapping[str, str]) -> PinnedSources[_
     return PinnedSources(walk(config), pins)
 
 
-def with_pins(resolved: Resolved, *, restart: bool = False) -> Resolved:
+def with_pins(resolved: ResolvedConfig, *, restart: bool = False) -> ResolvedConfig:
     """Return the configuration with commits for hub names, as the run will begin with it.
 
     What the hub refuses is reported with the key it belongs to, and with all other problems, where checks read it.

@@ -254,7 +254,7 @@ def _merge(stats: Sequence[TrainStats], prefix: str) -> dict[str, float]:
     return merged
 
 
-class Policy:
+class TrainedPolicy:
     """The actor as inference engines know it, on rank 0: they get its weights and compare with its scores."""
 
     def __init__(self, config: PPOConfig, models: Distributed[PolicyModels], tokenizer: Any) -> None:

@@ -27,7 +27,7 @@ from areal.trainer.assembly import build_seeded, load_states, steps_in_run, to_s
 from areal.trainer.device_sharing import shared_device
 from areal.trainer.device_starts import LearnersDevice
 from areal.trainer.inference import build_inference_engine, lend_devices, publish_weights, transfer_metrics
-from areal.trainer.learner import Policy, PolicyLearner
+from areal.trainer.learner import PolicyLearner, TrainedPolicy
 from areal.trainer.learner_start import LearnerStart
 from areal.trainer.policy_models import PolicyModels, build_models
 from areal.trainer.rank_group import RankGroup
@@ -104,7 +104,7 @@ class PPOTrainer:
         self.learner = PolicyLearner(self.models)
         self.actor = self.learner.actor
         self._utilisation = Utilisation(config, self.models.local.states.ranks)
-        self.policy = Policy(config, self.models, self.tokenizer)
+        self.policy = TrainedPolicy(config, self.models, self.tokenizer)
         if session.resumed is not None:
             self.models.run(load_states, session.resumed.path)
         # Now, so that a reward that cannot be imported is reported before anything is sampled.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from multiprocessing.connection import Connection
 
-    from areal.trainer.wire import Message, Received
+    from areal.trainer.wire import Received, WireMessage
 
 _logger = getLogger(__name__)
 _T = TypeVar("_T")
@@ -341,11 +341,11 @@ def _execute(received: Received, objects: dict[int, Any], leader: Connection[Any
     return None
 
 
-def _message(value: Any) -> Message:
+def _message(value: Any) -> WireMessage:
     # A process that is alone sends nothing.
-    from areal.trainer.wire import Message
+    from areal.trainer.wire import WireMessage
 
-    return Message(value)
+    return WireMessage(value)
 
 
 def _of_rank(command: _Command, rank: int) -> _Command:

@@ -30,7 +30,7 @@ _logger = getLogger(__name__)
 
 
 class ServedPolicy(Protocol):
-    """A model as inference engines know it: `areal.trainer.learner.Policy` while it is trained."""
+    """A model as inference engines know it: `areal.trainer.learner.TrainedPolicy` while it is trained."""
 
     @property
     def model(self) -> nn.Module:

@@ -14,7 +14,7 @@ import torch
 from areal.api import NO_VERSION, ConfigError
 from areal.engine.server.publishing import serving_tensors
 from areal.engine.train.ranks import box_of, local_data
-from areal.infra.weights.layout import Parameter, TransferUnit, merge_holdings, plan_stream
+from areal.infra.weights.layout import ParameterLayout, TransferUnit, merge_holdings, plan_stream
 from areal.infra.weights.stream import GroupLinks, OwnPart, ShardStream, StreamModel
 from areal.models.adapter import TableAdapter
 from areal.models.registry import get_spec
@@ -159,7 +159,7 @@ def _transfer_unit(
     for name, dtype in zip(unit.ours, dtypes, strict=True):
         shape, held, handed, _ = known[name]
         between = handed.itemsize if handed not in (held, dtype) else 0
-        parameters.append(Parameter(name=name, shape=shape, width=dtype.itemsize, cast_width=between))
+        parameters.append(ParameterLayout(name=name, shape=shape, width=dtype.itemsize, cast_width=between))
     values = {
         name: torch.empty(known[name][0], dtype=dtype, device="meta")
         for name, dtype in zip(unit.ours, dtypes, strict=True)

@@ -27,7 +27,7 @@ _COUNT: Final = struct.Struct("!I")
 _LENGTH: Final = struct.Struct("!Q")
 
 
-class Message:
+class WireMessage:
     """An object that can be sent to several processes; made at once, so that what cannot be pickled harms nobody."""
 
     def __init__(self, value: Any) -> None:

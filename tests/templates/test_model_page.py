@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import model_reports as reports
 import pytest
 
-from tooling.cli.errors import UnsupportedError, UsageError
+from tooling.cli.errors import UnsupportedSourceError, UsageError
 from tooling.kit.names import parse_name
 from tooling.kit.receipts import read_receipt
 from tooling.new.change import Change, UnitRequest
@@ -75,7 +75,7 @@ def test_an_unknown_type_is_refused_with_the_nearest_proven_families_and_the_way
 
 
 def test_a_type_that_cannot_be_expressed_is_refused_with_the_feature_and_where_it_is():
-    error = refused(UnsupportedError, name="rwkv")
+    error = refused(UnsupportedSourceError, name="rwkv")
     assert (error.exit_code, error.code) == (8, "unsupported")
     assert "rwkv needs what areal.models.blocks cannot express: " in error.message
     assert "not supported (what, where, evidence):" in error.text

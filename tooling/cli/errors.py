@@ -9,7 +9,7 @@
     +-- MergeConflictError        5     merge-conflict   conflict markers were left for a person
     +-- RegistryShapeError        6     registry-shape   a registry that cannot be edited safely; has the line to paste
     +-- ChecksFailedError         7     checks-failed    generated code failed its gates or tests
-    +-- UnsupportedError          8     unsupported      what was analysed needs a feature that cannot be generated
+    +-- UnsupportedSourceError    8     unsupported      what was analysed needs a feature that cannot be generated
     +-- FindingError              10    finding          a check found something
     +-- BugError                  14    bug              an analysis failed by itself; nothing was written
     +-- UnreachableError          11    unreachable      something outside cannot be reached, or refused
@@ -145,7 +145,7 @@ class ChecksFailedError(ToolError):
     code = "checks-failed"
 
 
-class UnsupportedError(ToolError):
+class UnsupportedSourceError(ToolError):
     """What was analysed needs a feature that cannot be generated; `text` and `details` say which and why."""
 
     exit_code = 8

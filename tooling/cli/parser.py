@@ -234,7 +234,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class CommandProgram:
     """A program with a fixed table of commands."""
 
     name: str

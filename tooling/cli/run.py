@@ -4,7 +4,7 @@
         words = list(sys.argv[1:] if argv is None else argv)
         return run_cli("areal-tool", words, lambda stream: run(parse(words)))
 
-A program with a table of commands gets this from `tooling.cli.parser.Program.main`.
+A program with a table of commands gets this from `tooling.cli.parser.CommandProgram.main`.
 """
 
 from __future__ import annotations

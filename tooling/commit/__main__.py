@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tooling.cli.parser import Command, Program
+from tooling.cli.parser import Command, CommandProgram
 
-PROGRAM = Program(
+PROGRAM = CommandProgram(
     name="areal-commit",
     purpose="Checks and suggests commit messages.",
     commands={

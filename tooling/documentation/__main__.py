@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tooling.cli.parser import Command, Program
+from tooling.cli.parser import Command, CommandProgram
 
-PROGRAM = Program(
+PROGRAM = CommandProgram(
     name="areal-docs",
     purpose="Finds translated pages that lag behind their source, and with what ([tool.areal.docs] names both).",
     commands={

@@ -147,7 +147,7 @@ _SAME: Final = 0.4
 """Share of equal words from which an earlier section under another heading is the same one."""
 
 
-class Inference:
+class MarkInference:
     """Judges the sections of pages without marks."""
 
     def __init__(self, root: Path, history: History) -> None:

@@ -44,7 +44,7 @@ _LEVELS: Final = {-1: "-", 0: "0"}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PageRow:
     """One section at the time of the mark."""
 
     source: str
@@ -61,7 +61,7 @@ class Mark:
 
     source: str
     """Path of the source page."""
-    rows: tuple[Row, ...]
+    rows: tuple[PageRow, ...]
     broken: int = 0
     """Lines that are no rows: somebody edited the record, or a merge left its marks."""
 
@@ -72,14 +72,14 @@ def take_mark(text: str) -> tuple[Mark | None, str]:
     found = _MARK.search(text)
     if found is None:
         return None, text
-    rows, broken = list[Row](), 0
+    rows, broken = list[PageRow](), 0
     for line in found["rows"].splitlines():
         row = _ROW.fullmatch(line.strip())
         if row is None:
             broken += bool(line.strip())
             continue
         level = {"-": -1, "0": 0}.get(row["level"], len(row["level"]))
-        rows.append(Row(row["source"], row["translation"], level, row["slug"] or ""))
+        rows.append(PageRow(row["source"], row["translation"], level, row["slug"] or ""))
     return Mark(found["source"].strip(), tuple(rows), broken), text[: found.start()].rstrip("\n") + "\n"
 
 

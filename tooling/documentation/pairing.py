@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tooling.documentation.markdown import Section
-    from tooling.documentation.pages import Mark, Row
+    from tooling.documentation.pages import Mark, PageRow
 
 _ALIKE: Final = 0.5
 """Share of equal facts from which sections whose headings have different levels may be one."""
@@ -30,7 +30,7 @@ class Pair:
 
     source: Section | None
     translation: Section | None
-    row: Row | None = None
+    row: PageRow | None = None
     """What the mark says of it."""
     moved: bool = False
     """It stands elsewhere among its neighbours than on the other side."""
@@ -89,7 +89,7 @@ def in_parallel(source: Sequence[Section], translation: Sequence[Section]) -> li
     return list(zip(source, translation, strict=True))
 
 
-def _rows_to_translation(rows: Sequence[Row], translation: Sequence[Section]) -> dict[int, int]:
+def _rows_to_translation(rows: Sequence[PageRow], translation: Sequence[Section]) -> dict[int, int]:
     """Map rows to sections: the same text first, wherever it went; what was edited since by its place between the
     others."""
     found = dict[int, int]()
@@ -111,7 +111,7 @@ def _rows_to_translation(rows: Sequence[Row], translation: Sequence[Section]) ->
     return found | {open_rows[first]: open_sections[second] for first, second in matched}
 
 
-def _rows_to_source(rows: Sequence[Row], source: Sequence[Section]) -> dict[int, int]:
+def _rows_to_source(rows: Sequence[PageRow], source: Sequence[Section]) -> dict[int, int]:
     """Map rows to sections: the same text, else the same heading, else the only one left between the same
     neighbours."""
     found = dict[int, int]()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.cli.git import find_repository
 from tooling.documentation.compare import Difference, Links, is_untranslated, read_glossary, structural, untranslated
-from tooling.documentation.history import Before, History, Inference
+from tooling.documentation.history import Before, History, MarkInference
 from tooling.documentation.pages import chosen, read_tree
 from tooling.documentation.pairing import Pair, by_mark, side_by_side
 from tooling.documentation.settings import read_docs_settings
@@ -53,7 +53,7 @@ class Basis(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SectionVerdict:
     """One section."""
 
     state: TranslationState
@@ -85,7 +85,7 @@ class PageVerdict:
     source: str
     translation: str
     basis: Basis
-    sections: tuple[Verdict, ...] = ()
+    sections: tuple[SectionVerdict, ...] = ()
     problem: str = ""
     """Of the page as a whole: no translation, no source, a broken mark."""
     fix: str = ""
@@ -127,7 +127,7 @@ class TranslationJudge:
     glossary: Glossary
     history: History | None
     """None: git is not asked."""
-    inference: Inference | None
+    inference: MarkInference | None
     links: Links
 
     def all(self) -> DocsVerdicts:
@@ -170,7 +170,7 @@ class TranslationJudge:
             basis = Basis.HISTORY if self.inference is not None else Basis.STRUCTURE
         return PageVerdict(twin.source, twin.translation, basis, tuple(verdicts), problem, fix)
 
-    def _marked(self, twin: Twin, source: MarkdownPage, translation: MarkdownPage, mark: Mark) -> list[Verdict]:
+    def _marked(self, twin: Twin, source: MarkdownPage, translation: MarkdownPage, mark: Mark) -> list[SectionVerdict]:
         pairs = []
         for pair in by_mark(source.sections, translation.sections, mark):
             pairs += self._parted(twin, pair)
@@ -182,7 +182,7 @@ class TranslationJudge:
 
         return [self._verdict(twin, pair, before, marked=True) for pair in pairs]
 
-    def _unmarked(self, twin: Twin, source: MarkdownPage, translation: MarkdownPage) -> list[Verdict]:
+    def _unmarked(self, twin: Twin, source: MarkdownPage, translation: MarkdownPage) -> list[SectionVerdict]:
         def before(pair: Pair) -> Before | None:
             if self.inference is None or pair.source is None or pair.translation is None:
                 return None
@@ -205,14 +205,16 @@ class TranslationJudge:
         parts = [Pair(section, None)]
         return parts if pair.translation is None else [*parts, Pair(None, pair.translation, row)]
 
-    def _verdict(self, twin: Twin, pair: Pair, before: Callable[[Pair], Before | None], *, marked: bool) -> Verdict:
+    def _verdict(
+        self, twin: Twin, pair: Pair, before: Callable[[Pair], Before | None], *, marked: bool
+    ) -> SectionVerdict:
         source, translation = pair.source, pair.translation
         if translation is None:
-            return Verdict(TranslationState.MISSING, source, None)
+            return SectionVerdict(TranslationState.MISSING, source, None)
         if source is None:
             once = self._recorded(twin.source, pair.row.source) if pair.row is not None else None
             note = "the source does not have it any more" if pair.row is not None else ""
-            return Verdict(TranslationState.EXTRA, None, translation, before=once, note=note)
+            return SectionVerdict(TranslationState.EXTRA, None, translation, before=once, note=note)
         words_left = is_untranslated(source, translation)
         then = before(pair) if pair.row is not None or not words_left else None  # copied: nothing was followed yet
         edited = pair.row is not None and pair.row.translation != translation.digest
@@ -228,7 +230,7 @@ class TranslationJudge:
         states |= {TranslationState.REORDERED} if pair.moved else set()
         found = [state for state in _ORDER if state in states] or [TranslationState.IN_STEP]
         note = _note(found[0], then, edited=edited, new=new)
-        return Verdict(found[0], source, translation, tuple(found[1:]), then, tuple(differences), note)
+        return SectionVerdict(found[0], source, translation, tuple(found[1:]), then, tuple(differences), note)
 
     def _recorded(self, path: str, digest: str) -> Before | None:
         """Find the section that a mark names in history, by its hash."""
@@ -269,12 +271,12 @@ def open_judge(start: Path, names: Sequence[str], *, ask_history: bool = True) -
     root, settings = repository.root, read_docs_settings(repository.root)
     whole = read_tree(root, repository.files(), settings)
     history = History(root, settings.generated) if ask_history else None
-    inference = Inference(root, history) if history is not None else None
+    inference = MarkInference(root, history) if history is not None else None
     glossary = read_glossary(root, settings.glossary)
     return TranslationJudge(repository, chosen(whole, names), glossary, history, inference, Links(whole))
 
 
-def source_diff(verdict: Verdict, path: str) -> str:
+def source_diff(verdict: SectionVerdict, path: str) -> str:
     """Return how the source's section changed since the translation followed it; "" when that is not known."""
     if verdict.before is None or not verdict.before.text:
         return ""

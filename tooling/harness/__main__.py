@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tooling.cli.parser import Command, Program
+from tooling.cli.parser import Command, CommandProgram
 
-PROGRAM = Program(
+PROGRAM = CommandProgram(
     name="areal-harness",
     purpose="Compiles skills/ and agents/ for every agent platform, and checks that what they say exists.",
     commands={

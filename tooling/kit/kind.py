@@ -55,7 +55,7 @@ class DocumentEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class FileEntry:
+class TemplateFile:
     """What one generated file is for; `explain` prints it."""
 
     path: str
@@ -82,7 +82,7 @@ class OptionEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class KindManifest:
     """`template.toml`: what copier.yml cannot say. All strings may hold Jinja expressions over names and answers; the
     tables `files`, `registry`, `unproven`, `documents` may carry `when`, a Jinja expression.
 
@@ -135,7 +135,7 @@ class Manifest:
     """Names that the kind's folder needs for itself."""
     options: tuple[OptionEntry, ...] = ()
     files: tuple[Mapping[str, Any], ...] = ()
-    """Unrendered; `Manifest` users call `tooling.kit.kind.resolve`."""
+    """Unrendered; `KindManifest` users call `tooling.kit.kind.resolve`."""
     registry: tuple[Mapping[str, Any], ...] = ()
     unproven: tuple[Mapping[str, Any], ...] = ()
     """Registry entries that stand only until the unit's tests have passed, so that others can tell."""
@@ -153,7 +153,7 @@ class ResolvedManifest:
     symbols: tuple[str, ...]
     commit: str
     next: tuple[str, ...]
-    files: tuple[FileEntry, ...]
+    files: tuple[TemplateFile, ...]
     registry: tuple[RegistryEntry, ...]
     unproven: tuple[RegistryEntry, ...]
     documents: tuple[DocumentEntry, ...]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from tooling.cli.errors import UsageError
 from tooling.kit.change.plan import read_inside, safe_path
-from tooling.kit.kind import DocumentEntry, FileEntry, RegistryEntry, RegistryShape
+from tooling.kit.kind import DocumentEntry, RegistryEntry, RegistryShape, TemplateFile
 from tooling.kit.names import Names
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class ReceiptFile:
     todo: tuple[str, ...] = ()
     test: bool = False
 
-    def entry(self, path: str) -> FileEntry:
+    def entry(self, path: str) -> TemplateFile:
         """Return the same facts as the manifest gives them."""
-        return FileEntry(path, self.purpose, self.contract, self.todo, self.test)
+        return TemplateFile(path, self.purpose, self.contract, self.todo, self.test)
 
 
 @dataclass(frozen=True, slots=True)

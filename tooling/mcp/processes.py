@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteReceiveStream, Process
 
-    from tooling.mcp.tools.call import Order
+    from tooling.mcp.tools.call import ToolOrder
 
 
 READERS: Final = 4
@@ -125,7 +125,7 @@ class _Heard:
 
 
 async def run(
-    order: Order, *, seconds: float, most: int = _MOST_BYTES, on_line: Callable[[str], Awaitable[None]]
+    order: ToolOrder, *, seconds: float, most: int = _MOST_BYTES, on_line: Callable[[str], Awaitable[None]]
 ) -> Finished:
     """Run a command to its end. Raises OSError when it cannot be started.
 

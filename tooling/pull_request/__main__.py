@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tooling.cli.parser import Command, Program
+from tooling.cli.parser import Command, CommandProgram
 
-PROGRAM = Program(
+PROGRAM = CommandProgram(
     name="areal-pr",
     purpose="Makes a branch ready, pushes it and opens the pull request; nothing is lost on the way.",
     commands={

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tooling.cli.git import Repository
-    from tooling.pull_request.branch import Branch
+    from tooling.pull_request.branch import CheckedOutBranch
     from tooling.pull_request.git import WorkTree
 
 
@@ -43,7 +43,7 @@ class Backup:
         return f"{FOLDER}{self.branch}/{self.id}"
 
 
-def reserve(branch: Branch) -> Backup:
+def reserve(branch: CheckedOutBranch) -> Backup:
     """Return a new backup of a branch, not written yet."""
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     return Backup(branch=branch.name, id=now, commit=branch.tip, subject="")
@@ -74,7 +74,7 @@ def backups(git: WorkTree, branch: str | None = None) -> tuple[Backup, ...]:
     return tuple(sorted(found, key=lambda each: (each.id, each.branch), reverse=True))
 
 
-def find(git: WorkTree, wanted: str, branch: Branch) -> Backup:
+def find(git: WorkTree, wanted: str, branch: CheckedOutBranch) -> Backup:
     """Return a backup by its id or full name; for "" the newest that differs from the branch. Raises UsageError."""
     known = backups(git, branch.name)
     if not wanted:

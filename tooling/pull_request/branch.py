@@ -56,7 +56,7 @@ class ProposalOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
+class CheckedOutBranch:
     """What is checked out."""
 
     name: str
@@ -83,7 +83,7 @@ class Target:
     base_url: str
 
 
-def current_branch(git: WorkTree) -> Branch:
+def current_branch(git: WorkTree) -> CheckedOutBranch:
     """Return the branch that is checked out. Raises UsageError where there is none, or it has no commits."""
     reference = git.text("symbolic-ref", "--quiet", "HEAD", allowed=(0, 1))
     if not reference:
@@ -94,7 +94,7 @@ def current_branch(git: WorkTree) -> Branch:
         raise UsageError("what is checked out is not a branch", where=reference, fix="`git switch BRANCH`")
     if tip is None:
         raise UsageError("there are no commits yet", where=reference, fix="commit something first")
-    return Branch(name=reference.removeprefix(HEADS), tip=tip)
+    return CheckedOutBranch(name=reference.removeprefix(HEADS), tip=tip)
 
 
 def refuse_operations(repository: Repository) -> None:
@@ -104,7 +104,7 @@ def refuse_operations(repository: Repository) -> None:
             raise UsageError(f"{what} is in progress", where=os.fspath(repository.root), fix=f"end it: `{way_out}`")
 
 
-def refuse_elsewhere(git: WorkTree, branch: Branch) -> None:
+def refuse_elsewhere(git: WorkTree, branch: CheckedOutBranch) -> None:
     """Raise UsageError where another work tree has the same branch: it would silently be left behind."""
     here = os.path.realpath(git.root)
     place = ""
@@ -150,7 +150,7 @@ def refuse_changes(git: WorkTree, *, refuse_untracked: bool) -> list[str]:
     return [f"not part of the pull request, since git does not know them: {named(untracked)}"] if untracked else []
 
 
-def target(git: WorkTree, branch: Branch, options: ProposalOptions) -> Target:
+def target(git: WorkTree, branch: CheckedOutBranch, options: ProposalOptions) -> Target:
     """Find where everything is to go. Asks the remotes; raises UsageError for what they do not have."""
     addresses = remotes(git)
     remote = _remote(git, branch, options.remote, addresses)
@@ -178,7 +178,7 @@ def target(git: WorkTree, branch: Branch, options: ProposalOptions) -> Target:
     )
 
 
-def target_offline(git: WorkTree, branch: Branch, options: ProposalOptions) -> Target:
+def target_offline(git: WorkTree, branch: CheckedOutBranch, options: ProposalOptions) -> Target:
     """Find the same from what was fetched last: nothing is asked."""
     addresses = remotes(git)
     remote = _remote(git, branch, options.remote, addresses)
@@ -215,7 +215,7 @@ def remotes(git: WorkTree) -> dict[str, str]:
     return found
 
 
-def _remote(git: WorkTree, branch: Branch, named: str, known: Mapping[str, str]) -> str:
+def _remote(git: WorkTree, branch: CheckedOutBranch, named: str, known: Mapping[str, str]) -> str:
     if named:
         if named not in known:
             fix = did_you_mean(named, known) or f"one of {', '.join(known) or 'none'}: `git remote -v`"
@@ -257,7 +257,7 @@ def named(paths: Sequence[str]) -> str:
     return shown + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
 
 
-def refuse_moved(git: WorkTree, branch: Branch) -> None:
+def refuse_moved(git: WorkTree, branch: CheckedOutBranch) -> None:
     """Raise ConflictError when the branch is not what it was when the plan was made."""
     now = git.commit(branch.reference)
     if now != branch.tip:

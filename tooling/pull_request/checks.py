@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tooling.pull_request.branch import Branch
+    from tooling.pull_request.branch import CheckedOutBranch
     from tooling.pull_request.commits import Proposal
     from tooling.pull_request.git import WorkTree
 
@@ -188,7 +188,7 @@ def refuse_unfit(git: WorkTree, proposal: Proposal) -> None:
         raise UsageError("the base has changes that the checks would not see", where=where, fix=fix)
 
 
-def run_checks(git: WorkTree, branch: Branch) -> None:
+def run_checks(git: WorkTree, branch: CheckedOutBranch) -> None:
     """Run the declared checks on what is checked out, and attest what came of them.
 
     The output is shown on standard error. Raises ChecksError where they fail, ConflictError where commit or files

@@ -15,7 +15,7 @@ from tooling.pull_request import backups, checks, move, service
 from tooling.pull_request.backups import PushRecord, load_record, state_folder, write_state
 from tooling.pull_request.body import fill, find_template, untouched
 from tooling.pull_request.branch import (
-    Branch,
+    CheckedOutBranch,
     ProposalOptions,
     Target,
     current_branch,
@@ -206,7 +206,7 @@ def restore(
 
 def _planned(
     git: WorkTree,
-    branch: Branch,
+    branch: CheckedOutBranch,
     goal: Target,
     facts: ProposalFacts,
     answer: service.ServiceAnswer,
@@ -282,7 +282,7 @@ def _service_words(plan: ProposalPlan, options: ProposalOptions) -> list[str]:
     return service.edit_words(existing.number, goal, title=new_title, body=body, base=base)
 
 
-def _record(branch: Branch, after: str, backup: backups.Backup) -> PushRecord:
+def _record(branch: CheckedOutBranch, after: str, backup: backups.Backup) -> PushRecord:
     return PushRecord(reference=branch.reference, before=branch.tip, after=after, backup=backup.id)
 
 

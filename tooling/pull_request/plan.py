@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tooling.pull_request.backups import Backup
-    from tooling.pull_request.branch import Branch, Target
+    from tooling.pull_request.branch import CheckedOutBranch, Target
     from tooling.pull_request.commits import Proposal
     from tooling.pull_request.facts import ProposalFacts
     from tooling.pull_request.service import ServiceAnswer
@@ -57,7 +57,7 @@ class Push:
 class ProposalPlan:
     """A whole run."""
 
-    branch: Branch
+    branch: CheckedOutBranch
     target: Target
     proposal: Proposal
     answer: ServiceAnswer
@@ -100,7 +100,7 @@ class ProposalPlan:
         }
 
 
-def push_of(branch: Branch, target: Target, proposal: Proposal, *, extends: bool) -> Push | None:
+def push_of(branch: CheckedOutBranch, target: Target, proposal: Proposal, *, extends: bool) -> Push | None:
     """Return what has to be pushed; None where the remote has it. extends: the remote's commits stay."""
     if target.theirs == proposal.after:
         return None
@@ -123,7 +123,7 @@ def fetch_step(target: Target, names: tuple[str, ...]) -> Step:
     )
 
 
-def checks_step(branch: Branch, command: Sequence[str]) -> Step:
+def checks_step(branch: CheckedOutBranch, command: Sequence[str]) -> Step:
     """Describe the run of the repository's checks, which nothing but a dry run leaves out."""
     return Step(
         name="checks",
@@ -134,7 +134,7 @@ def checks_step(branch: Branch, command: Sequence[str]) -> Step:
     )
 
 
-def backup_step(branch: Branch, backup: Backup) -> Step:
+def backup_step(branch: CheckedOutBranch, backup: Backup) -> Step:
     """Describe the backup, made before the branch moves."""
     return Step(
         name="backup",
@@ -145,7 +145,7 @@ def backup_step(branch: Branch, backup: Backup) -> Step:
     )
 
 
-def move_step(branch: Branch, before: str, after: str, backup: Backup, what: str) -> Step:
+def move_step(branch: CheckedOutBranch, before: str, after: str, backup: Backup, what: str) -> Step:
     """Describe the move of branch, index and work tree."""
     return Step(
         name="move",

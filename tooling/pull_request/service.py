@@ -19,7 +19,7 @@ from tooling.pull_request.remote import place_of, without_secrets
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tooling.pull_request.branch import Branch, Target
+    from tooling.pull_request.branch import CheckedOutBranch, Target
 
 _SECONDS: Final = 60
 
@@ -47,7 +47,7 @@ class ServiceAnswer:
     existing: OpenRequest | None = None
 
 
-def look_up(folder: Path, branch: Branch, target: Target) -> ServiceAnswer:
+def look_up(folder: Path, branch: CheckedOutBranch, target: Target) -> ServiceAnswer:
     """Find whether `gh` can be used, and which pull request is open. Changes nothing."""
     if shutil.which("gh") is None:
         return ServiceAnswer(usable=False, why="`gh` is not installed")
@@ -73,7 +73,7 @@ def look_up(folder: Path, branch: Branch, target: Target) -> ServiceAnswer:
         return ServiceAnswer(usable=False, why=f"`gh pr list` answered something unknown ({error})")
 
 
-def create_words(branch: Branch, target: Target, title: str, *, draft: bool) -> list[str]:
+def create_words(branch: CheckedOutBranch, target: Target, title: str, *, draft: bool) -> list[str]:
     """Return the command that makes a pull request; the text is its standard input."""
     fork = place_of(target.url) if target.remote != target.base_remote else None
     head = f"{fork.owner}:{branch.name}" if fork is not None else branch.name
@@ -102,7 +102,7 @@ def perform(folder: Path, words: list[str], body: str) -> str:
     return next((each for each in reversed(lines) if each.startswith(("https://", "http://"))), "")
 
 
-def by_hand(branch: Branch, target: Target, title: str, body: Path, *, draft: bool) -> tuple[str, ...]:
+def by_hand(branch: CheckedOutBranch, target: Target, title: str, body: Path, *, draft: bool) -> tuple[str, ...]:
     """Say what a person does without `gh`: an address to open where the service is known, and the command."""
     steps = []
     place, fork = place_of(target.base_url), place_of(target.url)
@@ -129,7 +129,7 @@ def _repo(target: Target) -> tuple[str, ...]:
     return (f"--repo={place}",) if place is not None else ()
 
 
-def _is_ours(row: dict[str, Any], branch: Branch, target: Target) -> bool:
+def _is_ours(row: dict[str, Any], branch: CheckedOutBranch, target: Target) -> bool:
     """Tell whether a request is of this branch: the same name in somebody else's fork is another one."""
     fork = place_of(target.url) if target.remote != target.base_remote else None
     if fork is None:

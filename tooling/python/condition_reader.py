@@ -37,7 +37,7 @@ from tooling.python.conditions import (
 )
 from tooling.python.operations import METHODS, UNKNOWN, Fuel, OutOfFuel, Symbolic, compare, concrete
 from tooling.python.source import POSITIONAL, each_parameter
-from tooling.python.values import Evaluator
+from tooling.python.values import ValueEvaluator
 from tooling.python.versions import VersionText
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def as_condition(value: object) -> Condition | None:
     return Constant(bool(value)) if concrete(value) and not isinstance(value, re.Match | re.Pattern) else None
 
 
-class ConditionReader(Evaluator):
+class ConditionReader(ValueEvaluator):
     """Evaluates partially: what a release or the run decides stays a condition."""
 
     def __init__(self, scope: GuardScope, depth: int = 0, fuel: Fuel | None = None) -> None:

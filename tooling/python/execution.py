@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tooling.python.operations import UNKNOWN, Applied, Closure, Globals, OutOfFuel, Ref
 from tooling.python.source import absolute, dotted_name, parameter_names, text_of
-from tooling.python.values import Evaluator
+from tooling.python.values import ValueEvaluator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ class FunctionExit:
 
 
 @dataclass
-class Execution(Evaluator):
+class StatementEvaluator(ValueEvaluator):
     """Follows statements. `package` is what relative imports start from; `watched` a parameter: conditions on it
     that are not known are noted in `unsure`."""
 
@@ -236,7 +236,9 @@ class Execution(Evaluator):
         """Return what a call of a function at hand gives, if all its ways out give the same."""
         if self.depth >= MAX_DEPTH:
             return UNKNOWN
-        inner = Execution(self.lookup, self.read, dict(self.env), self.fuel, package=self.package, watched=self.watched)
+        inner = StatementEvaluator(
+            self.lookup, self.read, dict(self.env), self.fuel, package=self.package, watched=self.watched
+        )
         inner.depth, inner.apply = self.depth + 1, self.apply
         names = parameter_names(node.args)
         inner.env.update(dict.fromkeys(names, UNKNOWN))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Evaluator:
+class ValueEvaluator:
     """Evaluates expressions. Unknown names are asked for through `lookup`; refs are read through `read`."""
 
     lookup: Callable[[str], object] = lambda name: UNKNOWN

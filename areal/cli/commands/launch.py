@@ -31,7 +31,7 @@ from areal.cli.output import CommandReport
 if TYPE_CHECKING:
     import argparse
 
-    from areal.infra.jobs.plan import Plan
+    from areal.infra.jobs.plan import JobPlan
 
 _CONFIG_ENDINGS = (".yaml", ".yml")
 
@@ -133,7 +133,7 @@ def launch_job(arguments: argparse.Namespace, path: Path, overrides: list[str]) 
     return CommandReport(text=outcome.text, data=data, exit_code=outcome.exit_code, next_steps=(follow,))
 
 
-def plan_of(path: Path, overrides: list[str]) -> Plan:
+def plan_of(path: Path, overrides: list[str]) -> JobPlan:
     """Return the plan of the section `job` of a configuration. Raises ConfigError with all contradictions."""
     import areal
     from areal.infra.jobs.checks import RunFacts

@@ -29,7 +29,7 @@ from areal.cli.output import CommandReport
 if TYPE_CHECKING:
     import argparse
 
-    from areal.infra.supervisor.standalone import Standing
+    from areal.infra.supervisor.standalone import StandaloneAddress
     from areal.infra.supervisor.supervisor import ServerCommand
     from areal.trainer.config import PPOConfig
 
@@ -123,7 +123,7 @@ def _serve(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: 
 
     announced = Announced(config.servers, arguments.name)
 
-    def announce(standing: Standing) -> None:
+    def announce(standing: StandaloneAddress) -> None:
         name = announced.join(standing.url, standing.incarnation)
         how = f"announced as {name}" if name else "servers.addresses takes this address"
         sys.stderr.write(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class DiagnosisRule:
     """One row: `find` decides, the rest is for readers."""
 
     find: Callable[[RunRecord], Grounds | None]
@@ -46,7 +46,7 @@ class Finding:
 
     name: str
     """Key of `RULES`."""
-    rule: Rule
+    rule: DiagnosisRule
     grounds: Grounds
 
 
@@ -59,9 +59,9 @@ def diagnose(record: RunRecord) -> list[Finding]:
     ]
 
 
-RULES: Final[dict[str, Rule]] = {
+RULES: Final[dict[str, DiagnosisRule]] = {
     # the run ended, or does not get on
-    "killed": Rule(
+    "killed": DiagnosisRule(
         find=machinery.killed,
         sign="the process was killed",
         when="the lock names a process that is gone, a start wrote no end, or a rank was killed by SIGKILL",
@@ -73,7 +73,7 @@ RULES: Final[dict[str, Rule]] = {
         ),
         see="docs/faults.md",
     ),
-    "out_of_memory": Rule(
+    "out_of_memory": DiagnosisRule(
         find=machinery.out_of_memory,
         sign="out of memory",
         when="a log line, the last error or the end of a server's or a rank's log says so",
@@ -85,7 +85,7 @@ RULES: Final[dict[str, Rule]] = {
         ),
         see="docs/parallel.md, areal plan CONFIG.yaml",
     ),
-    "no_rollouts": Rule(
+    "no_rollouts": DiagnosisRule(
         find=machinery.no_rollouts,
         sign="rollouts made no progress (exit code 22)",
         when="the last error is a RolloutError",
@@ -94,7 +94,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="mend the kind with the highest count: the reward, the workflow, the rows, or the filter of equal rewards",
         see="docs/faults.md",
     ),
-    "rank_died": Rule(
+    "rank_died": DiagnosisRule(
         find=machinery.ranks_ended,
         sign="a rank failed",
         when="the launcher noted a start that ended with a failure",
@@ -103,7 +103,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="read the end of the log named here; errors of other ranks come later",
         see="skills/debug-distributed/SKILL.md, docs/parallel.md",
     ),
-    "rank_hung": Rule(
+    "rank_hung": DiagnosisRule(
         find=machinery.ranks_hung,
         sign="ranks hung",
         when="the launcher ended a start after --stall seconds without progress (status 124)",
@@ -112,7 +112,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="run again and look at all stacks: py-spy dump --pid PID for each rank",
         see="skills/debug-distributed/SKILL.md",
     ),
-    "silent": Rule(
+    "silent": DiagnosisRule(
         find=machinery.silent,
         sign="the run is alive and writes nothing",
         when=f"no line for {machinery.SILENT_SECONDS:g} s and for {machinery.SILENT_STEPS:g} median steps",
@@ -121,7 +121,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="look at its stacks: py-spy dump --pid PID",
         see="skills/debug-distributed/SKILL.md",
     ),
-    "rollouts_stalled": Rule(
+    "rollouts_stalled": DiagnosisRule(
         find=machinery.rollouts_stalled,
         sign="no episode finishes",
         when="the watchdog warned (rollout.stall_seconds)",
@@ -130,7 +130,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="mend what the pending episodes wait for; set time limits inside the workflow",
         see="docs/concepts.md, skills/debug-distributed/SKILL.md",
     ),
-    "disk_refused": Rule(
+    "disk_refused": DiagnosisRule(
         find=machinery.disk_refused,
         sign="the disk refuses files",
         when="the log or the last error says that something was not written",
@@ -139,7 +139,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="free space where output_dir is, lower checkpoint.keep, then start the same command again: it continues",
         see="docs/faults.md, df -h",
     ),
-    "server_died": Rule(
+    "server_died": DiagnosisRule(
         find=machinery.servers_died,
         sign="inference servers died or were restarted",
         when="the supervisor or the engine logged it",
@@ -148,7 +148,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="read the server's log; with memory lower vllm.gpu_memory_utilization or servers.max_concurrent",
         see="docs/engines.md",
     ),
-    "error": Rule(
+    "error": DiagnosisRule(
         find=machinery.ended_by_error,
         sign="the run ended with an error",
         when="the log's last line has an error that no other rule explains",
@@ -158,7 +158,7 @@ RULES: Final[dict[str, Rule]] = {
         see="docs/faults.md",
     ),
     # numbers break
-    "steps_skipped": Rule(
+    "steps_skipped": DiagnosisRule(
         find=machinery.steps_skipped,
         sign="optimizer steps were skipped",
         when="train/skipped_steps > 0, or the last error is a NumericsError",
@@ -170,7 +170,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="look at the prompts named here; lower actor.lr, use actor.dtype=float32 or a smaller max_grad_norm",
         see="docs/faults.md",
     ),
-    "kl_explosion": Rule(
+    "kl_explosion": DiagnosisRule(
         find=learning.kl_explosion,
         sign="KL exploded",
         when=(
@@ -182,7 +182,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="lower actor.lr or objective.num_minibatches, add objective.kl, read late rollouts (areal report RUN)",
         see="docs/algorithms.md",
     ),
-    "loss_spike": Rule(
+    "loss_spike": DiagnosisRule(
         find=learning.loss_spike,
         sign="the loss jumped",
         when=f"a later loss >= {learning.SPIKE_FACTOR:g} times the median of all",
@@ -191,7 +191,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="look at the rows of that step; lower actor.lr or raise warmup_steps",
         see="docs/training.md",
     ),
-    "gradient_spikes": Rule(
+    "gradient_spikes": DiagnosisRule(
         find=learning.gradient_spikes,
         sign="gradients spike",
         when=f"steps with a gradient norm >= {learning.GRADIENT_FACTOR:g} times the median and >= actor.max_grad_norm",
@@ -203,7 +203,7 @@ RULES: Final[dict[str, Rule]] = {
         ),
         see="docs/algorithms.md",
     ),
-    "engines_differ": Rule(
+    "engines_differ": DiagnosisRule(
         find=learning.engines_differ,
         sign="sampler and trainer disagree",
         when=f"mismatch/abs_mean late >= {learning.MISMATCH_LIMIT:g} and >= twice the early value",
@@ -219,7 +219,7 @@ RULES: Final[dict[str, Rule]] = {
         see="docs/engines.md",
     ),
     # the reward does not rise
-    "groups_all_right": Rule(
+    "groups_all_right": DiagnosisRule(
         find=learning.groups_all_right,
         sign="no signal: all answers of a group are right",
         when=(
@@ -231,7 +231,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="take harder rows, or set rollout.filter_zero_variance=true; check the reward on wrong answers",
         see="docs/algorithms.md",
     ),
-    "groups_all_wrong": Rule(
+    "groups_all_wrong": DiagnosisRule(
         find=learning.groups_all_wrong,
         sign="no signal: all answers of a group are wrong",
         when=(
@@ -246,7 +246,7 @@ RULES: Final[dict[str, Rule]] = {
         ),
         see="docs/algorithms.md, skills/add-reward/SKILL.md",
     ),
-    "flat_masked": Rule(
+    "flat_masked": DiagnosisRule(
         find=learning.flat_masked,
         sign="flat reward, nothing reaches the loss",
         when=f"reward flat, and >= {learning.MASKED_SHARE:.0%} of tokens masked or a gradient norm of 0",
@@ -255,7 +255,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="check train/masked_fraction, objective.mask_truncated, objective.correction, and the workflow's loss_mask",
         see="docs/algorithms.md",
     ),
-    "flat_clipped": Rule(
+    "flat_clipped": DiagnosisRule(
         find=learning.flat_clipped,
         sign="flat reward, most tokens clipped",
         when=f"reward flat, and >= {learning.CLIPPED_SHARE:.0%} of tokens clipped or masked by the correction",
@@ -264,7 +264,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="lower objective.num_minibatches, actor.lr or max_head_offpolicyness; widen objective.surrogate.clip_high",
         see="docs/algorithms.md",
     ),
-    "flat_still": Rule(
+    "flat_still": DiagnosisRule(
         find=learning.flat_still,
         sign="flat reward, the policy does not move",
         when=f"reward flat, entropy and length change < {learning.STILL:.0%}, gradients not 0",
@@ -273,7 +273,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="raise actor.lr by 3 to 10 times; check the schedule and warm-up",
         see="docs/reference/config.md",
     ),
-    "flat_unexplained": Rule(
+    "flat_unexplained": DiagnosisRule(
         find=learning.flat_unexplained,
         sign="flat reward although the policy moves",
         when=f"over >= {learning.FLAT_STEPS} steps early and late reward differ by less than 3 standard errors",
@@ -285,7 +285,7 @@ RULES: Final[dict[str, Rule]] = {
         ),
         see="skills/add-reward/SKILL.md",
     ),
-    "reward_fell": Rule(
+    "reward_fell": DiagnosisRule(
         find=learning.reward_fell,
         sign="the reward collapsed",
         when=f"late mean reward >= {learning.FALL:.0%} below the best quarter of the run",
@@ -297,7 +297,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="go back to a checkpoint before the fall with a lower actor.lr; look at the other findings",
         see="docs/algorithms.md",
     ),
-    "entropy_collapse": Rule(
+    "entropy_collapse": DiagnosisRule(
         find=learning.entropy_collapse,
         sign="entropy collapsed",
         when=f"late entropy <= {learning.COLLAPSE:.0%} of the early one, and the task is not solved",
@@ -306,7 +306,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="set objective.entropy_coef, raise clip_high, sample at temperature 1, stop earlier",
         see="docs/algorithms.md",
     ),
-    "entropy_explosion": Rule(
+    "entropy_explosion": DiagnosisRule(
         find=learning.entropy_explosion,
         sign="entropy exploded",
         when=(
@@ -318,7 +318,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="lower objective.entropy_coef and actor.lr; look at late rollouts",
         see="docs/algorithms.md",
     ),
-    "length_limit": Rule(
+    "length_limit": DiagnosisRule(
         find=learning.length_limit,
         sign="answers run into the token budget",
         when=f"late truncated share >= {learning.TRUNCATED_SHARE:.0%}, and 10 points above the early one or >= 50 %",
@@ -327,7 +327,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="raise gconfig.max_new_tokens, or use objective.overlong_buffer or objective.mask_truncated",
         see="docs/algorithms.md",
     ),
-    "evaluation_fell": Rule(
+    "evaluation_fell": DiagnosisRule(
         find=learning.evaluation_fell,
         sign="evaluation falls while the training reward rises",
         when=(
@@ -338,7 +338,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="use the checkpoint of the best evaluation; read late rollouts, check the reward, add rows or objective.kl",
         see="docs/algorithms.md, skills/add-reward/SKILL.md",
     ),
-    "evaluation_loss_rose": Rule(
+    "evaluation_loss_rose": DiagnosisRule(
         find=learning.evaluation_loss_rose,
         sign="evaluation loss rises while the training loss falls",
         when="last evaluation loss >= 5 % above the best one",
@@ -347,7 +347,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="stop at the best evaluation; fewer epochs, more rows, label smoothing or a lower actor.lr",
         see="docs/training.md",
     ),
-    "schedule_ended": Rule(
+    "schedule_ended": DiagnosisRule(
         find=learning.schedule_ended,
         sign="steps without a learning rate",
         when=f"the last steps, at least 5 and {learning.ENDED_SHARE:.0%} of all, have <= 0.1 % of the largest rate",
@@ -357,7 +357,7 @@ RULES: Final[dict[str, Rule]] = {
         see="docs/reference/config.md",
     ),
     # rollouts cost more than they give
-    "reward_timeout": Rule(
+    "reward_timeout": DiagnosisRule(
         find=machinery.reward_timeouts,
         sign="reward calls time out",
         when=f">= {machinery.FAULT_SHARE:.0%} of the samples",
@@ -366,7 +366,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="run the reward on the prompts named here; raise rollout.reward_timeout_seconds or reward_workers",
         see="docs/faults.md, skills/add-reward/SKILL.md",
     ),
-    "reward_error": Rule(
+    "reward_error": DiagnosisRule(
         find=machinery.reward_errors,
         sign="the reward raises, crashes or returns no number",
         when=f">= {machinery.FAULT_SHARE:.0%} of the samples",
@@ -375,7 +375,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="run the reward on the prompts named here; let it return a number for every answer",
         see="docs/faults.md, skills/add-reward/SKILL.md",
     ),
-    "generation_failed": Rule(
+    "generation_failed": DiagnosisRule(
         find=machinery.generation_failures,
         sign="generation fails",
         when=f">= {machinery.FAULT_SHARE:.0%} of the samples",
@@ -384,7 +384,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="read RUN/servers/NAME/*.log; see the findings about servers",
         see="docs/engines.md",
     ),
-    "agents_lost": Rule(
+    "agents_lost": DiagnosisRule(
         find=machinery.agents_lost,
         sign="agents fail, are too slow, or get no reward",
         when=f">= {machinery.FAULT_SHARE:.0%} of the samples",
@@ -393,7 +393,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="mend what the messages say; score the policy's doing (process.accept_exit_codes, process.grade_timeouts)",
         see="docs/agents.md",
     ),
-    "environments_lost": Rule(
+    "environments_lost": DiagnosisRule(
         find=machinery.environments_lost,
         sign="environments fail or are too slow",
         when=f">= {machinery.FAULT_SHARE:.0%} of the samples",
@@ -402,7 +402,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="areal env check NAME; answer the policy's mistakes with observations; raise host.step_seconds",
         see="docs/environments.md",
     ),
-    "workflow_raised": Rule(
+    "workflow_raised": DiagnosisRule(
         find=machinery.workflow_bug,
         sign="the workflow raises",
         when="at least one fault workflow_raised",
@@ -411,7 +411,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="log.jsonl has the traceback; raise FaultError for failures that are not bugs",
         see="docs/extensions.md",
     ),
-    "rows_unusable": Rule(
+    "rows_unusable": DiagnosisRule(
         find=machinery.rows_unusable,
         sign="rows cannot be used",
         when=(
@@ -423,7 +423,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="raise train_dataset.max_length or max_seq_len, or mend the rows named here",
         see="docs/extensions.md",
     ),
-    "prompts_filtered": Rule(
+    "prompts_filtered": DiagnosisRule(
         find=machinery.prompts_filtered,
         sign="most prompts are filtered",
         when=f">= {machinery.FILTERED_SHARE:.0%} dropped as zero_variance, and the task is not solved",
@@ -432,7 +432,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="take rows of middling difficulty, raise rollout.group_size",
         see="docs/algorithms.md",
     ),
-    "prompts_stale": Rule(
+    "prompts_stale": DiagnosisRule(
         find=machinery.prompts_stale,
         sign="prompts are dropped as stale or surplus",
         when=f">= {machinery.STALE_SHARE:.0%} of the prompts",
@@ -441,7 +441,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="use rollout.consume=deadline or fifo, or raise max_head_offpolicyness",
         see="docs/concepts.md",
     ),
-    "sessions_stale": Rule(
+    "sessions_stale": DiagnosisRule(
         find=machinery.sessions_stale,
         sign="places for sessions from outside are dropped as stale or surplus",
         when=f"workflow outside_sessions, >= {machinery.STALE_SHARE:.0%} of the prompts",
@@ -450,7 +450,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="raise max_head_offpolicyness or lower rollout.batch_size; close and score sessions sooner",
         see="docs/agents.md",
     ),
-    "staleness_rises": Rule(
+    "staleness_rises": DiagnosisRule(
         find=machinery.staleness_rises,
         sign="staleness rises",
         when=f"mean staleness late >= early + {machinery.STALENESS_RISE:g}",
@@ -462,7 +462,7 @@ RULES: Final[dict[str, Rule]] = {
         ),
         see="docs/concepts.md",
     ),
-    "trainer_waits": Rule(
+    "trainer_waits": DiagnosisRule(
         find=machinery.trainer_waits,
         sign="generation-bound: the trainer waits",
         when=(
@@ -473,7 +473,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="add servers (servers.num_servers), raise concurrency and reward_workers, shorten answers",
         see="docs/engines.md",
     ),
-    "rollouts_wait": Rule(
+    "rollouts_wait": DiagnosisRule(
         find=machinery.rollouts_wait,
         sign="training-bound: the servers wait",
         when=(
@@ -485,7 +485,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="move devices from servers to ranks; larger micro-batches; see the largest part of the step's time",
         see="docs/parallel.md",
     ),
-    "evaluation_failed": Rule(
+    "evaluation_failed": DiagnosisRule(
         find=machinery.evaluations_failed,
         sign="evaluations failed",
         when="eval/failed is 1",

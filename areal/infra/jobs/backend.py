@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from areal.infra.checkpoint.run_control import StopRequest
     from areal.infra.jobs.files import JobFolder
-    from areal.infra.jobs.plan import Plan
+    from areal.infra.jobs.plan import JobPlan
 
 BACKENDS: Final[dict[str, str]] = {
     "local": "areal.infra.jobs.local:LocalBackend",
@@ -36,23 +36,23 @@ class JobOutcome:
 class JobBackend(Protocol):
     """Starts the runners of a plan, and knows what its scheduler thinks of them."""
 
-    def preview(self, plan: Plan) -> str:
+    def preview(self, plan: JobPlan) -> str:
         """Return what would be started or submitted, with nothing installed and nothing written."""
         ...
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: JobPlan) -> None:
         """Raise UsageError when a program is missing, or the request can never be met here."""
         ...
 
-    def launch(self, plan: Plan, folder: JobFolder, stop: StopRequest, show: Callable[[str], None]) -> JobOutcome:
+    def launch(self, plan: JobPlan, folder: JobFolder, stop: StopRequest, show: Callable[[str], None]) -> JobOutcome:
         """Start or submit it. show: gets what the first rank prints, where this waits for the job's end."""
         ...
 
-    def state(self, plan: Plan, folder: JobFolder) -> str:
+    def state(self, plan: JobPlan, folder: JobFolder) -> str:
         """Return what the scheduler says; "unknown" when it does not answer, "gone" when it knows nothing."""
         ...
 
-    def cancel(self, plan: Plan, folder: JobFolder) -> None:
+    def cancel(self, plan: JobPlan, folder: JobFolder) -> None:
         """End it with grace, then without; return when nothing of it runs. `folder.ask_to_end` was called before."""
         ...
 
@@ -63,7 +63,7 @@ def get_backend(name: str) -> JobBackend:
     return backend
 
 
-def runner_command(plan: Plan, role: str, *, node: int | None = None, life: int | None = None) -> list[str]:
+def runner_command(plan: JobPlan, role: str, *, node: int | None = None, life: int | None = None) -> list[str]:
     """Return the command of one runner, in its container if there is one.
 
     node, life: where the scheduler does not say it in variables; the runner then also has its lifeline as standard
@@ -85,13 +85,13 @@ def runner_command(plan: Plan, role: str, *, node: int | None = None, life: int 
     return command
 
 
-def container_options(plan: Plan) -> list[str]:
+def container_options(plan: JobPlan) -> list[str]:
     """Return the options of srun for pyxis; empty for other runtimes."""
     if plan.runtime != "pyxis":
         return []
     return [f"--container-image={plan.image}", f"--container-mounts={','.join(_mounts(plan))}"]
 
 
-def _mounts(plan: Plan) -> list[str]:
+def _mounts(plan: JobPlan) -> list[str]:
     own = dict.fromkeys((str(Path(plan.folder).parent), plan.working_folder))
     return [*(f"{path}:{path}" for path in own), *plan.mounts]

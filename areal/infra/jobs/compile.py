@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from areal.api import ConfigError
 from areal.infra.jobs.checks import RunFacts, find_problems, message_of
 from areal.infra.jobs.config import RoleConfig
-from areal.infra.jobs.plan import CONFIG_FILE, Given, Plan, PlannedProcess, PlannedRole
+from areal.infra.jobs.plan import CONFIG_FILE, Given, JobPlan, PlannedProcess, PlannedRole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ _DIRECTORY: Final = (
 """By which servers and trainer find each other while both come and go."""
 
 
-def compile_plan(job: JobConfig, run: RunFacts, environment: Mapping[str, str], *, id: str = "") -> Plan:
+def compile_plan(job: JobConfig, run: RunFacts, environment: Mapping[str, str], *, id: str = "") -> JobPlan:
     """Return the plan. environment: of whoever submits, for names only. id: of the submission; empty draws one.
 
     Raises ConfigError with every contradiction of the section, each with key, message and fix.
@@ -43,7 +43,7 @@ def compile_plan(job: JobConfig, run: RunFacts, environment: Mapping[str, str], 
         )
     roles = {TRAINER: RoleConfig()} | dict(job.roles)
     folder = str(Path(run.working_folder, job.directory, job.name))
-    return Plan(
+    return JobPlan(
         id=id or secrets.token_hex(6),
         name=job.name,
         backend=job.backend,
@@ -108,7 +108,7 @@ def _role(name: str, roles: Mapping[str, RoleConfig], run: RunFacts, config: str
     )
 
 
-def describe(plan: Plan) -> str:
+def describe(plan: JobPlan) -> str:
     """Return the plan as a table for people: a row per node of a role, its processes, and the command of the role."""
     head = f"job {plan.name} with {plan.backend}: {plan.num_nodes} node{'s' * (plan.num_nodes != 1)}, in {plan.folder}"
     lines = [head, "", "role     node  processes  each"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from areal.infra.jobs.files import JobFolder
-    from areal.infra.jobs.plan import Plan
+    from areal.infra.jobs.plan import JobPlan
 
 _logger = getLogger(__name__)
 _STOPPED_STATUSES: Final = frozenset({130, STOPPED})
@@ -35,7 +35,7 @@ class Conductor:
     """State of a job as its first runner sees it. meeting: returns host and a free port for a start."""
 
     def __init__(
-        self, plan: Plan, folder: JobFolder, *, first_number: int, meeting: Callable[[], tuple[str, int]]
+        self, plan: JobPlan, folder: JobFolder, *, first_number: int, meeting: Callable[[], tuple[str, int]]
     ) -> None:
         self._plan, self._folder, self._meeting = plan, folder, meeting
         self._trainer = plan.role(TRAINER)

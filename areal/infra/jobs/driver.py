@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from areal.infra.checkpoint.run_control import StopRequest
     from areal.infra.jobs.files import JobFolder
-    from areal.infra.jobs.plan import Plan
+    from areal.infra.jobs.plan import JobPlan
 
 _logger = getLogger(__name__)
 _POLL_SECONDS: Final = 0.1
@@ -44,7 +44,7 @@ class RunnerHandle(Protocol):
 
 
 def drive(
-    plan: Plan,
+    plan: JobPlan,
     folder: JobFolder,
     stop: StopRequest,
     place: Callable[[int], AbstractContextManager[Sequence[RunnerHandle]]],
@@ -79,7 +79,7 @@ def drive(
 
 
 def _watch(
-    plan: Plan, folder: JobFolder, stop: StopRequest, runners: Sequence[RunnerHandle], follow: Callable[[], None]
+    plan: JobPlan, folder: JobFolder, stop: StopRequest, runners: Sequence[RunnerHandle], follow: Callable[[], None]
 ) -> tuple[int, str]:
     """Watch one allocation until all runners have ended; returns its exit code, and why."""
     import signal

@@ -31,7 +31,7 @@ from areal.utils.atomic import atomic_write
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from areal.infra.jobs.plan import Plan
+    from areal.infra.jobs.plan import JobPlan
 
 ENDED: Final = frozenset({"cancelled", "ended", "refused"})
 """States that are final."""
@@ -85,7 +85,7 @@ class JobFolder:
         """Return the log folder of one allocation: of its runners, and of processes that outlive a start."""
         return self.logs / f"life-{number:04d}"
 
-    def prepare(self, plan: Plan, environment: Mapping[str, str]) -> None:
+    def prepare(self, plan: JobPlan, environment: Mapping[str, str]) -> None:
         """Write plan, configuration and private file. Raises CheckpointError when the folder cannot be written."""
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -149,7 +149,7 @@ class JobFolder:
                 f"cannot read {path}: {error}", where=str(path), fix="see that this node sees job.directory"
             ) from error
 
-    def holds_configuration(self, plan: Plan) -> bool:
+    def holds_configuration(self, plan: JobPlan) -> bool:
         """Return whether run.yaml is what the plan says, where the plan has a configuration."""
         try:
             return not plan.config or (self.path / CONFIG_FILE).read_text(encoding="utf-8") == plan.config

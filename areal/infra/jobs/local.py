@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from areal.infra.checkpoint.run_control import StopRequest
     from areal.infra.jobs.driver import RunnerHandle
     from areal.infra.jobs.files import JobFolder
-    from areal.infra.jobs.plan import Plan
+    from areal.infra.jobs.plan import JobPlan
 
 _POLL_SECONDS: Final = 0.1
 _CLEAN_UP_SECONDS: Final = 20.0
@@ -37,7 +37,7 @@ _END_SECONDS: Final = 20.0
 class LocalBackend:
     """`JobBackend` of this machine. `launch` waits for the end of the job."""
 
-    def preview(self, plan: Plan) -> str:
+    def preview(self, plan: JobPlan) -> str:
         """See `JobBackend.preview`: one command per runner."""
         lines = []
         for role, node in plan.runners:
@@ -45,7 +45,7 @@ class LocalBackend:
             lines.append(shlex.join(runner_command(plan, role, node=node, life=0)))
         return "\n".join(lines)
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: JobPlan) -> None:
         """See `JobBackend.check`."""
         if plan.runtime != "none" and shutil.which(plan.runtime) is None:
             raise UsageError(
@@ -55,7 +55,7 @@ class LocalBackend:
             )
         deal(plan, visible_devices(os.environ))
 
-    def launch(self, plan: Plan, folder: JobFolder, stop: StopRequest, show: Callable[[str], None]) -> JobOutcome:
+    def launch(self, plan: JobPlan, folder: JobFolder, stop: StopRequest, show: Callable[[str], None]) -> JobOutcome:
         """See `JobBackend.launch`."""
         devices = deal(plan, visible_devices(os.environ))
         followers: list[LogFollower] = []
@@ -83,14 +83,14 @@ class LocalBackend:
         folder.set_state("submitted", identity=own_identity(), backend="local")
         return drive(plan, folder, stop, place, follow)
 
-    def state(self, plan: Plan, folder: JobFolder) -> str:
+    def state(self, plan: JobPlan, folder: JobFolder) -> str:
         """See `JobBackend.state`: whoever launched it holds everything. On another host, job.json has to do."""
         host, pid, begun = where_launched(folder)
         if host == socket.gethostname():
             return "running" if begun and begun == _begun(pid) else "gone"
         return "gone" if not host or folder.state().get("state") in ENDED else f"unknown (launched on {host})"
 
-    def cancel(self, plan: Plan, folder: JobFolder) -> None:
+    def cancel(self, plan: JobPlan, folder: JobFolder) -> None:
         """See `JobBackend.cancel`: whoever launched it sees the request, too; the signal is for one that is busy."""
         host, pid, _ = where_launched(folder)
         if self.state(plan, folder) == "running":
@@ -107,7 +107,7 @@ class LocalBackend:
             time.sleep(_POLL_SECONDS)
 
 
-def deal(plan: Plan, devices: list[str]) -> dict[tuple[str, int], str]:
+def deal(plan: JobPlan, devices: list[str]) -> dict[tuple[str, int], str]:
     """Return the devices of each runner, in the order of the plan: all runners share this machine.
 
     Raises ConfigError when the machine has too few.

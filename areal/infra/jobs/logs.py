@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from areal.infra.jobs.files import JobFolder
-    from areal.infra.jobs.plan import Plan
+    from areal.infra.jobs.plan import JobPlan
 
 _POLL_SECONDS: Final = 0.3
 
@@ -24,7 +24,7 @@ class LogReader:
     """Reads the newest logs of a job. role, index: only those; empty takes all."""
 
     folder: JobFolder
-    plan: Plan
+    plan: JobPlan
     role: str = ""
     index: str = ""
     _positions: dict[Path, int] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class LogReader:
             time.sleep(_POLL_SECONDS)
 
 
-def log_files(folder: JobFolder, plan: Plan) -> list[tuple[str, Path]]:
+def log_files(folder: JobFolder, plan: JobPlan) -> list[tuple[str, Path]]:
     """Return (label, file) of the newest logs: ranks of the newest start, services and runners of the newest life."""
     starts, lives = sorted(folder.logs.glob("start-*-*")), sorted(folder.logs.glob("life-*"))
     found: list[tuple[str, Path]] = []

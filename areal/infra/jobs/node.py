@@ -37,7 +37,7 @@ from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
     from areal.infra.directory import Directory, DirectoryServer
-    from areal.infra.jobs.plan import Plan
+    from areal.infra.jobs.plan import JobPlan
 
 _logger = getLogger(__name__)
 _POLL_SECONDS: Final = 0.1
@@ -52,7 +52,7 @@ class NodeRunner:
     input open.
     """
 
-    def __init__(self, plan: Plan, *, version: str, role: str, node: int, life: int, lifeline: bool = False) -> None:
+    def __init__(self, plan: JobPlan, *, version: str, role: str, node: int, life: int, lifeline: bool = False) -> None:
         self._plan, self._role, self._version = plan, plan.role(role), version
         self._node, self._life, self._lifeline = node, life, lifeline
         self._folder = JobFolder(Path(plan.folder))

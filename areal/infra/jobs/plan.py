@@ -95,7 +95,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class JobPlan:
     """Everything about a job but values of secrets and passed variables, which are in its private file."""
 
     id: str
@@ -174,7 +174,7 @@ class Plan:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> JobPlan:
     """Read plan.json. Raises ConfigError when it is missing, damaged or of another version of its format."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -198,7 +198,7 @@ def read_plan(path: Path) -> Plan:
         setup = tuple(tuple(words) for words in data["setup"])
         names = ("passed", "secrets", "mounts", "config_source", "colocate")
         lists = {name: tuple(data[name]) for name in names if name in data}
-        return Plan(**{**data, **lists, "roles": roles, "setup": setup})
+        return JobPlan(**{**data, **lists, "roles": roles, "setup": setup})
     except OSError as error:
         raise ConfigError(
             f"cannot read the plan {path}: {error}",

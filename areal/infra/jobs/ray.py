@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from areal.infra.checkpoint.run_control import StopRequest
     from areal.infra.jobs.driver import RunnerHandle
     from areal.infra.jobs.files import JobFolder
-    from areal.infra.jobs.plan import Plan, Site
+    from areal.infra.jobs.plan import JobPlan, Site
 
 _logger = getLogger(__name__)
 _STRATEGY: Final = "STRICT_SPREAD"
@@ -44,7 +44,7 @@ _GIB: Final = 2**30
 class RayBackend:
     """`JobBackend` of a Ray cluster. `launch` waits for the end of the job; its end ends the runners."""
 
-    def preview(self, plan: Plan) -> str:
+    def preview(self, plan: JobPlan) -> str:
         """See `JobBackend.preview`: the placement groups and the command of each bundle."""
         lines = []
         for site in plan.sites:
@@ -57,7 +57,7 @@ class RayBackend:
             ]
         return "\n".join(lines)
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: JobPlan) -> None:
         """See `JobBackend.check`. Connects to the cluster, and stays connected."""
         if importlib.util.find_spec("ray") is None:
             raise UsageError(
@@ -66,7 +66,7 @@ class RayBackend:
         _connect(plan)
         _refuse_what_never_fits(plan)
 
-    def launch(self, plan: Plan, folder: JobFolder, stop: StopRequest, show: Callable[[str], None]) -> JobOutcome:
+    def launch(self, plan: JobPlan, folder: JobFolder, stop: StopRequest, show: Callable[[str], None]) -> JobOutcome:
         """See `JobBackend.launch`."""
         import ray
 
@@ -88,16 +88,16 @@ class RayBackend:
         finally:
             ray.shutdown()
 
-    def state(self, plan: Plan, folder: JobFolder) -> str:
+    def state(self, plan: JobPlan, folder: JobFolder) -> str:
         """See `JobBackend.state`: whoever launched holds all actors, so that its life is the job's."""
         return LocalBackend().state(plan, folder)
 
-    def cancel(self, plan: Plan, folder: JobFolder) -> None:
+    def cancel(self, plan: JobPlan, folder: JobFolder) -> None:
         """See `JobBackend.cancel`: a request in the job's folder, which whoever launched it sees on any machine."""
         LocalBackend().cancel(plan, folder)
 
 
-def bundle_of(plan: Plan, site: Site) -> dict[str, float]:
+def bundle_of(plan: JobPlan, site: Site) -> dict[str, float]:
     """Return what one node of a site needs, in Ray's words."""
     gpus, cpus, memory_gb, _ = site.shape
     bundle: dict[str, float] = {"CPU": cpus}
@@ -108,7 +108,7 @@ def bundle_of(plan: Plan, site: Site) -> dict[str, float]:
     return bundle
 
 
-def _connect(plan: Plan) -> None:
+def _connect(plan: JobPlan) -> None:
     import ray
 
     if ray.is_initialized():
@@ -132,7 +132,7 @@ def _connect(plan: Plan) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def _refuse_what_never_fits(plan: Plan) -> None:
+def _refuse_what_never_fits(plan: JobPlan) -> None:
     """Raise UsageError, with a table of nodes, when no nodes of the cluster could ever hold a role: Ray would wait for
     ever and say nothing.
     """
@@ -161,7 +161,7 @@ def _resources(found: dict[str, float]) -> str:
 
 
 @contextmanager
-def _placement(plan: Plan, folder: JobFolder, life: int, stop: StopRequest) -> Iterator[Sequence[RunnerHandle]]:
+def _placement(plan: JobPlan, folder: JobFolder, life: int, stop: StopRequest) -> Iterator[Sequence[RunnerHandle]]:
     """Hold the nodes of all roles, with a runner on each; give everything back at the end."""
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group
@@ -206,7 +206,7 @@ def _placement(plan: Plan, folder: JobFolder, life: int, stop: StopRequest) -> I
             remove_placement_group(group)
 
 
-def _wait_until_placed(plan: Plan, folder: JobFolder, groups: dict[Site, Any], stop: StopRequest) -> bool:
+def _wait_until_placed(plan: JobPlan, folder: JobFolder, groups: dict[Site, Any], stop: StopRequest) -> bool:
     """Wait for all groups; return False when asked to stop. Raises EngineError after ray.place_seconds."""
     import ray
 

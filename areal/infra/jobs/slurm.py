@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from areal.infra.checkpoint.run_control import StopRequest
-    from areal.infra.jobs.plan import Plan, PlannedRole, Site
+    from areal.infra.jobs.plan import JobPlan, PlannedRole, Site
 
 _logger = getLogger(__name__)
 _PROGRAMS: Final = ("sbatch", "scancel", "scontrol", "squeue", "srun")
@@ -83,11 +83,11 @@ class _Component:
 class SlurmBackend:
     """`JobBackend` of a Slurm cluster. `launch` submits and returns."""
 
-    def preview(self, plan: Plan) -> str:
+    def preview(self, plan: JobPlan) -> str:
         """See `JobBackend.preview`: the batch script."""
         return script(plan)
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: JobPlan) -> None:
         """See `JobBackend.check`."""
         missing = [name for name in _PROGRAMS if shutil.which(name) is None]
         if missing:
@@ -97,7 +97,7 @@ class SlurmBackend:
                 fix="submit from a login node; --dry-run needs no Slurm",
             )
 
-    def launch(self, plan: Plan, folder: JobFolder, stop: StopRequest, show: Callable[[str], None]) -> JobOutcome:
+    def launch(self, plan: JobPlan, folder: JobFolder, stop: StopRequest, show: Callable[[str], None]) -> JobOutcome:
         """See `JobBackend.launch`. Raises UsageError with what sbatch says when it refuses."""
         path = folder.path / "script.sbatch"
         path.write_text(script(plan), encoding="utf-8")
@@ -114,7 +114,7 @@ class SlurmBackend:
         folder.set_state("submitted", identity=identity)
         return JobOutcome(exit_code=0, text=f"submitted {plan.name} as job {identity}", identity=identity)
 
-    def state(self, plan: Plan, folder: JobFolder) -> str:
+    def state(self, plan: JobPlan, folder: JobFolder) -> str:
         """See `JobBackend.state`."""
         identity = str(folder.state().get("identity", ""))
         if not _JOB_ID.fullmatch(identity):
@@ -130,7 +130,7 @@ class SlurmBackend:
         state, reason = states[0]
         return f"{state.lower()} ({reason})" if reason.strip() not in {"", "None"} else state.lower()
 
-    def cancel(self, plan: Plan, folder: JobFolder) -> None:
+    def cancel(self, plan: JobPlan, folder: JobFolder) -> None:
         """See `JobBackend.cancel`. Raises UsageError when the number belongs to somebody else's job by now."""
         identity = str(folder.state().get("identity", ""))
         if not _JOB_ID.fullmatch(identity):
@@ -168,7 +168,7 @@ class SlurmBackend:
         return False
 
 
-def script(plan: Plan) -> str:
+def script(plan: JobPlan) -> str:
     """Return the batch script of a plan; its size depends on the number of roles, not of nodes."""
     # One component when all nodes have one shape, else one per site.
     alike = len({site.shape for site in plan.sites}) == 1
@@ -201,7 +201,7 @@ def script(plan: Plan) -> str:
     )
 
 
-def _needs(plan: Plan, component: _Component) -> list[str]:
+def _needs(plan: JobPlan, component: _Component) -> list[str]:
     gpus, cpus, memory_gb, nodes = component.sites[0].shape
     slurm = plan.slurm
     return [
@@ -217,7 +217,7 @@ def _needs(plan: Plan, component: _Component) -> list[str]:
     ]
 
 
-def _step(plan: Plan, role: PlannedRole, *, group: int | None, first_node: int | None) -> str:
+def _step(plan: JobPlan, role: PlannedRole, *, group: int | None, first_node: int | None) -> str:
     """Return the line of one role. first_node: where it begins, when it shares a component with others."""
     words = [
         "srun",
@@ -242,7 +242,7 @@ def _step(plan: Plan, role: PlannedRole, *, group: int | None, first_node: int |
     return " ".join([*words, *shown, "&"])
 
 
-def conclude(plan: Plan, *, life: int, notice: bool) -> JobOutcome:
+def conclude(plan: JobPlan, *, life: int, notice: bool) -> JobOutcome:
     """Say what became of an allocation, at the end of its script, and queue the job again if it is to go on.
 
     notice: Slurm had asked for the end; such an end does not count as a failure. Returns the job's exit code.

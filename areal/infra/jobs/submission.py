@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from areal.infra.checkpoint.run_control import StopRequest
-    from areal.infra.jobs.plan import Plan
+    from areal.infra.jobs.plan import JobPlan
 
 
-def submit(plan: Plan, environment: Mapping[str, str], *, stop: StopRequest, show: Callable[[str], None]) -> JobOutcome:
+def submit(
+    plan: JobPlan, environment: Mapping[str, str], *, stop: StopRequest, show: Callable[[str], None]
+) -> JobOutcome:
     """Check, write the job's folder, and start or submit. environment: of whoever submits, for passed values.
 
     Raises UsageError for what can never run here, BusyError when the job is there already and has not ended.
@@ -48,7 +50,7 @@ def _require_ended(folder: JobFolder) -> None:
         )
 
 
-def find_job(name: str, directory: Path) -> tuple[JobFolder, Plan, JobBackend]:
+def find_job(name: str, directory: Path) -> tuple[JobFolder, JobPlan, JobBackend]:
     """Return a job by its name. Raises UsageError for one that is not there."""
     folder = JobFolder(directory / name)
     if not NAME.fullmatch(name) or not folder.plan_path.exists():
@@ -61,7 +63,7 @@ def find_job(name: str, directory: Path) -> tuple[JobFolder, Plan, JobBackend]:
     return folder, plan, get_backend(plan.backend)
 
 
-def describe_job(folder: JobFolder, plan: Plan, backend: JobBackend) -> dict[str, Any]:
+def describe_job(folder: JobFolder, plan: JobPlan, backend: JobBackend) -> dict[str, Any]:
     """Return the state of a job as plain data: its own word first, the scheduler's beside it."""
     said = folder.state()
     state = str(said.get("state", "planned"))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from areal.infra.directory import Announcement, Directory
     from areal.infra.jobs.files import JobFolder, Redactor
     from areal.infra.jobs.order import Order, RunnerReport
-    from areal.infra.jobs.plan import Plan, PlannedProcess, PlannedRole
+    from areal.infra.jobs.plan import JobPlan, PlannedProcess, PlannedRole
 
 _logger = getLogger(__name__)
 FAILURE_GRACE_SECONDS: Final = 5.0
@@ -40,7 +40,7 @@ _NO_PROGRAM: Final = 127
 class NodeContext:
     """Where a runner is, and what its processes get."""
 
-    plan: Plan
+    plan: JobPlan
     role: PlannedRole
     node: int
     life: int

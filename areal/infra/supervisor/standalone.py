@@ -30,7 +30,7 @@ _ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class StandaloneAddress:
     """Address and incarnation of a server."""
 
     url: str
@@ -70,17 +70,17 @@ def serve(  # noqa: PLR0913 - all that one server is told, each by keyword
     config: SupervisorConfig,
     log_folder: Path,
     stop: StopRequest,
-    on_ready: Callable[[Standing], None],
-    on_stop: Callable[[Standing], None] | None = None,
+    on_ready: Callable[[StandaloneAddress], None],
+    on_stop: Callable[[StandaloneAddress], None] | None = None,
     reached_at: str = "",
     device: StartOnDevice = OWN_DEVICE,
-) -> Standing:
+) -> StandaloneAddress:
     """Run until asked to stop; then on_stop is called, and the server has grace_seconds. reached_at: address by which
     others reach `host`, when it is another one. device: waited for before anything is started. Raises EngineError with
     the end of its log when it ends by itself or is not ready within startup_seconds."""
     incarnation = new_incarnation()
     log_path = log_folder / f"{incarnation}.log"
-    standing = Standing(url=url_of(reached_at or host, port), incarnation=incarnation, log=str(log_path))
+    standing = StandaloneAddress(url=url_of(reached_at or host, port), incarnation=incarnation, log=str(log_path))
     lock = DeviceLock(device.lock)
     if not lock.take(alone=False, given_up=lambda: stop.requested):
         return standing

@@ -28,7 +28,7 @@ ALIGNMENT: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class ParameterLayout:
     """A parameter of the trained model."""
 
     name: str
@@ -43,7 +43,7 @@ class Parameter:
 class TransferUnit:
     """Parameters that are stored together, and the stored tensors they become."""
 
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[ParameterLayout, ...]
     stored: tuple[str, ...]
     """Names, as in a Hugging Face checkpoint."""
     stored_bytes: tuple[int, ...]

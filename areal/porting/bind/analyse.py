@@ -19,7 +19,7 @@ from areal.porting.bind.base_config import (
     without_derived,
 )
 from areal.porting.bind.binder import Binder
-from areal.porting.bind.budget import Budget
+from areal.porting.bind.budget import AnalysisBudget
 from areal.porting.bind.expressions import to_json, walk
 from areal.porting.bind.legacy_rope import LEGACY_ROPE_FIELDS
 from areal.porting.bind.observing import Observer
@@ -58,14 +58,14 @@ logger = logging.getLogger(__name__)
 
 @quiet()
 def analyse(
-    subject: Subject, *, tiny: Mapping[str, Any] | None = None, budget: Budget | None = None
+    subject: Subject, *, tiny: Mapping[str, Any] | None = None, budget: AnalysisBudget | None = None
 ) -> ArchitectureReport:
     """As `_analyse_whole`, with a boundary around it: an error that the model's own code raises refuses the
     architecture with the place in its code; any other is an AnalysisError, a bug of ours."""
     clock = _Clock()
     try:
         bare = _of_the_type(subject, tiny or {}, clock)
-        return bare or _analyse_whole(subject, tiny or {}, clock, budget or Budget())
+        return bare or _analyse_whole(subject, tiny or {}, clock, budget or AnalysisBudget())
     except ArchitectureRefusedError as error:
         return _refused(subject, clock, error.feature, error.where, error.detail)
     except (SubjectError, MemoryError):
@@ -89,7 +89,7 @@ def _of_the_type(subject: Subject, tiny: Mapping[str, Any], clock: _Clock) -> Ar
     if not subject.installed or not config or tiny:
         return None
     try:
-        report = _analyse_whole(replace(subject, raw_config=None), tiny, clock, Budget())
+        report = _analyse_whole(replace(subject, raw_config=None), tiny, clock, AnalysisBudget())
     except SubjectError as error:
         logger.debug("the bare %s has no tiny config: %s", subject.model_type, error)
         return None
@@ -122,7 +122,9 @@ def _refused(subject: Subject, clock: _Clock, feature: str, where: str, detail: 
     )
 
 
-def _analyse_whole(subject: Subject, tiny: Mapping[str, Any], clock: _Clock, budget: Budget) -> ArchitectureReport:
+def _analyse_whole(
+    subject: Subject, tiny: Mapping[str, Any], clock: _Clock, budget: AnalysisBudget
+) -> ArchitectureReport:
     """Return what the architecture computes for any config, proven on tiny instances.
 
     tiny: values for some fields of the tiny config; the rest is found. budget: what it may cost; an analysis that needs
@@ -208,7 +210,7 @@ class _UnlearnedError(Exception):
 
 
 def _analyse(
-    subject: Subject, base: dict[str, Any], clock: _Clock, budget: Budget, *, optional: Collection[str] = ()
+    subject: Subject, base: dict[str, Any], clock: _Clock, budget: AnalysisBudget, *, optional: Collection[str] = ()
 ) -> ArchitectureReport:
     """Return the report on a base config. Raises _UnlearnedError if the absence of one of the `optional` fields is not
     understood."""

@@ -27,7 +27,7 @@ class GaveUpError(Exception):
 
 
 @dataclass
-class Budget:
+class AnalysisBudget:
     """What one analysis has left."""
 
     steps_of_a_fit: int = STEPS_OF_A_FIT
@@ -55,7 +55,7 @@ class Budget:
 class Allowance:
     """What one search may still cost."""
 
-    budget: Budget
+    budget: AnalysisBudget
     slot: str
     names: Sequence[str]
     left: int

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.porting.bind.arithmetic import arithmetic, is_number, num_products
-from areal.porting.bind.budget import Budget, GaveUpError
+from areal.porting.bind.budget import AnalysisBudget, GaveUpError
 from areal.porting.bind.expressions import EvaluationError, complexity, evaluate, look_up, same
 from areal.porting.bind.layering import Layers, atoms, is_one_pattern, mask, most_different, pairs_of, triples_of
 from areal.porting.bind.observing import SlotSample
@@ -44,7 +44,7 @@ def fit(
     names: Iterable[str],
     *,
     most_choices: int = MOST_CHOICES,
-    budget: Budget | None = None,
+    budget: AnalysisBudget | None = None,
 ) -> Expression | None:
     """Return the simplest expression for all samples, or None. names: fields that may be read (`causes` narrows them).
 
@@ -60,7 +60,7 @@ def fit(
     """
     assert samples, f"nothing was observed of {slot}"
     ordered = sorted(names, key=lambda name: (-likeness(slot, name), name))
-    search = _Search(ordered, samples, (budget or Budget()).fit(slot, ordered))
+    search = _Search(ordered, samples, (budget or AnalysisBudget()).fit(slot, ordered))
     for choices in range(most_choices + 1):
         try:
             found = search.fit(search.samples, choices)

@@ -12,7 +12,7 @@ import torch
 from areal.api import ModelError
 from areal.models.config_fields import TRAINING_NOISE
 from areal.porting import reference
-from areal.porting.bind.budget import Budget
+from areal.porting.bind.budget import AnalysisBudget
 from areal.porting.bind.expressions import EvaluationError, same
 from areal.porting.bind.slots import ABSENT, LayerValues, slots_of
 from areal.porting.bind.variations import changed
@@ -79,11 +79,11 @@ class ConfigOutcome:
 class Observer:
     """Builds and judges configs of one subject, relative to a base config that it infers first."""
 
-    def __init__(self, subject: Subject, base: dict[str, Any], budget: Budget | None = None) -> None:
+    def __init__(self, subject: Subject, base: dict[str, Any], budget: AnalysisBudget | None = None) -> None:
         """Observe the base. Raises SubjectError or UnsupportedError when it cannot be used or explained."""
         self.subject = subject
         self.base = base
-        self.budget = budget or Budget()
+        self.budget = budget or AnalysisBudget()
         self.seconds: dict[str, float] = {}
         self.num_inferred = 0
         self.instance = build(subject, base, attention="eager")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.models.blocks.mlp import ACTIVATION_NAMES
 from areal.models.config_fields import HARMLESS_FIELDS
-from areal.porting.bind.budget import Budget
+from areal.porting.bind.budget import AnalysisBudget
 from areal.porting.bind.expressions import ROTARY_FIELD, EvaluationError, evaluate, look_up, same, walk
 from areal.porting.bind.fitting import fit
 from areal.porting.bind.legacy_rope import LEGACY_ROPE_FIELDS
@@ -127,7 +127,11 @@ class ConfigReader:
 
 
 def learn(
-    subject: Subject, base: dict[str, Any], depth_field: str, ignored: Iterable[str], budget: Budget | None = None
+    subject: Subject,
+    base: dict[str, Any],
+    depth_field: str,
+    ignored: Iterable[str],
+    budget: AnalysisBudget | None = None,
 ) -> ConfigReader:
     """Find what the class does with fields that are null or absent. ignored: fields that are not looked at."""
     config_class = subject.config_class
@@ -151,7 +155,7 @@ def learn(
     # What transformers adds to every config stands in those inside others, too.
     inner = {name for name in names if "." in name and name.rpartition(".")[2] in HARMLESS_FIELDS}
     reader.names = [name for name in dict.fromkeys(names) if name not in skipped | inner]
-    _Learner(reader, budget or Budget()).run()
+    _Learner(reader, budget or AnalysisBudget()).run()
     return reader
 
 
@@ -175,7 +179,7 @@ def _choices_in_source(subject: Subject, reader: ConfigReader) -> dict[str, str]
 
 
 class _Learner:
-    def __init__(self, reader: ConfigReader, budget: Budget) -> None:
+    def __init__(self, reader: ConfigReader, budget: AnalysisBudget) -> None:
         self.reader = reader
         self.budget = budget
         self.generator = random.Random(0)

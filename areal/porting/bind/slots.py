@@ -51,14 +51,14 @@ ROTATED_SLOT: Final = "layer.rotary.dim"
 HEAD_SLOT: Final = "layer.attention.head_dim"
 
 
-class Absent:
+class AbsentSlot:
     """Stands for the value of a slot in a layer that has no such part, e.g. a router in a dense layer."""
 
     def __repr__(self) -> str:
         return "absent"
 
 
-ABSENT: Final = Absent()
+ABSENT: Final = AbsentSlot()
 
 
 class LayerValues(tuple[Any, ...]):

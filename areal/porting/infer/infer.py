@@ -10,7 +10,7 @@ import torch
 
 from areal.porting import reference
 from areal.porting.infer.embedding_and_head import infer_top
-from areal.porting.infer.layers import Surroundings, attention_of, feed_forward_of, infer_layer
+from areal.porting.infer.layers import LayerSurroundings, attention_of, feed_forward_of, infer_layer
 from areal.porting.infer.roles import find_roles
 from areal.porting.infer.tensors import LOCAL, error
 from areal.porting.probe.instance import build, logits, make_tokens
@@ -47,7 +47,7 @@ def infer(instance: Instance) -> Inference:
     config = instance.hf_config.to_dict()
     roles = find_roles(instance.model, trace)
     top = infer_top(instance.model, roles, trace, config)
-    around = Surroundings(instance.model, trace, config, len(roles.layers))
+    around = LayerSurroundings(instance.model, trace, config, len(roles.layers))
     weights = dict(top.tensors)
     evidence = list(top.evidence)
     layers: list[LayerSpec] = []
@@ -95,7 +95,7 @@ def unexplained_parts(instance: Instance) -> Iterator[UnsupportedError]:
     except UnsupportedError as error:
         yield error
         return
-    around = Surroundings(instance.model, trace, config, len(roles.layers))
+    around = LayerSurroundings(instance.model, trace, config, len(roles.layers))
     parts: list[Callable[[], object]] = [partial(infer_top, instance.model, roles, trace, config)]
     for number, layer in enumerate(roles.layers):
         parts += [] if layer.feed_forward is None else [partial(feed_forward_of, around, layer, number)]

@@ -36,7 +36,7 @@ class LayerFinding:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class LayerSurroundings:
     """What all layers of a model share."""
 
     model: nn.Module
@@ -45,7 +45,7 @@ class Surroundings:
     num_layers: int
 
 
-def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferred[LayerFinding]:
+def infer_layer(around: LayerSurroundings, roles: LayerRoles, number: int) -> Inferred[LayerFinding]:
     """Infer everything about block `number`. Tensors: "self_attn.*", "mlp.*" and the norms of the block kind."""
     trace = around.trace
     fed, attended = None, None
@@ -124,7 +124,7 @@ def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferre
 
 
 def beside_of(
-    around: Surroundings, roles: LayerRoles, number: int, attention: ModuleCall, fed: ModuleCall
+    around: LayerSurroundings, roles: LayerRoles, number: int, attention: ModuleCall, fed: ModuleCall
 ) -> tuple[Inferred[BesideSpec], ModuleCall]:
     """Infer the mixer beside the attention of block `number`, and the factors of both.
 
@@ -165,7 +165,7 @@ def beside_of(
 
 
 def with_bias_of_block(
-    around: Surroundings,
+    around: LayerSurroundings,
     roles: LayerRoles,
     attended: Inferred[AttentionFinding],
     joined: BlockTensors,
@@ -188,7 +188,9 @@ def with_bias_of_block(
     raise error
 
 
-def _context(around: Surroundings, name: str, number: int, trace: Trace, shared: str | None = None) -> LayerContext:
+def _context(
+    around: LayerSurroundings, name: str, number: int, trace: Trace, shared: str | None = None
+) -> LayerContext:
     return LayerContext(
         model=around.model,
         module=around.model.get_submodule(name),
@@ -201,7 +203,7 @@ def _context(around: Surroundings, name: str, number: int, trace: Trace, shared:
     )
 
 
-def attention_of(around: Surroundings, roles: LayerRoles, number: int) -> Inferred[AttentionFinding]:
+def attention_of(around: LayerSurroundings, roles: LayerRoles, number: int) -> Inferred[AttentionFinding]:
     """Infer the attention of block `number`, which it has, or the mixer in its place, by itself."""
     assert roles.attention is not None, "a layer with a mixer"
     context = _context(around, roles.attention, number, around.trace)
@@ -219,7 +221,7 @@ def attention_of(around: Surroundings, roles: LayerRoles, number: int) -> Inferr
 
 
 def feed_forward_of(
-    around: Surroundings, roles: LayerRoles, number: int
+    around: LayerSurroundings, roles: LayerRoles, number: int
 ) -> tuple[Inferred[MlpSpec] | Inferred[MoeSpec], ModuleCall]:
     """Return the feed-forward layer of block `number`, which it has, by itself, and its call as the wiring should see
     it."""
@@ -263,7 +265,7 @@ def feed_forward_of(
     return found, replace(call, output=call.output.reshape(shared.output.shape) + shared.output)
 
 
-def _check_matrices(around: Surroundings, name: str) -> None:
+def _check_matrices(around: LayerSurroundings, name: str) -> None:
     """Check that a dense layer is made of linear layers only; what else holds matrices (experts) is not to be
     overlooked."""
     held = {
@@ -278,7 +280,7 @@ def _check_matrices(around: Surroundings, name: str) -> None:
         raise UnsupportedError("matrices of unknown use in feed-forward", where=name, detail=detail)
 
 
-def _at_edges(around: Surroundings, call: ModuleCall) -> ModuleCall:
+def _at_edges(around: LayerSurroundings, call: ModuleCall) -> ModuleCall:
     """Return the call from its first matrix to its last one: without norms and residual sums that run inside the
     module."""
     matrices = matrix_calls(around.model, around.trace, call.name)
@@ -307,7 +309,7 @@ def _with_call(trace: Trace, call: ModuleCall) -> Trace:
     return replace(trace, calls={**trace.calls, call.name: (call,)})
 
 
-def _loose_vectors(around: Surroundings, roles: LayerRoles) -> dict[str, Tensor]:
+def _loose_vectors(around: LayerSurroundings, roles: LayerRoles) -> dict[str, Tensor]:
     """Return the vectors of the block that belong neither to attention nor to feed-forward."""
     inner: Sequence[str] = [name for name in (roles.attention, roles.feed_forward, roles.shared_feed_forward) if name]
     named: Iterable[tuple[str, nn.Parameter]] = around.model.get_submodule(roles.block).named_parameters()

@@ -32,7 +32,7 @@ TABLES: Final[dict[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Project:
+class UserProject:
     """A project of the user. Example: Project(Path("digits"), "digits", {"reward": {"larger": "..."}})."""
 
     root: Path
@@ -41,7 +41,7 @@ class Project:
     """Kind to name to target, of what the project registers."""
 
 
-def find_project(start: Path) -> Project | None:
+def find_project(start: Path) -> UserProject | None:
     """Return the project that a folder lies in, with its names; None outside of one, and in areal's own repository.
 
     Raises ConfigError for a pyproject.toml or a registry that cannot be read.
@@ -51,11 +51,11 @@ def find_project(start: Path) -> Project | None:
         if file.is_file():
             package = _package(file)
             if package and package != "areal":
-                return Project(root, package, {kind: _read_table(root, package, kind) for kind in TABLES})
+                return UserProject(root, package, {kind: _read_table(root, package, kind) for kind in TABLES})
     return None
 
 
-def use_project(start: Path) -> Project | None:
+def use_project(start: Path) -> UserProject | None:
     """Enter the names of the project around `start` in the registries of this process, and make it importable.
 
     Raises ConfigError as `find_project` does, and for a name that stands for something else in areal.

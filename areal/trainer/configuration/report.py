@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from areal.trainer.configuration.rehearsal import Rehearsal
-    from areal.trainer.configuration.source import Resolved
+    from areal.trainer.configuration.source import ResolvedConfig
 
 
-def build_report(resolved: Resolved, rehearsal: Rehearsal | None = None) -> dict[str, Any]:
+def build_report(resolved: ResolvedConfig, rehearsal: Rehearsal | None = None) -> dict[str, Any]:
     """Content of the dry run as plain data: config, provenance, what of it has effect, derived sizes, memory (bytes),
     what was tried, and notes. rehearsal: has the rows that are counted; None counts lines.
     """

@@ -51,7 +51,7 @@ COMMAND_LINE: Final = "command line"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class ResolvedConfig:
     """A valid configuration and the origin of each of its values."""
 
     config: PPOConfig | RowsConfig
@@ -61,7 +61,7 @@ class Resolved:
     """The file that was read."""
 
 
-def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Resolved:
+def load_config(path: Path | None, overrides: Sequence[str] = ()) -> ResolvedConfig:
     """Read `path` (None starts from the defaults), apply `overrides` in order, validate.
 
     overrides: "dotted.key=value" with the value in YAML; the value replaces what the key had, so
@@ -81,7 +81,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Resolved:
     if path is not None:
         # The folder of the file is the same for all of them; the name is what a reader looks for.
         provenance = {key: origin.replace(f"{path}:", f"{path.name}:", 1) for key, origin in provenance.items()}
-    return Resolved(config=config, provenance=MappingProxyType(provenance), source=path)
+    return ResolvedConfig(config=config, provenance=MappingProxyType(provenance), source=path)
 
 
 def config_from_mapping(value: Mapping[str, Any], *, source: str = "configuration") -> PPOConfig | RowsConfig:

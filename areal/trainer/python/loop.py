@@ -31,7 +31,7 @@ from areal.trainer.device_sharing import shared_device
 from areal.trainer.device_starts import LearnersDevice
 from areal.trainer.hub_sources import pin_sources
 from areal.trainer.inference import build_inference_engine, lend_devices, publish_weights
-from areal.trainer.learner import Policy, PolicyLearner
+from areal.trainer.learner import PolicyLearner, TrainedPolicy
 from areal.trainer.policy_models import build_models
 from areal.trainer.python.arguments import build
 from areal.trainer.rank_group import RankGroup
@@ -123,7 +123,7 @@ class PolicyLoop:
         """Computes log-probabilities and advantages, `prepare(trajectories)`, and learns, `update(batch)`."""
         self.actor = self.learner.actor
         """The training engine: `actor.train_batch(batch, loss_function)` takes a loss of one's own."""
-        policy = Policy(config, models, self.tokenizer)
+        policy = TrainedPolicy(config, models, self.tokenizer)
         self._device = shared_device(config, models, learners)
         self.engine = build_inference_engine(
             config,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from areal.api import ArealError
 from areal.infra.checkpoint.archive import INPUTS_FOLDER
 from areal.trainer.configuration.problems import DEFAULT
-from areal.trainer.configuration.source import Resolved, config_from_mapping, flatten, to_mapping
+from areal.trainer.configuration.source import ResolvedConfig, config_from_mapping, flatten, to_mapping
 from areal.trainer.dry_run import dry_run
 from areal.trainer.hub_sources import with_pins
 
@@ -50,7 +50,7 @@ def try_out(built: Built, *, source: str, restart: bool) -> DryRun:
         moved = config_from_mapping(_moved(to_mapping(config), inputs, folder), source=source)
         given = set(flatten(built.mapping))
         origins = {key: source if key in given else DEFAULT for key in flatten(to_mapping(moved))}
-        resolved = Resolved(config=moved, provenance=MappingProxyType(origins), source=None)
+        resolved = ResolvedConfig(config=moved, provenance=MappingProxyType(origins), source=None)
         found = dry_run(with_pins(resolved, restart=restart), restart=restart)
         facts: dict[str, Any] = _moved(dict(found.facts), folder, inputs)
         text = found.text.replace(folder, inputs)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from areal.api import ConfigError
-from areal.reward.cases import Comparison, read_cases
+from areal.reward.cases import OutputComparison, read_cases
 
 
 def test_cases_are_read_from_a_list_or_its_json():
@@ -69,7 +69,7 @@ def test_cases_that_make_no_sense_are_the_rows_fault(value, function, why):
     ],
 )
 def test_outputs_are_compared_as_judges_do(kind, tolerance, found, expected, same):
-    assert Comparison(kind=kind, tolerance=tolerance).outputs_equal(found, expected) is same
+    assert OutputComparison(kind=kind, tolerance=tolerance).outputs_equal(found, expected) is same
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,10 @@ def test_outputs_are_compared_as_judges_do(kind, tolerance, found, expected, sam
     ],
 )
 def test_results_are_compared_as_values(tolerance, found, expected, same):
-    assert Comparison(tolerance=tolerance).results_equal(found, expected) is same
+    assert OutputComparison(tolerance=tolerance).results_equal(found, expected) is same
 
 
 @pytest.mark.parametrize("options", [{"kind": "fuzzy"}, {"tolerance": -1.0}, {"kind": "exact", "tolerance": 0.1}])
 def test_comparisons_that_make_no_sense_are_refused(options):
     with pytest.raises(ConfigError, match=r"expected|no effect"):
-        Comparison(**options)
+        OutputComparison(**options)

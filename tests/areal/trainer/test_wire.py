@@ -6,7 +6,7 @@ from multiprocessing import Pipe
 import pytest
 import torch
 
-from areal.trainer.wire import Message, receive
+from areal.trainer.wire import WireMessage, receive
 
 LARGE = 3000
 """Values of which all but the smallest types are sent beside the pickle."""
@@ -15,7 +15,7 @@ LARGE = 3000
 def sent(value):
     here, there = Pipe()
     with here, there:
-        message = Message(value)
+        message = WireMessage(value)
         thread = threading.Thread(target=message.send, args=(here,))
         thread.start()
         found = receive(there).load()
@@ -55,4 +55,4 @@ def test_other_tensors_arrive_as_pickle_sends_them():
 
 def test_what_cannot_be_pickled_fails_before_anything_is_sent():
     with pytest.raises((AttributeError, TypeError), match="pickle"):
-        Message(threading.Lock())
+        WireMessage(threading.Lock())

@@ -9,7 +9,7 @@ import types
 import pytest
 
 from tooling.cli.errors import UsageError
-from tooling.cli.parser import Command, Parser, Program, add_changing, one_of, split
+from tooling.cli.parser import Command, CommandProgram, Parser, add_changing, one_of, split
 from tooling.cli.report import Report
 
 
@@ -28,7 +28,7 @@ def program(monkeypatch):
     module = types.ModuleType("tool_check", "Checks a thing.")
     module.configure, module.run = configure, run
     monkeypatch.setitem(sys.modules, "tool_check", module)
-    return Program(
+    return CommandProgram(
         name="tool",
         purpose="Does things.",
         commands={"check": Command("tool_check", "check a thing"), "absent": Command("no_such_module", "never loaded")},

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tooling.cli.errors import UsageError
-from tooling.kit.kind import DocumentEntry, FileEntry, Manifest, OptionEntry, RegistryEntry, ResolvedManifest
+from tooling.kit.kind import DocumentEntry, KindManifest, OptionEntry, RegistryEntry, ResolvedManifest, TemplateFile
 from tooling.kit.template.manifest import load_manifest, resolve
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ CONTEXT = {
 FILES = ["areal/reward/digits.py", "tests/test_digits.py"]
 
 
-def manifest(folder: Path, text: str = FULL) -> Manifest:
+def manifest(folder: Path, text: str = FULL) -> KindManifest:
     (folder / "template.toml").write_text(text, encoding="utf-8")
     return load_manifest(folder)
 
@@ -106,13 +106,13 @@ def test_it_becomes_what_one_unit_needs(tmp_path):
         commit="feat(reward): add digits",
         next=("areal train reward=digits",),
         files=(
-            FileEntry(
+            TemplateFile(
                 "areal/reward/digits.py",
                 "scores digits",
                 "areal/api/reward.py:RewardFunction",
                 ("say what counts",),
             ),
-            FileEntry("tests/test_digits.py", "its test", test=True),
+            TemplateFile("tests/test_digits.py", "its test", test=True),
         ),
         registry=(
             RegistryEntry(

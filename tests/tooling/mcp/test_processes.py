@@ -15,7 +15,7 @@ import pytest
 
 from tooling.mcp.child import descendants
 from tooling.mcp.processes import READERS, Queue, run
-from tooling.mcp.tools.call import Order
+from tooling.mcp.tools.call import ToolOrder
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -90,7 +90,7 @@ async def started(name, folder, *words, text="", seconds=60.0, output=1 << 20, l
         if lines is not None:
             lines.append(line)
 
-    order = Order(program=name, main=f"program_{name}:main", words=words, input=text, folder=folder)
+    order = ToolOrder(program=name, main=f"program_{name}:main", words=words, input=text, folder=folder)
     return await run(order, seconds=seconds, most=output, on_line=on_line)
 
 
@@ -178,11 +178,11 @@ async def test_when_whoever_started_it_dies_the_command_ends_too(programs):
 import anyio
 from pathlib import Path
 from tooling.mcp.processes import run
-from tooling.mcp.tools.call import Order
+from tooling.mcp.tools.call import ToolOrder
 async def show(line):
     print(line, flush=True)
 folder = Path({str(programs)!r})
-order = Order(program="sleep", main="program_sleep:main", words=({str(left)!r},), input="", folder=folder)
+order = ToolOrder(program="sleep", main="program_sleep:main", words=({str(left)!r},), input="", folder=folder)
 anyio.run(lambda: run(order, seconds=600, on_line=show))
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.pull_request.branch import Branch, Target
+from tooling.pull_request.branch import CheckedOutBranch, Target
 from tooling.pull_request.remote import HostedRepository, place_of
 from tooling.pull_request.service import by_hand
 
@@ -153,7 +153,7 @@ def test_without_gh_there_is_an_address_to_open():
         url="git@github.com:ann/name.git",
         base_url="https://github.com/owner/name.git",
     )
-    branch = Branch(name="a&b #1", tip="1" * 40)
+    branch = CheckedOutBranch(name="a&b #1", tip="1" * 40)
     steps = by_hand(branch, goal, "feat: x & y", Path("/tmp/body.md"), draft=True)
     address = "https://github.com/owner/name/compare/main...ann:a%26b%20%231?expand=1&title=feat%3A%20x%20%26%20y"
     assert steps[0] == f"open {address}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tooling.cli.parser import Parser
     from tooling.documentation.markdown import Section
-    from tooling.documentation.verdicts import DocsVerdicts, PageVerdict, Verdict
+    from tooling.documentation.verdicts import DocsVerdicts, PageVerdict, SectionVerdict
 
 
 def document(outcome: DocsVerdicts, *, diffs: bool) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _page(page: PageVerdict, *, diffs: bool) -> dict[str, Any]:
     }
 
 
-def _section(one: Verdict, path: str, *, diffs: bool) -> dict[str, Any]:
+def _section(one: SectionVerdict, path: str, *, diffs: bool) -> dict[str, Any]:
     before = one.before
     found: dict[str, Any] = {
         "state": one.state.value,
@@ -117,7 +117,7 @@ def _lines(page: PageVerdict, *, diffs: bool) -> Iterator[str]:
             yield from (f"      {line}" for line in source_diff(one, page.source).splitlines())
 
 
-def _headline(one: Verdict) -> str:
+def _headline(one: SectionVerdict) -> str:
     states = ", ".join(state.value for state in (one.state, *one.also))
     parts = [f"{states}: {one.name}"]
     if one.source is not None:

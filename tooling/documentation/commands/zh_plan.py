@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tooling.cli.parser import Parser
     from tooling.documentation.pages import Tree
-    from tooling.documentation.verdicts import DocsVerdicts, PageVerdict, Verdict
+    from tooling.documentation.verdicts import DocsVerdicts, PageVerdict, SectionVerdict
 
 
 ACTIONS: Final = {
@@ -82,7 +82,7 @@ def markdown(work: Sequence[dict[str, Any]], glossary: str) -> str:
     return "\n".join(parts)
 
 
-def _task(page: PageVerdict, one: Verdict, previous: str) -> dict[str, Any]:
+def _task(page: PageVerdict, one: SectionVerdict, previous: str) -> dict[str, Any]:
     action, what = ACTIONS[one.state]
     if one.translation is None and previous:
         what = f"{what}: behind {previous}"

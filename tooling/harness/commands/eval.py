@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from tooling.cli.parser import Parser
     from tooling.harness.context import HarnessContext
-    from tooling.harness.evaluation.agents import Attempt
-    from tooling.harness.evaluation.records import Evaluation, Result
+    from tooling.harness.evaluation.agents import AgentAttempt
+    from tooling.harness.evaluation.records import Result, SkillEvaluation
 
 
 _NOTE: Final = "areal-eval.json"
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> Report:
     return _report(rows)
 
 
-def _chosen(context: HarnessContext, arguments: argparse.Namespace) -> list[Evaluation]:
+def _chosen(context: HarnessContext, arguments: argparse.Namespace) -> list[SkillEvaluation]:
     names = [skill.name for skill in context.sources.skills]
     for name in arguments.skills:
         if name not in names:
@@ -95,7 +95,7 @@ def _chosen(context: HarnessContext, arguments: argparse.Namespace) -> list[Eval
 
 def _done(
     context: HarnessContext,
-    evaluation: Evaluation,
+    evaluation: SkillEvaluation,
     base: Path,
     words: Sequence[str],
     arguments: argparse.Namespace,
@@ -128,7 +128,7 @@ def _done(
         yield row
 
 
-def _prepared(context: HarnessContext, chosen: Sequence[Evaluation], target: Path) -> Report:
+def _prepared(context: HarnessContext, chosen: Sequence[SkillEvaluation], target: Path) -> Report:
     if len(chosen) != 1:
         raise UsageError(
             f"{len(chosen)} tasks for one workspace", where="--prepare", fix="name one SKILL, and its --id"
@@ -206,7 +206,9 @@ def _report(rows: Sequence[dict[str, Any]]) -> Report:
     )
 
 
-def _row(evaluation: Evaluation, kind: str, results: Sequence[Result], made: Attempt | None) -> dict[str, Any]:
+def _row(
+    evaluation: SkillEvaluation, kind: str, results: Sequence[Result], made: AgentAttempt | None
+) -> dict[str, Any]:
     return {
         "skill": evaluation.skill,
         "id": evaluation.id,
@@ -217,7 +219,7 @@ def _row(evaluation: Evaluation, kind: str, results: Sequence[Result], made: Att
     }
 
 
-def _planned(chosen: Sequence[Evaluation]) -> Report:
+def _planned(chosen: Sequence[SkillEvaluation]) -> Report:
     """Say what would be done and judged."""
     described, lines = [], []
     for one in chosen:

@@ -30,7 +30,7 @@ PLACE: Final = "{prompt}"
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AgentAttempt:
     """What an agent did besides changing the repository."""
 
     exit_code: int
@@ -53,7 +53,7 @@ def command_of(agent: str, folder: Path | None) -> tuple[str, ...]:
     return (os.fspath(Path(program).absolute()), *words[1:])
 
 
-def attempt(words: Sequence[str], prompt: str, folder: Path, *, seconds: float) -> Attempt:
+def attempt(words: Sequence[str], prompt: str, folder: Path, *, seconds: float) -> AgentAttempt:
     """Let an agent work. The prompt is one argument, in place of {prompt} or behind all others; the user's own settings
     and login are the agent's, everything else is the workspace's. What it prints is kept, and never run."""
     line = [word.replace(PLACE, prompt) for word in words] if any(PLACE in word for word in words) else [*words, prompt]
@@ -81,4 +81,4 @@ def attempt(words: Sequence[str], prompt: str, folder: Path, *, seconds: float) 
         code, output = 124, f"{said}\ntook longer than {seconds:g} s"
     except OSError as error:
         raise UsageError(f"cannot be started: {error.strerror}", where=line[0], fix="start it by hand") from error
-    return Attempt(code, time.monotonic() - started, output)
+    return AgentAttempt(code, time.monotonic() - started, output)

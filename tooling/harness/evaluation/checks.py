@@ -17,7 +17,7 @@ from tooling.harness.evaluation.records import Result
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tooling.harness.evaluation.records import Evaluation
+    from tooling.harness.evaluation.records import SkillEvaluation
     from tooling.harness.evaluation.workspace import TaskWorkspace
 
 
@@ -290,7 +290,7 @@ KINDS: Final[dict[str, Kind]] = {
 }
 
 
-def judge(evaluation: Evaluation, workspace: TaskWorkspace, *, quick: bool = False) -> list[Result]:
+def judge(evaluation: SkillEvaluation, workspace: TaskWorkspace, *, quick: bool = False) -> list[Result]:
     """Run every check; `quick` leaves out the slow ones."""
     results = []
     for check in evaluation.checks:

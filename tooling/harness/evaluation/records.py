@@ -26,7 +26,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class SkillEvaluation:
     """One task of a skill."""
 
     skill: str

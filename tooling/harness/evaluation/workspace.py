@@ -27,7 +27,7 @@ from tooling.kit.change.plan import safe_path
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tooling.harness.evaluation.records import Evaluation
+    from tooling.harness.evaluation.records import SkillEvaluation
 
 WHO: Final = ("-c", "user.name=Evaluation", "-c", "user.email=evaluation@example.org", "-c", "commit.gpgsign=false")
 _KEPT: Final = ("LANG", "LC_ALL", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR")
@@ -134,7 +134,7 @@ def make_base(root: Path, files: Sequence[str], folder: Path) -> Path:
     return base
 
 
-def prepare(base: Path, evaluation: Evaluation, root: Path, target: Path, *, shared: bool = True) -> TaskWorkspace:
+def prepare(base: Path, evaluation: SkillEvaluation, root: Path, target: Path, *, shared: bool = True) -> TaskWorkspace:
     """Make a fresh workspace in which the task can begin. Raises UsageError when a step cannot be done any more.
 
     shared: it borrows the objects of the base, and does not outlive it.

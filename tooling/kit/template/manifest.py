@@ -19,12 +19,12 @@ from tooling.cli.toml import TOMLError, parse_toml
 from tooling.kit.change.plan import safe_path
 from tooling.kit.kind import (
     DocumentEntry,
-    FileEntry,
-    Manifest,
+    KindManifest,
     OptionEntry,
     RegistryEntry,
     RegistryShape,
     ResolvedManifest,
+    TemplateFile,
 )
 from tooling.kit.template.expressions import evaluate, holds
 
@@ -61,7 +61,7 @@ _OPTIONAL = frozenset({"contract", "reports", "test", "todo", "value", "when"})
 # ---------------------------------------------------------------------------------------------------------- reading
 
 
-def load_manifest(folder: Path) -> Manifest:
+def load_manifest(folder: Path) -> KindManifest:
     """Return the manifest of a template folder, expressions not evaluated.
 
     Raises UsageError naming the file and the key for a missing or broken file, unknown keys, wrong types and missing
@@ -87,7 +87,7 @@ def load_manifest(folder: Path) -> Manifest:
         raise UsageError(
             f"{table['generator']!r} is not a module", where=f"{where}: generator", fix="name it as in `import`"
         )
-    return Manifest(
+    return KindManifest(
         name=table["name"],
         summary=table["summary"],
         symbols=tuple(table.get("symbols", ())),
@@ -147,7 +147,7 @@ def _check_texts(values: Any, where: str) -> None:
 
 
 def resolve(
-    manifest: Manifest, context: Mapping[str, Any], rendered_paths: Collection[str] | None = None
+    manifest: KindManifest, context: Mapping[str, Any], rendered_paths: Collection[str] | None = None
 ) -> ResolvedManifest:
     """Return the manifest for one unit, without entries whose `when` does not hold.
 
@@ -156,7 +156,7 @@ def resolve(
     """
     where = f"{manifest.name}/{FILE}"
     files = tuple(
-        FileEntry(
+        TemplateFile(
             path=_place(evaluate(entry["path"], context, where=place), place),
             purpose=evaluate(entry["purpose"], context, where=place),
             contract=evaluate(entry.get("contract", ""), context, where=place),
@@ -224,7 +224,7 @@ def _place(path: str, where: str) -> str:
         raise UsageError(error.message, where=where, fix=error.fix) from error
 
 
-def _match(files: tuple[FileEntry, ...], rendered_paths: Collection[str], where: str) -> None:
+def _match(files: tuple[TemplateFile, ...], rendered_paths: Collection[str], where: str) -> None:
     described = [entry.path for entry in files]
     for path in sorted(set(described)):
         if described.count(path) > 1:

@@ -54,7 +54,7 @@ _SHOWN: Final = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class ToolOrder:
     """A command to run."""
 
     program: str
@@ -97,7 +97,7 @@ def output_schema(tool: Tool) -> dict[str, Any]:
     return {"type": "object", "properties": ENVELOPE | fields, "required": list(ALWAYS)}
 
 
-def make_call(tool: Tool, arguments: Mapping[str, Any], root: Path) -> Order:
+def make_call(tool: Tool, arguments: Mapping[str, Any], root: Path) -> ToolOrder:
     """Return the command line of a call. Raises UsageError for arguments that the tool does not take."""
     _validate(tool, arguments)
     commands, options, behind, standard_input = list[str](), list[str](), list[str](), ""
@@ -130,7 +130,7 @@ def make_call(tool: Tool, arguments: Mapping[str, Any], root: Path) -> Order:
         *options,
         *(["--", *behind] if behind else []),
     ]
-    return Order(
+    return ToolOrder(
         program=tool.program,
         main=PROGRAMS[tool.program].main,
         words=tuple(words),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from tooling.cli.parser import Parser
-    from tooling.kit.kind import DocumentEntry, FileEntry, RegistryEntry
+    from tooling.kit.kind import DocumentEntry, RegistryEntry, TemplateFile
     from tooling.new.change import Invocation, Project
     from tooling.new.proof import Standing
 
@@ -137,7 +137,7 @@ def _explanation(
     plan: Plan,
     about: tuple[str, str, str],
     answers: Mapping[str, Any],
-    files: Iterable[tuple[FileEntry, str]],
+    files: Iterable[tuple[TemplateFile, str]],
     entries: Iterable[RegistryEntry],
     documents: Iterable[DocumentEntry],
     *,

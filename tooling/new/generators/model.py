@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.cli.errors import BugError, ConflictError, UnsupportedError, UsageError
+from tooling.cli.errors import BugError, ConflictError, UnsupportedSourceError, UsageError
 from tooling.cli.report import aligned, progress
 from tooling.kit.kind import CheckResult
 from tooling.kit.receipts import read_receipt
@@ -57,7 +57,8 @@ _LIBRARY: Final = "transformers "
 def prepare(change: Change) -> dict[str, Any]:
     """Return the report, and the pieces of source it stands for.
 
-    Raises UsageError for a source that cannot be analysed, UnsupportedError with the features that cannot be expressed.
+    Raises UsageError for a source that cannot be analysed, UnsupportedSourceError with the features that cannot be
+    expressed.
     """
     request, names = change.request, change.names
     assert names is not None
@@ -174,7 +175,7 @@ def _refuse_unproven(report: Mapping[str, Any], name: str) -> None:
     """Raise for a report that no family may be made of."""
     status = report["status"]
     if status == "unsupported":
-        raise UnsupportedError(
+        raise UnsupportedSourceError(
             f"{report['model_type']} needs what areal.models.blocks cannot express: "
             + ", ".join(dict.fromkeys(str(feature["feature"]) for feature in report["missing"])),
             where=", ".join(dict.fromkeys(str(feature["where"]) for feature in report["missing"][:3])),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import argparse
 
     from tooling.cli.parser import Parser
-    from tooling.pull_request.branch import Branch
+    from tooling.pull_request.branch import CheckedOutBranch
 
 
 def configure(parser: Parser) -> None:
@@ -67,7 +67,7 @@ def _obstacles(git: WorkTree, data: dict[str, Any], rows: list[tuple[str, str]])
 
 def _distances(
     git: WorkTree,
-    branch: Branch,
+    branch: CheckedOutBranch,
     options: ProposalOptions,
     data: dict[str, Any],
     rows: list[tuple[str, str]],

@@ -11,7 +11,7 @@ from tooling.python.source import definition, parse_expression
 from tooling.python.symbols.definitions import Where
 from tooling.python.symbols.modules import candidates
 from tooling.python.symbols.symbol import Found, SymbolKind
-from tooling.python.values import Evaluator
+from tooling.python.values import ValueEvaluator
 
 if TYPE_CHECKING:
     from tooling.python.symbols.definitions import Model
@@ -36,7 +36,7 @@ class ConstantReader:
             return UNKNOWN
         self._depth += 1
         try:
-            return Evaluator(partial(self.name_value, where), self.value_of).evaluate(node)
+            return ValueEvaluator(partial(self.name_value, where), self.value_of).evaluate(node)
         except OutOfFuel:
             return UNKNOWN
         finally:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tooling.python.execution import Execution, FunctionExit
+from tooling.python.execution import FunctionExit, StatementEvaluator
 from tooling.python.operations import UNKNOWN, Applied, Closure, Fuel, Ref
 from tooling.python.source import REFUSALS, absolute, definition, package_of, parse
 from tooling.python.symbols.definitions import Where
@@ -69,7 +69,7 @@ class Runtime:
         self.model = model
         self.store: TreeStore = model.store
         self._made: dict[str, RuntimeNames] = {}
-        self._executions: dict[str, Execution] = {}
+        self._executions: dict[str, StatementEvaluator] = {}
 
     def made(self, table: ModuleTable) -> RuntimeNames:
         """Return what importing a module makes."""
@@ -80,11 +80,11 @@ class Runtime:
             found = self._made[table.path] = RuntimeNames(*kept)
         return found
 
-    def _execution(self, table: ModuleTable) -> Execution:
+    def _execution(self, table: ModuleTable) -> StatementEvaluator:
         found = self._executions.get(table.path)
         if found is None:
             package = package_of(table.path)
-            found = Execution(package=package, apply=_applied, fuel=Fuel(MAX_STEPS))
+            found = StatementEvaluator(package=package, apply=_applied, fuel=Fuel(MAX_STEPS))
             found.env.update({"__name__": table.dotted, "__package__": package})
             found.lookup = Ref  # builtins and what star imports bring
             found.read = self._read
@@ -199,7 +199,7 @@ class Runtime:
         if not isinstance(function, ast.FunctionDef) or not function.args.args:
             return ""
         outer = self._execution(table)
-        execution = Execution(outer.lookup, outer.read, dict(outer.env), package=outer.package)
+        execution = StatementEvaluator(outer.lookup, outer.read, dict(outer.env), package=outer.package)
         execution.watched = function.args.args[0].arg
         execution.env[execution.watched] = dotted
         if not execution.run(function.body):
@@ -210,14 +210,14 @@ class Runtime:
         value = values.pop()
         return value if value is None or isinstance(value, str) else ""
 
-    def getattr_outcomes(self, table: ModuleTable, binding: NameBinding, name: str) -> Execution | None:
+    def getattr_outcomes(self, table: ModuleTable, binding: NameBinding, name: str) -> StatementEvaluator | None:
         """Follow a module's `__getattr__` for one name; None if there is nothing to follow."""
         node = definition(self.store.block(table.path, binding.start, binding.end))
         if not isinstance(node, ast.FunctionDef) or not node.args.posonlyargs + node.args.args:
             return None
         package = package_of(table.path)
         look = partial(self.model.name_value, Where(table))
-        execution = Execution(look, self.model.value_of, package=package)
+        execution = StatementEvaluator(look, self.model.value_of, package=package)
         execution.watched = (node.args.posonlyargs + node.args.args)[0].arg
         execution.env.update({execution.watched: name, "__name__": table.dotted, "__package__": package})
         execution.run(node.body)

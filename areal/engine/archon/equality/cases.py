@@ -218,7 +218,7 @@ _BY_LAYER: Final = "layer_types"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class EqualityCase:
     """One comparison with one process."""
 
     kind: Kind
@@ -269,24 +269,24 @@ class Case:
         return " ".join([self.kind, self.dims.describe(), *extra])
 
 
-def cases(world_size: int, *, quick: bool = False) -> list[Case]:
+def cases(world_size: int, *, quick: bool = False) -> list[EqualityCase]:
     """Cases for this number of processes."""
     fitting = [case for case in _CASES if case.dims.world_size == world_size]
     return [case for case in fitting if case.tier == "quick" or not quick]
 
 
-def _case(kind: Kind, *, quick: bool = False, options: dict[str, Any] | None = None, **rest: Any) -> Case:
+def _case(kind: Kind, *, quick: bool = False, options: dict[str, Any] | None = None, **rest: Any) -> EqualityCase:
     known = {name: rest.pop(name) for name in ("is_critic", "few_rows", "layers") if name in rest}
     tier: Literal["quick", "full"] = "quick" if quick else "full"
-    return Case(kind=kind, dims=ParallelDims(**rest), options=options or {}, tier=tier, **known)
+    return EqualityCase(kind=kind, dims=ParallelDims(**rest), options=options or {}, tier=tier, **known)
 
 
-def _adapters(kind: Kind, *, options: dict[str, Any] | None = None, **rest: Any) -> Case:
+def _adapters(kind: Kind, *, options: dict[str, Any] | None = None, **rest: Any) -> EqualityCase:
     return _case(kind, options={"lora": LoraConfig(rank=3, alpha=7), **(options or {})}, **rest)
 
 
 _MUON: Final = {"optimizer": "muon"}
-_CASES: Final[list[Case]] = [
+_CASES: Final[list[EqualityCase]] = [
     # Two processes: every dimension alone.
     _case("dense", dp_shard=2),
     _case("dense", dp_shard=2, few_rows=True, quick=True),

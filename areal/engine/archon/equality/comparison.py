@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from areal.api import LossFunction
-    from areal.engine.archon.equality.cases import Case
+    from areal.engine.archon.equality.cases import EqualityCase
 
 STEPS: Final = 2
 TEMPERATURE: Final = 0.8
@@ -36,10 +36,10 @@ TOLERANCES: Final = {"float64": 1e-9, "float32": 2e-5}
 
 
 def compare(
-    case: Case,
+    case: EqualityCase,
     *,
     dtype: str = "float64",
-    make_model: Callable[[Case], nn.Module] | None = None,
+    make_model: Callable[[EqualityCase], nn.Module] | None = None,
     steps: int = STEPS,
 ) -> dict[str, Any]:
     """Compare, on rank 0: differences by what was compared, seconds, and whether all are within the tolerance.
@@ -110,7 +110,7 @@ def make_batch(*, few_rows: bool = False) -> PaddedBatch:
     )
 
 
-def with_routes(batch: PaddedBatch, case: Case) -> PaddedBatch:
+def with_routes(batch: PaddedBatch, case: EqualityCase) -> PaddedBatch:
     """Add routes that no router would choose, equal where prompts are shared, but for a row of the first group whose
     prompt other experts computed, and with a row that has none."""
     layers = _model(case).layers
@@ -145,7 +145,7 @@ def loss_of(batch: PaddedBatch) -> LossFunction:
     return loss_fn
 
 
-def _model(case: Case) -> Any:
+def _model(case: EqualityCase) -> Any:
     model: Any
     if case.is_foreign:
         from areal.engine.hf import loading
@@ -160,7 +160,9 @@ def _model(case: Case) -> Any:
     return critic
 
 
-def _observe(case: Case, engine: TrainingEngine, batch: PaddedBatch, *, is_first: bool) -> dict[str, dict[str, Any]]:
+def _observe(
+    case: EqualityCase, engine: TrainingEngine, batch: PaddedBatch, *, is_first: bool
+) -> dict[str, dict[str, Any]]:
     """Take one step; return everything that comes out of it. Parameters are complete on rank 0."""
     scores = engine.forward_values(batch) if case.is_critic else engine.forward_logp(batch, temperature=TEMPERATURE)
     result = engine.train_batch(batch, loss_of(batch), temperature=TEMPERATURE, with_entropy=not case.is_critic)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from areal.engine.archon.equality.cases import CONFIGS, Case, cases
+from areal.engine.archon.equality.cases import CONFIGS, EqualityCase, cases
 from areal.engine.archon.equality.comparison import compare
 from areal.engine.train.processes import connected
 from areal.models.registry import MODELS
@@ -36,7 +36,7 @@ def main() -> None:
                         stream.write(json.dumps(result) + "\n")
 
 
-def _run(case: Case, dtype: str) -> dict[str, Any]:
+def _run(case: EqualityCase, dtype: str) -> dict[str, Any]:
     base = {"case": case.name, "kind": case.kind, "world_size": case.dims.world_size}
     model_type = CONFIGS[case.kind]["model_type"]
     if model_type not in MODELS and not case.is_foreign:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch._dynamo.utils import counters
 
-from areal.engine.archon.equality.cases import Case
+from areal.engine.archon.equality.cases import EqualityCase
 from areal.engine.archon.equality.comparison import compare
 from areal.engine.train.processes import connected
 from areal.models.parallel import ParallelDims
@@ -23,7 +23,7 @@ def main():
     with connected("cpu", timeout_seconds=300):
         for sizes in SIZES:
             counters.clear()
-            case = Case(kind="dense", dims=ParallelDims(**sizes), options={"compile": True})
+            case = EqualityCase(kind="dense", dims=ParallelDims(**sizes), options={"compile": True})
             result = compare(case, dtype="float32") | {"compiled": counters["frames"]["ok"]}
             if dist.get_rank() == 0:
                 with arguments.out.open("a", encoding="utf-8") as stream:

@@ -11,7 +11,7 @@ from areal.api import PaddedBatch
 from areal.engine.archon.equality.comparison import make_batch
 from areal.engine.train.divided import DividedBatch
 from areal.engine.train.ranks import Ranks
-from areal.trainer.wire import Message
+from areal.trainer.wire import WireMessage
 
 CPU = torch.device("cpu")
 WAYS = {
@@ -77,9 +77,11 @@ def test_what_rank_0_sends_does_not_grow_with_the_number_of_ranks():
     for data, sharing in ((2, 1), (8, 1), (8, 8), (128, 8)):
         divided = DividedBatch.of(batch, ranks_of((1, 1, 1, data, 1, sharing)), keep_groups=False)
         # The outline of all rows goes to everybody, which is a few numbers for each.
-        assert Message(divided.for_rank(1) if sharing > 1 else divided.limited_to([]).for_rank(1)).num_bytes < 16_000
+        assert (
+            WireMessage(divided.for_rank(1) if sharing > 1 else divided.limited_to([]).for_rank(1)).num_bytes < 16_000
+        )
         firsts = [rank for rank, (_, is_first) in enumerate(divided.holders) if is_first]
-        sent[data, sharing] = sum(Message(divided.for_rank(rank).part).num_bytes for rank in firsts)
+        sent[data, sharing] = sum(WireMessage(divided.for_rank(rank).part).num_bytes for rank in firsts)
     assert max(sent.values()) < 1.01 * bytes_of(batch) + 128 * 2000
 
 

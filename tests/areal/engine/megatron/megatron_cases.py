@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from areal.api import ArealError
 from areal.engine.archon.equality import comparison
-from areal.engine.archon.equality.cases import Case
+from areal.engine.archon.equality.cases import EqualityCase
 from areal.engine.config import ArchonConfig, LoraConfig, MegatronConfig, TrainEngineConfig
 from areal.engine.megatron.engine import MegatronEngine
 from areal.engine.train.checkpoint import ShardedCheckpoints
@@ -88,7 +88,7 @@ def run(name, folder):
     (dims,) = [dims for dims in DIMS if dims.describe() == described]
     if what in ("float32", "float64"):
         # The equality case of every way of splitting of ours, with another engine.
-        case = Case(kind="dense", dims=dims, options={"engine": "megatron", **OPTIONS[option]},
+        case = EqualityCase(kind="dense", dims=dims, options={"engine": "megatron", **OPTIONS[option]},
                     few_rows=option == "idle ranks")  # fmt: skip
         found = comparison.compare(case, dtype=what, steps=3, make_model=lambda _: model_of(kind))
     else:

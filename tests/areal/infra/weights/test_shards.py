@@ -18,7 +18,7 @@ import torch
 from areal.api import NO_VERSION, EngineError, ServerInstance
 from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver
 from areal.infra.weights.layout import (
-    Parameter,
+    ParameterLayout,
     Piece,
     TransferUnit,
     merge_holdings,
@@ -92,7 +92,7 @@ class Trainer:
         size = math.prod(shape) * served.itemsize
         return TransferUnit(
             parameters=tuple(
-                Parameter(name=name, shape=each, width=served.itemsize)
+                ParameterLayout(name=name, shape=each, width=served.itemsize)
                 for name, each in zip(group, shapes, strict=True)
             ),
             stored=("+".join(group),),
@@ -315,7 +315,9 @@ def test_the_plan_covers_every_value_once_and_spreads_the_work():
     ],
 )
 def test_parts_that_do_not_cover_a_parameter_exactly_once_are_refused(parts):
-    unit = TransferUnit(parameters=(Parameter(name="w", shape=(4, 4), width=2),), stored=("w",), stored_bytes=(32,))
+    unit = TransferUnit(
+        parameters=(ParameterLayout(name="w", shape=(4, 4), width=2),), stored=("w",), stored_bytes=(32,)
+    )
     with pytest.raises(EngineError, match="do not cover it exactly once"):
         plan_stream([unit], {"w": parts}, num_ranks=2, bucket_bytes=64, max_collectors=2)
     with pytest.raises(EngineError, match="no rank has a part of w"):

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from areal.api import BaseModelArgs, ModelSpec
-from areal.engine.archon.equality.cases import Case
+from areal.engine.archon.equality.cases import EqualityCase
 from areal.engine.archon.equality.comparison import compare
 from areal.engine.config import LoraConfig
 from areal.engine.train.processes import connected
@@ -196,7 +196,7 @@ def main():
             for way in WAYS[size] + (MIXTURE_WAYS[size] if "mixtures" in name else []):
                 options = {key: value for key, value in way.items() if key in ("lora", "sequence_parallel")}
                 sizes = {key: value for key, value in way.items() if key not in options}
-                case = Case(kind="dense", dims=ParallelDims(**sizes), options=options)
+                case = EqualityCase(kind="dense", dims=ParallelDims(**sizes), options=options)
                 result = compare(case, make_model=build)
                 result["case"] = f"{name}: {case.name}"
                 if dist.get_rank() == 0:

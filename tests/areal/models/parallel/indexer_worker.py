@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from areal.api import BaseModelArgs, ModelSpec
-from areal.engine.archon.equality.cases import Case
+from areal.engine.archon.equality.cases import EqualityCase
 from areal.engine.archon.equality.comparison import compare
 from areal.engine.config import LoraConfig
 from areal.engine.train.processes import connected
@@ -127,7 +127,7 @@ def run(way):
         key: value for key, value in way.items() if key in ("lora", "sequence_parallel", "gradient_checkpointing")
     }
     sizes = {key: value for key, value in way.items() if key not in options}
-    case = Case(kind="dense", dims=ParallelDims(**sizes), options=options)
+    case = EqualityCase(kind="dense", dims=ParallelDims(**sizes), options=options)
     found = {"case": case.name}
     try:
         return compare(case, make_model=build) | found

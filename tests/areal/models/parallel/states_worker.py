@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from areal.api import BaseModelArgs, ModelSpec
-from areal.engine.archon.equality.cases import Case
+from areal.engine.archon.equality.cases import EqualityCase
 from areal.engine.archon.equality.comparison import compare
 from areal.engine.config import LoraConfig
 from areal.engine.train.processes import connected
@@ -156,7 +156,7 @@ def run(name, build, way):
         if key in ("lora", "sequence_parallel", "gradient_checkpointing", "pp_schedule")
     }
     sizes = {key: value for key, value in way.items() if key not in (*options, "layers")}
-    case = Case(kind="dense", dims=ParallelDims(**sizes), options=options, layers=way.get("layers", 2))
+    case = EqualityCase(kind="dense", dims=ParallelDims(**sizes), options=options, layers=way.get("layers", 2))
     found = {"case": f"{name}: {case.name}"}
     try:
         return compare(case, make_model=build) | found
