@@ -97,18 +97,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             f"{DIST}def size(group=None):\n    if group is None:\n        return dist.get_world_size()\n",
         ],
     ),
-    "barrier-of-all-ranks": (
-        [
-            f"{DIST}class E:\n    def save(self):\n        dist.barrier(group=self.g)\n\n"
-            "    def load(self):\n        dist.barrier()\n"
-        ],
-        [
-            f"{DIST}class E:\n    def save(self):\n        dist.barrier()\n\n    def load(self):\n"
-            "        dist.barrier()\n",
-            f"{DIST}class E:\n    def save(self):\n        dist.barrier(group=self.g)\n\n\ndef f():\n"
-            "    dist.barrier()\n",
-        ],
-    ),
     "roll-across-rows": (
         [
             "import torch\ndef f(ids):\n    first = ids[:, 0]\n    return first, torch.roll(ids, shifts=-1)\n",

@@ -35,9 +35,18 @@ MORE: dict[str, tuple[list[str], list[str]]] = {
             f"{DIST}class E:\n    def f(self, a):\n        dist.all_reduce(a, group=self.x)\n"
             "        dist.all_reduce(a, group=self.y)\n        dist.broadcast(a, 0, group=self.z)\n\n"
             "    def g(self, a):\n        dist.all_reduce(a)\n\n\ndef h(a):\n    dist.all_reduce(a)\n"
-            "    dist.all_reduce(a)\n"
+            "    dist.all_reduce(a)\n",
+            f"{DIST}class E:\n    def a(self):\n        dist.barrier(self.g)\n\n    def b(self):\n"
+            "        dist.barrier()\n",
+            f"{DIST}class E:\n    def a(self, d):\n        dist.barrier(group=self.g)\n"
+            "        dist.barrier(device_ids=[d])\n",
         ],
-        [],
+        [
+            f"{DIST}class E:\n    def a(self):\n        dist.barrier(group=self.g)\n"
+            "        dist.barrier(group=self.h)\n",
+            f"{DIST}class E:\n    def save(self):\n        dist.barrier(group=self.g)\n\n\ndef f():\n"
+            "    dist.barrier()\n",
+        ],
     ),
     "half-renamed": (
         [],
@@ -314,15 +323,6 @@ MORE: dict[str, tuple[list[str], list[str]]] = {
     "default-group-rank": (
         [f"{DIST}def part(x, process_group):\n    n = dist.get_world_size()\n    return x.chunk(n)\n"],
         [],
-    ),
-    "barrier-of-all-ranks": (
-        [
-            f"{DIST}class E:\n    def a(self):\n        dist.barrier(self.g)\n\n    def b(self):\n"
-            f"        dist.barrier()\n",
-            f"{DIST}class E:\n    def a(self, d):\n        dist.barrier(group=self.g)\n"
-            "        dist.barrier(device_ids=[d])\n",
-        ],
-        [f"{DIST}class E:\n    def a(self):\n        dist.barrier(group=self.g)\n        dist.barrier(group=self.h)\n"],
     ),
     "mask-not-shifted": (
         [

@@ -144,8 +144,9 @@ def _weighs(module: Module, function: Function, node: ast.expr) -> bool:
     if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
         names.add(parent.targets[0].id)
     for each in own_nodes(function):
-        product = isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult)
-        if product and names & {ast.unparse(each.left), ast.unparse(each.right)}:  # type: ignore[attr-defined]  # `product` says it is one
+        if not isinstance(each, ast.BinOp) or not isinstance(each.op, ast.Mult):
+            continue
+        if names & {ast.unparse(each.left), ast.unparse(each.right)}:
             return True
     return False
 

@@ -58,10 +58,10 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
             if off and _calls_unsupported(node.body[0], off):
                 yield Place(module.path, node.lineno, f"says that `{off}` is not supported where it is off")
             asked = node.test.operand
-            checked = isinstance(asked, ast.Call) and last_name(asked.func) == "isinstance" and len(asked.args) == 2
+            kind = asked.args[1:] if isinstance(asked, ast.Call) and last_name(asked.func) == "isinstance" else []
             text = " ".join(_texts(node.body[0]))
-            if checked and _DEPRECATES.search(text) and not re.search(r"\bnot\b|must|expected", text):
-                said = f"says that a `{ast.unparse(asked.args[1])}` is deprecated where there is none"  # type: ignore[attr-defined]  # `checked` says what it is
+            if kind and _DEPRECATES.search(text) and not re.search(r"\bnot\b|must|expected", text):
+                said = f"says that a `{ast.unparse(kind[0])}` is deprecated where there is none"
                 yield Place(module.path, node.lineno, said)
         there = name if name and not is_none else _plain_name(node.test)
         if there and isinstance(node.body[0], ast.Raise) and _complains_about(node.body[0], there):
@@ -109,10 +109,11 @@ def _first_use(module: Module, body: Sequence[ast.stmt], name: str) -> ast.expr 
         if short:
             return None
         for node in nodes:
-            reads = isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Load)
-            value = node.value if reads else node.func if isinstance(node, ast.Call) else None  # type: ignore[attr-defined]  # the condition says what it is
-            if value is not None and ast.unparse(value) == name:
-                return node  # type: ignore[return-value]  # an attribute, subscript or call
+            value = node.func if isinstance(node, ast.Call) else None
+            if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Load):
+                value = node.value
+            if value is not None and isinstance(node, ast.expr) and ast.unparse(value) == name:
+                return node
         stored = (each for each in nodes if isinstance(getattr(each, "ctx", None), ast.Store))
         if any(ast.unparse(each) == name for each in stored):
             return None

@@ -117,14 +117,15 @@ def _read(module: Module, function: Function, written: dict[str, set[str]]) -> d
             continue
         if name not in written:
             continue
-        key = parent.slice if isinstance(parent, ast.Subscript) else None
+        item = parent if isinstance(parent, ast.Subscript) else None
+        key = item.slice if item is not None else None
         value = parent.value if isinstance(parent, ast.Assign) else None
         made = isinstance(value, ast.Dict) and all(isinstance(each, ast.Constant) for each in value.keys)
-        if isinstance(key, ast.Constant) and isinstance(key.value, str):
-            if isinstance(parent.ctx, ast.Store):  # type: ignore[union-attr]  # it has a slice
+        if item is not None and isinstance(key, ast.Constant) and isinstance(key.value, str):
+            if isinstance(item.ctx, ast.Store):
                 written[name].add(key.value)
             else:
-                reads.setdefault(name, {}).setdefault(key.value, node.lineno)  # type: ignore[attr-defined]  # a Name or an Attribute
+                reads.setdefault(name, {}).setdefault(key.value, item.value.lineno)
         elif not made and not isinstance(parent, ast.Return):
             del written[name]
     return reads

@@ -208,8 +208,9 @@ def _needed(node: ast.AST) -> ast.expr | None:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Call):
         less = isinstance(node.right, ast.Constant) and node.right.value == 1
         return node.left.args[0] if less and last_name(node.left.func) == "len" and node.left.args else None
-    alone = isinstance(node, ast.Call) and last_name(node.func) in _PICKS and len(node.args) == 1 and not node.keywords
-    return node.args[0] if alone else None  # type: ignore[attr-defined]  # `alone` says what it is
+    if not isinstance(node, ast.Call) or last_name(node.func) not in _PICKS or node.keywords:
+        return None
+    return node.args[0] if len(node.args) == 1 else None
 
 
 RULES: Final = (

@@ -146,8 +146,9 @@ def _takes_self(method: Function) -> bool:
 
 def is_self_read(node: ast.AST) -> bool:
     """Whether a node reads an attribute of self."""
-    named = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and isinstance(node.value, ast.Name)
-    return named and node.value.id == "self"  # type: ignore[attr-defined]  # an Attribute of a Name
+    if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
+        return False
+    return isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 def members_of(side: Side, module: Module, owner: ast.ClassDef, depth: int = 0) -> set[str] | None:

@@ -118,18 +118,19 @@ LOGGED_PER_PRINT: Final = 2
 def file_left_open(module: Module, _side: Side) -> Iterator[Place]:
     """Find a file that a function opens under a name, and neither closes nor hands on."""
     for function in module.functions():
-        nodes = own_nodes(function)
-        for node in nodes:
-            opened = isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-            if not opened or not isinstance(node.value.func, ast.Name) or node.value.func.id != "open":  # type: ignore[attr-defined]  # the condition says what it is
-                continue
-            target = node.targets[0]  # type: ignore[attr-defined]  # `opened` says what it is
-            if (
-                isinstance(target, ast.Name)
-                and "open" not in module.bindings
-                and not _is_kept(module, function, target.id)
-            ):
-                yield Place(module.path, node.lineno, f"nothing closes `{target.id}`")  # type: ignore[attr-defined]  # the condition says what it is
+        for node in own_nodes(function) if "open" not in module.bindings else ():
+            target, made = made_name(node)
+            opened = made is not None and isinstance(made.func, ast.Name) and made.func.id == "open"
+            if made is not None and opened and not is_kept(module, function, target):
+                yield Place(module.path, made.lineno, f"nothing closes `{target}`")
+
+
+def made_name(node: ast.AST) -> tuple[str, ast.Call | None]:
+    """Return "x" and the call of `x = f()`."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+        return "", None
+    target = node.targets[0]
+    return (target.id, node.value) if isinstance(target, ast.Name) else ("", None)
 
 
 _READERS: Final = frozenset(
@@ -137,7 +138,7 @@ _READERS: Final = frozenset(
 )
 
 
-def _is_kept(module: Module, function: Function, name: str) -> bool:
+def is_kept(module: Module, function: Function, name: str) -> bool:
     """Whether a name is closed, returned, stored, captured or handed to somebody who may close it."""
     for node in ast.walk(function):
         if isinstance(node, ast.Global | ast.Nonlocal) and name in node.names:

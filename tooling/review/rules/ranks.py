@@ -51,42 +51,30 @@ def _is_place(parent: ast.AST | None, node: ast.AST) -> bool:
     return isinstance(parent, ast.Subscript) and parent.slice is node
 
 
-def barrier_of_all(module: Module, _side: Side) -> Iterator[Place]:
-    """`dist.barrier()` in a class whose other barriers name their group."""
-    for owner in module.nodes(ast.ClassDef):
-        methods = [each for each in owner.body if isinstance(each, Function)]
-        calls = [node for each in methods for node in own_nodes(each) if collective(module, node) == "barrier"]
-        named = [node for node in calls if isinstance(node, ast.Call) and group_given(node, "barrier")]
-        for node in calls if named else ():
-            if isinstance(node, ast.Call) and node not in named:
-                message = f"`barrier` waits for every rank of the job; others of `{owner.name}` name their group"
-                yield Place(module.path, node.lineno, message, f"{module.path}:{named[0].lineno}")
-
-
 def group_unnamed(module: Module, _side: Side) -> Iterator[Place]:
-    """Find a collective on all ranks in a file, or a class, of which nearly all others name their group."""
-    owners: dict[ast.AST | None, list[ast.Call]] = {}
+    """Find a collective on all ranks in a file, or a class, of which nearly all others name their group, and a barrier
+    in a class of which another barrier names it."""
+    owners: dict[tuple[ast.AST | None, bool], list[ast.Call]] = {}
     for node in module.nodes(ast.Call):
-        if collective(module, node) not in {"", "barrier"}:
-            function = module.function_of(node)
-            owner = module.class_of(function) if function is not None else None
-            for each in dict.fromkeys([None, owner]):
-                owners.setdefault(each, []).append(node)
-    named = [node for node in owners.get(None, []) if group_given(node, collective(module, node))]
-    agreed = [
-        calls
-        for calls in owners.values()
-        if len(met := [each for each in calls if each in named]) >= MOST_NAMED and len(met) >= 0.75 * len(calls)
-    ]
-    for node in {each: None for calls in agreed for each in calls}:
-        function = module.function_of(node)
         name = collective(module, node)
+        function = module.function_of(node) if name else None
+        owner = module.class_of(function) if function is not None else None
+        # Barriers of different classes may be for different ranks.
+        for each in dict.fromkeys([owner] if name == "barrier" else [None, owner]) if name else ():
+            owners.setdefault((each, name == "barrier"), []).append(node)
+    found: dict[ast.Call, ast.Call] = {}
+    for (within, barrier), calls in owners.items():
+        named = [each for each in calls if group_given(each, collective(module, each))]
+        few = not named if barrier else len(named) < MOST_NAMED or len(named) < 0.75 * len(calls)
+        if not few and not (barrier and within is None):
+            found |= {each: named[0] for each in calls if each not in named}
+    for node, other in found.items():
+        name, function = collective(module, node), module.function_of(node)
         # A function that asks for the rank or size of all ranks means all of them.
-        plain = ("get_rank()", "get_world_size()")
-        means_all = function is not None and any(each in ast.unparse(function) for each in plain)
-        if node not in named and not means_all:
-            said = f"`{name}` meets all ranks of the job; {len(named)} others here name their group"
-            yield Place(module.path, node.lineno, said, f"{module.path}:{named[0].lineno}")
+        text = ast.unparse(function) if function is not None and name != "barrier" else ""
+        if "get_rank()" not in text and "get_world_size()" not in text:
+            said = f"`{name}` meets all ranks of the job; others here name their group"
+            yield Place(module.path, node.lineno, said, f"{module.path}:{other.lineno}")
 
 
 MOST_NAMED = 3
@@ -111,7 +99,6 @@ def sampler_without_epoch(module: Module, side: Side) -> Iterator[Place]:
 
 RULES = (
     Rule("default-group-rank", Severity.HIGH, in_file=default_group_rank),
-    Rule("barrier-of-all-ranks", Severity.MEDIUM, in_file=barrier_of_all),
     Rule("group-unnamed", Severity.MEDIUM, in_tests=False, in_file=group_unnamed),
     Rule("sampler-without-epoch", Severity.MEDIUM, in_tests=False, in_file=sampler_without_epoch),
 )

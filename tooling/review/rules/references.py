@@ -166,8 +166,9 @@ def _asked_for(function: Function, node: ast.Attribute) -> bool:
     for each in ast.walk(function):
         if isinstance(each, ast.Constant) and each.value == node.attr:
             return True
-        stores = isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and each is not node
-        if stores and each.attr == node.attr:  # type: ignore[attr-defined]  # `stores` says what it is
+        if not isinstance(each, ast.Attribute) or each is node:
+            continue
+        if isinstance(each.ctx, ast.Store) and each.attr == node.attr:
             return True
     return False
 

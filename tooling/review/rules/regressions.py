@@ -62,9 +62,10 @@ def safeguard_dropped(comparison: Comparison) -> Iterator[Place]:
                     said = f"`{ast.unparse(new.func)}` lost `{name}={ast.unparse(given)}`: {effect}"
                     yield Place(file.path, new.lineno, said)
         for old, new in found.pairs:
-            limited = isinstance(old, ast.Call) and last_name(old.func) == "wait_for" and old.args
-            if limited and dumped(old.args[0]) == dumped(new) and not _wrapped(after, new, "timeout"):  # type: ignore[attr-defined]  # the conditions above say what it is
-                yield Place(file.path, new.lineno, "`wait_for` is gone: it may wait for ever")  # type: ignore[attr-defined]  # the conditions above say what it is
+            if not isinstance(old, ast.Call) or last_name(old.func) != "wait_for" or not isinstance(new, ast.expr):
+                continue
+            if old.args and dumped(old.args[0]) == dumped(new) and not _wrapped(after, new, "timeout"):
+                yield Place(file.path, new.lineno, "`wait_for` is gone: it may wait for ever")
 
 
 def _wrapped(module: Module, node: ast.AST, word: str) -> bool:
@@ -103,10 +104,10 @@ def await_dropped(comparison: Comparison) -> Iterator[Place]:
             if name not in made_plain and not plain and not _is_taken_up(after, function, new):
                 yield Place(file.path, new.lineno, f"`{ast.unparse(new.func)}(...)` was awaited, and is not any more")
         for old, new in found.pairs:
-            threaded = isinstance(old, ast.Await) and isinstance(old.value, ast.Call)
-            if not threaded or not isinstance(new, ast.Call) or last_name(old.value.func) != "to_thread":  # type: ignore[attr-defined]  # the conditions above say what it is
+            was = old.value if isinstance(old, ast.Await) else None
+            if not isinstance(was, ast.Call) or not isinstance(new, ast.Call) or last_name(was.func) != "to_thread":
                 continue
-            if old.value.args and dumped(old.value.args[0]) == dumped(new.func):  # type: ignore[attr-defined]  # the conditions above say what it is
+            if was.args and dumped(was.args[0]) == dumped(new.func):
                 said = f"`{ast.unparse(new.func)}` ran in a thread, and blocks the event loop now"
                 yield Place(file.path, new.lineno, said)
 
@@ -284,8 +285,9 @@ def _says(handler: ast.ExceptHandler) -> str:
     nodes = [node for statement in handler.body for node in [statement, *own_nodes(statement)]]
     if any(isinstance(each, ast.Raise) for each in nodes):
         return "raised"
-    calls = (each for each in nodes if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute))
-    return "logged" if any(_LOG.match(last_name(each.func.value)) for each in calls) else ""  # type: ignore[attr-defined]  # the conditions above say what it is
+    called = (each.func for each in nodes if isinstance(each, ast.Call))
+    owners = (each.value for each in called if isinstance(each, ast.Attribute))
+    return "logged" if any(_LOG.match(last_name(each)) for each in owners) else ""
 
 
 def result_dropped(comparison: Comparison) -> Iterator[Place]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.repository.module import TEARDOWN, Function, last_name, own_nodes
+from tooling.review.rules.messages import is_kept, made_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,8 +121,8 @@ def _replaced(one: ast.stmt, other: ast.stmt) -> str:
     # A first call may be there for its effect; a plain value for the reader.
     computed = isinstance(one.value, ast.BinOp | ast.Subscript | ast.Attribute | ast.Compare | ast.BoolOp | ast.Call)
     # `x = next(rows)` twice is a way to skip.
-    calls = isinstance(one.value, ast.Call) and isinstance(other.value, ast.Call)
-    effect = calls and ast.unparse(one.value.func) == ast.unparse(other.value.func)  # type: ignore[attr-defined]  # both are calls
+    first, second = made_name(one)[1], made_name(other)[1]
+    effect = first is not None and second is not None and ast.unparse(first.func) == ast.unparse(second.func)
     return name if same and not read and computed and not effect else ""
 
 
@@ -129,30 +130,13 @@ def open_socket(module: Module, _side: Side) -> Iterator[Place]:
     """Find a socket of a function that only closes it where nothing went wrong, or never."""
     for function in module.functions():
         for node in own_nodes(function):
-            made = isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-            if not made or module.dotted(node.value.func) != "socket.socket":  # type: ignore[attr-defined]  # `made` says what it is
-                continue
-            target = node.targets[0]  # type: ignore[attr-defined]  # `made` says what it is
-            if isinstance(target, ast.Name) and not _is_kept(function, target.id):
-                yield Place(module.path, node.lineno, f"nothing closes `{target.id}`")  # type: ignore[attr-defined]  # `made` says what it is
-
-
-def _is_kept(function: Function, name: str) -> bool:
-    """Whether it is closed, or handed to somebody."""
-    for node in own_nodes(function):
-        if isinstance(node, ast.Attribute) and node.attr in {"close", "detach"} and last_name(node.value) == name:
-            return True
-        inside = isinstance(node, ast.Return | ast.Yield | ast.withitem | ast.Assign | ast.Call)
-        values = [node.value] if isinstance(node, ast.Return | ast.Yield | ast.Assign) else []
-        values += [*node.args, *(each.value for each in node.keywords)] if isinstance(node, ast.Call) else []
-        values += [node.context_expr] if isinstance(node, ast.withitem) else []
-        for value in values if inside else ():
-            parts = (
-                [value, *(value.elts if isinstance(value, ast.Tuple | ast.List) else [])] if value is not None else []
-            )
-            if any(isinstance(part, ast.Name) and part.id == name for part in parts):
-                return True
-    return False
+            target, made = made_name(node)
+            if (
+                made is not None
+                and module.dotted(made.func) == "socket.socket"
+                and not is_kept(module, function, target)
+            ):
+                yield Place(module.path, made.lineno, f"nothing closes `{target}`")
 
 
 def _uncompilable(tree: ast.Module) -> SyntaxError | None:

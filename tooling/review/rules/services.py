@@ -197,8 +197,9 @@ def _given(side: Side, module: Module, owner: ast.ClassDef, depth: int = 0) -> s
         if name.rpartition(".")[2] in {"ABC", "Generic", "object"}:
             continue
         target = side.definition(module.imported.get(name, f"{module.package}.{name}"))
-        found = target is not None and isinstance(target[1], ast.ClassDef)
-        inherited = _given(side, target[0], target[1], depth + 1) if found else None  # type: ignore[index, arg-type]  # `found` says what it is
+        if target is None or not isinstance(target[1], ast.ClassDef):
+            return None
+        inherited = _given(side, target[0], target[1], depth + 1)
         if inherited is None:
             return None
         names |= inherited

@@ -137,8 +137,9 @@ def _mixed(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
         value = node.value
         by_chance = isinstance(value, ast.Subscript) and "randperm" in ast.unparse(value.slice)
-        in_order = isinstance(value, ast.Call) and _is(value.func, "sorted") and keyword(value, "key") is not None
-        if by_chance or (in_order and _is(value.args[0], node.targets[0].id)):  # type: ignore[attr-defined]  # `in_order` says it is a call
+        if isinstance(value, ast.Call) and _is(value.func, "sorted") and keyword(value, "key") is not None:
+            by_chance = _is(value.args[0], node.targets[0].id)
+        if by_chance:
             yield node.targets[0].id
 
 
