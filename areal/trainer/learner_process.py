@@ -39,7 +39,7 @@ from areal.trainer.assembly import resolve_device
 from areal.trainer.configuration.threads import configure_threads, current_threads
 from areal.trainer.policy_models import PolicyModels
 from areal.trainer.rank_group import Distributed, RankGroup
-from areal.trainer.wire import Message, receive
+from areal.trainer.wire import WireMessage, receive
 from areal.utils import tracing
 from areal.utils.freed_memory import keep_freed_memory
 from areal.utils.logging import PACKAGE_LOGGER
@@ -174,7 +174,7 @@ class LearnerProcess:
 
         Raises what it raises. Raises EngineError when the process has ended.
         """
-        message = Message(_Question(function, args, options))
+        message = WireMessage(_Question(function, args, options))
         with self._lock:
             if self._broken:
                 raise EngineError(self._broken)
@@ -229,7 +229,7 @@ class RemoteActor:
     """What the trainer asks of an actor without its model."""
 
     model = None
-    """It is not here: `Policy.whole_model` makes one with the same weights."""
+    """It is not here: `TrainedPolicy.whole_model` makes one with the same weights."""
 
     def __init__(self, process: LearnerProcess, config: PPOConfig) -> None:
         self._process = process
@@ -301,7 +301,7 @@ def serve(leader: Connection[Any, Any], memory: int) -> None:
         answer.version = 0 if models is None else models.actor.version
         answer.ended, answer.logged = time.perf_counter_ns(), logs.take()
         try:
-            Message(answer).send(leader)
+            WireMessage(answer).send(leader)
         except OSError:
             return
 

@@ -1,6 +1,6 @@
 """Objects as bytes between processes of a run: what holds them is pickled, large tensors travel beside it as they are.
 
-    Message(value).send(connection)
+    WireMessage(value).send(connection)
     value = receive(connection).load()    # its tensors are new, and may be written to
 
 A message is a frame that says how many buffers follow and how long they are, with the pickle, and then the buffers.
