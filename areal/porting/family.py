@@ -258,14 +258,14 @@ class Remainder:
 
 
 @dataclass(frozen=True)
-class Member:
+class LayerInField:
     """layer is in the list `field`. JSON: {"kind": "member", "field"}."""
 
     field: str
 
 
 @dataclass(frozen=True)
-class Flag:
+class FieldEquals:
     """field equals value, whatever the layer. JSON: {"kind": "flag", "field", "value"}."""
 
     field: str
@@ -273,7 +273,7 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class Not:
+class Negation:
     """JSON: {"kind": "not", "condition"}."""
 
     condition: Condition
@@ -286,7 +286,20 @@ class All:
     conditions: tuple[Condition, ...]
 
 
-Condition = Listed | Cycled | AtLeast | AtMost | FromEnd | First | Multiple | Remainder | Member | Flag | Not | All
+Condition = (
+    Listed
+    | Cycled
+    | AtLeast
+    | AtMost
+    | FromEnd
+    | First
+    | Multiple
+    | Remainder
+    | LayerInField
+    | FieldEquals
+    | Negation
+    | All
+)
 
 # ---------------------------------------------------------------------------------------------------- config accounting
 
@@ -398,7 +411,7 @@ class LayoutEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Variant:
+class ProvenVariant:
     """A config that differs from the tiny one, proven by parity: the generated test runs it again."""
 
     name: str

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class FeatureEvidence:
     """One line of the checklist: what was found and how it is known."""
 
     feature: str
@@ -131,7 +131,7 @@ class Inferred(Generic[T]):
     spec: T
     tensors: Mapping[str, Tensor]
     """Canonical name, relative to the part ("q_proj.weight"), to the value that the instance has for it."""
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[FeatureEvidence, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +207,7 @@ class Inference:
     weights: Mapping[str, Tensor]
     """Canonical state dict of the reference model."""
     roles: ModelRoles
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[FeatureEvidence, ...]
     parity: float
     """max |difference of logits|."""
     tolerance: float

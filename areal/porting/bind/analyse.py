@@ -43,7 +43,13 @@ from areal.porting.probe.lookup import (
 from areal.porting.probe.source import static_report
 from areal.porting.probe.subject import code_of, installed, place_in, quiet, resolve
 from areal.porting.probe.tiny import complete, with_fewer_parts
-from areal.porting.records import AnalysisError, ArchitectureRefusedError, Evidence, SubjectError, UnsupportedError
+from areal.porting.records import (
+    AnalysisError,
+    ArchitectureRefusedError,
+    FeatureEvidence,
+    SubjectError,
+    UnsupportedError,
+)
 from areal.porting.spec import BLOCKS
 
 if TYPE_CHECKING:
@@ -332,24 +338,24 @@ def _report(subject: Subject, binder: Binder, clock: _Clock) -> ArchitectureRepo
     )
 
 
-def _bindings(binder: Binder) -> Iterator[Evidence]:
+def _bindings(binder: Binder) -> Iterator[FeatureEvidence]:
     """Yield how well the expressions are known, and what was left out."""
     proven = [each for each in binder.joint_outcomes if each.kind == "proven"]
     predicted = [each for each in proven if not each.inferred]
     if proven:
         worst = max(each.parity / each.tolerance for each in proven)
-        yield Evidence(
+        yield FeatureEvidence(
             feature="predictions",
             value=f"{len(predicted)} of {len(proven)} configs with many changes at once were predicted",
             source="parity",
             detail=f"largest difference of a logit over the tolerance: {worst:.1e}",
         )
     for name, reason in sorted(binder.restricted.items()):
-        yield Evidence(feature=f"config.{name}", value="only proven values", source="parity", detail=reason)
+        yield FeatureEvidence(feature=f"config.{name}", value="only proven values", source="parity", detail=reason)
     for outcome in binder.outcomes:
         if outcome.kind == "unsupported":
             changes = ", ".join(f"{name}={value!r}" for name, value in outcome.changes.items())
-            yield Evidence(feature=f"config {changes}", value="refused", source="parity", detail=outcome.detail)
+            yield FeatureEvidence(feature=f"config {changes}", value="refused", source="parity", detail=outcome.detail)
 
 
 # ------------------------------------------------------------------------------------------------------------- unproven
@@ -366,16 +372,18 @@ def static(source: str, *, modeling: Path | None = None) -> ArchitectureReport:
     found = static_report(source, modeling=modeling)
     architectures = found["architectures"] or [found["classes"][-1]["name"] if found["classes"] else "unknown"]
     evidence = [
-        Evidence(
+        FeatureEvidence(
             feature=each["feature"], value="mentioned", source="source", detail=f"{each['where']}: {each['detail']}"
         )
         for each in found["hints"]
     ]
     for name, places in found["fields_read"].items():
-        read = Evidence(feature=f"config.{name}", value="read", source="source", detail=", ".join(places[:3]))
+        read = FeatureEvidence(feature=f"config.{name}", value="read", source="source", detail=", ".join(places[:3]))
         evidence.append(read)
     for name in found["fields_unread"]:
-        evidence.append(Evidence(feature=f"config.{name}", value="not read", source="source", detail="config.json"))
+        evidence.append(
+            FeatureEvidence(feature=f"config.{name}", value="not read", source="source", detail="config.json")
+        )
     return ArchitectureReport(
         status="static",
         model_type=str(found["model_type"] or "unknown"),
@@ -406,7 +414,7 @@ def like(source: str, family: str) -> ArchitectureReport:
         raise LikeError(f"{family} itself cannot be expressed: {reasons}.")
     model_type = str(config["model_type"])
     architectures = list(config.get("architectures") or [known.architecture])[:1]
-    said = Evidence(
+    said = FeatureEvidence(
         feature="all",
         value=f"taken over from {known.model_type}",
         source="config",

@@ -24,15 +24,15 @@ from areal.porting.family import (
     Cycled,
     Entry,
     Field,
+    FieldEquals,
     First,
-    Flag,
     FromEnd,
+    LayerInField,
     Length,
     Listed,
-    Member,
     Multiple,
     Narrowed,
-    Not,
+    Negation,
     PerLayer,
     Power,
     Product,
@@ -156,11 +156,11 @@ def _counted(expression: AllLayers | Entry | Length | Range, config: Mapping[str
 
 def holds(condition: Condition, config: Mapping[str, Any], layer: int | None) -> bool:
     """Return whether a condition is true of a layer. Raises EvaluationError where the field cannot be compared."""
-    if isinstance(condition, Not):
+    if isinstance(condition, Negation):
         return not holds(condition.condition, config, layer)
     if isinstance(condition, All):
         return all(holds(each, config, layer) for each in condition.conditions)
-    if isinstance(condition, Flag):
+    if isinstance(condition, FieldEquals):
         return same(look_up(config, condition.field), condition.value)
     if layer is None:
         raise EvaluationError(f"{condition!r} depends on the layer")
@@ -199,7 +199,7 @@ def _holds_for_layer(condition: Condition, config: Mapping[str, Any], layer: int
             if number < 1:
                 raise EvaluationError(f"{of} is {number}, expected at least 1")
             return layer % number == _number(look_up(config, to), to)
-        case Member(name):
+        case LayerInField(name):
             entries = look_up(config, name)
             return isinstance(entries, list | tuple) and layer in entries
     raise AssertionError(f"no such condition: {condition!r}")
@@ -325,7 +325,7 @@ def _own_fields(expression: Expression) -> tuple[str, ...]:
 
 def _condition_fields(condition: Condition) -> list[str]:
     match condition:
-        case Not(inner):
+        case Negation(inner):
             return _condition_fields(inner)
         case All(conditions):
             return [name for each in conditions for name in _condition_fields(each)]
@@ -346,7 +346,7 @@ def conditions_of(expression: Expression) -> Iterator[Condition]:
     while found:
         condition = found.pop()
         yield condition
-        if isinstance(condition, Not):
+        if isinstance(condition, Negation):
             found.append(condition.condition)
         elif isinstance(condition, All):
             found += condition.conditions
@@ -386,7 +386,7 @@ def complexity(expression: Expression) -> int:
 
 def _condition_complexity(condition: Condition) -> int:
     match condition:
-        case Not(inner):
+        case Negation(inner):
             return 1 + _condition_complexity(inner)
         case All(conditions):
             return 1 + sum(map(_condition_complexity, conditions))
@@ -427,9 +427,9 @@ _KINDS: Final[dict[str, type]] = {
     "from_end": FromEnd,
     "multiple": Multiple,
     "remainder": Remainder,
-    "member": Member,
-    "flag": Flag,
-    "not": Not,
+    "member": LayerInField,
+    "flag": FieldEquals,
+    "not": Negation,
     "all": All,
 }
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}

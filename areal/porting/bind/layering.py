@@ -15,10 +15,10 @@ from areal.porting.family import (
     Cycled,
     First,
     FromEnd,
+    LayerInField,
     Listed,
-    Member,
     Multiple,
-    Not,
+    Negation,
     PerLayer,
     Remainder,
 )
@@ -90,7 +90,7 @@ def pairs_of(masks: Mapping[Condition, int], layout: Layers) -> dict[Condition, 
     for condition, bits in masks.items():
         if isinstance(condition, First):
             continue  # beside others it would only make an exception of what they do not explain
-        single += [(condition, bits), (Not(condition), layout.all_bits & ~bits)]
+        single += [(condition, bits), (Negation(condition), layout.all_bits & ~bits)]
     pairs: dict[Condition, int] = {}
     seen = {bits & layout.present for _, bits in single}
     for (first, first_bits), (second, second_bits) in itertools.combinations(single, 2):
@@ -141,16 +141,16 @@ def _length_of(condition: Condition) -> int:
     match condition:
         case Multiple(int(of), _):
             return of
-        case All((Multiple(int(of), 0), Not(First()))):
+        case All((Multiple(int(of), 0), Negation(First()))):
             return of
     return 0
 
 
 def _unsaid(condition: Condition) -> set[Condition]:
     match condition:
-        case Not(inner):
+        case Negation(inner):
             return _unsaid(inner)
-        case All((Multiple(), Not(First()))):
+        case All((Multiple(), Negation(First()))):
             return {condition}  # layer N, 2 N, 3 N: one pattern
         case All(conditions):
             return set().union(*map(_unsaid, conditions))
@@ -194,7 +194,7 @@ def atoms(configs: Sequence[Mapping[str, Any]], depths: Sequence[int], names: It
             elif all(values) and all(isinstance(entry, str) for entry in entries):
                 yield from (Cycled(name, (entry,)) for entry in dict.fromkeys(entries))
             if all(isinstance(entry, int) and not isinstance(entry, bool) for entry in entries):
-                yield Member(name)
+                yield LayerInField(name)
         elif all(isinstance(value, int) and not isinstance(value, bool) for value in values):
             yield AtLeast(name)
             yield AtMost(name)
@@ -212,7 +212,7 @@ def atoms(configs: Sequence[Mapping[str, Any]], depths: Sequence[int], names: It
     periods = range(2, MOST_LAYERS_IN_A_PERIOD + 1)
     for period in periods:
         yield from (Multiple(period, shift) for shift in range(period))
-    yield from (All((Multiple(period, 0), Not(First()))) for period in periods)
+    yield from (All((Multiple(period, 0), Negation(First()))) for period in periods)
 
 
 def last_layers(

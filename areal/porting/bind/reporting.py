@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.porting.bind.accounting import SKIPPED
 from areal.porting.bind.expressions import ROTARY_FIELD, fields_of, look_up
 from areal.porting.bind.variations import MISSING, changed
-from areal.porting.family import Variant
+from areal.porting.family import ProvenVariant
 from areal.porting.spec import (
     BLOCKS,
     STATEFUL,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from areal.porting.bind.binder import Binder
     from areal.porting.bind.observing import ConfigOutcome
-    from areal.porting.records import Evidence
+    from areal.porting.records import FeatureEvidence
     from areal.porting.spec import ArchitectureSpec, LayerSpec
 
 
@@ -112,9 +112,9 @@ def _feed_forward(layers: Sequence[LayerSpec]) -> str:
     return text if len(mixtures) == len(there) else f"{text} and dense layers"
 
 
-def checklist(evidence: Iterable[Evidence]) -> list[dict[str, Any]]:
+def checklist(evidence: Iterable[FeatureEvidence]) -> list[dict[str, Any]]:
     """Return the lines as JSON; what is the same in several layers is said once."""
-    lines: dict[tuple[str, str], Evidence] = {}
+    lines: dict[tuple[str, str], FeatureEvidence] = {}
     layers: dict[tuple[str, str], list[str]] = {}
     for line in evidence:
         number = re.match(r"layers\.(\d+)\.", line.feature)
@@ -146,7 +146,7 @@ STEADY: Final = 1 / 4
 """Part of the tolerance that rounding may take in a config of the test: it has other tokens, which round otherwise."""
 
 
-def choose(binder: Binder) -> list[Variant]:
+def choose(binder: Binder) -> list[ProvenVariant]:
     """Choose configs: flipped flags, other rotary types, nulls, lists, other numbers, in this order, then some of many
     changes."""
     # Others were proven as well, but no expressions explain them: families refuse them.
@@ -167,7 +167,7 @@ def choose(binder: Binder) -> list[Variant]:
     rotary = [changes[ROTARY_FIELD] for changes in binder.choices.get(ROTARY_FIELD, ())]
     proven = [each for each in proven if ROTARY_FIELD not in each.changes or each.changes[ROTARY_FIELD] in rotary]
     ranked = sorted(proven, key=lambda each: _rank(binder, each))
-    chosen: dict[str, Variant] = {}
+    chosen: dict[str, ProvenVariant] = {}
     for outcome in ranked:
         name = _name(binder, outcome)
         if name not in chosen and len(chosen) < MOST - MOST_JOINT:
@@ -179,12 +179,12 @@ def choose(binder: Binder) -> list[Variant]:
     return list(chosen.values())
 
 
-def _variant(binder: Binder, name: str, outcome: ConfigOutcome) -> Variant:
+def _variant(binder: Binder, name: str, outcome: ConfigOutcome) -> ProvenVariant:
     """Return the variant of a proven config. Its overrides are whole fields: an object is written out."""
     whole = changed(binder.observer.base, outcome.changes)
     tops = {key if key in whole else key.partition(".")[0] for key in outcome.changes}
     overrides = {key: whole[key] for key in sorted(tops, key=list(whole).index)}
-    return Variant(name=name, overrides=overrides, parity=outcome.parity, tolerance=outcome.tolerance)
+    return ProvenVariant(name=name, overrides=overrides, parity=outcome.parity, tolerance=outcome.tolerance)
 
 
 def _main_field(outcome: ConfigOutcome) -> str:

@@ -22,7 +22,7 @@ from areal.porting.infer.output import output_projection
 from areal.porting.infer.rotary import context_lengths, inverse_frequencies_of
 from areal.porting.infer.scores import visible_keys
 from areal.porting.infer.sources import resolve
-from areal.porting.records import Evidence, Inferred, UnsupportedError
+from areal.porting.records import FeatureEvidence, Inferred, UnsupportedError
 from areal.porting.spec import AttentionSpec, LatentAttentionSpec
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ BEYOND = 8
 """Tokens by which a long sequence exceeds what the config calls long."""
 
 
-def judge(view: View, found: AttentionHypothesis, shared: str | None = None) -> Evidence:
+def judge(view: View, found: AttentionHypothesis, shared: str | None = None) -> FeatureEvidence:
     """Raise UnsupportedError unless the hypothesis reproduces the module's output, in sequences of several lengths.
     shared: the module whose keys and values it attends to, if they are not its own."""
     results = []
@@ -172,7 +172,7 @@ def judge(view: View, found: AttentionHypothesis, shared: str | None = None) -> 
                 f"{error:.1e}, tolerance {tolerance:.1e}",
             )
         results.append(f"{error:.1e} for {capture.length} tokens (tolerance {tolerance:.1e})")
-    return Evidence(
+    return FeatureEvidence(
         feature="attention",
         value=type(found.attention).__name__,
         source="parity",

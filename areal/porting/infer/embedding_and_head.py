@@ -28,7 +28,7 @@ from areal.porting.infer.tensors import (
     same,
     snapped,
 )
-from areal.porting.records import Evidence, Inferred, UnsupportedError
+from areal.porting.records import FeatureEvidence, Inferred, UnsupportedError
 from areal.porting.spec import HeadTransformSpec, PositionSpec
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class _Top:
         self.start = trace.calls[roles.layers[0].block][0].input
         self.end = trace.calls[roles.layers[-1].block][0].output
         self.tensors: dict[str, Tensor] = {}
-        self.evidence: list[Evidence] = []
+        self.evidence: list[FeatureEvidence] = []
 
     def infer(self) -> Inferred[TopFinding]:
         table: Tensor = self.model.get_submodule(self.roles.embedding).weight.detach()  # type: ignore[operator]  # roles chose a module with a table
@@ -304,11 +304,13 @@ class _Top:
     # ------------------------------------------------------------------------------------------------------- evidence
 
     def _say(self, feature: str, value: str, source: str, detail: str) -> None:
-        self.evidence.append(Evidence(feature=feature, value=value, source=source, detail=detail))
+        self.evidence.append(FeatureEvidence(feature=feature, value=value, source=source, detail=detail))
 
     def _note(self, feature: str, found: Inferred[NormSpec]) -> None:
         self.evidence += [
-            Evidence(feature=feature, value=line.value, source=line.source, detail=line.detail, margin=line.margin)
+            FeatureEvidence(
+                feature=feature, value=line.value, source=line.source, detail=line.detail, margin=line.margin
+            )
             for line in found.evidence
         ]
 
@@ -361,7 +363,7 @@ def infer_transform(
         tensors["dense.bias"] = dense.bias
     spec = HeadTransformSpec(activation=name, bias=dense.bias is not None, norm=norm.spec)
     others = [off for other, off in errors.items() if other != name and off > LOCAL]
-    evidence = Evidence(
+    evidence = FeatureEvidence(
         feature="head_transform",
         value=f"matrix, {name}, {norm.spec.kind} norm",
         source="parity",

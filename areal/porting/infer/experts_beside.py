@@ -18,7 +18,7 @@ from areal.porting.infer.norms import fit_norm, infer_norm
 from areal.porting.infer.replay import numbers_of
 from areal.porting.infer.router import Observed, infer_routing
 from areal.porting.infer.tensors import LOCAL, error, same
-from areal.porting.records import Evidence, Inferred, UnsupportedError
+from areal.porting.records import FeatureEvidence, Inferred, UnsupportedError
 from areal.porting.spec import ExpertsBesideSpec, MlpSpec
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def infer_experts_beside(
     )
     tensors = {**routed.tensors, **{f"experts.{name}": value for name, value in matrices.items()}}
     tensors |= {f"{name}.{key}": value for name, found in norms.items() for key, value in found.tensors.items()}
-    evidence = Evidence(
+    evidence = FeatureEvidence(
         feature="experts_beside",
         value=f"{routing.spec.num_experts} of {fit.form.describe()}",
         source="probe",

@@ -14,7 +14,7 @@ from areal.porting.infer.capture import capture
 from areal.porting.infer.operands import AttentionHypothesis, read
 from areal.porting.infer.rotary import explain_turning
 from areal.porting.infer.sources import MATCH_TOLERANCE, Source, apply_norm, rows
-from areal.porting.records import Evidence, UnsupportedError
+from areal.porting.records import FeatureEvidence, UnsupportedError
 from areal.porting.spec import AttentionSpec
 
 if TYPE_CHECKING:
@@ -216,10 +216,10 @@ def _evidence(
     rule: scores.ScoreRule,
     window: int | None,
     chunk: int | None,
-) -> tuple[Evidence, ...]:
+) -> tuple[FeatureEvidence, ...]:
     events = view.probe.events
     found = [
-        Evidence(
+        FeatureEvidence(
             feature=f"attention.{part}",
             value=f"{len(set(map(tuple, source.ids().tolist())))} heads of {source.ids().shape[1]}",
             source="probe",
@@ -228,7 +228,7 @@ def _evidence(
         for part, source in (("queries", query), ("keys", key), ("values", value))
     ]
     found += [
-        Evidence(
+        FeatureEvidence(
             feature=f"attention.{part}_norm",
             value=f"{source.norm.spec.kind}, {source.norm.scope}"
             + ("" if part == "value" else f", {'after' if source.norm.after_rotary else 'before'} the rotation"),
@@ -244,7 +244,7 @@ def _evidence(
     for feature, number in (("softcap", rule.softcap), ("alibi", rule.alibi), ("clip", spec.clip)):
         if number is not None:
             found.append(
-                Evidence(
+                FeatureEvidence(
                     feature=f"attention.{feature}",
                     value=f"{number:g}",
                     source="probe",
@@ -253,7 +253,7 @@ def _evidence(
                 )
             )
     extent = f"window {window}" if window else f"chunks of {chunk}" if chunk else "causal"
-    mask = Evidence(
+    mask = FeatureEvidence(
         feature="attention.mask",
         value=extent,
         source="probe",

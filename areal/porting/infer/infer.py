@@ -16,7 +16,7 @@ from areal.porting.infer.tensors import LOCAL, error
 from areal.porting.probe.instance import build, logits, make_tokens
 from areal.porting.probe.trace import record
 from areal.porting.probe.wide import without_rounding
-from areal.porting.records import Evidence, Inference, SubjectError, UnsupportedError
+from areal.porting.records import FeatureEvidence, Inference, SubjectError, UnsupportedError
 from areal.porting.spec import ArchitectureSpec
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def infer(instance: Instance) -> Inference:
     unused = check_weights(instance, weights, trace.tokens)
     notes = (f"without influence on the logits: {', '.join(unused)}",) if unused else ()
     evidence.append(
-        Evidence(
+        FeatureEvidence(
             feature="logits",
             value=f"max difference {parity:.1e}",
             source="parity",

@@ -19,7 +19,7 @@ from areal.porting.infer.norms import infer_norm
 from areal.porting.infer.operands import AttentionHypothesis
 from areal.porting.infer.rotary import explain_turning
 from areal.porting.infer.sources import Match, at_start, columns, match, rows
-from areal.porting.records import Evidence, Inferred, UnsupportedError
+from areal.porting.records import FeatureEvidence, Inferred, UnsupportedError
 from areal.porting.spec import LatentAttentionSpec, NormSpec
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def infer(view: View, query: Source, key: Source, value: Source) -> AttentionHyp
     )
     ranks = f"keys and values of rank {spec.kv_rank}, queries of rank {spec.query_rank or 'full'}"
     detail = f"values are rows of {_projection(view, expand).name}"
-    latent = Evidence(feature="attention.latent", value=ranks, source="probe", detail=detail)
+    latent = FeatureEvidence(feature="attention.latent", value=ranks, source="probe", detail=detail)
     evidence = (latent, rule.evidence(), *turning.evidence, *chosen.evidence)
     return AttentionHypothesis(
         attention=spec, rotary=turning.rotary, window=window, chunk=chunk, tensors=tensors, evidence=evidence

@@ -14,7 +14,7 @@ from areal.porting.infer.norms import infer_norm
 from areal.porting.infer.replay import numbers_of
 from areal.porting.infer.roles import given_to, is_norm_like
 from areal.porting.infer.tensors import EQUAL, LOCAL, combination, error, matrix_call, same, snapped
-from areal.porting.records import Evidence, Inferred, UnsupportedError
+from areal.porting.records import FeatureEvidence, Inferred, UnsupportedError
 from areal.porting.spec import LayerEmbeddingsSpec, LayerInputSpec
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def infer_layer_embeddings(
         sum_multiplier=snapped(other, (math.sqrt(0.5), *known)),
         norm=norm.spec,
     )
-    evidence = Evidence(
+    evidence = FeatureEvidence(
         feature="layer_embeddings",
         value=f"{size} numbers of each token in each of {num_layers} layers",
         source="probe",
@@ -116,7 +116,7 @@ def infer_layer_input(
     tensors |= {f"layer_input.norm.{key}": value for key, value in norm.tensors.items()}
     tensors |= {"output_scale": known[0]} if known else {}
     others = [off for name, off in errors.items() if name != activation and off > LOCAL]
-    evidence = Evidence(
+    evidence = FeatureEvidence(
         feature="layer_input",
         value=f"{activation} of {gate.output.shape[-1]} numbers",
         source="parity",

@@ -23,7 +23,7 @@ from areal.porting.infer.mixer_parts import look
 from areal.porting.infer.rg_lru import rg_lrus
 from areal.porting.infer.selective import selective_mambas
 from areal.porting.infer.tensors import LOCAL, error
-from areal.porting.records import Evidence, Inferred, UnsupportedError
+from areal.porting.records import FeatureEvidence, Inferred, UnsupportedError
 
 if TYPE_CHECKING:
     from areal.porting.infer.capture import Capture
@@ -67,7 +67,7 @@ def _known(parts: MixerParts) -> Inferred[Stateful]:
     raise UnsupportedError("a layer without softmax attention", where=context.name, detail=detail)
 
 
-def judge(found: MixerHypothesis, parts: MixerParts) -> Evidence:
+def judge(found: MixerHypothesis, parts: MixerParts) -> FeatureEvidence:
     """Raise UnsupportedError unless the hypothesis reproduces the module for other sequences as well."""
     vocabulary = parts.context.trace.logits.shape[-1]
     results = []
@@ -79,7 +79,7 @@ def judge(found: MixerHypothesis, parts: MixerParts) -> Evidence:
             detail = f"its parts were found but do not reproduce its output for {length} tokens: off by {off:.1e}"
             raise UnsupportedError("a mixer with a state", where=parts.name, detail=f"{detail}, relative")
         results.append(f"{off:.1e} for {length} tokens")
-    return Evidence(
+    return FeatureEvidence(
         feature="mixer",
         value=type(found.spec).__name__,
         source="parity",

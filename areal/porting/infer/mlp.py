@@ -30,7 +30,7 @@ from areal.porting.infer.tensors import (
     same,
     snapped,
 )
-from areal.porting.records import Evidence, Inferred, UnsupportedError
+from areal.porting.records import FeatureEvidence, Inferred, UnsupportedError
 from areal.porting.spec import MlpSpec
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def infer_mlp(context: LayerContext) -> Inferred[MlpSpec]:
 
 def _evidence(
     context: LayerContext, spec: MlpSpec, formula: _Formula, calls: Sequence[MatrixCall], normed: _InnerNorm | None
-) -> Evidence:
+) -> FeatureEvidence:
     """Return the line on a layer, with the activation that comes next."""
     form = "gated" if spec.gated else "plain"
     entering = calls[-1].input if normed is None else normed.input
@@ -124,7 +124,7 @@ def _evidence(
     detail = (
         f"{context.name}: {formula.layout}; reproduced between {', '.join(call.name for call in calls)} to {own:.1e}"
     )
-    return Evidence(
+    return FeatureEvidence(
         feature="feed_forward",
         value=f"{form}, {spec.activation}"
         + (f", clamped to {spec.clamp:g}" if spec.clamp is not None else "")

@@ -30,7 +30,7 @@ from areal.porting.infer.mlp import infer_mlp
 from areal.porting.infer.replay import numbers_of, probe, replaced, strings_of
 from areal.porting.infer.router import Observed, Routing, infer_routing
 from areal.porting.infer.tensors import snapped
-from areal.porting.records import Evidence, Inferred, UnsupportedError
+from areal.porting.records import FeatureEvidence, Inferred, UnsupportedError
 from areal.porting.spec import MlpSpec, MoeSpec
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ def _assemble(
     tensors |= {f"experts.{name}": tensor for name, tensor in fit.form.tensors.items()}
     tensors |= shared.tensors
     margin = fit.runner_up[1] / TOLERANCE if fit.runner_up else None
-    evidence = Evidence(
+    evidence = FeatureEvidence(
         feature="experts",
         value=f"{parts.stack.num_experts} of {fit.form.describe()}{', inputs weighted' if weigh_inputs else ''}",
         source="probe",
@@ -350,7 +350,7 @@ class Shared:
     gated: bool = False
     scale: float = 1.0
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[FeatureEvidence, ...] = ()
 
 
 def shared_candidates(context: LayerContext, seen: Replay, taken: Collection[str]) -> list[SharedCandidate]:
@@ -395,7 +395,7 @@ def infer_shared(
     if gate is not None:
         tensors["shared_gate.weight"] = gate
     form = f"{'gated ' if inferred.spec.gated else ''}{inferred.spec.activation}"
-    evidence = Evidence(
+    evidence = FeatureEvidence(
         feature="shared_experts",
         value=f"{form} of size {inferred.spec.intermediate_size}",
         source="probe",

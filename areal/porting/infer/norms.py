@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from areal.porting.infer.tensors import LOCAL, error
-from areal.porting.records import Evidence, Inferred, UnsupportedError
+from areal.porting.records import FeatureEvidence, Inferred, UnsupportedError
 from areal.porting.spec import NormSpec
 
 if TYPE_CHECKING:
@@ -102,7 +102,9 @@ def fit_norm(
                 if others:
                     detail += f"; eps {', '.join(f'{eps:g}' for eps in others[:3])} cannot be distinguished here"
                 margin = rejected / LOCAL if math.isfinite(rejected) else None
-                evidence = (Evidence(feature="norm", value=value, source="parity", detail=detail, margin=margin),)
+                evidence = (
+                    FeatureEvidence(feature="norm", value=value, source="parity", detail=detail, margin=margin),
+                )
                 return Inferred(spec=spec, tensors=tensors, evidence=evidence)
     raise UnsupportedError(
         "normalisation", where=name, detail="no RMS or layer normalisation with these parameters gives its output"

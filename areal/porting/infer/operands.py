@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from areal.porting.infer.capture import Capture
-    from areal.porting.records import Evidence, LayerContext
+    from areal.porting.records import FeatureEvidence, LayerContext
     from areal.porting.spec import AttentionSpec, LatentAttentionSpec, RotarySpec
 
 
@@ -254,4 +254,4 @@ class AttentionHypothesis:
     window: int | None
     chunk: int | None
     tensors: Mapping[str, Tensor]
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[FeatureEvidence, ...]

@@ -18,7 +18,7 @@ from areal.models.blocks.rotary import attention_magnitude, inverse_frequencies
 from areal.models.decoder_args import ROTARY_TYPES, RotaryArgs
 from areal.porting.infer.rotation import CHANGE, Turning, measure
 from areal.porting.infer.scores import numbers_of, snap
-from areal.porting.records import Evidence, UnsupportedError
+from areal.porting.records import FeatureEvidence, UnsupportedError
 from areal.porting.spec import RotarySpec
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def explain(
     head_dim: int,
     key_magnitude: float,
     where: str,
-) -> tuple[RotarySpec, tuple[Evidence, ...]]:
+) -> tuple[RotarySpec, tuple[FeatureEvidence, ...]]:
     """Return the table of `dim` dimensions with the measured frequencies. Raises UnsupportedError where there is none.
 
     key_magnitude: length of rotated keys over keys; chooses among equal tables where the measured magnitude is not the
@@ -97,7 +97,9 @@ def explain(
     if other is not None:
         detail += f"; next best: {other[0].args.rotary_type}, theta {other[0].args.theta:g} of {other[0].source}"
     margin = None if other is None else other[1]
-    return spec, (Evidence(feature="attention.rotary", value=value, source="probe", detail=detail, margin=margin),)
+    return spec, (
+        FeatureEvidence(feature="attention.rotary", value=value, source="probe", detail=detail, margin=margin),
+    )
 
 
 def candidates(config: Mapping[str, Any]) -> Iterator[RotaryCandidate]:
@@ -260,7 +262,7 @@ class Explained:
     rotary: RotarySpec | None
     order: Tensor
     """Dimensions of a head such that rotated ones stand first, in the layout of the table."""
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[FeatureEvidence, ...]
 
 
 def explain_turning(
@@ -276,7 +278,7 @@ def explain_turning(
     query = measure(before["q"], after["q"], where=view.name)
     key = measure(before["k"], after["k"], where=view.name)
     if query is None and key is None:
-        evidence = Evidence(
+        evidence = FeatureEvidence(
             feature="attention.rotary",
             value="none",
             source="probe",
@@ -306,7 +308,7 @@ def explain_turning(
         key_magnitude=key.magnitude,
         where=view.name,
     )
-    pairs = Evidence(
+    pairs = FeatureEvidence(
         feature="attention.rotary_pairs",
         value="neighbours" if interleaved else "halves",
         source="probe",
@@ -397,7 +399,7 @@ GROWTH_TOLERANCE = 1e-5
 """Of the factor on queries, which is 1 at the first position."""
 
 
-def explain_growth(growth: Tensor, view: View) -> tuple[float, int, int, Evidence]:
+def explain_growth(growth: Tensor, view: View) -> tuple[float, int, int, FeatureEvidence]:
     """Return the numbers a, n and s of 1 + a log(1 + floor((position + s) / n)) that give the factors [T]. Raises
     UnsupportedError."""
     first = int(((growth - 1).abs() > GROWTH_TOLERANCE).nonzero()[0, 0])
@@ -424,7 +426,7 @@ def explain_growth(growth: Tensor, view: View) -> tuple[float, int, int, Evidenc
         factor,
         length,
         shift,
-        Evidence(
+        FeatureEvidence(
             feature="attention.query_growth",
             value=f"1 + {factor:.6g} {formula}",
             source="probe",
@@ -439,7 +441,7 @@ FAR: Final = (1_000, 100_000)
 exponents, while the first ones differ by what is added to the position."""
 
 
-def explain_power(growth_from: Callable[[int], Tensor], view: View) -> tuple[RotarySpec, Evidence] | None:
+def explain_power(growth_from: Callable[[int], Tensor], view: View) -> tuple[RotarySpec, FeatureEvidence] | None:
     """Return the table that lets queries grow by a power of their position; None where they grow otherwise.
 
     Example: Beam's queries grow by (1 + (position + 1) / 2048) ** 0.1. The logarithms of the factors at positions 1000
@@ -479,7 +481,7 @@ def explain_power(growth_from: Callable[[int], Tensor], view: View) -> tuple[Rot
     table = RotarySpec(
         dim=0, theta=1.0, query_growth=exponent, growth_length=length, growth_shift=shift, growth_power=True
     )
-    return table, Evidence(
+    return table, FeatureEvidence(
         feature="attention.query_growth",
         value=formula,
         source="probe",

@@ -14,7 +14,7 @@ import torch
 
 from areal.models.blocks.moe import sparse_mixer
 from areal.porting.infer.replay import numbers_of
-from areal.porting.records import Evidence, UnsupportedError
+from areal.porting.records import FeatureEvidence, UnsupportedError
 from areal.porting.spec import RouterSpec
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Routing:
     bias: str | None
     """Name of the vector that is the linear layer's bias."""
     selection_bias: str | None
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[FeatureEvidence, ...]
 
 
 class _Value(NamedTuple):
@@ -154,7 +154,7 @@ def mixed_routing(logits: Tensor, weights: Tensor, top_k: int, config: Mapping[s
         return None
     spec = RouterSpec(num_experts=logits.shape[1], top_k=top_k, score="sparse_mixer", order="score_first", jitter=best)
     others = [error for jitter, error in errors.items() if jitter != best]
-    evidence = Evidence(
+    evidence = FeatureEvidence(
         feature="router.score",
         value=f"sparse mixer, jitter {best:g}",
         source="probe",
@@ -164,9 +164,13 @@ def mixed_routing(logits: Tensor, weights: Tensor, top_k: int, config: Mapping[s
     return Routing(spec, None, None, (evidence,))
 
 
-def _evidence(spec: RouterSpec, value: _Value, other: _Value | None, missed: str, where: str) -> tuple[Evidence, ...]:
-    def line(feature: str, found: object, detail: str, margin: float | None = None) -> Evidence:
-        return Evidence(feature=f"router.{feature}", value=str(found), source="probe", detail=detail, margin=margin)
+def _evidence(
+    spec: RouterSpec, value: _Value, other: _Value | None, missed: str, where: str
+) -> tuple[FeatureEvidence, ...]:
+    def line(feature: str, found: object, detail: str, margin: float | None = None) -> FeatureEvidence:
+        return FeatureEvidence(
+            feature=f"router.{feature}", value=str(found), source="probe", detail=detail, margin=margin
+        )
 
     detail = f"{where}: weights of random tokens solved from its outputs, largest error {value.error:.1e}"
     margin = other.error / TOLERANCE if other else None

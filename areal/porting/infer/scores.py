@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from areal.models.blocks.alibi import alibi_slopes
-from areal.porting.records import Evidence, UnsupportedError
+from areal.porting.records import FeatureEvidence, UnsupportedError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -37,13 +37,13 @@ class ScoreRule:
     other: tuple[float, float] | None = None
     """The next best scale that numbers of the config make, and its error over the tolerance."""
 
-    def evidence(self) -> Evidence:
+    def evidence(self) -> FeatureEvidence:
         """Return the line on the scale."""
         detail = f"factor between products and scores, off by {self.error:.1e} of the tolerance"
         if self.other is not None:
             detail += f"; next best: {self.other[0]:.9g}"
         margin = None if self.other is None else self.other[1]
-        return Evidence(
+        return FeatureEvidence(
             feature="attention.scale", value=f"{self.scale:.9g}", source="probe", detail=detail, margin=margin
         )
 

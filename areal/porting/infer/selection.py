@@ -19,7 +19,7 @@ from areal.porting.infer.capture import Other, Projection
 from areal.porting.infer.norms import infer_norm
 from areal.porting.infer.scores import visible_keys
 from areal.porting.infer.tensors import same
-from areal.porting.records import Evidence, UnsupportedError
+from areal.porting.records import FeatureEvidence, UnsupportedError
 from areal.porting.spec import IndexerSpec
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class SelectionFinding:
     indexer: IndexerSpec | None = None
     shared: bool = False
     tensors: dict[str, Tensor]
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[FeatureEvidence, ...] = ()
     pattern: Tensor
     """bool [B, H, T, T]: which keys are visible apart from the choice."""
 
@@ -85,10 +85,10 @@ def explain(
         spec, tensors = found
         detail = f"its choice is the traced one in all {visible.shape[0] * length} queries"
         value = f"{spec.top_k} tokens by {spec.num_heads} heads of {spec.head_dim}"
-        evidence = Evidence(feature="attention.indexer", value=value, source="parity", detail=detail)
+        evidence = FeatureEvidence(feature="attention.indexer", value=value, source="parity", detail=detail)
         return SelectionFinding(indexer=spec, tensors=tensors, evidence=(evidence,), pattern=causal)
     if _last_choice(view, visible):
-        evidence = Evidence(
+        evidence = FeatureEvidence(
             feature="attention.shares_selection",
             value="True",
             source="parity",

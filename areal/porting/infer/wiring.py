@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from areal.porting.infer.norms import apply_norm, fit_norm, infer_norm
 from areal.porting.infer.tensors import EQUAL, combination, error, rows, same, snapped
-from areal.porting.records import Evidence, Inferred, UnsupportedError
+from areal.porting.records import FeatureEvidence, Inferred, UnsupportedError
 from areal.porting.spec import StreamFactorsSpec
 
 if TYPE_CHECKING:
@@ -373,7 +373,7 @@ class _Wiring:
         )
         tensors = {f"{name}.{key}": value for name, norm in norms.items() for key, value in norm.found.tensors.items()}
         evidence = [
-            Evidence(
+            FeatureEvidence(
                 feature="block",
                 value=block + (f", residual times {multiplier:g}" if multiplier != 1.0 else ""),
                 source="probe",
@@ -382,7 +382,9 @@ class _Wiring:
         ]
         for name, norm in norms.items():
             evidence += [
-                Evidence(feature=name, value=line.value, source=line.source, detail=line.detail, margin=line.margin)
+                FeatureEvidence(
+                    feature=name, value=line.value, source=line.source, detail=line.detail, margin=line.margin
+                )
                 for line in norm.found.evidence
             ]
         return Inferred(spec=finding, tensors=tensors, evidence=tuple(evidence))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.porting.bind.expressions import depends_on_layer, walk
-from areal.porting.family import Constant, Field, Not, PerLayer, Product, RotaryField, WhenEqual, WhenNull
+from areal.porting.family import Constant, Field, Negation, PerLayer, Product, RotaryField, WhenEqual, WhenNull
 from areal.porting.records import ReportError
 from areal.porting.spec import BLOCKS, EXTRA_NORMS
 from areal.porting.write.arguments import part_of
@@ -288,9 +288,9 @@ class ModelCode(Calls):
             return f"{then} if {self.arguments.flag(node)} else {otherwise}"
         slot = "layer.rotary" if "None" in (then, otherwise) else "layer.rotary.is_sliding"
         if then == "None":
-            return f"{otherwise} if {self.arguments.condition(Not(node.condition), slot)} else None"
+            return f"{otherwise} if {self.arguments.condition(Negation(node.condition), slot)} else None"
         if "sliding" in otherwise and "sliding" not in then:  # what is asked is whether windows slide
-            return f"{otherwise} if {self.arguments.condition(Not(node.condition), slot)} else {then}"
+            return f"{otherwise} if {self.arguments.condition(Negation(node.condition), slot)} else {then}"
         return f"{then} if {self.arguments.condition(node.condition, slot)} else {otherwise}"
 
     def _table(self, node: RotaryField) -> str:

@@ -20,10 +20,10 @@ from areal.porting.family import (
     Cycled,
     Entry,
     Field,
-    Flag,
+    FieldEquals,
     FromEnd,
+    LayerInField,
     Listed,
-    Member,
     Multiple,
     Remainder,
     RotaryField,
@@ -276,12 +276,12 @@ def _with_meaning_of_null(use: FieldUse, parts: Sequence[Expression | Condition]
     """Return the use of a flag that may be null. Where every expression asks whether it is true (or false), a null
     answers no, as the other value does; where one asks whether it is null, the null stays; else nothing says what it
     would mean."""
-    asked = {part.value for part in parts if isinstance(part, WhenEqual | Flag) and part.field == use.name}
+    asked = {part.value for part in parts if isinstance(part, WhenEqual | FieldEquals) and part.field == use.name}
     if None in asked:
         return use
     is_read = any(
         (isinstance(part, Field) and part.name == use.name)
-        or (isinstance(part, WhenNull | Listed | AtLeast | AtMost | FromEnd | Member) and part.field == use.name)
+        or (isinstance(part, WhenNull | Listed | AtLeast | AtMost | FromEnd | LayerInField) and part.field == use.name)
         for part in parts
     )
     if len(asked) == 1 and not is_read:

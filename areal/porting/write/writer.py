@@ -25,15 +25,15 @@ from areal.porting.family import (
     Cycled,
     Entry,
     Field,
+    FieldEquals,
     First,
-    Flag,
     FromEnd,
+    LayerInField,
     Length,
     Listed,
-    Member,
     Multiple,
     Narrowed,
-    Not,
+    Negation,
     PerLayer,
     Power,
     Product,
@@ -284,11 +284,11 @@ class Writer:
                 return f"{shifted} % {divisor} == 0", _COMPARISON
             case Remainder(of, to):
                 return f"layer % {self._value(of).text} == {self._value(to).text}", _COMPARISON
-            case Member(name):
+            case LayerInField(name):
                 return f"layer in {self._value(name).text}", _COMPARISON
-            case Flag(name, value):
+            case FieldEquals(name, value):
                 return self._comparison(name, value)
-            case Not(condition):
+            case Negation(condition):
                 return _negated(self._condition(condition))
             case All(conditions):
                 parts = [_within(self._condition(part), _NOT) for part in conditions]

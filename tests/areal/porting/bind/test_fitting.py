@@ -22,10 +22,10 @@ from areal.porting.family import (
     Entry,
     Field,
     First,
+    LayerInField,
     Listed,
-    Member,
     Multiple,
-    Not,
+    Negation,
     PerLayer,
     Product,
     Remainder,
@@ -58,7 +58,7 @@ EXACT: tuple[Expression, ...] = (
     Sum((Field("width"), Constant(1))),
 )
 EQUIVALENT: tuple[Expression, ...] = (
-    PerLayer(All((Not(Member("only")), Multiple("step", 1))), Constant("moe"), Constant("mlp")),
+    PerLayer(All((Negation(LayerInField("only")), Multiple("step", 1))), Constant("moe"), Constant("mlp")),
     WhenEqual("narrow", True, WINDOWED, Constant(None)),
     PerLayer(
         Listed("kinds", ("near",)), Field("reach"), PerLayer(Listed("kinds", ("far",)), Field("heads"), Constant(None))

@@ -20,14 +20,14 @@ from areal.porting.family import (
     Constant,
     Cycled,
     Field,
+    FieldEquals,
     First,
-    Flag,
     FromEnd,
+    LayerInField,
     Listed,
-    Member,
     Multiple,
     Narrowed,
-    Not,
+    Negation,
     PerLayer,
     Power,
     Product,
@@ -116,19 +116,19 @@ CONDITIONS = [
     Multiple("step", 1),
     Multiple(2, -1),
     Remainder("step", "first"),
-    Member("listed"),
-    Flag("flag", True),
-    Flag("flag", False),
-    Flag("switch", True),
-    Flag("switch", None),
-    Flag("size", None),
-    Flag("size", 24),
-    Flag("name", "plain"),
-    Flag("name", "a is b == c"),
+    LayerInField("listed"),
+    FieldEquals("flag", True),
+    FieldEquals("flag", False),
+    FieldEquals("switch", True),
+    FieldEquals("switch", None),
+    FieldEquals("size", None),
+    FieldEquals("size", 24),
+    FieldEquals("name", "plain"),
+    FieldEquals("name", "a is b == c"),
 ]
-CONDITIONS += [Not(each) for each in CONDITIONS]
+CONDITIONS += [Negation(each) for each in CONDITIONS]
 CONDITIONS += [All((first, second)) for first, second in itertools.pairwise(CONDITIONS)]
-CONDITIONS += [Not(each) for each in CONDITIONS[-12:]] + [All(())]
+CONDITIONS += [Negation(each) for each in CONDITIONS[-12:]] + [All(())]
 
 NUMBERS = [
     Constant(7),
@@ -189,7 +189,9 @@ EXPRESSIONS = [
         WhenEqual("size", None, Constant("full"), WhenEqual("flag", True, Constant("sliding"), Constant("full"))),
         Constant("full"),
     ),
-    PerLayer(Not(Member("listed")), WhenEqual("flag", False, Constant(None), Field("scale")), Constant(None)),
+    PerLayer(
+        Negation(LayerInField("listed")), WhenEqual("flag", False, Constant(None), Field("scale")), Constant(None)
+    ),
     WhenEqual("flag", True, PerLayer(AtLeast("first"), Constant(True), Constant(False)), Constant(False)),
     WhenEqual("flag", True, Constant(False), PerLayer(AtLeast("first"), Constant(True), Constant(False))),
     WhenEqual("flag", True, Constant(True), PerLayer(AtLeast("first"), Constant(True), Constant(False))),
@@ -245,7 +247,7 @@ def test_random_nestings_compute_what_they_mean():
         (Product(1.0, powers(width=1.0, factor=1.0), integer=True), "int(self.width * self.factor)"),
         (Product(0.5, powers(width=1.0), integer=True), "self.width // 2"),
         (Product(4.0, powers(width=1.0), integer=True), "4 * self.width"),
-        (PerLayer(Not(Member("listed")), Constant(True), Constant(False)), "layer not in self.listed"),
+        (PerLayer(Negation(LayerInField("listed")), Constant(True), Constant(False)), "layer not in self.listed"),
         (PerLayer(AtLeast("first"), Constant(False), Constant(True)), "layer < self.first"),
         (
             PerLayer(Multiple("step", 1), Field("size"), Constant(None)),
@@ -264,7 +266,7 @@ def test_random_nestings_compute_what_they_mean():
         (WhenEqual("flag", True, Constant(False), Constant(True)), "not self.flag"),
         (WhenEqual("size", None, Constant(False), Constant(True)), "self.size is not None"),
         (
-            PerLayer(Not(Flag("name", "a is b == c")), Constant(1), Constant(2)),
+            PerLayer(Negation(FieldEquals("name", "a is b == c")), Constant(1), Constant(2)),
             '1 if self.name != "a is b == c" else 2',
         ),
     ],
