@@ -1,4 +1,4 @@
-"""The last step of a loader: from mapped raw rows to a checked dataset of one kind, every complaint with its row.
+"""Build a checked dataset of one kind from mapped raw rows; every error names its row.
 
     raw = read_rows(path, split)
     rows = [{"messages": user_prompt(row["question"], "", tokenizer), "answer": row["answer"]} for row in raw.rows]

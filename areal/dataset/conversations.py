@@ -1,10 +1,10 @@
-"""Conversations as rows of supervised fine-tuning that learn every assistant turn, with a mask that is exact.
+"""Turn conversations into rows for supervised fine-tuning, with an exact loss mask over the assistant turns.
 
     conversation_rows(messages, tokenizer)                    # one row, all assistant turns learned
     conversation_rows(messages, tokenizer, turns="each")      # one row per assistant turn
     conversation_rows(messages, tokenizer, tools=[...])       # JSON schemas for the chat template
 
-Which tokens are the assistant's is known in three cases, and refused in all others:
+The tokens of the assistant are known exactly in three cases; any other conversation is refused:
 
 - The conversation is one answer at its end: prompt and answer are encoded apart, as RL continues a prompt.
 - The chat template marks them with `{% generation %}`.
@@ -114,7 +114,7 @@ def conversation_rows(
             raise DataError(f"turn {index} {problem}")
     if images and (found := _num_marks(messages)) != len(images):
         raise DataError(f"the conversation has {found} {IMAGE_MARK} marks for {len(images)} images, expected one each")
-    # A greeting answers nothing: it is only read.
+    # An assistant turn that opens the conversation answers nothing: it is context only.
     ends = [index + 1 for index, message in enumerate(messages) if index and message["role"] == "assistant"]
     if turns != "all":
         ends = ends if turns == "each" else ends[-1:]
@@ -160,7 +160,7 @@ def _from_markers(
         raise DataError(
             f"the chat template marks {runs} of {expected} assistant turns with {{% generation %}}, so the others "
             f"would not be learned",
-            fix='mend the template, or set options.turns to "each" or "last"',
+            fix='correct the template, or set options.turns to "each" or "last"',
         )
     return ids, mask
 

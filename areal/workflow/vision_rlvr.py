@@ -46,7 +46,7 @@ class VisionRlvrWorkflow(RolloutWorkflow):
 
         processor: the checkpoint of the model, or the content of its config.json. max_pixels: of an image as the model
         gets it; None for what its image processor allows. max_file_bytes, max_file_pixels: beyond them files are not
-        decoded. first_frame: read films as their first frame. enable_thinking: handed to the chat template.
+        decoded. first_frame: of an animation take the first frame. enable_thinking: handed to the chat template.
         """
         self.reward = reward
         self.gconfig = gconfig

@@ -1,4 +1,4 @@
-"""What a run from Python would do: the report of `areal train --dry-run`, with rows that are in no file yet."""
+"""Report what a run from Python would do, as `areal train --dry-run` does, with rows that are not in files yet."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def try_out(built: Built, *, source: str, restart: bool) -> DryRun:
     """Report what the run would do. source: names the call that it was built by. Raises what `dry_run` raises."""
     config = built.config
     inputs = str(config.directory / INPUTS_FOLDER)
-    # Loaders read files: rows of the program lie in a folder of this call, and are reported where they will lie.
-    with tempfile.TemporaryDirectory(prefix="areal-dry-run-") as folder, _places(folder, inputs):
+    # Loaders read files, so the rows are written to a temporary folder. The report names the folder of the run.
+    with tempfile.TemporaryDirectory(prefix="areal-dry-run-") as folder, _errors_moved(folder, inputs):
         for rows in built.rows:
             rows.write(Path(folder))
         moved = config_from_mapping(_moved(to_mapping(config), inputs, folder), source=source)
@@ -60,8 +60,8 @@ def try_out(built: Built, *, source: str, restart: bool) -> DryRun:
 
 
 @contextlib.contextmanager
-def _places(folder: str, inputs: str) -> Iterator[None]:
-    """Name files in errors by where they will lie."""
+def _errors_moved(folder: str, inputs: str) -> Iterator[None]:
+    """Let errors name the folder where the run will keep its rows, not the temporary one."""
     try:
         yield
     except ArealError as error:
