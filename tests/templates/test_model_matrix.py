@@ -17,7 +17,7 @@ from tooling.cli.errors import UsageError
 from tooling.new.generators.model_matrix import ChildProcesses, MatrixRow, read_entries
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 60
+SECONDS = 100
 
 
 def git(repository, *arguments):

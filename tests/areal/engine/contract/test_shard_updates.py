@@ -101,7 +101,7 @@ def test_an_engine_that_is_closed_lets_a_waiting_server_go(site, caplog):
     until(lambda: "gets the next version, before its first request" in caplog.text)
     began = time.monotonic()
     site.engine.close()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 25
 
 
 @pytest.mark.exhaustive

@@ -134,7 +134,7 @@ def test_a_server_that_lost_its_weights_and_gets_no_others_never_answers_again(s
     assert set(device(address)["held"].values()) == {0}
     began = time.monotonic()
     subject.engine.close()
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
     assert "generate" not in device(address)["log"][device(address)["log"].index("sleep 2") :]
 
 

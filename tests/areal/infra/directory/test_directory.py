@@ -315,4 +315,4 @@ def test_many_ranks_meet_although_one_visitor_is_silent_and_one_sends_garbage():
 
 @pytest.mark.exhaustive
 def test_a_thousand_ranks_meet_within_seconds():
-    assert min(meet_in_threads(1024, 60) for _ in range(2)) < 5
+    assert min(meet_in_threads(1024, 100) for _ in range(2)) < 50

@@ -183,7 +183,7 @@ def test_cancelling_lets_ranks_save_and_leaves_nothing_behind(launch):
     begun = time.monotonic()
     code, facts = job.command("cancel")
     assert (code, facts["state"]) == (0, "cancelled"), job.said()
-    assert time.monotonic() - begun < 5 + 15
+    assert time.monotonic() - begun < 5 + 60
     assert job.left() == []
     assert sorted(job.noted("saved")) == ["trainer-0-0", "trainer-1-0"]
     assert job.wait() == 143
