@@ -50,7 +50,7 @@ PRELOAD: Final = (
     "areal.models", "areal.engine.hf.loading", "areal.engine.train.checkpoint", "areal.trainer.run",
 )  # fmt: skip
 """What children have imported."""
-_START_SECONDS: Final = 120.0
+_START_SECONDS: Final = 300.0
 _ORPHAN_SECONDS: Final = 10.0
 """How often an origin looks whether the process that started it is there."""
 _OUTPUT_SHOWN: Final = 3000

@@ -47,13 +47,13 @@ def program(tmp_path):
 
 @pytest.mark.exhaustive
 def test_ranks_of_a_group_compute_together(fork_server, program):
-    results = fork_server.run_ranks(program(RANK), 2, timeout_seconds=60)
+    results = fork_server.run_ranks(program(RANK), 2, timeout_seconds=200)
     assert results == [{"total": 3, "size": 2}]
 
 
 def test_a_rank_that_fails_ends_the_others_and_is_quoted(fork_server, program):
     with pytest.raises(EngineError, match=r"2 processes failed(?s:.*)rank gives up"):
-        fork_server.run_ranks(program(RANK), 2, ["--fail=1"], timeout_seconds=60)
+        fork_server.run_ranks(program(RANK), 2, ["--fail=1"], timeout_seconds=200)
 
 
 def test_a_program_has_its_arguments_environment_folder_and_streams(fork_server, program, tmp_path):

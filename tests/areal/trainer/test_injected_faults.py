@@ -150,7 +150,7 @@ def test_a_flipped_bit_costs_one_checkpoint_and_not_the_run(tmp_path, straight, 
     seen="the failed save is reported and training goes on; it is tried again 1 and 2 steps later and succeeds long "
     "before the next regular one; a disk that stays full ends the run with exit code 21 after the tolerated failures",
 )
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_a_run_outlives_a_full_disk(tmp_path):
     command = ["unshare", "--mount", sys.executable, str(Path(__file__).with_name("full_disk_training.py"))]
     done = subprocess.run([*command, str(tmp_path)], check=False, capture_output=True, text=True, timeout=200)

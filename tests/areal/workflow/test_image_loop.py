@@ -20,7 +20,7 @@ from tests.support.vision import QWEN3_VL, encoded, noise
 
 SECONDS = 0.02
 SIDE = 1024
-pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(300)]
 
 
 async def longest_block(work):

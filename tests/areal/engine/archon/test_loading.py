@@ -18,7 +18,7 @@ def _run(fork_server, world_size, folder, *options):
     return found
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 @pytest.mark.exhaustive
 def test_parts_are_equal_to_those_of_a_whole_model_bit_by_bit_and_errors_too(tmp_path, fork_server):
     found = _run(fork_server, 2, tmp_path, "--quick")

@@ -15,7 +15,7 @@ from areal.infra.weights.files import FileCarrier
 
 engines = sys.modules["contract_engines"]
 EXACT = 2e-5
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 TRAINED = "layers.1.mlp"
 
 

@@ -25,7 +25,7 @@ engines = sys.modules["contract_engines"]
 DOUBLE = Path(__file__).with_name("double.py")
 KEY = b"of these tests and nobody else's"
 EXACT = 2e-5
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 class Site:

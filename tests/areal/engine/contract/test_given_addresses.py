@@ -25,7 +25,7 @@ from areal.infra.supervisor.process import free_port
 engines = sys.modules["contract_engines"]
 DOUBLE = Path(__file__).with_name("double.py")
 EXACT = 2e-5
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 class Machine:

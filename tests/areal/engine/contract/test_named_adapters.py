@@ -30,7 +30,7 @@ engines = sys.modules["contract_engines"]
 EXACT = 5e-5
 RANK, ALPHA = 4, 8
 LAYERS = ("self_attn.q_proj", "mlp.down_proj")
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 def write_adapter(folder, model, seed):

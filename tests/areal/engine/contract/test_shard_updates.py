@@ -15,7 +15,7 @@ from areal.infra.weights.shards import ShardCarrier
 
 engines = sys.modules["contract_engines"]
 EXACT = 2e-5
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 class Site:

@@ -18,7 +18,7 @@ from areal.api import EngineError
 
 engines = sys.modules["contract_engines"]
 EXACT = 2e-5
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ Path(folder, f"began-{os.environ['RANK']}-{os.environ['AREAL_LAUNCH_START']}").t
 while not Path(folder, "end").exists():
     time.sleep(0.05)
 """
-pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(300)]
 
 
 class Job:
