@@ -134,7 +134,7 @@ def _closing(data: bytes, position: int, spans: list[tuple[int, int]], index: in
 
 
 _IMPORT = re.compile(
-    rb"^[ \t]*(?:from[ \t]+(?P<module>\.*[\w.]*)[ \t]+import[ \t]*(?P<names>\([^)]*\)|[^\n#;]+(?:\\\n[^\n#;]+)*)"
+    rb"^[ \t]*(?:from[ \t]+(?P<module>\.*[\w.]*)[ \t]+import[ \t]*(?P<names>\([^)]*\)|(?:\\\n|[^\n#;])+)"
     rb"|import[ \t]+(?P<plain>[\w., \t]+))",
     re.MULTILINE,
 )

@@ -10,9 +10,9 @@ homes        new definitions of a function, class or value, weighed
 modules      new homes of whole modules
 members      new names of methods, attributes, fields and enum members
 parameters   new names of parameters
-explain      all of it: `explain_absence`
+explain      all of it: `Explainer`
 """
 
-from tooling.upgrade.replacements.explain import Explainer, explain_absence
+from tooling.upgrade.replacements.explain import Explainer
 
-__all__ = ["Explainer", "explain_absence"]
+__all__ = ["Explainer"]

@@ -1,4 +1,4 @@
-"""`explain_absence`: moved, renamed or removed, and what to write instead."""
+"""Explain what is gone: moved, renamed or removed, and what to write instead."""
 
 from __future__ import annotations
 
@@ -120,11 +120,6 @@ class Explainer:
                 told += [text for text in (found.deprecated, found.symbol.deprecated) if text]
                 told += announcements(upstream, found.symbol, parameter) if parameter else []
         return told
-
-
-def explain_absence(absent: Absent, old: Upstream, new: Upstream, use: Use) -> Explanation | None:
-    """`Explainer`, for one absence and without releases in between."""
-    return Explainer()(absent, old, new, use)
 
 
 def _is_sure(candidate: Candidate) -> bool:

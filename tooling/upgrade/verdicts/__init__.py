@@ -5,8 +5,7 @@ is not reached on the new version, of a failure that a fallback answers, and of 
 """
 
 from tooling.upgrade.verdicts.audit import audit
-from tooling.upgrade.verdicts.comparison import JudgeContext, ReleasePair
-from tooling.upgrade.verdicts.judge import judge
+from tooling.upgrade.verdicts.comparison import ReleasePair
 from tooling.upgrade.verdicts.untyped import changed_members
 
-__all__ = ["JudgeContext", "ReleasePair", "audit", "changed_members", "judge"]
+__all__ = ["ReleasePair", "audit", "changed_members"]

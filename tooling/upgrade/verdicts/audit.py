@@ -13,7 +13,7 @@ from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.case import Coverage, JudgedUse, coverage_of
 from tooling.upgrade.verdicts.comparison import JudgeContext, ReleasePair
 from tooling.upgrade.verdicts.guards import dead
-from tooling.upgrade.verdicts.judge import imported_name, is_absence, judged
+from tooling.upgrade.verdicts.judge import imported_name, is_absence, judge
 from tooling.upgrade.verdicts.surroundings import Surroundings
 from tooling.upgrade.verdicts.untyped import is_untyped, judge_untyped
 
@@ -152,7 +152,7 @@ def _of_file(file: FileUses, pair: ReleasePair, context: JudgeContext, tally: _T
             continue
         case = JudgedUse(use, pair.old, pair.new, context)
         try:
-            known, found = coverage_of(case), judged(case)
+            known, found = coverage_of(case), judge(case)
         except RecursionError:  # code nested beyond Python's stack is open
             known, found = Coverage(use.symbol_text, why="nested too deep to be followed"), []
         tally.add(use, known)

@@ -10,15 +10,14 @@ from tooling.python.conditions import describe
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, FindingKind
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts import calls, deprecations, kinds, overrides, presence, returns
-from tooling.upgrade.verdicts.case import JudgedUse
 from tooling.upgrade.verdicts.comparison import ReleasePair, UseProblem, evidence_of_absence
 from tooling.upgrade.verdicts.guards import new_side, old_side, reachable, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import Use
+    from tooling.upgrade.verdicts.case import JudgedUse
     from tooling.upgrade.verdicts.comparison import JudgeContext
 
 _FAMILIES = (
@@ -39,17 +38,12 @@ _FAMILIES = (
 _ABSENT = (FindingKind.REMOVED, FindingKind.MOVED, FindingKind.RENAMED)
 
 
-def judge(use: Use, old: Upstream, new: Upstream, context: JudgeContext) -> list[AuditFinding]:
-    """All that the new release does to this use: a pure function of its arguments.
+def judge(case: JudgedUse) -> list[AuditFinding]:
+    """All that the new release does to this use: a pure function of its argument.
 
     Nothing is said of a place that is not reached on the new version, nor of a failure that a fallback answers. A
     place that is reached on the new version only is judged by that side alone.
     """
-    return judged(JudgedUse(use, old, new, context))
-
-
-def judged(case: JudgedUse) -> list[AuditFinding]:
-    """`judge`, for a use that was looked up already."""
     use, context = case.use, case.context
     pairs = context.pairs or (ReleasePair(context.distribution, case.old, case.new),)
     if reachable(use.conditions, new_side(pairs)) is False:

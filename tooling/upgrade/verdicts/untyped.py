@@ -19,7 +19,7 @@ from tooling.python.symbols.symbol import Absent, Found, SymbolKind
 from tooling.upgrade.findings import AuditFinding, AuditSeverity
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.case import JudgedUse
-from tooling.upgrade.verdicts.judge import judged
+from tooling.upgrade.verdicts.judge import judge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +71,7 @@ def judge_untyped(use: Use, pair: ReleasePair, context: JudgeContext) -> list[Au
     cases = [case for case in cases if not case.after.cascade]
     if not cases or len(cases) > _MOST_CANDIDATES:
         return []
-    found = [{(each.kind, each.parameter): each for each in judged(case)} for case in cases]
+    found = [{(each.kind, each.parameter): each for each in judge(case)} for case in cases]
     owners = sorted({case.before.found[0].symbol.owner for case in cases if case.before.found})
     shown = " or ".join(owners[:2]) + (" or others" if len(owners) > 2 else "")
     return [

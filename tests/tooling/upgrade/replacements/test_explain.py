@@ -10,7 +10,7 @@ from tooling.python.access_paths import Attribute, Called, Name
 from tooling.python.symbols.symbol import Absent, Found
 from tooling.python.symbols.tree import SymbolTree
 from tooling.upgrade.findings import FindingKind
-from tooling.upgrade.replacements.explain import Explainer, explain_absence
+from tooling.upgrade.replacements.explain import Explainer
 from tooling.upgrade.sources.folder import memory_release
 from tooling.upgrade.uses import Action, Argument, PassedArguments, SourcePlace, Use
 
@@ -56,7 +56,7 @@ def explained(dotted, old, new, *, use=None, between=()):
 def parameter(name, old, new, *, function="pkg.f", positional=0, keywords=None):
     before, after = upstream({"pkg/__init__.py": old}), upstream({"pkg/__init__.py": new}, "2")
     use = use_of(function, Action.CALL, positional=positional, keywords=[name] if keywords is None else keywords)
-    return explain_absence(Absent(function, name), before, after, use)
+    return Explainer()(Absent(function, name), before, after, use)
 
 
 # ------------------------------------------------------------------------------------------------------------- symbols
@@ -277,7 +277,7 @@ def test_a_member_of_a_moved_class_is_found_through_the_class():
 def member(name, old, new, action=Action.READ):
     before, after = upstream({"pkg/__init__.py": old}), upstream({"pkg/__init__.py": new}, "2")
     use = use_of(Attribute(Called(Name("pkg.C")), name), action, positional=1)
-    return explain_absence(Absent("pkg.C", name), before, after, use)
+    return Explainer()(Absent("pkg.C", name), before, after, use)
 
 
 def test_a_method_with_the_same_body_is_the_renamed_one():
@@ -371,7 +371,7 @@ def test_what_a_release_in_between_says_about_a_parameter_counts():
     before, between, after = (upstream({"pkg/__init__.py": text}) for text in (old, middle, new))
     use = use_of("pkg.f", Action.CALL, positional=1, keywords=["n"])
     absent = Absent("pkg.f", "n")
-    assert explain_absence(absent, before, after, use) == (FindingKind.PARAM_REMOVED, None)
+    assert Explainer()(absent, before, after, use) == (FindingKind.PARAM_REMOVED, None)
     verdict, found = Explainer([between])(absent, before, after, use)
     assert (verdict, found.text, found.certain) == (FindingKind.PARAM_RENAMED, "most", True)
 
@@ -456,4 +456,4 @@ def test_fields_of_a_dataclass_are_parameters_where_they_are_passed_and_members_
 def test_what_the_old_release_lacks_too_is_not_explained(action):
     files = {"pkg/a.py": "class C: ..."}
     use = use_of("pkg.a.gone", action)
-    assert explain_absence(Absent("pkg.a", "gone"), upstream(files), upstream(files, "2"), use) is None
+    assert Explainer()(Absent("pkg.a", "gone"), upstream(files), upstream(files, "2"), use) is None

@@ -22,7 +22,10 @@ from tooling.upgrade.uses import (
     TryPart,
     Use,
 )
-from tooling.upgrade.verdicts import JudgeContext, ReleasePair, audit, judge
+from tooling.upgrade.verdicts import ReleasePair, audit
+from tooling.upgrade.verdicts.case import JudgedUse
+from tooling.upgrade.verdicts.comparison import JudgeContext
+from tooling.upgrade.verdicts.judge import judge
 
 OLD = """
 class LLM:
@@ -70,7 +73,7 @@ def call(target, *positional: int, line: int = 1, **named: int) -> Use:
 
 def judged(one: Use, pair: ReleasePair | None = None, **context):
     pair = pair or compared()
-    return judge(one, pair.old, pair.new, JudgeContext("up", (pair,), **context))
+    return judge(JudgedUse(one, pair.old, pair.new, JudgeContext("up", (pair,), **context)))
 
 
 def test_a_name_that_is_gone_is_breaking_and_shows_where_it_was() -> None:
