@@ -21,8 +21,7 @@ from tooling.python.access_paths import (
 from tooling.python.conditions import Condition, Constant, all_of, any_of, is_decidable, is_decided, negated
 from tooling.python.symbols.symbol import Parameter, Signature
 from tooling.upgrade.declarations.find import repository_files
-from tooling.upgrade.usage.link.scopes import linked_condition
-from tooling.upgrade.usage.link.values import (
+from tooling.upgrade.usage.link.classes import (
     Alternative,
     Alternatives,
     Keys,
@@ -32,6 +31,7 @@ from tooling.upgrade.usage.link.values import (
     OwnFunction,
     Untyped,
 )
+from tooling.upgrade.usage.link.scopes import linked_condition
 from tooling.upgrade.uses import (
     Action,
     Argument,

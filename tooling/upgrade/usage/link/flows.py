@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tooling.python.access_paths import Attribute, SuperOf
 from tooling.python.source import POSITIONAL
 from tooling.upgrade.usage.facts import NONE, FileFacts, FunctionFacts
-from tooling.upgrade.usage.link.values import (
+from tooling.upgrade.usage.link.classes import (
     UNKNOWN,
     UNTYPED,
     Alternative,
@@ -24,6 +24,7 @@ from tooling.upgrade.usage.link.values import (
     Held,
     KeyEntry,
     Keys,
+    Lineages,
     Ours,
     OwnClass,
     OwnFunction,
@@ -38,7 +39,6 @@ from tooling.upgrade.usage.link.values import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from tooling.upgrade.usage.link.classes import Lineages
     from tooling.upgrade.usage.link.store import FactsStore
 
 Passing = tuple[str, tuple[Any, ...], int]

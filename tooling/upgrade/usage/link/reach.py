@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.usage.facts import NONE
-from tooling.upgrade.usage.link.values import (
+from tooling.upgrade.usage.link.classes import (
     Alternatives,
     LinkedModule,
     Ours,

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 from tooling.python.access_paths import Attribute, Awaited, Called, Entered, InstanceOf, ItemOf, Iterated, Name, SuperOf
 from tooling.python.standard_library import CONTAINERS
 from tooling.upgrade.usage.facts import NONE, FileFacts
-from tooling.upgrade.usage.link.classes import Lineages
-from tooling.upgrade.usage.link.flows import Flows
-from tooling.upgrade.usage.link.values import (
+from tooling.upgrade.usage.link.classes import (
     UNKNOWN,
     UNTYPED,
     Alternative,
     Alternatives,
     Held,
     Keys,
+    Lineages,
     LinkedModule,
     OfUntyped,
     Ours,
@@ -31,6 +30,7 @@ from tooling.upgrade.usage.link.values import (
     joined,
     one,
 )
+from tooling.upgrade.usage.link.flows import Flows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

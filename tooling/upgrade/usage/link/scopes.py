@@ -13,7 +13,7 @@ from tooling.python.conditions import Condition, HasName, ModuleExists, Not, all
 from tooling.python.operations import UNKNOWN
 from tooling.python.source import alone, definition, parse_expression
 from tooling.upgrade.usage.facts import NONE, FileFacts
-from tooling.upgrade.usage.link.values import LinkedModule, Ours
+from tooling.upgrade.usage.link.classes import LinkedModule, Ours
 
 if TYPE_CHECKING:
     from tooling.python.condition_reader import GuardScope
