@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ Ancestor = Symbol | str
 """A class of the tree, or the dotted path of one that is not."""
 _HOOKS = ("__getattr__", "__getattribute__")
 _WRAPPERS = ("classmethod", "staticmethod", "property")
+_STRING = re.compile(r"[\"'](\w+)[\"']")
 _EMPTY = BodyTable({}, [])
 
 
@@ -143,8 +145,8 @@ class Members:
             return found
         why = self._why_open(lineage)
         if why:
-            outside = not lineage.complete and self._bases_are_named(lineage)
-            return Open(why, Absent(symbol.dotted, name, symbol.file, symbol.line) if outside else None)
+            likely = self._refused(lineage, name) if lineage.complete else self._bases_are_named(lineage)
+            return Open(why, Absent(symbol.dotted, name, symbol.file, symbol.line) if likely else None)
         if hasattr(object, name) or name in ("__dict__", "__module__", "__name__", "__qualname__", "__annotations__"):
             return Found(self.definitions.outside(f"builtins.object.{name}"))
         return Absent(symbol.dotted, name, symbol.file, symbol.line)
@@ -159,6 +161,22 @@ class Members:
             if any(self._base(around, source) is None for source in scope.bases):
                 return False
         return True
+
+    def _refused(self, lineage: ClassLineage, name: str) -> bool:
+        """Whether only `__getattr__` may give a name, raises for some, and its file does not hold this one as a string,
+        not even without an ending that it cuts off: `pad_token_id` for "pad_token" and "_id"."""
+        hooked = [each for each in lineage.classes if self._dynamic(each)]
+        for ancestor in hooked:
+            located, scope = self.definitions.locate(ancestor), self.definitions.scope(ancestor)
+            hooks = [item for hook in _HOOKS for item in (scope.bindings.get(hook, ()) if scope is not None else ())]
+            if located is None or not hooks:
+                return False
+            body = "".join(self.store.block(located.table.path, item.start, item.end) for item in hooks)
+            endings = ["", *(text for text in _STRING.findall(body) if name.endswith(text))]
+            held = _STRING.findall(self.store.source.read(ancestor.file).decode("utf-8", "replace"))
+            if "AttributeError" not in body or {name.removesuffix(ending) for ending in endings} & set(held):
+                return False
+        return bool(hooked)
 
     def _own(self, ancestor: Ancestor, name: str) -> Resolution | None:
         if isinstance(ancestor, str):

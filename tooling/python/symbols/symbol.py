@@ -135,7 +135,7 @@ class Open:
 
     why: str
     beside: Absent | None = None
-    """What would be absent if no base class outside of the tree had it."""
+    """What would be absent if no base class outside of the tree had it, and no `__getattr__` gave it."""
 
 
 Resolution = Found | Absent | Open

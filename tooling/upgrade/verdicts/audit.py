@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tooling.python.access_paths import Attribute, Duck, InstanceOf, Name, is_distinctive, roots_of
+from tooling.python.access_paths import Attribute, Name, roots_of
 from tooling.upgrade.findings import Audit, AuditFinding, AuditSeverity, FindingKind, Unseen
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.case import Coverage, JudgedUse, coverage_of
@@ -15,7 +16,7 @@ from tooling.upgrade.verdicts.comparison import JudgeContext, ReleasePair
 from tooling.upgrade.verdicts.guards import dead
 from tooling.upgrade.verdicts.judge import imported_name, is_absence, judge
 from tooling.upgrade.verdicts.surroundings import Surroundings
-from tooling.upgrade.verdicts.untyped import is_untyped, judge_untyped
+from tooling.upgrade.verdicts.untyped import as_untyped, is_untyped, judge_untyped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -145,6 +146,8 @@ def _audited(
 def _of_file(file: FileUses, pair: ReleasePair, context: JudgeContext, tally: _Tally) -> list[AuditFinding]:
     findings: list[AuditFinding] = []
     for use in file.uses:
+        if _is_stored(use):
+            continue
         if is_untyped(use):
             findings.extend(judge_untyped(use, pair, context))
             continue
@@ -157,12 +160,9 @@ def _of_file(file: FileUses, pair: ReleasePair, context: JudgeContext, tally: _T
             known, found = Coverage(use.symbol_text, why="nested too deep to be followed"), []
         tally.add(use, known)
         findings.extend(found)
-        if known.unresolved and isinstance(use.target, Attribute) and use.action in (Action.CALL, Action.READ):
-            # The annotation is not what the value is: `tokenizer: AutoTokenizer`
-            value = Duck(frozenset({use.target.name}), use.symbol_text.partition(f".{use.target.name}")[0])
-            if is_distinctive(use.target.name) and isinstance(use.target.base, InstanceOf):
-                guessed = replace(use, target=Attribute(value, use.target.name))
-                findings.extend(judge_untyped(guessed, pair, context))
+        guessed = as_untyped(case, unresolved=known.unresolved)
+        if guessed is not None:
+            findings.extend(judge_untyped(guessed, pair, context))
         if known.unresolved and use.action is Action.IMPORT:
             version = pair.old.source.origin.version
             findings.append(
@@ -180,6 +180,13 @@ def _of_file(file: FileUses, pair: ReleasePair, context: JudgeContext, tally: _T
                 )
             )
     return findings
+
+
+def _is_stored(use: Use) -> bool:
+    """Whether a value is read under another name: `self.size = config.size` fails, not what reads `self.size` later."""
+    if use.action is not Action.READ or not isinstance(use.target, Attribute):
+        return False
+    return re.fullmatch(r"[\w.]+", use.symbol_text) is not None and use.symbol_text.split(".")[-1] != use.target.name
 
 
 def _without_consequences(findings: list[AuditFinding], index: UsageIndex, pair: ReleasePair) -> list[AuditFinding]:

@@ -150,8 +150,8 @@ def _may_be_of_an_own_class(case: JudgedUse) -> bool:
 
 
 def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
-    """A class no longer defines it; only a base of another distribution may still have it, and the old definition did
-    not build upon one there."""
+    """A class no longer defines it; only a base of another distribution may still have it, or a `__getattr__` give it,
+    and the old definition did not build upon one there."""
     if not _is_of_the_class(case.use.target) and not _is_nowhere(case):
         return  # an instance may be of a subclass that has it
     if case.after.found or not case.after.beside or len(case.before.found) != 1:
@@ -159,10 +159,11 @@ def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
     before, absent = case.before.found[0].symbol, case.after.beside[0]
     if not before.file or mentions(case.old, before.file, rf"super\(.*?\)\.{re.escape(absent.name)}\b"):
         return
+    other = "its __getattr__" if "__getattr__" in case.after.open else "a base of another distribution"
     yield case.problem(
         FindingKind.REMOVED,
         AuditSeverity.WARNING,
-        f"{absent.container} no longer defines {absent.name}; only a base of another distribution may have it",
+        f"{absent.container} no longer defines {absent.name}; only {other} may have it",
         before=before,
         new=evidence_of_absence(absent),
         raises=exception_of(case, absent),
@@ -172,14 +173,15 @@ def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
 
 
 def _is_nowhere(case: JudgedUse) -> bool:
-    """Whether no class of the new release has a method of instances, and none of the repository."""
+    """Whether fewer classes of the new release have a method of instances, and none of the repository."""
     target = case.use.target
-    if not isinstance(target, Attribute) or not isinstance(target.base, InstanceOf) or case.use.action is Action.PROBE:
+    if not isinstance(target, Attribute) or not isinstance(target.base, InstanceOf | Called):
         return False
     if any(met.symbol.kind is not SymbolKind.FUNCTION for met in case.before.found):
         return False
     own = any(case.context.extended(met.receiver, target.name) for met in case.before.found if met.receiver)
-    return not own and not case.new.member_names().get(target.name)
+    before, after = case.old.member_names().get(target.name, {}), case.new.member_names().get(target.name, {})
+    return not own and len(after) < len(before)
 
 
 def _is_of_the_class(target: AccessPath) -> bool:

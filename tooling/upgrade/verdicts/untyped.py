@@ -13,7 +13,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tooling.python.access_paths import Attribute, Duck, InstanceOf, Name
+from tooling.python.access_paths import Attribute, Called, Duck, InstanceOf, Name, is_distinctive
 from tooling.python.symbols.calls import bind
 from tooling.python.symbols.symbol import Absent, Found, SymbolKind
 from tooling.upgrade.findings import AuditFinding, AuditSeverity
@@ -38,6 +38,21 @@ _SURE = 0.5
 def is_untyped(use: Use) -> bool:
     """Whether only the attributes that are used say what the value is."""
     return isinstance(use.target, Attribute) and isinstance(use.target.base, Duck)
+
+
+def as_untyped(case: JudgedUse, *, unresolved: bool) -> Use | None:
+    """The use as one of a value that nothing types: its annotation lacks the name (`tokenizer: AutoTokenizer`), or the
+    release does not say what its call returns (`AutoTokenizer.from_pretrained(...)`)."""
+    use, target = case.use, case.use.target
+    if not isinstance(target, Attribute) or use.action not in (Action.CALL, Action.READ):
+        return None
+    opened = isinstance(target.base, Called) and bool(case.before.open) and not case.before.found
+    if not is_distinctive(target.name) or not (opened or (unresolved and isinstance(target.base, InstanceOf))):
+        return None
+    if opened and case.old.member_names().get(target.name) == case.new.member_names().get(target.name):
+        return None
+    value = Duck(frozenset({target.name}), use.symbol_text.partition(f".{target.name}")[0])
+    return replace(use, target=Attribute(value, target.name))
 
 
 def changed_members(pairs: Sequence[ReleasePair]) -> frozenset[str]:
