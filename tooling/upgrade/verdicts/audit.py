@@ -183,8 +183,8 @@ def _of_file(file: FileUses, pair: ReleasePair, context: JudgeContext, tally: _T
 
 
 def _is_stored(use: Use) -> bool:
-    """Whether a value is read under another name: `self.size = config.size` fails, not what reads `self.size` later."""
-    if use.action is not Action.READ or not isinstance(use.target, Attribute):
+    """Whether a value goes by another name: `self.size = config.size` fails, not what reads `self.size` later."""
+    if use.action not in (Action.READ, Action.ASSIGN) or not isinstance(use.target, Attribute):
         return False
     return re.fullmatch(r"[\w.]+", use.symbol_text) is not None and use.symbol_text.split(".")[-1] != use.target.name
 

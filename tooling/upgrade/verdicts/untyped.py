@@ -13,7 +13,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tooling.python.access_paths import Attribute, Called, Duck, InstanceOf, Name, is_distinctive
+from tooling.python.access_paths import Attribute, Called, Duck, Either, InstanceOf, Name, Unknown, is_distinctive
 from tooling.python.symbols.calls import bind
 from tooling.python.symbols.symbol import Absent, Found, SymbolKind
 from tooling.upgrade.findings import AuditFinding, AuditSeverity
@@ -44,8 +44,14 @@ def as_untyped(case: JudgedUse, *, unresolved: bool) -> Use | None:
     """The use as one of a value that nothing types: its annotation lacks the name (`tokenizer: AutoTokenizer`), or the
     release does not say what its call returns (`AutoTokenizer.from_pretrained(...)`)."""
     use, target = case.use, case.use.target
+    ways = (
+        [each for each in target.members if not isinstance(each, Unknown)] if isinstance(target, Either) else [target]
+    )
+    target = ways[0]
     if not isinstance(target, Attribute) or use.action not in (Action.CALL, Action.READ):
         return None
+    if any(not isinstance(each, Attribute) or each.name != target.name for each in ways):
+        return None  # of several values the same is asked
     opened = isinstance(target.base, Called) and bool(case.before.open) and not case.before.found
     if not is_distinctive(target.name) or not (opened or (unresolved and isinstance(target.base, InstanceOf))):
         return None
