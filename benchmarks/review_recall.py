@@ -1,9 +1,9 @@
 """Share of real and of planted bugs that `areal-review` reports, on cases split before anybody looked.
 
-    python benchmarks/review_recall.py REPOSITORY... [--fixes 40] [--planted 8] [--split dev|held-out|both] [--missed]
+    python benchmarks/review_recall.py REPOSITORY... [--introduced 14] [--planted 8] [--split dev|held-out] [--missed]
 
-Real: small fixes (review_mined.py), reviewed backwards: from the fix to the commit before it, which brings the bug in;
-with --introduced the review of the commit that first brought it in, of repositories that are set aside as a whole.
+Real: the commit that brought in what a small fix (review_mined.py) mends, of repositories that are set aside; what the
+version before a fix shows is counted by review_fixed.py.
 Planted: defects of review_planted.py in files of the newest commit, one per file, many files in one review. A case is
 found if something is reported within three lines of it that is not there without it. The hash of a case's name decides
 whether it is for development or held out; of what is held out only rates are printed, never a place.
@@ -32,7 +32,7 @@ from review_planted import Edit, plant
 from tooling.review.findings import find
 from tooling.review.policy import read_policy
 from tooling.review.records import is_test
-from tooling.review.repository.comparison import ChangedFile, Comparison, commit_alone, reversed_commit
+from tooling.review.repository.comparison import ChangedFile, Comparison, commit_alone
 from tooling.review.repository.git import ReviewedClone
 from tooling.review.repository.side import Side
 
@@ -65,7 +65,7 @@ class Judged:
     """One case with its outcome. `said`: rules that report it."""
 
     source: str
-    """ "real", "introduced", "planted by an edit" or "planted in a new file"."""
+    """ "introduced", "planted by an edit" or "planted in a new file"."""
     kind: str
     name: str
     held_out: bool
@@ -75,24 +75,6 @@ class Judged:
 def is_held_out(name: str) -> bool:
     """Half of all names."""
     return hashlib.sha256(name.encode()).digest()[0] % 2 == 1
-
-
-def real(mirror: Path, count: int, split: str) -> Iterator[Judged]:
-    """Review each fix backwards."""
-    git = ReviewedClone.open(mirror)
-    for case in review_mined.mine(mirror, count, "", 0):
-        name = f"{mirror.parent.name} {case['fixed']['commit']}"
-        if not wanted(name, split):
-            continue
-        comparison = reversed_commit(git, case["fixed"]["commit"])
-        findings, _ = find(comparison, read_policy(comparison.base))
-        said = []
-        for each in findings:
-            file = comparison.by_path.get(each.place.path)
-            lines = (file.added or file.removed) if file is not None else ()
-            if any(abs(line - each.place.line) <= NEAR for line in lines) and not is_test(each.place.path):
-                said.append(each.rule.id)
-        yield Judged("real", "fix", f"{name} {case['rule']}", is_held_out(name), tuple(said))
 
 
 def introduced(mirror: Path, count: int, most_lines: int = 4000) -> Iterator[Judged]:
@@ -199,10 +181,9 @@ def clean(mirror: Path, count: int, most_lines: int = 4000) -> Clean:
     return Clean(commits, lines, tuple(said))
 
 
-def measure(mirror: Path, fixes: int, introductions: int, per_kind: int, split: str) -> list[Judged]:
+def measure(mirror: Path, introductions: int, per_kind: int, split: str) -> list[Judged]:
     """Return all cases of one repository."""
-    found = list(real(mirror, fixes, split)) if fixes else []  # by the hash of the fix
-    found += list(introduced(mirror, introductions)) if introductions else []
+    found = list(introduced(mirror, introductions)) if introductions else []
     return found + (list(planted(mirror, per_kind, split)) if per_kind else [])
 
 
@@ -214,11 +195,7 @@ def rates(judged: list[Judged]) -> dict[str, dict[str, str]]:
         hits: Counter[str] = Counter()
         for each in judged:
             if each.held_out is held_out:
-                keys = (
-                    (each.source,)
-                    if each.source in {"real", "introduced"}
-                    else (each.source, f"{each.source}: {each.kind}")
-                )
+                keys = (each.source,) if each.source == "introduced" else (each.source, f"{each.source}: {each.kind}")
                 for key in keys:
                     counts[key] += 1
                     hits[key] += bool(each.said)
@@ -231,7 +208,6 @@ def main() -> int:
     """Print the rates."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("repositories", nargs="+", type=Path, metavar="REPOSITORY")
-    parser.add_argument("--fixes", type=int, default=40, help="real fixes per repository (default: 40; 0: none)")
     parser.add_argument("--introduced", type=int, default=0, help="fixes whose introductions are reviewed (default: 0)")
     parser.add_argument("--planted", type=int, default=8, help="planted defects per kind and repository (default: 8)")
     parser.add_argument("--split", choices=("dev", "held-out", "both"), default="both")
@@ -245,7 +221,7 @@ def main() -> int:
             return 2
     with ProcessPoolExecutor(arguments.jobs) as pool:
         asked = [
-            pool.submit(measure, each, arguments.fixes, arguments.introduced, arguments.planted, arguments.split)
+            pool.submit(measure, each, arguments.introduced, arguments.planted, arguments.split)
             for each in arguments.repositories
         ]
         quiet = [pool.submit(clean, each, arguments.clean) for each in arguments.repositories if arguments.clean]

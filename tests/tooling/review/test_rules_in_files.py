@@ -363,7 +363,11 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "literal-in-config": (
         ["import omegaconf\n@dataclass\nclass C:\n    mode: Literal['a'] = 'a'\n"],
-        ["@dataclass\nclass C:\n    mode: Literal['a'] = 'a'\n"],
+        [
+            "@dataclass\nclass C:\n    mode: Literal['a'] = 'a'\n",
+            "from omegaconf import OmegaConf\nROWS = OmegaConf.load('a')\n\n\n@dataclass\nclass C:\n"
+            "    mode: Literal['a'] = 'a'\n",
+        ],
     ),
     "unsafe-deserialisation": (
         ["import cloudpickle\ndef f(data):\n    return cloudpickle.loads(data)\n"],

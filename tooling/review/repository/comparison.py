@@ -175,13 +175,6 @@ def commit_alone(git: ReviewedClone, revision: str) -> Comparison:
     return _compared(git, start, tip, [start, tip], revision)
 
 
-def reversed_commit(git: ReviewedClone, revision: str) -> Comparison:
-    """Compare one commit with its first parent, backwards: as if somebody took it back."""
-    tip = git.require(revision, "--head")
-    parent = git.require(f"{tip}^", "--head")
-    return _compared(git, tip, parent, [tip, parent], f"{revision} reverted")
-
-
 def staged(git: ReviewedClone) -> Comparison:
     """Compare the index with the last commit."""
     start = git.commit("HEAD") or EMPTY_TREE

@@ -100,7 +100,10 @@ def assert_in_post_init(module: Module, _side: Side) -> Iterator[Place]:
 
 def literal_field(module: Module, _side: Side) -> Iterator[Place]:
     """`Literal` in a dataclass of a module whose configs go through OmegaConf."""
-    if not any(name.startswith(("omegaconf", "hydra")) for name in module.imported.values()):
+    uses = {each.attr for each in module.nodes(ast.Attribute) if module.dotted(each.value) == "omegaconf.OmegaConf"}
+    # What only reads a file gives no class to OmegaConf.
+    reads = bool(uses) and uses <= {"load", "to_container", "to_yaml"}
+    if reads or not any(name.startswith(("omegaconf", "hydra")) for name in module.imported.values()):
         return
     for node in module.nodes(ast.ClassDef):
         for each in _fields(node) if _dataclass_decorator(node) else ():

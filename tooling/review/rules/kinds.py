@@ -90,7 +90,7 @@ def missing_comma(module: Module, _side: Side) -> Iterator[Place]:
     nodes: list[ast.List | ast.Tuple | ast.Set] = [*module.nodes(ast.List), *module.nodes(ast.Tuple)]
     for node in (*nodes, *module.nodes(ast.Set)):
         texts = [each for each in node.elts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-        if len(texts) < _SEVERAL or len(texts) < len(node.elts):
+        if len(texts) < max(2, len(node.elts)):
             continue
         joined = [each for each in texts if (each.end_lineno or each.lineno) > each.lineno]
         words = all(re.fullmatch(r"[\w.:/-]+", str(each.value)) for each in texts)
@@ -98,10 +98,6 @@ def missing_comma(module: Module, _side: Side) -> Iterator[Place]:
             line = module.lines[text.lineno - 1].strip()
             if line.endswith(('"', "'")) and not line.startswith("(") and '"""' not in line:
                 yield Place(module.path, text.lineno, f"{text.value!r} is two names without a comma between them")
-
-
-_SEVERAL: Final = 2
-"""Items from which a list of names is taken for one."""
 
 
 def default_in_typed_dict(module: Module, _side: Side) -> Iterator[Place]:

@@ -22,7 +22,8 @@ def always_none(module: Module, _side: Side) -> Iterator[Place]:
         if "None" not in module.text or "locals()" in module.text:
             return
         inside = own_nodes(function)
-        none = [each for each in inside if isinstance(each, ast.Assign | ast.AnnAssign) and _is_none(each.value)]
+        assigned = (each for each in inside if isinstance(each, ast.Assign | ast.AnnAssign))
+        none = [each for each in assigned if isinstance(each.value, ast.Constant) and each.value.value is None]
         if not none:
             continue
         names = [each for each in ast.walk(function) if isinstance(each, ast.Name)]
@@ -36,16 +37,9 @@ def always_none(module: Module, _side: Side) -> Iterator[Place]:
                 continue
             used = [each for each in uses if _is_needed(module, each)]
             if used:
-                said = f"nothing sets `{target.id}` again: it is None where line `{_line(module, used[0])}` asks"
+                line = module.lines[used[0].lineno - 1].strip()[:60]
+                said = f"nothing sets `{target.id}` again: it is None at `{line}`"
                 yield Place(module.path, node.lineno, said)
-
-
-def _is_none(value: ast.expr | None) -> bool:
-    return isinstance(value, ast.Constant) and value.value is None
-
-
-def _line(module: Module, node: ast.expr) -> str:
-    return module.lines[node.lineno - 1].strip()[:60]
 
 
 def _otherwise_bound(function: Function) -> set[str]:

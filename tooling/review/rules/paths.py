@@ -36,9 +36,9 @@ def set_in_a_branch(module: Module, _side: Side) -> Iterator[Place]:
                 continue
             if any(isinstance(each, (*_LOOPS, ast.Try)) for each in module.around(node)):
                 continue  # an earlier round may have set it
-            for name in sorted(_assigned(node.body) - _known_before(function, node)):
+            for name in sorted(_assigned(node.body)):
                 read = first_read(module, block[at + 1 :], name)
-                if read is not None:
+                if read is not None and name not in _known_before(function, node):
                     said = f"`{name}` is set only where `{ast.unparse(node.test)[:60]}`, and read where it is not"
                     line = next(each.lineno for each in node.body if name in _assigned([each]))
                     yield Place(module.path, line, said, f"{module.path}:{read.lineno}")
@@ -99,7 +99,10 @@ def read_before_set(module: Module, side: Side) -> Iterator[Place]:
         made = [each for each in owner.body if isinstance(each, Function) and each.name == "__init__"]
         if len(made) != 1:
             continue
-        own = {ast.unparse(each) for each in stored_in(owner, made[0])}
+        own = {each.name for each in owner.body if isinstance(each, Function | ast.ClassDef)}
+        others = (node for each in owner.body if each is not made[0] for node in ast.walk(each))
+        stores = (each for each in others if isinstance(each, ast.Name | ast.Attribute))
+        own |= {last_name(each) for each in stores if isinstance(each.ctx, ast.Store)}
         first: dict[str, int] = {}
         for at, statement in enumerate(made[0].body):
             for name in stored([statement]):
@@ -107,31 +110,14 @@ def read_before_set(module: Module, side: Side) -> Iterator[Place]:
         for at, statement in enumerate(made[0].body):
             for node in (each for each in ast.walk(statement) if isinstance(each, ast.Attribute)):
                 name = ast.unparse(node) if is_self_read(node) else ""
-                late = first.get(name, 0) > at and name not in own
-                if not late or _is_excused(module, node) or _may_inherit(module, side, owner, last_name(node)):
+                # A lambda reads later, and in a `try` it may be missing.
+                later = any(isinstance(each, ast.Lambda | ast.Try) for each in module.around(node))
+                later |= module.function_of(node) is not made[0]
+                late = first.get(name, 0) > at and last_name(node) not in own and not later
+                if not late or _may_inherit(module, side, owner, last_name(node)):
                     continue
                 yield Place(module.path, node.lineno, f"`{name}` is read before `__init__` sets it")
                 first.pop(name)
-
-
-def stored_in(owner: ast.ClassDef, without: Function) -> Iterator[ast.expr]:
-    """Yield what a class binds or sets on self, but for one of its methods: names as `self.name`."""
-    for each in owner.body:
-        names = [each.name] if isinstance(each, Function | ast.ClassDef) else []
-        if isinstance(each, ast.Assign | ast.AnnAssign):
-            names += [last_name(one) for one in (each.targets if isinstance(each, ast.Assign) else [each.target])]
-        yield from (ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load()) for name in names)
-        for node in ast.walk(each) if each is not without else ():
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                yield node
-
-
-def _is_excused(module: Module, node: ast.AST) -> bool:
-    """Whether a read happens later, or its failure is expected."""
-    around = list(module.around(node))
-    return any(isinstance(each, ast.Lambda | ast.Try) for each in around) or not isinstance(
-        module.function_of(node), Function
-    )
 
 
 def _may_inherit(module: Module, side: Side, owner: ast.ClassDef, name: str) -> bool:

@@ -89,14 +89,10 @@ def signature_mismatch(module: Module, side: Side) -> Iterator[Place]:
         expected = any("raises" in ast.unparse(each.items[0]) for each in around if isinstance(each, ast.With))
         if problem and not shadowed and not expected:
             evidence = f"{owner.path}:{definition.lineno}"
-            said = f"`{ast.unparse(node.func)[:MOST_SHOWN]}(...)`: {problem}"
+            said = f"`{ast.unparse(node.func)[:80]}(...)`: {problem}"
             # In a call of many lines, the line of the argument that it speaks of
             line = next((each.value.lineno for each in node.keywords if f"`{each.arg}`" in problem), node.lineno)
             yield Place(module.path, line, said, evidence)
-
-
-MOST_SHOWN: Final = 80
-"""Letters of a callee in a message: `ray.remote(C).options(...)` may be long."""
 
 
 def _called(module: Module, func: ast.expr) -> str:
