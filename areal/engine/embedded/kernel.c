@@ -161,49 +161,68 @@ static void normalise(const struct norm *norm, const float *in, float *out) {
  * CONTINUE gives the same bits wherever a sum is cut. */
 enum mode { SET, ADD, CONTINUE };
 
-/* c[r][0 .. vectors * LANES) (+)= sum over k of a[r][k] * b[k * stride + ...], for ROWS rows. */
+/* c[r][0 .. vectors * LANES) (+)= sum over k of a[r][k] * b[k * stride + ...], for up to ROWS rows. */
 static inline __attribute__((always_inline)) void tile_of(
-    const int vectors, const float *const *a, int64_t depth, const float *b, int64_t stride, float *const *c, enum mode mode) {
+    const int rows, const int vectors, const float *const *a, int64_t depth, const float *b, int64_t stride,
+    float *const *c, enum mode mode) {
     vector sum[ROWS][VECTORS];
 #pragma GCC unroll 6
-    for (int r = 0; r < ROWS; r++)
+    for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++) sum[r][v] = mode == CONTINUE ? (vector) * (loose *)(c[r] + v * LANES) : (vector){0};
     for (int64_t k = 0; k < depth; k++, b += stride)
 #pragma GCC unroll 6
-        for (int r = 0; r < ROWS; r++)
+        for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++) sum[r][v] += a[r][k] * *(const loose *)(b + v * LANES);
     /* All are read before one is written: missing rows are copies of another. */
 #pragma GCC unroll 6
-    for (int r = 0; r < ROWS; r++)
+    for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int v = 0; mode == ADD && v < vectors; v++) sum[r][v] += *(loose *)(c[r] + v * LANES);
 #pragma GCC unroll 6
-    for (int r = 0; r < ROWS; r++)
+    for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++) *(loose *)(c[r] + v * LANES) = sum[r][v];
 }
 
-/* The same for any number of rows: what is missing in the last tile are copies of its last row. */
+static inline __attribute__((always_inline)) void tile_of_rows(
+    const int rows, int vectors, const float *const *a, int64_t depth, const float *b, int64_t stride, float *const *c,
+    enum mode mode) {
+    if (vectors == VECTORS)
+        tile_of(rows, VECTORS, a, depth, b, stride, c, mode);
+    else if (vectors == 3)
+        tile_of(rows, 3, a, depth, b, stride, c, mode);
+    else if (vectors == 2)
+        tile_of(rows, 2, a, depth, b, stride, c, mode);
+    else
+        tile_of(rows, 1, a, depth, b, stride, c, mode);
+}
+
+/* The same for any number of rows, in tiles of equal height: eight are twice four. What is missing in the last tile are
+ * copies of its last row. */
 static void tiles(
     int vectors, int64_t rows, const float *const *a, int64_t a_start, int64_t depth, const float *b, int64_t stride,
     float *const *c, int64_t c_start, enum mode mode) {
-    for (int64_t first = 0; first < rows; first += ROWS) {
+    int64_t number = (rows + ROWS - 1) / ROWS, height = number ? (rows + number - 1) / number : 1;
+    if (height == 5) height = ROWS;
+    for (int64_t first = 0; first < rows; first += height) {
         const float *from[ROWS];
         float *to[ROWS];
         for (int r = 0; r < ROWS; r++) {
             from[r] = a[min(first + r, rows - 1)] + a_start;
             to[r] = c[min(first + r, rows - 1)] + c_start;
         }
-        if (vectors == VECTORS)
-            tile_of(VECTORS, from, depth, b, stride, to, mode);
-        else if (vectors == 3)
-            tile_of(3, from, depth, b, stride, to, mode);
-        else if (vectors == 2)
-            tile_of(2, from, depth, b, stride, to, mode);
+        if (height == ROWS)
+            tile_of_rows(ROWS, vectors, from, depth, b, stride, to, mode);
+        else if (height == 4)
+            tile_of_rows(4, vectors, from, depth, b, stride, to, mode);
+        else if (height == 3)
+            tile_of_rows(3, vectors, from, depth, b, stride, to, mode);
+        else if (height == 2)
+            tile_of_rows(2, vectors, from, depth, b, stride, to, mode);
         else
-            tile_of(1, from, depth, b, stride, to, mode);
+            tile_of_rows(1, vectors, from, depth, b, stride, to, mode);
     }
 }
 
