@@ -45,7 +45,6 @@ REFUSED = {
     "gemma3n_text": "several residual streams",
     "hrm_text": "a layer that runs several times",
     "jetmoe": "attention spread over its layer",
-    "mamba": "a layer without softmax attention",
 }
 
 
