@@ -37,13 +37,16 @@ def make_scratch(prefix: str) -> Path:
     _clear_once(prefix, base)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=base))
-        descriptor = _locked(folder)
-        # Another start may have taken it for a leftover before it was locked.
-        if descriptor is not None and folder.exists():
+        try:
+            descriptor = _locked(folder)
+        except (BlockingIOError, FileNotFoundError):
+            continue  # another start took it for a leftover before it was locked
+        except OSError:  # a file system without locks: nobody can tell whether it is left behind, so it will stay
+            return folder
+        if folder.exists():
             _locks[folder] = descriptor
             return folder
-        if descriptor is not None:
-            os.close(descriptor)
+        os.close(descriptor)
 
 
 def remove_scratch(folder: Path) -> None:
@@ -70,7 +73,10 @@ def remove_unowned(prefix: str, base: Path) -> list[Path]:
     removed = []
     named = re.compile(re.escape(prefix) + r"\d+-\w+")
     for entry in sorted(base.glob(f"{prefix}[0-9]*")):
-        if named.fullmatch(entry.name) and (descriptor := _locked(entry)) is not None:
+        if not named.fullmatch(entry.name):
+            continue
+        with contextlib.suppress(OSError):  # in use, another's, gone, no folder, or where there are no locks
+            descriptor = _locked(entry)
             remove_tree(entry)
             os.close(descriptor)
             removed.append(entry)
@@ -82,17 +88,15 @@ def _clear_once(prefix: str, base: Path) -> None:
     remove_unowned(prefix, base)
 
 
-def _locked(folder: Path) -> int | None:
-    """Return a descriptor that locks a folder of this user; None where it is another's, gone or no folder."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return None
+def _locked(folder: Path) -> int:
+    """Return a descriptor that locks a folder of this user. Raises BlockingIOError when a process has locked it, other
+    kinds of OSError where it is another's, gone or no folder, and where there are no locks."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(descriptor).st_uid != os.getuid():
-            raise PermissionError
+            raise PermissionError(f"{folder} is another's")
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
-        return None
+        raise
     return descriptor

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -70,6 +72,18 @@ def test_what_was_not_made_here_is_left_alone(base):
     before = sorted(base.rglob("*"))
     assert remove_unowned(PREFIX, base) == []
     assert sorted(base.rglob("*")) == before
+
+
+def test_without_locks_nothing_is_removed_that_may_be_in_use(base, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    folder = make_scratch(PREFIX)
+    assert remove_unowned(PREFIX, base) == []
+    assert folder.is_dir()
+    remove_scratch(folder)
+    assert not folder.exists()
 
 
 def test_the_first_folder_of_a_process_clears_what_is_left(base):
