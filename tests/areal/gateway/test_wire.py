@@ -100,7 +100,7 @@ def test_a_messages_stream_has_its_blocks_in_order():
 def test_signs_of_life_go_out_while_the_engine_works():
     async def talk():
         async with serving(lambda _: "done", keep_alive_seconds=0.02) as served:
-            served.engine.seconds = 0.1
+            served.engine.seconds = 0.6
             _, chat = await served.post(PATHS["chat"], bodies(stream=True)["chat"])
             _, responses = await served.post(PATHS["responses"], bodies(stream=True)["responses"])
             _, messages = await served.post(PATHS["messages"], bodies(stream=True)["messages"])

@@ -139,7 +139,7 @@ def test_a_pause_waits_for_the_answers_it_cut_and_not_for_those_that_begin_later
                 asyncio.get_running_loop().call_soon(open_streams.add, "later")
 
     capabilities = Capabilities(version="0.5.20", keeps_requests=False, details={"seeded": False, "open": open_streams})
-    asyncio.run(SGLangAdapter().pause(Server(), "http://here", capabilities=capabilities, timeout=1.0))
+    asyncio.run(SGLangAdapter().pause(Server(), "http://here", capabilities=capabilities, timeout=60.0))
     assert [(path, mode) for path, mode, _ in asked] == [
         ("/pause_generation", "retract"), ("/abort_request", None), ("/pause_generation", "abort"),
     ]  # fmt: skip
@@ -149,7 +149,7 @@ def test_a_pause_waits_for_the_answers_it_cut_and_not_for_those_that_begin_later
 @pytest.mark.parametrize("status", [400, 404, 422])
 def test_older_servers_are_paused_by_the_one_mode_they_know(status):
     client = Recorded(BadStatusError(status, "/pause_generation", "no such mode"))
-    asyncio.run(SGLangAdapter().pause(client, "http://here", capabilities=CAPABILITIES, timeout=1.0))
+    asyncio.run(SGLangAdapter().pause(client, "http://here", capabilities=CAPABILITIES, timeout=60.0))
     assert [body["mode"] for path, body in client.asked if path == "/pause_generation"] == ["retract", "abort"]
 
 
