@@ -173,11 +173,12 @@ def test_long_results_are_cut_and_say_so():
 def test_a_cancelled_episode_leaves_the_tool_at_once():
     class Endless:
         name, description, parameters = "endless", "", NO_PARAMETERS
-        cancelled = False
+        begun, cancelled = asyncio.Event(), False
 
         async def call(self, arguments):
             try:
-                await asyncio.sleep(60)
+                self.begun.set()
+                await asyncio.sleep(600)
             except asyncio.CancelledError:
                 self.cancelled = True
                 raise
@@ -187,7 +188,7 @@ def test_a_cancelled_episode_leaves_the_tool_at_once():
 
     async def run():
         task = asyncio.ensure_future(ToolBox([endless]).answer(call("endless")))
-        await asyncio.sleep(0.05)
+        await endless.begun.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         return task.cancelled()
