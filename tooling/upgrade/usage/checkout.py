@@ -69,7 +69,7 @@ class Checkout:
         """Whether a file's text has a function, field, attribute or option of that name."""
         content = self.content(path)
         text, option = name.encode(), b"--" + name.replace("_", "-").encode()
-        if text not in content and option not in content:
+        if text not in content and (path not in self._with_options or option not in content):
             return False
         for at in _places(content, text):
             before = content[content.rfind(b"\n", 0, at) + 1 : at]
@@ -86,6 +86,11 @@ class Checkout:
             for flag in flags
             for at in _places(content, flag)
         )
+
+    @cached_property
+    def _with_options(self) -> frozenset[str]:
+        """Files that have a quoted option; few do, and they are asked about each of many names."""
+        return frozenset(path for path in self.paths if any(mark + b"--" in self.content(path) for mark in _QUOTES))
 
     def uses_attribute(self, path: str, names: frozenset[str]) -> bool:
         """Whether a file's text has `.name` for one of the names."""

@@ -168,10 +168,16 @@ class GuardedFunctions:
     def _is_named_elsewhere(self, path: str, name: str, mentions: int) -> bool:
         """By text: in another file, in a string, or in a way that was not followed."""
         checkout = self._store.checkout
-        pattern = re.compile(rb"\b" + re.escape(name.encode()) + rb"\b")
+        text = name.encode()
+        pattern = re.compile(rb"\b" + re.escape(text) + rb"\b")
         if len(pattern.findall(checkout.content(path))) > 1 + mentions:
             return True
-        return any(pattern.search(checkout.content(other)) for other in checkout.paths if other != path)
+        # Most files do not have the letters at all, which is quicker to see than that they have not the word
+        return any(
+            text in (content := checkout.content(other)) and pattern.search(content)
+            for other in checkout.paths
+            if other != path
+        )
 
 
 class GuardedModules:
@@ -227,6 +233,13 @@ class GuardedModules:
         paths = sorted({*checkout.paths, *repository_files(checkout.root)})
         return [path for path in paths if not path.endswith(_PROSE)]
 
+    @cached_property
+    def _starts(self) -> dict[str, frozenset[str]]:
+        """By file that imports modules by their names: how those may begin."""
+        content = self._store.checkout.content
+        naming = [each for each in self._texts if _BY_NAME.search(content(each))]
+        return {each: frozenset(text.decode() for text in _STARTS.findall(content(each))) for each in naming}
+
     def _is_named_elsewhere(self, path: str, named: set[str]) -> bool:
         """By text, in files that were not read: it is run by itself, a script or a setting names it, or its name is put
         together: `import_module(f"own.engine_{version}")`."""
@@ -240,9 +253,7 @@ class GuardedModules:
             content = checkout.content(each)
             if each not in named and (dotted.encode() in content or path.encode() in content):
                 return True
-            if _BY_NAME.search(content) and any(
-                dotted != (start := text.decode()) and dotted.startswith(start) for text in _STARTS.findall(content)
-            ):
+            if any(dotted != start and dotted.startswith(start) for start in self._starts.get(each, ())):
                 return True
         return False
 

@@ -217,8 +217,9 @@ class Flows:
     def beside(self, owner: OwnClass, name: str) -> Alternatives:
         """An attribute that a mix-in has from what it is mixed into, if all agree: `class Own(Mixin, Base)`. Not if its
         file asks whether it is there."""
-        asked = rb"\b(?:has|get)attr\(\s*\w+\s*,\s*[\"']" + re.escape(name.encode()) + rb"[\"']"
-        if re.search(asked, self._store.checkout.content(owner.path)):
+        text, content = name.encode(), self._store.checkout.content(owner.path)
+        asked = rb"\b(?:has|get)attr\(\s*\w+\s*,\s*[\"']" + re.escape(text) + rb"[\"']"
+        if b"attr(" in content and text in content and re.search(asked, content):
             return UNKNOWN
         if not self.active or self._store.facts(owner.path).classes[owner.qualname].bases:
             return UNKNOWN
