@@ -128,7 +128,8 @@ class SharedTensors:
             places.append(Place(name, tensor.dtype, tuple(tensor.shape), start, end))
         is_new = tuple(places) != self._places
         if is_new:
-            os.ftruncate(self._descriptor, max(1, end))
+            # Never shorter, which would pull away the memory of tensors that somebody still has.
+            os.ftruncate(self._descriptor, max(1, end, os.fstat(self._descriptor).st_size))
             self._map(tuple(places))
         with torch.no_grad():
             for name, target in self._tensors.items():

@@ -51,7 +51,8 @@ class LearnerStart:
         finally:
             theirs.close()
         self.connection: Connection[Any, Any] = Connection(ours.detach())
-        self.connection.send(sys.path)
+        with contextlib.suppress(OSError):  # it has ended: the first question says how
+            self.connection.send(sys.path)
 
     @property
     def pid(self) -> int:
