@@ -125,11 +125,6 @@ def test_any_batch_gives_the_same_step_under_any_budget(make_engine, make_batch,
     assert second.grad_norm == pytest.approx(first.grad_norm, rel=1e-11, abs=1e-14)
 
 
-@pytest.mark.fault(
-    row=20,
-    injected="a batch in which every token is masked",
-    seen="no parameter changes, no NaN",
-)
 def test_generation_in_the_same_process_knows_when_a_batch_is_trained(make_engine, make_batch, policy_loss):
     engine, batch, seen = make_engine(), make_batch(), []
     loss_fn = policy_loss(batch)
@@ -143,6 +138,11 @@ def test_generation_in_the_same_process_knows_when_a_batch_is_trained(make_engin
     assert threads_beside_training(8) == 8
 
 
+@pytest.mark.fault(
+    row=20,
+    injected="a batch in which every token is masked",
+    seen="no parameter changes, no NaN",
+)
 def test_a_batch_without_any_trained_token_changes_nothing(make_engine, make_batch, policy_loss):
     engine, batch = make_engine(weight_decay=0.1), make_batch(lengths=(4, 1), prompts=(4, 1))
     before = _parameters(engine)
