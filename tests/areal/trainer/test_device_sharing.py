@@ -215,7 +215,7 @@ def test_the_device_is_given_up_also_when_an_engine_does_not_close(tmp_path):
 
     trainer = object.__new__(PPOTrainer)
     trainer.executor = trainer.sources = SimpleNamespace(close=lambda: None)
-    trainer.engine, trainer.evaluator = SimpleNamespace(close=fail), None
+    trainer.engine, trainer.evaluator, trainer._separate = SimpleNamespace(close=fail), None, None
     trainer._learners_device, trainer._thresholds = learners_device(tmp_path), gc.get_threshold()
     with pytest.raises(OSError, match="hangs"):
         trainer.__exit__()

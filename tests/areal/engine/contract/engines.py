@@ -161,13 +161,15 @@ def embedded(model: Any, folder: Path) -> Any:
     engine = EmbeddedEngine(
         model, config=EmbeddedEngineConfig(max_seq_len=CONTEXT), eos_token_id=None, tokenizer=Letters()
     )
-    step, hold, done = engine._gate.step, folder / "model" / "hold", 0
+    step, hold, done, began = engine._gate.step, folder / "model" / "hold", 0, None
 
     @contextlib.contextmanager
     def held_step() -> Iterator[bool]:
-        nonlocal done
-        done = done + 1 if hold.exists() else 0
-        if done > 24:
+        nonlocal done, began
+        held_since = hold.stat().st_mtime_ns if hold.exists() else None
+        # Counted anew also where one hold follows another without a step between them.
+        done, began = (done + 1 if held_since == began else 1), held_since
+        if held_since is not None and done > 24:
             yield False
         else:
             with step() as allowed:
