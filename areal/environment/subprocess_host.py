@@ -66,7 +66,7 @@ class EnvironmentProcess:
         Raises ConfigError when the interpreter is missing or the factory cannot be built, EnvironmentProcessError when
         the process ends.
         """
-        folder = make_scratch("areal-environment-")
+        folder = await asyncio.to_thread(make_scratch, "areal-environment-")
         ours, theirs = socket.socketpair()
         try:
             with (folder / "stderr").open("wb") as log:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import runpy
+import signal
 import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,8 +23,13 @@ def main() -> None:
     for descriptor in (channel, memory):
         os.set_inheritable(descriptor, False)
     os.dup2(2, 1)  # what is printed here must not mix with the output of the program that called us
+    # Who ends a job may ask all its processes at once: the trainer then finishes its step, for which it needs this one,
+    # and saves. A handler and not SIG_IGN, which programs that this one starts would inherit.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
     guard = runpy.run_path(str(Path(__file__).parents[1] / "utils" / "guard.py"))
-    guard["fork_guarded"](functools.partial(_serve, channel, memory), channel, parent=parent)
+    serve = functools.partial(_serve, channel, memory)
+    guard["fork_guarded"](serve, channel, parent=parent, outlives_sigterm=True)
 
 
 def _serve(channel: int, memory: int) -> None:

@@ -118,14 +118,28 @@ def exit_text(status: int | None) -> str:
     return f"signal {signal.Signals(-status).name if -status in {*signal.Signals} else -status}"
 
 
-def fork_guarded(serve: Callable[[], None], channel: int, *, parent: int | None = None, folder: str = "") -> NoReturn:
+def fork_guarded(
+    serve: Callable[[], None],
+    channel: int,
+    *,
+    parent: int | None = None,
+    folder: str = "",
+    outlives_sigterm: bool = False,
+) -> NoReturn:
     """Run `serve` in a new process, and guard it here: this process runs none of its code and can therefore always act.
 
     Called by the leader of a session of its own. When the other end of `channel` closes, it kills its group and all
     that runs below it, also what moved to another session (on Linux, where it adopts them). parent: process id of who
     started it; given that, SIGTERM and the end of that process do the same. folder: removed when the channel closes:
-    who made it may have died. When `serve` ends, what it left behind is killed, and this process ends the way it did.
+    who made it may have died. outlives_sigterm: SIGTERM does so only once the parent is gone; for work that the parent
+    still needs when all processes of a job are asked to end. When `serve` ends, what it left behind is killed, and this
+    process ends the way it did.
     """
+
+    def at_sigterm(*_: object) -> None:
+        if not outlives_sigterm or os.getppid() != parent:
+            _kill_group()
+
     _prctl(_SET_CHILD_SUBREAPER, 1)
     worker = os.fork()
     if worker == 0:
@@ -133,7 +147,7 @@ def fork_guarded(serve: Callable[[], None], channel: int, *, parent: int | None 
         os._exit(0)
     if parent is not None:
         # Beside the channel, whose end some fork of the parent may hold open; only Linux sends this signal.
-        signal.signal(signal.SIGTERM, _kill_group)
+        signal.signal(signal.SIGTERM, at_sigterm)
         _prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
         if os.getppid() != parent:
             _kill_group()
@@ -163,23 +177,67 @@ def _kill_at_hangup(channel: int, folder: str) -> None:
     while not _is_closed(channel, wait=True):
         pass
     _kill_descendants()
-    if folder:
-        remove_tree(folder)
-    _kill_group()
+    try:
+        if folder:
+            remove_tree(folder)
+    finally:
+        _kill_group()
 
 
 def remove_tree(folder: str | os.PathLike[str]) -> None:
-    """Remove a folder, with those in it that their owner locked. What cannot be removed stays."""
-    import shutil
+    """Remove a folder, with those in it that their owner locked. What cannot be removed stays.
 
-    shutil.rmtree(folder, ignore_errors=True)
-    places = [os.fspath(folder)]
-    for place in places:
+    Folders inside move up to the first level before they are emptied: however deep a program has nested them, nothing
+    recurses, no path is longer than the system takes, and two folders are open at a time. Example: of folder/b/c/d, `c`
+    moves to folder/x, so that `b` can go, and then `d` to folder/y.
+    """
+    with contextlib.suppress(OSError):
+        root = _opened(os.fspath(folder), None)
+        try:
+            waiting = _emptied(root, root)
+            for name in waiting:
+                with contextlib.suppress(OSError):
+                    inner = _opened(name, root)
+                    try:
+                        waiting += _emptied(inner, root)
+                    finally:
+                        os.close(inner)
+                    os.rmdir(name, dir_fd=root)
+        finally:
+            os.close(root)
+        os.rmdir(folder)
+
+
+def _emptied(folder: int, root: int) -> list[str]:
+    """Remove the files of a folder and move its folders to `root`; returns their names there."""
+    found = []
+    with os.scandir(folder) as entries:
+        listed = list(entries)
+    for entry in listed:
         with contextlib.suppress(OSError):
-            if not os.path.islink(place):
-                os.chmod(place, 0o700)
-                places += [entry.path for entry in os.scandir(place) if entry.is_dir(follow_symlinks=False)]
-    shutil.rmtree(folder, ignore_errors=True)
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.name, dir_fd=folder)
+                continue
+            name = entry.name
+            if folder != root:
+                os.chmod(name, 0o700, dir_fd=folder)  # one that is locked cannot be moved
+                name = os.urandom(12).hex()
+                os.rename(entry.name, name, src_dir_fd=folder, dst_dir_fd=root)
+            found.append(name)
+    return found
+
+
+def _opened(folder: str, parent: int | None) -> int:
+    """Return a descriptor of a folder, unlocked, and of no link. Raises OSError."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+    try:
+        found = os.open(folder, flags, dir_fd=parent)
+    except PermissionError:
+        os.chmod(folder, 0o700, dir_fd=parent)
+        return os.open(folder, flags, dir_fd=parent)
+    with contextlib.suppress(OSError):
+        os.fchmod(found, 0o700)
+    return found
 
 
 def _is_closed(channel: int, *, wait: bool) -> bool:
@@ -191,7 +249,7 @@ def _is_closed(channel: int, *, wait: bool) -> bool:
     )
 
 
-def _kill_group(*_: object) -> None:
+def _kill_group() -> None:
     _kill_descendants()
     os.killpg(0, signal.SIGKILL)
 

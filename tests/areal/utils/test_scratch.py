@@ -12,7 +12,7 @@ import tempfile
 
 import pytest
 
-from areal.utils.scratch import make_scratch, remove_scratch, remove_unowned, scratch_folder
+from areal.utils.scratch import host_part, make_scratch, remove_scratch, remove_unowned, scratch_folder
 
 PREFIX = "areal-trial-"
 OWNER = f"""
@@ -65,13 +65,43 @@ def test_a_block_removes_its_folder_also_when_it_fails(base):
 def test_what_was_not_made_here_is_left_alone(base):
     (base / "kept").mkdir()
     (base / "kept" / "file").touch()
-    (base / f"{PREFIX}1-link").symlink_to(base / "kept")
-    (base / f"{PREFIX}1-file").touch()
-    (base / f"{PREFIX}abc").mkdir()
-    (base / f"{PREFIX}1").mkdir()
+    ours = f"{PREFIX}{host_part()}"
+    (base / f"{ours}-1-link").symlink_to(base / "kept")
+    (base / f"{ours}-1-file").touch()
+    (base / f"{ours}-abc").mkdir()
+    (base / f"{ours}-1").mkdir()
+    # Of another machine that shares the file system: its locks are not seen here.
+    (base / f"{PREFIX}other-1-abc").mkdir()
+    (base / f"{PREFIX}{host_part()}-2-1-abc").mkdir()
     before = sorted(base.rglob("*"))
     assert remove_unowned(PREFIX, base) == []
     assert sorted(base.rglob("*")) == before
+
+
+def test_folders_deeper_than_calls_and_paths_may_be_go(base):
+    left = base / f"{PREFIX}{host_part()}-17-deep"
+    left.mkdir()
+    (left / "beside").mkdir()
+    (left / "beside" / "link").symlink_to(base)
+    place = os.open(left, os.O_RDONLY)
+    for depth in range(1200):
+        os.mkdir("nested", dir_fd=place)
+        inner = os.open("nested", os.O_RDONLY, dir_fd=place)
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=inner))
+        os.fchmod(place, 0o500 if depth % 2 else 0o700)
+        os.close(place)
+        place = inner
+    os.close(place)
+    assert remove_unowned(PREFIX, base) == [left]
+    assert list(base.iterdir()) == []
+
+
+def test_a_folder_that_was_locked_against_its_owner_goes(base):
+    left = base / f"{PREFIX}{host_part()}-17-shut"
+    (left / "inside").mkdir(parents=True)
+    left.chmod(0)
+    assert remove_unowned(PREFIX, base) == [left]
+    assert not left.exists()
 
 
 def test_without_locks_nothing_is_removed_that_may_be_in_use(base, monkeypatch):
@@ -87,7 +117,7 @@ def test_without_locks_nothing_is_removed_that_may_be_in_use(base, monkeypatch):
 
 
 def test_the_first_folder_of_a_process_clears_what_is_left(base):
-    left = base / "areal-first-17-abc"
+    left = base / f"areal-first-{host_part()}-17-abc"
     (left / "inside").mkdir(parents=True)
     with scratch_folder("areal-first-"):
         assert not left.exists()
