@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from areal.api import EngineError, FaultError, FaultKind, StopReason
 from areal.engine.server.checks import check_tokens
 from areal.engine.server.errors import (
+    BadAnswerError,
     BadStatusError,
     BrokenTokensError,
     ConnectionFailedError,
@@ -108,7 +109,7 @@ class GenerationRunner:
         except ReplacedError:
             raise  # nobody knows which weights its tokens are of
         except ServerError as error:
-            if progress.stopped_at is None:
+            if progress.stopped_at is None or isinstance(error, BadAnswerError):
                 self._members.tally["salvaged_tokens"] += progress.settle_partial(generation)
                 raise
             # All of the answer came; what routers chose, for which the stream was left open, is not worth another one.

@@ -200,8 +200,16 @@ class Broken(Recorded):
         return {}
 
 
-@pytest.mark.parametrize(("token", "failed"), [(8, False), (9, True)], ids=["after a stop string", "before"])
-def test_a_stream_that_breaks_after_a_stop_string_has_given_its_answer(token, failed):
+@pytest.mark.parametrize(
+    ("answer", "failed"),
+    [
+        ([([7, 8], 0, "")], ""),
+        ([([7, 9], 0, "")], "the stream ended"),
+        ([([7, 8], 0, ""), ([7, 8], 9, "stop")], "sent experts of 9 tokens"),
+    ],
+    ids=["after a stop string", "before", "with experts of other tokens after it"],
+)
+def test_a_stream_that_breaks_after_a_stop_string_has_given_its_answer(answer, failed):
     letters = SimpleNamespace(decode=lambda ids: "".join(chr(ord("a") + token) for token in ids))
     limits = RequestLimits(context=64, vocab_size=20, eos_token_id=1, tokenizer=letters)
     gconfig = GenerationConfig(max_new_tokens=3, stop=("hi",))
@@ -218,9 +226,9 @@ def test_a_stream_that_breaks_after_a_stop_string_has_given_its_answer(token, fa
         server_failed=lambda *about: broken.append(about),
     )  # fmt: skip
     config = ServerEngineConfig(dtype="float32", max_attempts=1)
-    runner = GenerationRunner(members, SGLangAdapter(), Broken([([7, token], 0, "")]), config)
+    runner = GenerationRunner(members, SGLangAdapter(), Broken(answer), config)
     if failed:
-        with pytest.raises(FaultError, match="the stream ended"):
+        with pytest.raises(FaultError, match=failed):
             asyncio.run(runner.run(one))
         assert len(broken) == members.tally["failed_calls"] == 1
         return
