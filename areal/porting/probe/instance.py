@@ -159,7 +159,7 @@ def export(instance: Instance) -> dict[str, Tensor]:
     """Return what `save_pretrained` writes: name on disk to tensor."""
     in_memory = Path(tempfile.gettempdir()).is_relative_to(MEMORY_FOLDER) or not MEMORY_FOLDER.is_dir()
     folder = None if in_memory else MEMORY_FOLDER
-    with tempfile.TemporaryDirectory(dir=folder) as target, quiet(), _unwritten() as tensors:
+    with tempfile.TemporaryDirectory(dir=folder) as target, quiet(), _unwritten(target) as tensors:
         try:
             instance.model.save_pretrained(target)
         except Exception as error:
@@ -170,17 +170,20 @@ def export(instance: Instance) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _unwritten() -> Iterator[dict[str, Tensor]]:
-    """Keep copies of what the library would write to safetensors files: to write and read them is half of the time.
+def _unwritten(folder: str) -> Iterator[dict[str, Tensor]]:
+    """Keep copies of what the library would write to safetensors files in `folder`: to write and read them is half of
+    the time.
 
-    What such a file cannot hold goes to the library as ever, which says so: tensors that share memory, or have gaps.
+    What such a file cannot hold goes to the library as ever, which says so: tensors that share memory, or have gaps. So
+    do files of other folders, which other threads may save meanwhile.
     """
     kept: dict[str, Tensor] = {}
 
     def keep(tensors: dict[str, Tensor], filename: str, metadata: dict[str, str] | None = None) -> None:
         places = sorted((tensor.data_ptr(), tensor.nbytes) for tensor in tensors.values() if tensor.numel())
         apart = all(place + size <= after for (place, size), (after, _) in itertools.pairwise(places))
-        if apart and all(tensor.is_contiguous() for tensor in tensors.values()):
+        is_ours = Path(filename).is_relative_to(folder)
+        if is_ours and apart and all(tensor.is_contiguous() for tensor in tensors.values()):
             kept.update((name, tensor.detach().clone()) for name, tensor in tensors.items())
         else:
             write(tensors, filename, metadata=metadata)

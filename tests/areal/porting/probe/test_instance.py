@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from areal.porting.probe.instance import build, export, logits, make_tokens
 from areal.porting.probe.subject import resolve
@@ -111,6 +111,17 @@ def test_the_export_loads_in_transformers_with_equal_logits(tmp_path, model_type
     experts = [name for name in written if ".experts." in name]
     assert bool(experts) == (model_type == "deepseek_v3")
     assert all(name.count(".experts.") == 1 and name.endswith("_proj.weight") for name in experts)
+
+
+def test_what_is_saved_elsewhere_meanwhile_is_written(tmp_path):
+    instance, save = build(resolve("llama"), LLAMA), PreTrainedModel.save_pretrained
+
+    def save_both(folder):
+        save(instance.model, tmp_path)
+        save(instance.model, folder)
+
+    instance.model.save_pretrained = save_both
+    assert export(instance).keys() == load_file(tmp_path / "model.safetensors").keys()
 
 
 def test_eager_and_sdpa_instances_agree():
