@@ -7,6 +7,7 @@ of every rank (`areal.trainer.policy_models`) then score and train the rows that
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from areal.trainer.assembly import load_model
 from areal.trainer.policy_models import BatchScores, MinibatchCounts, PolicyModels
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor, nn
 
@@ -58,10 +59,11 @@ class PolicyLearner:
         teachers: number of each trajectory's teacher; served: what teachers on servers say. Both for distillation only.
         """
         batch = self._shape(collate(trajectories, with_samples=True))
-        divided = self.actor.divide(batch)
+        # Compares the rows of a whole batch: only where somebody computes with them, and once.
+        divide = functools.cache(functools.partial(self.actor.divide, batch))
         scores = BatchScores()
         if self._recomputes_prox() or self.objective.needs_reference or self.objective.needs_critic:
-            scores = self.models.run(PolicyModels.score, divided, with_prox=self._recomputes_prox())
+            scores = self.models.run(PolicyModels.score, divide(), with_prox=self._recomputes_prox())
         batch = replace(
             batch,
             logp_prox=batch.logp_behave if scores.logp_prox is None else scores.logp_prox,
@@ -69,7 +71,7 @@ class PolicyLearner:
             values=scores.values,
         )
         if self.models.local.teachers is not None:
-            batch = self._taught(batch, divided, teachers, served)
+            batch = self._taught(batch, divide, teachers, served)
         return self._with_advantages(batch)
 
     def update(self, batch: PaddedBatch) -> dict[str, float]:
@@ -154,13 +156,17 @@ class PolicyLearner:
         return {key: float(value) for key, value in sums.items()}
 
     def _taught(
-        self, batch: PaddedBatch, divided: DividedBatch, teachers: Sequence[int], served: TeacherScores | None
+        self,
+        batch: PaddedBatch,
+        divide: Callable[[], DividedBatch],
+        teachers: Sequence[int],
+        served: TeacherScores | None,
     ) -> DistilledBatch:
         """Return the batch with what its teachers say."""
         assert self.models.local.teachers is not None
 
         def score(number: int, rows: list[int]) -> TeacherScores:
-            return self.models.run(PolicyModels.score_by_teacher, number, divided.limited_to(rows))
+            return self.models.run(PolicyModels.score_by_teacher, number, divide().limited_to(rows))
 
         return self.models.local.teachers.combine(batch, teachers, served=served, score=score)
 

@@ -290,13 +290,13 @@ def _members(
 ) -> list[list[_Row]]:
     """Rows with equal beginnings together, in order of first appearance. Equal placeholders are no equal images, and
     equal tokens that other experts computed have other states."""
-    values = tokens.tolist()
+    values = tokens.numpy()
     chosen = None if routes is None else routes.numpy()
-    found: dict[tuple[tuple[int, ...], tuple[tuple[int, str], ...], bytes], list[_Row]] = {}
+    found: dict[tuple[bytes, tuple[tuple[int, str], ...], bytes], list[_Row]] = {}
     for row in rows:
         seen = tuple(key for key in images[row.index] if key[0] < row.split)
         experts = b"" if chosen is None else chosen[row.index, : row.split].tobytes()
-        found.setdefault((tuple(values[row.index][: row.split]), seen, experts), []).append(row)
+        found.setdefault((values[row.index, : row.split].tobytes(), seen, experts), []).append(row)
     return list(found.values())
 
 
