@@ -201,9 +201,11 @@ def export_model(engine: TrainingEngine, config: RunConfig, folder: Path) -> Non
 
 
 _RNG: Final = "rng"
-"""Random generators of the process that learns, the one that leads ranks included."""
+"""Random generators of the process that learns; of several ranks, rank 0's."""
 _RNG_OF_RANK: Final = "rng_rank_"
-"""Random generators of the ranks above 0; those of rank 0 are the run's own, saved by its trainer."""
+"""Random generators of the ranks above 0."""
+_RNG_OF_SAMPLING: Final = "rng_sampling"
+"""Random generators of the process that samples, where another one learns."""
 
 
 class EngineStates:
@@ -314,12 +316,29 @@ def to_save(learner: Distributed[Learner], others: Mapping[str, Any]) -> Mapping
     if not states.is_sharded:
         return {**states.whole(), **others, _RNG: rng_state()}
 
+    own = _RNG_OF_SAMPLING if learns_elsewhere(learner) else _RNG
+
     def write(folder: Path) -> None:
-        for name, state in {**others, _RNG: _host_rng_state()}.items():
+        for name, state in {**others, own: _host_rng_state()}.items():
             save_state(folder, name, state)
         learner.run(save_states, folder)
 
     return write
+
+
+def learns_elsewhere(learner: Distributed[Learner]) -> bool:
+    """Whether a process beside this one, which only leads it, has the engines."""
+    states = learner.local.states
+    return states.is_sharded and states.ranks.is_alone
+
+
+def continue_sampling_rng(learner: Distributed[Learner], folder: Path) -> None:
+    """Continue this process's random generators, after all is built, which draws from them. They are those of the
+    process that sampled, whichever learned; a run that learned in the same one continues elsewhere, too."""
+    if (folder / f"{_RNG_OF_SAMPLING}.json").is_file():
+        set_rng_state(load_state(folder, _RNG_OF_SAMPLING))
+    elif learns_elsewhere(learner):
+        set_rng_state(load_state(folder, _RNG))
 
 
 class _Inside:

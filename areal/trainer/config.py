@@ -31,6 +31,7 @@ from areal.infra.weights.config import WeightTransferConfig
 from areal.reward.components import RewardChoice, resolve_components
 from areal.trainer.distillation_config import DistillationConfig
 from areal.trainer.evaluation_config import EarlyStopConfig, EvalSetConfig, ExportConfig, check_own_scoring
+from areal.utils.given import PREFIX, is_given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,6 +328,13 @@ class PPOConfig(RunConfig):
             return "teachers are asked in the process that samples"
         if self.metrics.profile is not None:
             return "metrics.profile records the process that samples"
+        blocks = [getattr(self.objective, item.name) for item in fields(self.objective)]
+        names = [block.get("name") if isinstance(block, dict) else block for block in blocks]
+        if found := [str(name).removeprefix(PREFIX) for name in names if is_given(name)]:
+            return (
+                f"objective has {found[0]!r}, which only this Python program has: move it to an importable module and "
+                f"write its path, e.g. my_module:{found[0]}"
+            )
         return ""
 
     def _check_sources(self) -> None:

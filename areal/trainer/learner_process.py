@@ -1,7 +1,7 @@
 """Train in a process of its own, beside the one that samples, so that neither waits for the other's interpreter lock.
 
-    with LearnerProcess(config) as process:                    # loads torch over there meanwhile
-        models = process.create(build_models, config, tokenizer, total_steps)
+    with LearnerStart() as started:                            # loads torch over there meanwhile
+        models = LearnerProcess(config, started).create(build_models, config, tokenizer, total_steps)
         models.run(PolicyModels.train, divided, counts)    # over there
         models.local.actor.version                         # what is known of them here
 
@@ -167,8 +167,9 @@ class LearnerProcess:
             keeps_memory=resolve_device(self._config.actor.device) == "cpu",
             log_level=logging.getLogger(PACKAGE_LOGGER).getEffectiveLevel(),
         )
-        objective = self.ask(_create, computing, factory, args, options)
-        return RemoteModels(self, self._config, objective)
+        self.ask(_create, computing, factory, args, options)
+        # Built anew: what it is made of need not be something that can be sent.
+        return RemoteModels(self, self._config, self._config.objective.build())
 
     def ask(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call `function(models, *args, **options)` over there and return the result.
@@ -291,7 +292,6 @@ def serve(leader: Connection[Any, Any], memory: int) -> None:
             del received  # nothing of a batch is kept while the trainer samples the next one
             if question.function is _create:
                 models = _create(*question.args)
-                answer.value = models.objective
             else:
                 found = question.function(models, *question.args, **question.options)
                 is_weights = question.function in (PolicyModels.weights, PolicyModels.publish)
@@ -302,7 +302,11 @@ def serve(leader: Connection[Any, Any], memory: int) -> None:
         answer.version = 0 if models is None else models.actor.version
         answer.ended, answer.logged = time.perf_counter_ns(), logs.take()
         try:
-            WireMessage(answer).send(leader)
+            message = WireMessage(answer)
+        except Exception as error:  # noqa: BLE001 - a result that cannot be sent is the trainer's error as well
+            message = WireMessage(_Answer(error=_portable(error), version=answer.version))
+        try:
+            message.send(leader)
         except OSError:
             return
 

@@ -23,7 +23,14 @@ from areal.infra.metrics.samples import VarianceWatch, recorded_metrics, reward_
 from areal.infra.rollout.episode import sample_id
 from areal.infra.rollout.executor import RolloutExecutor
 from areal.infra.rollout.loop_thread import RolloutStoppedError
-from areal.trainer.assembly import build_seeded, load_states, steps_in_run, to_save, tokenizer_of
+from areal.trainer.assembly import (
+    build_seeded,
+    continue_sampling_rng,
+    load_states,
+    steps_in_run,
+    to_save,
+    tokenizer_of,
+)
 from areal.trainer.device_sharing import shared_device
 from areal.trainer.device_starts import LearnersDevice
 from areal.trainer.inference import build_inference_engine, lend_devices, publish_weights, transfer_metrics
@@ -82,6 +89,17 @@ class PPOTrainer:
         if config.separate_learner:
             self._separate = separate or LearnerStart()
         self._transform_rewards = transform_rewards
+        with contextlib.ExitStack() as unless_built:
+            if self._separate is not None:
+                unless_built.callback(self._separate.close)
+            self._build(group or RankGroup())
+            if session.resumed is not None:
+                continue_sampling_rng(self.models, session.resumed.path)
+            unless_built.pop_all()
+
+    def _build(self, group: RankGroup) -> None:
+        """Build what trains and what samples."""
+        config, session = self.config, self.session
         self.tokenizer = tokenizer_of(config.model)
         session.metrics.decode = self.tokenizer.decode
         session.view.begin("loading rows")
@@ -95,7 +113,7 @@ class PPOTrainer:
         self._learners_device = LearnersDevice(config, session.directory / SERVERS_FOLDER)
         self._learners_device.begin()
         session.view.begin("loading the model")
-        leader: RankGroup | LearnerProcess = group or RankGroup()
+        leader: RankGroup | LearnerProcess = group
         if self._separate is not None:
             from areal.trainer.learner_process import LearnerProcess
 

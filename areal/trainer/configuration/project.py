@@ -33,7 +33,7 @@ TABLES: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class UserProject:
-    """A project of the user. Example: Project(Path("digits"), "digits", {"reward": {"larger": "..."}})."""
+    """A project of the user. Example: UserProject(Path("digits"), "digits", {"reward": {"larger": "..."}})."""
 
     root: Path
     package: str

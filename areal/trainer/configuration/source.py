@@ -101,7 +101,7 @@ def to_mapping(config: RunConfig) -> dict[str, Any]:
 
 
 def flatten(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted key of every leaf to its value, in order; the keys are those of `Resolved.provenance`."""
+    """Dotted key of every leaf to its value, in order; the keys are those of `ResolvedConfig.provenance`."""
     return {".".join(key): value for key, value in _leaves(mapping, ())}
 
 

@@ -3,16 +3,21 @@ survived by the other."""
 
 import logging
 import os
+import pickle
+import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import numpy
 import pytest
 import runs
 import torch
 
+from areal.algorithm.surrogates import PPO
 from areal.api import ConfigError, EngineError
 from areal.infra.metrics.logger import read_metrics
 from areal.trainer.assembly import build_seeded
@@ -22,6 +27,7 @@ from areal.trainer.policy_models import PolicyModels, build_models
 from areal.trainer.ppo import PPOTrainer
 from areal.trainer.session import open_session
 from areal.utils import tracing
+from areal.utils.given import PREFIX, given
 from areal.utils.logging import getLogger
 
 PROGRAM = Path(__file__).with_name("learner_processes.py")
@@ -40,11 +46,13 @@ def assert_equal_runs(first, second):
         assert not {key for key in row if row[key] != other_rows[step][key] and not key.startswith(_OF_CLOCKS)}
 
 
-def train(folder, *, stop_after=None, **changes):
-    """Folder and final weights of a run. stop_after: steps before it is asked to stop."""
+def train(folder, *, stop_after=None, drawn=None, **changes):
+    """Folder and final weights of a run. stop_after: steps before it is asked to stop. drawn: gets random numbers."""
     config = runs.tiny(folder, **changes)
 
     def watch(step, trajectories):
+        if drawn is not None:
+            drawn.append((random.random(), float(numpy.random.rand())))
         if step + 1 == stop_after:
             session.stop.request()
         return list(trajectories)
@@ -55,11 +63,42 @@ def train(folder, *, stop_after=None, **changes):
 
 
 def test_a_separate_learner_has_the_numbers_of_one_process_also_when_it_continues(tmp_path):
-    straight = train(tmp_path / "one")
-    train(tmp_path / "two", separate_learner=True, stop_after=2)
+    drawn, drawn_again = [], []
+    straight = train(tmp_path / "one", drawn=drawn)
+    train(tmp_path / "two", separate_learner=True, stop_after=2, drawn=drawn_again)
     # The other process continues what this one saved, and this one what the other did: the same files.
-    continued = train(tmp_path / "two", checkpoint__allow_config_change=True)
+    continued = train(tmp_path / "two", checkpoint__allow_config_change=True, drawn=drawn_again)
     assert_equal_runs(straight, continued)
+    assert drawn == drawn_again
+
+
+@pytest.mark.exhaustive
+def test_random_numbers_of_the_process_that_samples_continue_as_well(tmp_path):
+    def drawn(folder, stop_after=None):
+        found = []
+
+        def draw(step, trajectories):
+            found.append((random.random(), float(numpy.random.rand()), float(torch.rand(()))))
+            if step + 1 == stop_after:
+                session.stop.request()
+            return list(trajectories)
+
+        config = runs.tiny(tmp_path / folder, separate_learner=True, total_train_steps=3)
+        with open_session(config) as session, PPOTrainer(config, session, transform_rewards=draw) as trainer:
+            trainer.train()
+        return found
+
+    assert drawn("one") == drawn("two", stop_after=1) + drawn("two")
+
+
+def test_a_trainer_that_cannot_be_built_leaves_no_learner(tmp_path):
+    config = runs.tiny(tmp_path, separate_learner=True, model__tokenizer_path=str(tmp_path / "none"))
+    with open_session(config) as session:
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(ConfigError) as caught:
+            PPOTrainer(config, session)
+        # The error's traceback still holds the trainer.
+        assert (len(os.listdir("/proc/self/fd")), caught.value.where is None) == (before, False)
 
 
 @pytest.mark.exhaustive
@@ -101,6 +140,12 @@ def models(started, tmp_path_factory):
     return LearnerProcess(config, started).create(build_seeded, build_models, config, tokenizer_of(config.model), 4)
 
 
+def sleep(models, seconds):
+    """Runs over there."""
+    del models
+    time.sleep(seconds)
+
+
 def warn(models, text):
     """Runs over there."""
     getLogger("areal.tests").warning("%s of %d parameters", text, len(list(models.actor.model.parameters())))
@@ -117,6 +162,25 @@ def test_errors_arrive_as_they_are_and_the_process_goes_on(models):
     assert (caught.value.where, caught.value.fix) == ("actor.lr", "take another")
     assert "in refuse" in caught.value.__notes__[0]
     assert set(models.run(PolicyModels.weights)) == set(models.local.actor.weights())
+
+
+def give_back_code(models):
+    """Runs over there."""
+    return lambda: models
+
+
+def test_an_answer_that_cannot_be_sent_is_an_error_and_the_process_goes_on(models):
+    with pytest.raises((EngineError, AttributeError, pickle.PicklingError), match="give_back_code"):
+        models.run(give_back_code)
+    assert set(models.run(PolicyModels.weights)) == set(models.local.actor.weights())
+
+
+def test_signals_to_all_processes_of_a_job_leave_the_learner_to_its_trainer(models, started):
+    models.run(PolicyModels.weights)  # it runs
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.killpg(started.pid, number)
+        time.sleep(0.2)
+        assert set(models.run(PolicyModels.weights)) == set(models.local.actor.weights())
 
 
 def test_log_lines_and_slices_of_time_are_those_of_the_run(models, started, tmp_path, caplog):
@@ -147,10 +211,13 @@ def test_a_killed_learner_ends_the_run_with_an_error(tmp_path):
     config = runs.tiny(tmp_path)
     with LearnerStart() as started:
         process = LearnerProcess(config, started)
-        os.killpg(started.pid, signal.SIGKILL)
+        process.ask(sleep, 0)  # it runs
+        killing = threading.Timer(0.3, os.killpg, (started.pid, signal.SIGKILL))
+        killing.start()
         for _ in range(2):
-            with pytest.raises(EngineError, match="SIGKILL"):
-                process.ask(PolicyModels.weights)
+            with pytest.raises(EngineError, match=r"ended during sleep.*SIGKILL"):
+                process.ask(sleep, 600)
+        killing.join()
 
 
 @pytest.mark.exhaustive
@@ -196,3 +263,8 @@ def test_memory_that_two_have_mapped_holds_any_tensors_and_grows():
 def test_what_a_separate_learner_cannot_do_is_refused(tmp_path, changes, why):
     with pytest.raises(ConfigError, match=why):
         runs.tiny(tmp_path, separate_learner=True, **changes)
+
+
+def test_a_class_of_the_program_that_starts_the_run_is_refused(tmp_path):
+    with given({"MyLoss": PPO}), pytest.raises(ConfigError, match=r"importable module.*my_module:MyLoss"):
+        runs.tiny(tmp_path, separate_learner=True, objective__surrogate=f"{PREFIX}MyLoss")
