@@ -22,7 +22,7 @@ from tooling.review.checker import check
 from tooling.review.linter import lint
 from tooling.review.records import MIN_REASON, Place, ReviewFinding, Rule, is_test
 from tooling.review.rules import references, typed
-from tooling.review.rules.catalogue import RULES
+from tooling.review.rules.catalogue import FORMER, RULES
 from tooling.review.rules.linted import CODES
 from tooling.review.secrets import scan
 
@@ -64,7 +64,7 @@ def reason(side: Side, finding: ReviewFinding) -> str:
     above = lines[at - 1] if at and lines[at - 1].lstrip().startswith("#") else ""
     for line in (lines[at], above):
         ours, theirs = _IGNORE.search(line), _NOQA.search(line)
-        if ours and finding.rule.id in _words(ours["rules"]):
+        if ours and finding.rule.id in {FORMER.get(name, name) for name in _words(ours["rules"])}:
             return _enough(ours["reason"])
         if theirs and finding.rule.id in {LINTED.get(code) for code in _words(theirs["rules"])}:
             return _enough(theirs["reason"])

@@ -24,7 +24,7 @@ from tooling.cli.errors import UsageError
 from tooling.cli.settings import Settings, Strings, parse_settings, section
 from tooling.cli.suggest import did_you_mean
 from tooling.cli.toml import TOMLError, parse_toml
-from tooling.review.rules.catalogue import RULES
+from tooling.review.rules.catalogue import FORMER, RULES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -188,7 +188,8 @@ def read_policy(side: Side) -> Policy:
     except TOMLError:
         text = ""  # a repository whose manifest is broken can be reviewed all the same
     said = parse_settings(ReviewSettings, text.encode(), "review")
-    for name in said.disable:
+    disabled = frozenset(FORMER.get(name, name) for name in said.disable)
+    for name in sorted(disabled):
         if name not in RULES:
             fix = did_you_mean(name, RULES)
             raise UsageError(f"unknown rule {name!r}", where=f"{section('review')} disable", fix=fix)
@@ -198,7 +199,7 @@ def read_policy(side: Side) -> Policy:
         raise UsageError("no such file", where=where, fix="name a table of domains")
     return Policy(
         base=said.base,
-        disable=frozenset(said.disable),
+        disable=disabled,
         exclude=tuple(glob(each) for each in said.exclude),
         domains=read_domains(content.encode(), said.domains) if content is not None else built_in(),
         frozen=frozenset(said.frozen),

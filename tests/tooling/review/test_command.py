@@ -175,7 +175,7 @@ def test_explain_says_what_a_rule_looks_for(capsys):
 def test_explain_is_complete_for_every_rule(rule, capsys):
     assert main(["explain", rule, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)["rule"]
-    assert all(said[key] for key in ("id", "severity", "family", "why", "fix", "example", "reads", "concern"))
+    assert all(said[key] for key in ("id", "severity", "family", "why", "fix", "example", "reads", "concerns"))
     assert said["suppress"].startswith(f"# review: ignore[{rule}] ")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tooling.review.findings import LINTED
-from tooling.review.rules.catalogue import RULES
+from tooling.review.rules.catalogue import FORMER, RULES
 
 BAD = "import yaml\n\n\ndef read(text):\n    return yaml.unsafe_load(text)\n"
 AT = ("unsafe-yaml", "a.py", 5)
@@ -126,6 +126,20 @@ def test_rules_of_ruff_are_paired_with_rules_that_exist():
 def test_a_comment_about_another_rule_suppresses_nothing(world):
     world.commit({"a.py": BAD.replace("(text)\n", "(text)  # review: ignore[secret] our own constant\n")})
     assert world.found() == [AT]
+
+
+def test_former_names_of_rules_still_suppress_and_switch_off(world):
+    assert set(FORMER.values()) <= RULES.keys()
+    assert RULES.keys().isdisjoint(FORMER)
+    above = "import torch.distributed as dist\n\n\nclass E:\n    def f(self, g):\n        dist.barrier(group=g)\n"
+    line = "        dist.barrier()"
+    world.commit({"a.py": f"{above}{line}\n"})
+    assert world.found() == [("group-unnamed", "a.py", 7)]
+    world.commit({"b.py": f"{above}{line}  # review: ignore[barrier-of-all-ranks] all of them\n"})
+    assert (world.found(), [each.suppressed for each in world.review().findings]) == ([], ["all of them"])
+    world.commit({"pyproject.toml": '[tool.areal.review]\ndisable = ["barrier-of-all-ranks"]\n'})
+    world.commit({"c.py": f"{above}{line}\n"})
+    assert world.review().findings == ()
 
 
 def test_a_short_reason_suppresses_nothing(world):

@@ -10,7 +10,7 @@ from tooling.cli.suggest import did_you_mean
 from tooling.review.findings import codes_of
 from tooling.review.records import MIN_REASON
 from tooling.review.rule_texts import concerns
-from tooling.review.rules.catalogue import FAMILIES, RULES, family_of
+from tooling.review.rules.catalogue import FAMILIES, FORMER, RULES, family_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ def fields(rule: Rule) -> dict[str, Any]:
         "example": rule.text.example,
         "reads": _reads(rule),
         "in_tests": rule.in_tests,
-        "concern": rule.text.concern,
+        "concerns": [rule.text.concern],
         "suppress": suppression(rule.id),
     }
 
@@ -95,7 +95,7 @@ def explain(words: Sequence[str]) -> Report:
         rows = [row(rule) for rule in RULES.values()]
         lines = aligned([(each["id"], each["severity"], f"{each['family']}: {each['title']}") for each in rows])
         return Report(command=command, changing=False, text=lines + "\n", data={"rules": rows})
-    rule = RULES.get(words[0])
+    rule = RULES.get(FORMER.get(words[0], words[0]))
     if rule is None:
         fix = did_you_mean(words[0], RULES) or f"`{command}` lists all"
         raise UsageError(f"unknown rule {words[0]!r}", where="explain", fix=fix)

@@ -88,6 +88,10 @@ FAMILIES: Final = {
 RULES: Final[dict[str, Rule]] = {rule.id: rule for rules in FAMILIES.values() for rule in rules}
 
 
+FORMER: Final = {"barrier-of-all-ranks": "group-unnamed"}
+"""Former names of rules that became part of another: comments and settings may still say them."""
+
+
 def family_of(rule: str) -> str:
     """Return the family of a rule's id."""
     return next(name for name, rules in FAMILIES.items() if any(each.id == rule for each in rules))
