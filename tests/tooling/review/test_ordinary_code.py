@@ -7,6 +7,14 @@ import pytest
 PARSER = "import argparse\nparser = argparse.ArgumentParser()\n"
 KIND = "from enum import Enum\n\n\nclass Kind(Enum):\n    A = 1\n    B = 2\n    C = 3\n    D = 4\n\n\n"
 TRY = "def f(log, read):\n    ok = True\n    try:\n        rows = read()\n    except OSError as error:\n"
+INIT = "class A:\n    def __init__(self, kw):\n"
+MODULE = "from torch.nn import Module\n\n\nclass A(Module):\n    def __init__(self, kw):\n        super().__init__()\n"
+SPAWN = (
+    "def f(s):\n    started = False\n    try:\n        s.connect()\n        proc = s.spawn()\n        started = True\n"
+)
+SPAWN += "        s.go()\n"
+ABOVE = "class Base:\n    async def get(self, k):\n        await k\n\n\nclass A(Base):\n"
+LOSSES = "def f(rows):\n    losses = []\n    for row in rows:\n        loss = g(row)\n        losses.append(loss)\n"
 CLOSE = "class A:\n    async def close(self):\n"
 
 ORDINARY: dict[str, list[str]] = {
@@ -24,6 +32,9 @@ ORDINARY: dict[str, list[str]] = {
         f"import asyncio\n\n\n{CLOSE}        await asyncio.wait_for(self.process.wait(), 5)\n",
         f"import asyncio\n\n\n{CLOSE}        async with asyncio.timeout(5):\n            await self.process.wait()\n",
         "class A:\n    def close(self):\n        self.process.kill()\n        self.process.wait()\n",
+        "class A:\n    def close(self):\n        self.processes[0].kill()\n        self.processes[0].join()\n",
+        "class A:\n    def close(self):\n        kill_all_processes(self.processes)\n"
+        "        for process in self.processes:\n            process.join()\n",
         "class A:\n    def close(self, kill_tree):\n        kill_tree(self.process.pid)\n        self.process.wait()\n",
     ],
     "asks-for-another": [
@@ -84,6 +95,8 @@ ORDINARY: dict[str, list[str]] = {
     "guard-contradicts": [
         "def f(stack):\n    if stack:\n        raise ValueError('stack not empty after STOP: %r' % stack)\n",
         "def f(stack):\n    if stack:\n        raise ValueError('the stack must be empty')\n",
+        "def f(m, find, t, use):\n    if m is None and (m := find(t)):\n        use(m.x)\n",
+        "class A:\n    def f(self):\n        if self.c is None and self.connect():\n            self.c.send()\n",
     ],
     "short-guard": [
         "def f(d):\n    return d[2] if len(d) == 1 else None\n",
@@ -97,6 +110,83 @@ ORDINARY: dict[str, list[str]] = {
         "class A:\n    def f(self):\n        return self.rewards or self.make(), self.version or get_version()\n",
     ],
     "doubled-word": ["print('what it is is fine')\n", "def f(find):\n    return find('to to')\n"],
+    "set-in-a-branch": [
+        "def f(m):\n    if not isinstance(masks := m, dict):\n        masks = make(m)\n    return masks['a']\n",
+    ],
+    "read-before-set": [
+        f"{INIT}        self.__dict__.update(kw)\n        self.half = self.size\n        self.size = 1\n",
+        f"{INIT}        for k, v in kw.items():\n            setattr(self, k, v)\n        self.half = self.size\n"
+        "        self.size = 1\n",
+        f"{INIT}        configure(self)\n        self.half = self.size\n        self.size = 1\n",
+        f"{INIT}        if hasattr(self, 'size'):\n            print(self.size)\n        self.size = 1\n",
+        f"{INIT}        self.half = self.size\n        self.size = 1\n\n"
+        "    def __getattr__(self, name):\n        return 1\n",
+        f"{INIT}        self.name = self.__class__.__name__\n        self.__class__ = kw\n",
+        f"{MODULE}        self.register_buffer('mask', kw)\n        self.half = self.mask\n        self.mask = None\n",
+        f"{MODULE}        self.add_module('up', kw)\n        self.half = self.up\n        self.up = None\n",
+        f"{MODULE}        self.was = self.training\n        self.training = False\n",
+    ],
+    "unbound-in-handler": [
+        f"{SPAWN}    except Exception:\n        if started:\n            proc.kill()\n        raise\n",
+        f"{SPAWN}    except Exception:\n        print(sorted(s, key=lambda proc: proc))\n        raise\n",
+        f"{SPAWN}    except Exception:\n        started and proc.kill()\n        raise\n",
+        "def f(s):\n    match s:\n        case {'a': 1, **rest}:\n            pass\n        case [*proc]:\n"
+        "            pass\n    try:\n        s.go()\n        rest, proc = s.a(), s.b()\n        rest = s.c()\n"
+        "        proc = s.d()\n    except Exception:\n        print(rest, proc)\n",
+        "def f(s):\n    try:\n        s.go()\n    except OSError as proc:\n        s.log(proc)\n    try:\n"
+        "        s.go()\n        proc = s.d()\n    except Exception:\n        print(proc)\n",
+    ],
+    "sync-override": [
+        f"{ABOVE}    def get(self, k):\n        return self.fast(k) if k else super().get(k)\n",
+        f"{ABOVE}    def get(self, k):\n        return self.tasks[k]\n",
+    ],
+    "progress-by-index": [
+        "import progressbar\ndef f(n):\n    with progressbar.ProgressBar(n) as bar:\n        for i in range(n):\n"
+        "            bar.update(i)\n",
+        "from rich.progress import Progress\ndef f(progress, n):\n    for task in range(n):\n"
+        "        progress.update(task)\n",
+        "def f(progress, n):\n    for task in range(n):\n        progress.update(task, advance=1)\n",
+    ],
+    "missing-comma": [
+        "KEYS = [\n    (\n        'one'\n        'two'\n    ),\n    'three',\n]\n",
+        "KEYS = [\n    'https://example.org/'\n    'two',\n    'three',\n]\n",
+        "KEYS = [\n    'model.layers.'\n    'weight',\n    'three',\n]\n",
+    ],
+    "device-of-another": [
+        "import torch\ndef f(args):\n    if args.no_cuda:\n        torch.mps.empty_cache()\n",
+        "import torch\ndef f():\n    if torch.cuda.device_count() == 0:\n        torch.npu.empty_cache()\n",
+        "import torch\nif torch.npu.is_available():\n    torch.cuda.synchronize = torch.npu.synchronize\n"
+        "    torch.cuda.amp.x = torch.npu.amp.x\n",
+    ],
+    "last-of-loop": [
+        f"{LOSSES}    log(losses)\n    return loss\n",
+        f"{LOSSES}\n    def last(loss):\n        return loss\n\n    return losses, last\n",
+        LOSSES.replace("(rows):\n    losses = []\n", "(rows, losses):\n") + "    return loss\n",
+    ],
+    "always-none": [
+        "def f(rows):\n    best = None\n    return sorted(rows, key=lambda best: best.name)\n",
+        "def f(rows):\n    rest = None\n    match rows:\n        case {'a': 1, **rest}:\n            pass\n"
+        "    return rest['b']\n",
+    ],
+    "submodule-not-imported": [
+        "import urllib\nimport urllib.request\n\nX = urllib.parse.quote('a'), urllib.error.URLError\n",
+        "import logging\nimport logging.config\n\nX = logging.handlers.QueueHandler\n",
+        "import http\nimport http.server\n\nX = http.client.OK\n",
+    ],
+    "asked-after-use": [
+        "def f(n, ns):\n    return any(n.ok for n in ns) and n is not None\n",
+        "def f(n):\n    return (n is None or n.x) and n is not None\n",
+        "def f(n, g):\n    return g(lambda n: n.ok) and n is not None\n",
+    ],
+    "number-as-tensor": [
+        "import numpy as np\ndef f(p):\n    return np.load(p, allow_pickle=True).item().float()\n",
+    ],
+    "unsafe-deserialisation": [
+        "import pickle\nimport torch.distributed as dist\ndef f(x):\n    dist.broadcast(x, src=0)\n"
+        "    return pickle.loads(x.cpu().numpy().tobytes())\n",
+        "import pickle\nimport torch.distributed as dist\ndef f(x, xs):\n    dist.all_gather(xs, x)\n"
+        "    data = xs[0].numpy().tobytes()\n    return pickle.loads(data)\n",
+    ],
     "crossed-branches": ["def f(use_gpu):\n    return 'cpu-ram' if use_gpu else 'cpu-gpu-ram'\n"],
 }
 
@@ -127,3 +217,17 @@ def test_attributes_of_a_class_body_in_any_form_and_of_foreign_bases_stay_set(wo
     world.commit({"a.py": f"class A:\n{body}{use}", "b.py": f"{foreign}{init}        self.config = config\n{use}"})
     world.commit({"a.py": f"class A:\n{forms}{use}", "b.py": f"{foreign}{init}{use}"})
     assert [path for rule, path, _ in world.found() if rule == "attribute-no-longer-set"] == []
+
+
+def test_a_class_that_is_its_own_base_does_not_end_a_rule(world):
+    init = "    def __init__(self, kw):\n        self.half = self.size\n        self.size = kw\n"
+    text = f"from b import *\n\n\nclass A(A):\n    x = 2\n\n\nclass C(A):\n{init}\n\nclass D:\n{init}"
+    world.commit({"a.py": text, "b.py": "class A:\n    x = 1\n"})
+    assert [(path, line) for rule, path, line in world.found() if rule == "read-before-set"] == [("a.py", 16)]
+
+
+def test_a_text_of_the_form_of_a_target_is_not_one_outside_of_registries(world):
+    world.commit({"config/__init__.py": "", "pk/__init__.py": "", "pk/engine.py": "x = 1\n"})
+    texts = "ROLE = 'config.yaml:actor'\nTAG = 'pk.run:start'\nOBJECT = 'pk.engine:gone'\n"
+    world.commit({"use.py": texts, "pk/registry.py": "A = 'pk.run:start'\n"})
+    assert world.found() == [("registry-target", "pk/registry.py", 1), ("registry-target", "use.py", 3)]

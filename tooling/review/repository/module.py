@@ -93,10 +93,12 @@ class Module:
         yield from self.nodes(ast.FunctionDef)
         yield from self.nodes(ast.AsyncFunctionDef)
 
-    def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Return the nodes that hold a node, from the inside out."""
-        while (node := self.parents.get(node)) is not None:  # type: ignore[assignment]  # None ends the loop
-            yield node
+    def around(self, node: ast.AST, end: ast.AST | None = None) -> Iterator[ast.AST]:
+        """Return the nodes that hold a node, from the inside out, up to one that is left out."""
+        holding = self.parents.get(node)
+        while holding is not None and holding is not end:
+            yield holding
+            holding = self.parents.get(holding)
 
     def function_of(self, node: ast.AST) -> Function | ast.Lambda | None:
         """Return the innermost function that holds a node."""

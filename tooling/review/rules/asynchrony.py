@@ -172,16 +172,17 @@ def _is_limited(module: Module, function: Function, wait: ast.Call) -> bool:
         blocks = each.items if isinstance(each, ast.With | ast.AsyncWith) else ()
         if any(_LIMIT.search(ast.unparse(item.context_expr)) for item in blocks):
             return True
-    owner = ast.unparse(wait.func.value) if isinstance(wait.func, ast.Attribute) else ""
+    owner = re.escape(ast.unparse(wait.func.value).lower()) if isinstance(wait.func, ast.Attribute) else ""
+    named = re.compile(rf"(?<!\w){owner}(?:s|es)?(?!\w)")
     for call in own_nodes(function):
         if not isinstance(call, ast.Call) or call.lineno > wait.lineno or last_name(call.func) in _LOGS:
             continue
-        if "kill" in (text := ast.unparse(call).lower()) and re.search(rf"\b{re.escape(owner.lower())}\b", text):
+        if "kill" in (text := ast.unparse(call).lower()) and named.search(text):
             return True
     return False
 
 
-_LOGS = frozenset({"debug", "error", "info", "print", "warning"})
+_LOGS = frozenset({"critical", "debug", "error", "exception", "info", "log", "print", "warning"})
 
 
 def endless_retry(module: Module, _side: Side) -> Iterator[Place]:

@@ -234,10 +234,17 @@ def truth_of_function(module: Module, side: Side) -> Iterator[Place]:
 
 def asked_after_use(module: Module, _side: Side) -> Iterator[Place]:
     """Find `torch.npu.is_available() and hasattr(torch, "npu")`, and `x.size and x is not None`."""
+    scopes = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
     for both in module.nodes(ast.BoolOp):
         for at, asked in enumerate(both.values):
             name = _asked_for(asked, isinstance(both.op, ast.And)) if at else ""
-            for node in (each for one in both.values[:at] for each in ast.walk(one)) if name else ():
+            before = [each for one in both.values[:at] for each in ast.walk(one)] if name else []
+            if any(isinstance(each, ast.Compare) and _asks_about(each, name) for each in before):
+                continue  # `(x is None or x.size) and x is not None`
+            for node in before:
+                inner = (module.shadowing[each] for each in module.around(node, both) if isinstance(each, scopes))
+                if any(name.partition(".")[0] in each for each in inner):
+                    continue
                 of = node.value if isinstance(node, ast.Attribute | ast.Subscript) else None
                 if isinstance(node, ast.Attribute | ast.Subscript) and of is not None and ast.unparse(of) == name:
                     said = f"`{ast.unparse(node)}` comes before `{ast.unparse(asked)}` asks whether it is there"
@@ -256,6 +263,13 @@ def _asked_for(test: ast.expr, joined: bool) -> str:
         return ""
     none = isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value is None
     return ast.unparse(test.left) if none and isinstance(test.ops[0], ast.IsNot if joined else ast.Is) else ""
+
+
+def _asks_about(test: ast.Compare, name: str) -> bool:
+    """Whether a comparison is one of a name with None."""
+    sides = [test.left, *test.comparators]
+    none = any(isinstance(each, ast.Constant) and each.value is None for each in sides)
+    return none and name in map(ast.unparse, sides)
 
 
 def _is_function(module: Module, side: Side, node: ast.Name) -> bool:

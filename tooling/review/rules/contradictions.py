@@ -39,9 +39,10 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
     """Find what is used where it can only be None, and an error about what is missing where it is there."""
     for node in module.nodes(ast.If):
         both = node.test.values if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And) else []
-        for test in both or [node.test]:
+        for at, test in enumerate(both or [node.test]):
             name, is_none = _compared_with_none(test)
-            used = _first_use(module, node.body, name) if is_none else None
+            set_since = any(_may_set(each, name) for one in both[at + 1 :] for each in ast.walk(one))
+            used = _first_use(module, node.body, name) if is_none and not set_since else None
             if used is not None:
                 yield Place(module.path, used.lineno, f"`{ast.unparse(used)}` where `{name}` is None")
         name, is_none = _compared_with_none(node.test)
@@ -75,6 +76,14 @@ def _compared_with_none(test: ast.expr) -> tuple[str, bool]:
     right = test.comparators[0]
     none = isinstance(right, ast.Constant) and right.value is None and isinstance(test.ops[0], ast.Is | ast.IsNot)
     return (_plain_name(test.left), isinstance(test.ops[0], ast.Is)) if none else ("", False)
+
+
+def _may_set(node: ast.AST, name: str) -> bool:
+    """Whether a part of a condition sets a name: `(m := find())`, and `self.connect()` an attribute of self."""
+    if isinstance(node, ast.NamedExpr):
+        return node.target.id == name
+    owner = name.partition(".")[0] if "." in name and isinstance(node, ast.Call) else ""
+    return bool(owner) and any(isinstance(each, ast.Name) and each.id == owner for each in ast.walk(node))
 
 
 def _plain_name(node: ast.expr) -> str:

@@ -61,7 +61,7 @@ def _set_by(owner: ast.ClassDef) -> set[str]:
 
 def inherited(side: Side, module: Module, owner: ast.ClassDef, name: str, depth: int = 0) -> bool:
     """Whether a base of ours sets a name; bases that cannot be read count for nothing."""
-    for base in owner.bases if depth < _DEEPEST else ():
+    for base in owner.bases if depth < DEEPEST else ():
         dotted = ast.unparse(base).partition("[")[0]
         target = side.definition(module.imported.get(dotted, f"{module.package}.{dotted}"))
         found = target[1] if target is not None else None
@@ -72,7 +72,8 @@ def inherited(side: Side, module: Module, owner: ast.ClassDef, name: str, depth:
     return False
 
 
-_DEEPEST: Final = 6
+DEEPEST: Final = 6
+"""Bases above a class that are looked at: a class may be its own base, by an import that replaces a name."""
 
 
 def _set_below(comparison: Comparison, owner: ast.ClassDef, name: str) -> bool:
@@ -155,8 +156,9 @@ def sync_override(module: Module, side: Side) -> Iterator[Place]:
             above = _overridden(side, module, owner, method.name)
             inside = own_nodes(method) if isinstance(above, ast.AsyncFunctionDef) else []
             given = [each.value for each in inside if isinstance(each, ast.Return) and each.value is not None]
-            # What a call returns may be awaited too.
-            plain = not any(isinstance(each, ast.Call | ast.Name | ast.Attribute) for each in given)
+            # What a call returns may be awaited too, and so may what a table holds.
+            parts = (part for each in given for part in ast.walk(each))
+            plain = not any(isinstance(each, ast.Call | ast.Name | ast.Attribute) for each in parts)
             if inside and plain and not any(isinstance(each, ast.Yield | ast.YieldFrom | ast.Raise) for each in inside):
                 said = f"`{owner.name}.{method.name}` is not a coroutine; that of its base is one"
                 yield Place(module.path, method.lineno, said)
@@ -164,7 +166,7 @@ def sync_override(module: Module, side: Side) -> Iterator[Place]:
 
 def _overridden(side: Side, module: Module, owner: ast.ClassDef, name: str, depth: int = 0) -> Function | None:
     """Return the method of the nearest base of ours that a method replaces."""
-    for base in owner.bases if depth < _DEEPEST else ():
+    for base in owner.bases if depth < DEEPEST else ():
         dotted = ast.unparse(base).partition("[")[0]
         target = side.definition(module.imported.get(dotted, f"{module.package}.{dotted}"))
         if target is None or not isinstance(target[1], ast.ClassDef):

@@ -28,7 +28,11 @@ _SHAPED: Final = frozenset(
 )
 _SIZES: Final = frozenset({"batch_size", "shape", "size"})
 _BAR: Final = re.compile(r"(^|_)(pbar|progress|progress_bar|bar|tqdm)$")
+_OTHER_BARS: Final = re.compile(r"\b(?:alive_progress|keras|progressbar|rich)\b|Prog(?:ress)?[Bb]ar\(")
+"""Libraries whose bars take what was reached, not how far it went."""
 _DEVICES: Final = re.compile(r"(?<![a-z])(cuda|hpu|mps|npu|xpu)(?![a-z])")
+_OFF: Final = re.compile(r"\bnot\b|!=|(?<![a-z])no_|disable|without|(?:==|<=) ?0\b|< ?1\b|(?:is|==) False")
+"""Conditions that hold where a device is not there."""
 _LOADED_LATER: Final = frozenset(
     [
         "concurrent.futures",
@@ -48,6 +52,14 @@ _LOADED_LATER: Final = frozenset(
     ]
 )
 """Modules that importing their package does not load."""
+_LOADED_BY: Final = {
+    "http.cookiejar": ("http.client", "urllib.error", "urllib.parse", "urllib.request"),
+    "http.server": ("http.client", "urllib.parse"),
+    "logging.config": ("logging.handlers",),
+    "urllib.request": ("http.client", "urllib.error", "urllib.parse"),
+    "urllib.robotparser": ("http.client", "urllib.error", "urllib.parse", "urllib.request"),
+}
+"""Modules that load others of the table above."""
 
 
 def number_as_tensor(module: Module, _side: Side) -> Iterator[Place]:
@@ -55,7 +67,11 @@ def number_as_tensor(module: Module, _side: Side) -> Iterator[Place]:
     for call in module.nodes(ast.Call):
         func = call.func
         of = func.value if isinstance(func, ast.Attribute) and func.attr in _OF_TENSORS else None
-        if isinstance(of, ast.Call) and last_name(of.func) == "item" and not of.args and not of.keywords:
+        if not isinstance(of, ast.Call) or last_name(of.func) != "item" or of.args or of.keywords:
+            continue
+        made = of.func.value if isinstance(of.func, ast.Attribute) else None
+        # The one item of an array of objects may be anything: `np.load(path, allow_pickle=True).item()`.
+        if not isinstance(made, ast.Call) or last_name(made.func) != "load":
             yield Place(module.path, call.lineno, f"`.item()` is a number, which has no `{last_name(func)}`")
 
 
@@ -74,13 +90,13 @@ def shape_in_shape(module: Module, _side: Side) -> Iterator[Place]:
 
 def progress_by_index(module: Module, _side: Side) -> Iterator[Place]:
     """Find `bar.update(i)` in a loop over i: update takes how many steps were made, not which one it is."""
-    for loop in module.nodes(ast.For):
+    for loop in module.nodes(ast.For) if not _OTHER_BARS.search(module.text) else ():
         first = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) and loop.target.elts else loop.target
         counted = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) in {"enumerate", "range", "trange"}
         for call in (each for one in loop.body for each in ast.walk(one)) if counted else ():
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != "update":
                 continue
-            by_index = len(call.args) == 1 and ast.unparse(call.args[0]) == ast.unparse(first)
+            by_index = len(call.args) == 1 and not call.keywords and ast.unparse(call.args[0]) == ast.unparse(first)
             if by_index and _BAR.search(last_name(call.func.value)):
                 yield Place(module.path, call.lineno, f"`{ast.unparse(call)}` advances by the index of the round")
 
@@ -96,7 +112,11 @@ def missing_comma(module: Module, _side: Side) -> Iterator[Place]:
         words = all(re.fullmatch(r"[\w.:/-]+", str(each.value)) for each in texts)
         for text in joined if words and len(joined) == 1 else ():
             line = module.lines[text.lineno - 1].strip()
-            if line.endswith(('"', "'")) and not line.startswith("(") and '"""' not in line:
+            # In parentheses of their own two parts are meant as one, and so is a prefix: "model." "weight".
+            opened = module.lines[text.lineno - 2].rstrip().endswith("(") if text.lineno > 1 else False
+            opened &= not isinstance(node, ast.Tuple) or node.lineno != text.lineno - 1
+            meant = opened or line.startswith("(") or line[:-1].endswith(("/", "-", "_", ".", ":"))
+            if line.endswith(('"', "'")) and not meant and '"""' not in line:
                 yield Place(module.path, text.lineno, f"{text.value!r} is two names without a comma between them")
 
 
@@ -116,6 +136,7 @@ def submodule_not_imported(module: Module, _side: Side) -> Iterator[Place]:
     loaded = {each.name for node in module.nodes(ast.Import) for each in node.names}
     loaded |= {module.absolute(each) for each in module.nodes(ast.ImportFrom)}
     loaded |= {f"{module.absolute(node)}.{each.name}" for node in module.nodes(ast.ImportFrom) for each in node.names}
+    loaded.update(*(_LOADED_BY.get(each, ()) for each in loaded))
     seen = set[str]()
     for node in module.nodes(ast.Attribute):
         root = node.value.id if isinstance(node.value, ast.Name) else ""
@@ -132,7 +153,7 @@ def device_of_another(module: Module, _side: Side) -> Iterator[Place]:
     for node in module.nodes(ast.If):
         text = ast.unparse(node.test)
         asked = set(_DEVICES.findall(text))
-        if len(asked) != 1 or isinstance(node.test, ast.BoolOp) or re.search(r"\bnot\b|!=", text):
+        if len(asked) != 1 or isinstance(node.test, ast.BoolOp) or _OFF.search(text):
             continue
         kind = asked.pop()
         for statement in node.body:
@@ -140,7 +161,11 @@ def device_of_another(module: Module, _side: Side) -> Iterator[Place]:
             for each in (one for one in inside if isinstance(one, ast.Attribute)):
                 dotted = module.dotted(each)
                 other = re.fullmatch(r"torch\.(cuda|hpu|mps|npu|xpu)\.\w+", dotted)
-                if other is not None and other[1] != kind:
+                whole = each
+                while isinstance(above := module.parents.get(whole), ast.Attribute):
+                    whole = above
+                # `torch.cuda.synchronize = torch.npu.synchronize` replaces it.
+                if other is not None and other[1] != kind and isinstance(whole.ctx, ast.Load):
                     yield Place(module.path, each.lineno, f"`{dotted}` where `{text}`")
 
 

@@ -55,6 +55,10 @@ def _otherwise_bound(function: Function) -> set[str]:
             found.update(parameters(node) if isinstance(node, Function) else ())
         elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
             found.add(node.name)
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            found.add(node.rest)
+        elif isinstance(node, ast.Lambda):
+            found.update(parameters(node))
     return found
 
 
@@ -87,7 +91,17 @@ def last_of_loop(module: Module, _side: Side) -> Iterator[Place]:
                 one = items.id in {f"{item.id}s", f"{item.id}es", f"{item.id}_list", f"all_{item.id}s"}
                 if not one or item.id not in stored(loop.body) or item.id in stored(block[at + 1 :]):
                     continue
-                for node in (each for one in block[at + 1 :] for each in ast.walk(one)):
+                function = module.function_of(loop)
+                if function is None or items.id in parameters(function):
+                    continue  # what the caller gave is the caller's
+                behind = [each for one in block[at + 1 :] for each in ast.walk(one)]
+                # Who uses all of them may return the last: `log(losses)`, `return loss`.
+                reads = (each for each in behind if isinstance(each, ast.Name) and each.id == items.id)
+                around = (next(one for one in module.around(each) if isinstance(one, ast.stmt)) for each in reads)
+                used = min((each.lineno for each in around if not isinstance(each, ast.Return)), default=None)
+                for node in (each for each in behind if module.function_of(each) is function):
+                    if used is not None and used < getattr(node, "lineno", 0):
+                        continue
                     if isinstance(node, ast.Return) and isinstance(node.value, ast.Name) and node.value.id == item.id:
                         said = f"returns the last `{item.id}`, where the loop collected `{items.id}`"
                         yield Place(module.path, node.lineno, said)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.repository.module import Function, last_name, parameters
 from tooling.review.rules.conditions import blocks, stored
-from tooling.review.rules.inheritance import inherited
+from tooling.review.rules.inheritance import DEEPEST, inherited
 from tooling.review.rules.members import is_self_read
 from tooling.review.rules.outcomes import first_read
 
@@ -24,6 +24,8 @@ _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 _MAY_RAISE: Final = (ast.Await, ast.Call, ast.Subscript)
 _KNOWN_BASES: Final = frozenset({"ABC", "Dataset", "Generic", "IterableDataset", "Module", "Protocol", "object"})
 """Bases of other packages that set no attribute which others set again."""
+_OF_MODULES: Final = frozenset({"training", "_buffers", "_modules", "_parameters"})
+"""Attributes that torch's Module sets."""
 
 
 def set_in_a_branch(module: Module, _side: Side) -> Iterator[Place]:
@@ -36,7 +38,9 @@ def set_in_a_branch(module: Module, _side: Side) -> Iterator[Place]:
                 continue
             if any(isinstance(each, (*_LOOPS, ast.Try)) for each in module.around(node)):
                 continue  # an earlier round may have set it
-            for name in sorted(_assigned(node.body)):
+            # `if not isinstance(masks := m, dict): masks = make(m)` sets it either way.
+            in_test = {each.target.id for each in ast.walk(node.test) if isinstance(each, ast.NamedExpr)}
+            for name in sorted(_assigned(node.body) - in_test):
                 read = first_read(module, block[at + 1 :], name)
                 if read is not None and name not in _known_before(function, node):
                     said = f"`{name}` is set only where `{ast.unparse(node.test)[:60]}`, and read where it is not"
@@ -60,8 +64,10 @@ def _known_before(function: Function, node: ast.stmt) -> set[str]:
             found.add(each.id)
         elif isinstance(each, ast.alias):
             found.add(each.asname or each.name.partition(".")[0])
-        elif isinstance(each, Function | ast.ClassDef):
-            found.add(each.name)
+        elif isinstance(each, Function | ast.ClassDef | ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
+            found.update([each.name] if each.name else ())
+        elif isinstance(each, ast.MatchMapping) and each.rest:
+            found.add(each.rest)
     return found
 
 
@@ -85,7 +91,11 @@ def unbound_in_handler(module: Module, _side: Side) -> Iterator[Place]:
                 again = {each.id for each in used if isinstance(each.ctx, ast.Store)}
                 asked = any(each.id in {"locals", "vars"} for each in used)
                 for each in used:
+                    # In a branch, a flag may say that it is set; a function made here has names of its own.
+                    inside = [each, *module.around(each, node)]
                     caught = any(isinstance(one, ast.Try) and one is not node for one in module.around(each))
+                    caught |= any(_is_branch(one, inside) for one in inside)
+                    caught |= module.function_of(each) is not function
                     if each.id in names - again and not asked and not caught:
                         names.discard(each.id)
                         said = f"`{each.id}` is not set where setting it is what failed"
@@ -93,43 +103,70 @@ def unbound_in_handler(module: Module, _side: Side) -> Iterator[Place]:
             known |= _assigned([statement])
 
 
+def _is_branch(node: ast.AST, inside: list[ast.AST]) -> bool:
+    """Whether one of the nodes inside of it is reached only where it asks for something that holds."""
+    if isinstance(node, ast.If | ast.IfExp):
+        return node.test not in inside
+    return isinstance(node, ast.match_case) or (isinstance(node, ast.BoolOp) and node.values[0] not in inside)
+
+
 def read_before_set(module: Module, side: Side) -> Iterator[Place]:
     """Find `self.x` in `__init__` above the line that sets it, where nothing else does."""
     for owner in module.nodes(ast.ClassDef):
         made = [each for each in owner.body if isinstance(each, Function) and each.name == "__init__"]
-        if len(made) != 1:
-            continue
         own = {each.name for each in owner.body if isinstance(each, Function | ast.ClassDef)}
-        others = (node for each in owner.body if each is not made[0] for node in ast.walk(each))
+        others = (node for each in owner.body if each not in made for node in ast.walk(each))
         stores = (each for each in others if isinstance(each, ast.Name | ast.Attribute))
         own |= {last_name(each) for each in stores if isinstance(each.ctx, ast.Store)}
+        if len(made) != 1 or {"__getattr__", "__getattribute__"} & own:
+            continue
         first: dict[str, int] = {}
         for at, statement in enumerate(made[0].body):
             for name in stored([statement]):
                 first.setdefault(name, at)
+            for call in (each for each in ast.walk(statement) if isinstance(each, ast.Call)):
+                registers = is_self_read(call.func) and last_name(call.func).startswith(("add_module", "register_"))
+                if registers and call.args and isinstance(call.args[0], ast.Constant):
+                    first.setdefault(f"self.{call.args[0].value!s}", -1)
         for at, statement in enumerate(made[0].body):
+            if any(map(_opens_self, ast.walk(statement))):
+                break
             for node in (each for each in ast.walk(statement) if isinstance(each, ast.Attribute)):
                 name = ast.unparse(node) if is_self_read(node) else ""
                 # A lambda reads later, and in a `try` it may be missing.
                 later = any(isinstance(each, ast.Lambda | ast.Try) for each in module.around(node))
                 later |= module.function_of(node) is not made[0]
                 late = first.get(name, 0) > at and last_name(node) not in own and not later
+                late &= not last_name(node).startswith("__")
                 if not late or _may_inherit(module, side, owner, last_name(node)):
                     continue
                 yield Place(module.path, node.lineno, f"`{name}` is read before `__init__` sets it")
                 first.pop(name)
 
 
-def _may_inherit(module: Module, side: Side, owner: ast.ClassDef, name: str) -> bool:
+def _opens_self(node: ast.AST) -> bool:
+    """Whether others may set attributes from here on: `configure(self)`, `setattr(self, k, v)`, `self.__dict__`."""
+    if isinstance(node, ast.Attribute):
+        return node.attr == "__dict__"
+    given = [*node.args, *(each.value for each in node.keywords)] if isinstance(node, ast.Call) else []
+    return any(isinstance(each, ast.Name) and each.id == "self" for each in given)
+
+
+def _may_inherit(module: Module, side: Side, owner: ast.ClassDef, name: str, depth: int = 0) -> bool:
     """Whether a base sets an attribute, or may do so."""
-    if inherited(side, module, owner, name) or owner.keywords or owner.decorator_list:
+    if depth >= DEEPEST or owner.keywords or owner.decorator_list:
+        return True
+    if any(inherited(side, module, owner, each) for each in (name, "__getattr__", "__getattribute__")):
         return True
     for base in owner.bases:
         dotted = ast.unparse(base).partition("[")[0]
         ours = side.definition(module.imported.get(dotted, f"{module.package}.{dotted}"))
         if ours is None and dotted.rpartition(".")[2] not in _KNOWN_BASES:
             return True
-        if ours is not None and isinstance(ours[1], ast.ClassDef) and _may_inherit(ours[0], side, ours[1], name):
+        if ours is None and name in _OF_MODULES and dotted.rpartition(".")[2] == "Module":
+            return True
+        found = ours[1] if ours is not None else None
+        if ours is not None and isinstance(found, ast.ClassDef) and _may_inherit(ours[0], side, found, name, depth + 1):
             return True
     return False
 

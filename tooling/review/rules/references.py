@@ -242,16 +242,28 @@ def _class_members(side: Side, module: Module, owner: ast.ClassDef) -> set[str] 
 
 
 def registry_target(module: Module, side: Side) -> Iterator[Place]:
-    """Find a "module:object" of ours that does not exist, in a registry or anywhere else."""
+    """Find a "module:object" of ours that does not exist. Outside of registries such a text may be anything: there the
+    module must exist, or the object under another module of that last name."""
+    registers = module.path.endswith("registry.py")
     for node in module.nodes(ast.Constant):
         named = _TARGET.fullmatch(node.value) if isinstance(node.value, str) else None
         if named is None or not _is_ours(named[1], side):
             continue
+        root, last = named[1].partition(".")[0], named[1].rpartition(".")[2]
+        if not registers and last in _SUFFIXES:
+            continue  # "config.yaml:actor"
         problem = _missing(side, named[1], named[2])
+        if problem and not registers and named[1] not in side.packages:
+            alike = [each for each in side.packages if each.startswith(f"{root}.") and each.endswith(f".{last}")]
+            modules = [found for each in alike if (found := side.find_module(each)) is not None]
+            problem = problem if any(named[2] in bound_names(each) for each in modules) else ""
         if problem:
             yield Place(module.path, node.lineno, f"registry entry: {problem}")
 
 
+_SUFFIXES: Final = frozenset(
+    ["cfg", "conf", "csv", "ini", "js", "json", "jsonl", "log", "md", "py", "sh", "toml", "txt", "yaml", "yml"]
+)
 _TARGET: Final = re.compile(r"([a-z_]\w*(?:\.\w+)+):([A-Za-z_]\w*)(?:\.\w+)*")
 
 
