@@ -62,10 +62,7 @@ class ValueEvaluator:
 
     def truth(self, node: ast.expr) -> bool | None:
         """Whether a condition holds; None if that is not known."""
-        found = self.evaluate(node)
-        if isinstance(found, re.Match | re.Pattern):
-            return True
-        return bool(found) if concrete(found) or isinstance(found, list | dict | tuple | set) else None
+        return _truth(self.evaluate(node))
 
     # Each method is for the node of its name.
 
@@ -147,11 +144,11 @@ class ValueEvaluator:
         known = True
         found: object = not stops
         for value in node.values:
-            truth = self.truth(value)
-            if truth is stops:
-                return self.evaluate(value)
-            known = known and truth is not None
             found = self.evaluate(value)
+            truth = _truth(found)
+            if truth is stops:
+                return found
+            known = known and truth is not None
         return found if known else UNKNOWN
 
     def _on_compare(self, node: ast.Compare) -> object:
@@ -271,3 +268,9 @@ class ValueEvaluator:
             return regular(dotted[3:], self.arguments(node)[0])
         keywords = {word.arg: self.evaluate(word.value) for word in node.keywords if word.arg}
         return Applied(dotted, tuple(self._elements(node.args)), keywords) if dotted else UNKNOWN
+
+
+def _truth(found: object) -> bool | None:
+    if isinstance(found, re.Match | re.Pattern):
+        return True
+    return bool(found) if concrete(found) or isinstance(found, list | dict | tuple | set) else None

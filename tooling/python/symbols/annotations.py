@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 
     from tooling.python.symbols.definitions import Model
     from tooling.python.symbols.symbol import Symbol
+
+
+def type_names(annotation: str) -> frozenset[str]:
+    """Names in an annotation, whatever way it is spelt: Optional[X], Union[X, None] and "X | None" are one."""
+    names = set(re.findall(r"\w+", annotation))
+    if "Optional" in names:
+        names.add("None")
+    lower = {"List": "list", "Dict": "dict", "Tuple": "tuple", "Set": "set", "Type": "type"}
+    return frozenset(lower.get(name, name) for name in names - {"Optional", "Union", "typing", "t"})
 
 
 def after(values: Values, parts: Sequence[Values]) -> Values:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tooling.python.symbols.symbol import Found, SymbolKind
+from tooling.python.symbols.targets import reach
 from tooling.upgrade.findings import FindingKind, Replacement
 from tooling.upgrade.replacements.candidates import Candidate, GoneSymbol, Reason, callable_of, subject_of
 from tooling.upgrade.replacements.homes import Homes
@@ -99,17 +100,22 @@ class Explainer:
         return _kind(subject.path, candidate.text, container=True), Replacement(text, candidate.why, certain)
 
     def _parameter(self, absent: Absent, before: Symbol, old: Upstream, new: Upstream, use: Use) -> Explanation:
-        after = new.resolve(absent.container)
-        if not isinstance(after, Found) or after.symbol.kind not in (SymbolKind.FUNCTION, SymbolKind.CLASS):
+        # What the call reaches now: it may be defined elsewhere, behind the same name
+        reached = [each.symbol for each in reach(new, use.target).callables]
+        after = next((each for each in reached if each.dotted == absent.container), None)
+        if after is None and len(reached) == 1:
+            after = reached[0]
+        if after is None:
+            found = new.resolve(absent.container)
+            after = found.symbol if isinstance(found, Found) else None
+        if after is None or after.kind not in (SymbolKind.FUNCTION, SymbolKind.CLASS):
             return FindingKind.PARAM_REMOVED, None
         texts = [before.deprecated, *self._announced(before.dotted, absent.name)]
-        found = best_parameter(absent.name, before, after.symbol, old, new, texts)
-        if found is None:
+        best = best_parameter(absent.name, before, after, old, new, texts)
+        if best is None:
             return FindingKind.PARAM_REMOVED, None
-        certain = (
-            not found.is_doubtful and found.weight >= _SURE and fits(new, after.symbol, use, (absent.name, found.text))
-        )
-        return FindingKind.PARAM_RENAMED, Replacement(found.text, found.why, certain)
+        certain = not best.is_doubtful and best.weight >= _SURE and fits(new, after, use, (absent.name, best.text))
+        return FindingKind.PARAM_RENAMED, Replacement(best.text, best.why, certain)
 
     def _announced(self, path: str, parameter: str = "") -> list[str]:
         """What releases in between say about it, or about a parameter of it."""

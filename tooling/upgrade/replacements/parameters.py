@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tooling.python.operations import UNKNOWN, literal
+from tooling.python.symbols.annotations import type_names
 from tooling.python.symbols.symbol import Open
 from tooling.upgrade import advice
 from tooling.upgrade.replacements import similarity
@@ -101,7 +102,7 @@ def _kind_of_default(parameter: Parameter) -> str:
 
 def _likeness(gone: Parameter, left: Signature, other: Parameter, right: Signature, *, only: bool) -> list[Reason]:
     same_default = (gone.folded or gone.default) == (other.folded or other.default)
-    same_type = bool(gone.annotation) and _types(gone.annotation) == _types(other.annotation)
+    same_type = bool(gone.annotation) and type_names(gone.annotation) == type_names(other.annotation)
     if (gone.default is None) != (other.default is None) or (gone.annotation and other.annotation and not same_type):
         return []
     found = []
@@ -121,15 +122,6 @@ def _likeness(gone: Parameter, left: Signature, other: Parameter, right: Signatu
 def _body(upstream: Upstream, symbol: Symbol) -> str:
     """The text of a callable: of a class that of its constructor, or all of it where that is made from fields."""
     return upstream.source_of(upstream.function_of(symbol) or symbol)
-
-
-def _types(annotation: str) -> frozenset[str]:
-    """Names in an annotation, whatever way it is spelt: Optional[X], Union[X, None] and "X | None" are one."""
-    names = set(re.findall(r"\w+", annotation))
-    if "Optional" in names:
-        names.add("None")
-    lower = {"List": "list", "Dict": "dict", "Tuple": "tuple", "Set": "set", "Type": "type"}
-    return frozenset(lower.get(name, name) for name in names - {"Optional", "Union", "typing", "t"})
 
 
 def _flat(annotation: str) -> str:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tooling.python.symbols.annotations import type_names
 from tooling.python.symbols.calls import STAR, STARS, BoundCall, bind, named, takes
 from tooling.python.symbols.symbol import Absent, Keyword, SymbolKind
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from tooling.python.symbols.targets import Callable_
     from tooling.upgrade.uses import SourcePlace
     from tooling.upgrade.verdicts.case import JudgedUse
+
+
+_STARRED = ("star", "double-star")
 
 
 def changed(case: JudgedUse) -> Iterator[UseProblem]:
@@ -212,12 +216,24 @@ class _Comparison:
         if named(self.before.signature, now) is not None:
             return self._gone(was, argument, AuditSeverity.BREAKING)
         other = renamed(self.case, self.before, self.after, was)
-        if other is not None and other.text == now:
+        if self._took_the_place(was, now) if other is None else other.text == now:
             return None
         message = f"what was `{was}` lands on `{now}` now"
         return self._change(
             FindingKind.PARAM_REORDERED, was, argument, message, severity=AuditSeverity.WARNING, raises=""
         )
+
+    def _took_the_place(self, was: str, now: str) -> bool:
+        """Whether a new parameter may be an old one by another name: `f(a, b=1)` became `f(x, y=1)`. It stands where
+        that stood, as many went as came, and nothing that is written of the two differs."""
+        left, right = self.before.signature.parameters, self.after.signature.parameters
+        old, new = named(self.before.signature, was), named(self.after.signature, now)
+        if old is None or new is None or left.index(old) != right.index(new):
+            return False
+        lost, fresh = ({each.name for each in side if each.kind not in _STARRED} for side in (left, right))
+        if len(lost - fresh) != len(fresh - lost) or (old.folded or old.default) != (new.folded or new.default):
+            return False
+        return not (old.annotation and new.annotation and type_names(old.annotation) != type_names(new.annotation))
 
     def _gone(
         self, name: str, argument: Argument, severity: AuditSeverity, fate: Keyword = Keyword.REFUSED

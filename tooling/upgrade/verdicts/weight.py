@@ -17,7 +17,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from tooling.python.operations import UNKNOWN, literal
+from tooling.python.operations import UNKNOWN, OutOfFuel, literal
 from tooling.python.values import ValueEvaluator
 
 if TYPE_CHECKING:
@@ -107,7 +107,10 @@ def _read_names(body: Sequence[ast.stmt], known: Mapping[str, object], parameter
     for statement in body:
         if isinstance(statement, ast.If):
             names |= set(_names_of(statement.test))
-            answer = ValueEvaluator(env=dict(known)).truth(statement.test)
+            try:
+                answer = ValueEvaluator(env=dict(known)).truth(statement.test)
+            except OutOfFuel:
+                answer = None
             ends = []
             for branch, taken in ((statement.body, answer is not False), (statement.orelse, answer is not True)):
                 inner, left = _read_names(branch, known, parameter) if taken else (set(), True)

@@ -11,6 +11,7 @@ from tooling.python.conditions import CompareVersion, HasName, Not, Undecided, V
 from tooling.python.symbols.symbol import Parameter, Signature
 from tooling.python.symbols.tree import SymbolTree
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
+from tooling.upgrade.replacements.explain import Explainer
 from tooling.upgrade.sources.folder import memory_release
 from tooling.upgrade.uses import (
     Action,
@@ -121,6 +122,59 @@ def test_nothing_is_said_of_what_did_not_change() -> None:
 def test_a_call_that_never_fitted_is_not_the_new_versions_fault() -> None:
     assert judged(call(Name("up.same"), 1, 2, 3)) == []
     assert judged(call(Name("up.same"), 1, nothing=3)) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("a, b", "x, y"),
+        ("a, x=1, y=2", "a, p=1, q=2"),
+        ("x: int, y: str", "p: int, q: str"),
+        ("x: Optional[int] = None, y=None", "p: int | None = None, q=None"),
+    ],
+)
+def test_parameters_of_other_names_at_the_old_places_take_what_is_passed_by_position(old: str, new: str) -> None:
+    assert judged(call(Name("up.f"), 0, 1), compared(f"def f({old}): ...", f"def f({new}): ...")) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("x: int, y", "p: str, y"), ("x=1, y=2", "p='', y=2"), ("x=1, y=2", "y=2, z=3"), ("x, y", "p, y, z=1")],
+)
+def test_a_parameter_of_another_type_or_default_or_among_more_is_another_one(old: str, new: str) -> None:
+    assert judged(call(Name("up.f"), 0, 1), compared(f"def f({old}): ...", f"def f({new}): ..."))
+
+
+MOVED = [
+    ({"__init__": "from up.a import f", "a": "def f(size=1):\n    return size\n"},
+     {"__init__": "from up.b import f", "b": "def f(length=1):\n    return length\n"}, Name("up.f")),
+    ({"__init__": "class A:\n    def f(self, size=1): ...\nclass B(A): ..."},
+     {"__init__": "class A: ...\nclass B(A):\n    def f(self, length=1): ..."}, Attribute(Called(Name("up.B")), "f")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "target"), MOVED)
+def test_a_definition_elsewhere_behind_the_same_name_keeps_its_renames(old, new, target) -> None:
+    trees = [
+        SymbolTree(memory_release({f"up/{name}.py": text for name, text in files.items()}, "up", version))
+        for files, version in ((old, "1.0"), (new, "2.0"))
+    ]
+    pair = ReleasePair("up", *trees)
+    assert judged(call(target, 3), pair, explain=Explainer()) == []
+    (finding,) = judged(call(target, size=3), pair, explain=Explainer())
+    assert (finding.kind, finding.replacement.text) == (FindingKind.PARAM_RENAMED, "length")
+
+
+def test_a_test_that_takes_too_long_to_decide_is_not_known() -> None:
+    test = "a"
+    for _ in range(20):
+        test = f"(({test}) and a or b)"
+    body = f"def f(a=0, b=1):\n    if {test}:\n        return b\n"
+    pair = compared(body.replace("b=1", "b=2"), body)
+    assert [each.kind for each in judged(call(Name("up.f")), pair)] == [FindingKind.DEFAULT_CHANGED]
+    loops = " ".join(f"for {name} in [{'1, ' * 70}]" for name in "xyz")
+    endless = f"def f(a=0, b=1):\n    if [1 {loops}]:\n        return b\n"
+    assert len(judged(call(Name("up.f")), compared(endless.replace("b=1", "b=2"), endless))) == 1
 
 
 def test_one_of_two_types_is_a_warning_and_both_are_breaking() -> None:
