@@ -176,7 +176,7 @@ class Scanner:
             if isinstance(target, ast.Name):
                 source = self._source(value)
                 if target.id == "__all__" and not self._path:
-                    self.exports.append(("set", source))
+                    self.exports.append(("perhaps" if where else "set", source))
                 self._bind(target.id, "value" if source else "opaque", node, where, source)
             elif isinstance(target, ast.Tuple | ast.List):
                 parts = value.elts if isinstance(value, ast.Tuple | ast.List) else []
@@ -203,7 +203,7 @@ class Scanner:
         self._annotated.append(node.target.id)
         source = self._source(node.value)
         if node.target.id == "__all__" and source and not self._path:
-            self.exports.append(("set", source))
+            self.exports.append(("perhaps" if where else "set", source))
         if node.value is None and not self.stub and not self._path:
             where = "typing"  # `x: int` binds nothing in a module
         self._bind(node.target.id, "value", node, where, source, self.lines.of(node.annotation))

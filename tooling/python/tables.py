@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-SCHEMA = 5
+SCHEMA = 6
 """Counts up whenever the meaning of kept facts changes."""
 
 
@@ -69,7 +69,7 @@ class ModuleTable(NamedTuple):
     classes: dict[int, BodyTable]
     """Class bodies by line of the `class` statement, at any depth outside functions."""
     exports: list[tuple[str, str]]
-    """Steps that make `__all__`: ("set" or "add", source)."""
+    """Steps that make `__all__`: ("set", "perhaps" for a set in a branch, or "add"; source)."""
     patches: list[tuple[str, str, int, str]]
     """Assignments to an attribute of a plain name: (name, attribute, line, source of the value)."""
     submodules: tuple[str, ...] = ()

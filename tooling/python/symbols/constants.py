@@ -103,6 +103,12 @@ class ConstantReader:
             self._exports[table.path] = (frozenset(), False)  # a circle of star imports sees no names
             names: set[str] = set()
             complete = bool(table.exports)
+            if not table.exports and any(each.kind == "import" for each in table.scope.bindings.get("__all__", ())):
+                imported = self.model.resolve(f"{table.dotted}.__all__")
+                path = imported.symbol.file if isinstance(imported, Found) else ""
+                if path:
+                    found = self._exports[table.path] = self.exports(self.store.table(path))
+                    return found
             for action, source in table.exports:
                 value = self.constant(Where(table), source)
                 if isinstance(value, Ref):
@@ -110,7 +116,9 @@ class ConstantReader:
                 if not isinstance(value, list | tuple | set | frozenset):
                     complete = False
                     continue
-                if action == "set" and "__all__" not in source:
+                if action == "perhaps" and names and "__all__" not in source:
+                    complete = False  # one of several branches: which one runs is not known
+                elif action != "add" and "__all__" not in source:
                     names.clear()
                 names.update(item for item in value if isinstance(item, str))
                 complete = complete and all(isinstance(item, str) for item in value)

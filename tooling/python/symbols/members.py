@@ -26,6 +26,7 @@ Ancestor = Symbol | str
 _HOOKS = ("__getattr__", "__getattribute__")
 _WRAPPERS = ("classmethod", "staticmethod", "property")
 _STRING = re.compile(r"[\"'](\w+)[\"']")
+_HOOK = re.compile(r"def\s+__getattr(?:ibute)?__\(\s*\w+\s*,\s*(\w+)")
 _EMPTY = BodyTable({}, [])
 
 
@@ -163,15 +164,19 @@ class Members:
         return True
 
     def _refused(self, lineage: ClassLineage, name: str) -> bool:
-        """Whether only `__getattr__` may give a name, raises for some, and its file does not hold this one as a string,
-        not even without an ending that it cuts off: `pad_token_id` for "pad_token" and "_id"."""
+        """Whether only `__getattr__` may give a name, raises for some, asks nothing else for it, and its file does not
+        hold this one as a string, not even without an ending that it cuts off: `pad_token_id` for "pad_token" and
+        "_id"."""
         hooked = [each for each in lineage.classes if self._dynamic(each)]
         for ancestor in hooked:
             located, scope = self.definitions.locate(ancestor), self.definitions.scope(ancestor)
             hooks = [item for hook in _HOOKS for item in (scope.bindings.get(hook, ()) if scope is not None else ())]
             if located is None or not hooks:
                 return False
-            body = "".join(self.store.block(located.table.path, item.start, item.end) for item in hooks)
+            blocks = [self.store.block(located.table.path, item.start, item.end) for item in hooks]
+            if any(map(_delegates, blocks)):
+                return False
+            body = "".join(blocks)
             endings = ["", *(text for text in _STRING.findall(body) if name.endswith(text))]
             held = _STRING.findall(self.store.source.read(ancestor.file).decode("utf-8", "replace"))
             if "AttributeError" not in body or {name.removesuffix(ending) for ending in endings} & set(held):
@@ -314,6 +319,13 @@ class Members:
                         self.definitions.outside("builtins.type.__call__")
                     )
         return False
+
+
+def _delegates(hook: str) -> bool:
+    """Whether a `__getattr__` asks another object or a table for the name: `getattr(self.inner, name)`, `x[name]`."""
+    found = _HOOK.search(hook)
+    name = rf"\s*{found[1]}\b" if found else "(?!)"
+    return re.search(rf"\bgetattr\(\s*[^\n]*,{name}|\w\[{name}\s*\]|\.get\({name}", hook) is not None
 
 
 def _merge(lines: list[list[Ancestor]]) -> list[Ancestor]:

@@ -152,14 +152,14 @@ def _may_be_of_an_own_class(case: JudgedUse) -> bool:
 def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
     """A class no longer defines it; only a base of another distribution may still have it, or a `__getattr__` give it,
     and the old definition did not build upon one there."""
-    if not _is_of_the_class(case.use.target) and not _is_nowhere(case):
+    if not _is_of_the_class(case.use.target) and not _has_fewer_definers(case):
         return  # an instance may be of a subclass that has it
     if case.after.found or not case.after.beside or len(case.before.found) != 1:
         return
     before, absent = case.before.found[0].symbol, case.after.beside[0]
     if not before.file or mentions(case.old, before.file, rf"super\(.*?\)\.{re.escape(absent.name)}\b"):
         return
-    other = "its __getattr__" if "__getattr__" in case.after.open else "a base of another distribution"
+    other = "its __getattr__" if "__getattr" in case.after.open else "a base of another distribution"
     yield case.problem(
         FindingKind.REMOVED,
         AuditSeverity.WARNING,
@@ -172,8 +172,9 @@ def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
     )
 
 
-def _is_nowhere(case: JudgedUse) -> bool:
-    """Whether fewer classes of the new release have a method of instances, and none of the repository."""
+def _has_fewer_definers(case: JudgedUse) -> bool:
+    """Whether a method of instances is defined in fewer classes of the new release than of the old one, and in no class
+    that the repository derives."""
     target = case.use.target
     if not isinstance(target, Attribute) or not isinstance(target.base, InstanceOf | Called):
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tooling.python.symbols.symbol import SymbolKind
+from tooling.python.symbols.symbol import Open, SymbolKind
 
 
 def test_a_definition_is_found_with_its_place(package):
@@ -118,6 +118,40 @@ def test_all_may_be_made_of_other_modules_alls(package):
     )
     assert release.found("pkg.z").dotted == "pkg.b.z"
     release.absent("pkg.hidden")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import sys\nif sys.version_info >= (3, 9):\n    __all__ = ['a', 'b']\nelse:\n    __all__ = ['a']\n",
+        "try:\n    import fast\n    __all__ = ['a', 'b']\nexcept ImportError:\n    __all__ = ['a']\n",
+    ],
+)
+def test_all_in_branches_is_what_any_of_them_says(package, text):
+    release = package(root="from .core import *", core=f"{text}a = b = 1\n")
+    assert release.upstream.exports(release.upstream.store.module("pkg.core")) == ({"a", "b"}, False)
+    assert release.found("pkg.b").dotted == "pkg.core.b"
+
+
+def test_all_may_be_imported(package):
+    release = package(root="from .names import __all__\nx = y = 1\n", names="__all__ = ['x']\nx = 1\n")
+    assert release.upstream.exports(release.upstream.store.module("pkg")) == ({"x"}, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "refused"),
+    [
+        ("raise AttributeError(name)", True),
+        ("if name == 'a': return getattr(self, 'b')\n        raise AttributeError(name)", True),
+        ("try: return getattr(self.inner, name)\n        except AttributeError: raise AttributeError(name)", False),
+        ("try: return self.inner[name]\n        except KeyError: raise AttributeError(name)", False),
+    ],
+)
+def test_a_getattr_that_asks_another_object_refuses_nothing(package, body, refused):
+    release = package(core=f"class Box:\n    def __getattr__(self, name):\n        {body}\n")
+    found = release.upstream.resolve("pkg.core.Box.size")
+    assert isinstance(found, Open)
+    assert (found.beside is not None) is refused
 
 
 def test_a_star_import_from_outside_leaves_missing_names_open(package):
