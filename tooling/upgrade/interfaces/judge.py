@@ -47,12 +47,15 @@ def judge_interfaces(
     exclude: Sequence[str] = (),
     cache: Path | None = None,
     rivals: Sequence[str] = (),
+    home: Path | None = None,
 ) -> JudgedInterfaces:
     """Findings sorted by place, each cause once, and what was looked at. package: import name, for words like "vllm" in
     names of variables and files. scope, exclude: folders or files to look at, and to leave out. cache: folder for what
-    is found out about releases. rivals: import names of other packages that the repository uses."""
+    is found out about releases and the repository. rivals: import names of other packages that the repository uses.
+    home: what it is a copy of."""
     files = source_files(repository, scope=scope, exclude=exclude)
-    pair = InterfacePair(ReleaseModules(old), ReleaseModules(new), package, cache, tuple(rivals), repository.resolve())
+    where = (home or repository).resolve()
+    pair = InterfacePair(ReleaseModules(old), ReleaseModules(new), package, cache, tuple(rivals), where)
     judges = (judge_flags, judge_scripts, judge_routes, judge_environment)
     findings = [finding for judge in judges for finding in judge(files, pair)]
     unique = {(each.path, each.line, each.kind, each.symbol): each for each in findings}

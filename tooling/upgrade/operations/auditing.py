@@ -156,13 +156,19 @@ def _with_interfaces(context: UpgradeContext, audit: Audit, pair: ReleasePair) -
     found: dict[tuple[object, ...], AuditFinding] = {}
     uses: set[InterfaceUse] = set()
     unfollowed: set[Unfollowed] = set()
-    cache = context.cache / "interfaces"
     imports = context.package(pair.distribution).imports
     rivals = [name for package in context.policy.packages for name in package.imports if name not in imports]
     releases = pair.old.source, pair.new.source
     for name in imports:
-        exclude = context.policy.exclude
-        judged = judge_interfaces(context.root, *releases, name, exclude=exclude, cache=cache, rivals=rivals)
+        judged = judge_interfaces(
+            context.root,
+            *releases,
+            name,
+            exclude=context.policy.exclude,
+            cache=context.cache,
+            rivals=rivals,
+            home=context.home,
+        )
         uses |= set(judged.uses)
         unfollowed |= set(judged.unfollowed)
         for each in judged.findings:

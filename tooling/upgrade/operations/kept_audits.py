@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.findings import Audit
-from tooling.upgrade.sources.cache import touch, write_atomically
+from tooling.upgrade.sources.cache import OURS, touch, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,7 +62,8 @@ class KeptAudits:
             for left in folder.glob(".*.tmp"):
                 if left.stat().st_mtime < time.time() - _UNFINISHED:
                     left.unlink(missing_ok=True)
-            for old in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)[:-MOST_KEPT]:
+            ours = [path for path in folder.glob("*.json") if OURS.fullmatch(path.name)]
+            for old in sorted(ours, key=lambda path: path.stat().st_mtime_ns)[:-MOST_KEPT]:
                 old.unlink(missing_ok=True)
 
 

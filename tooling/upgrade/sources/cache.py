@@ -19,6 +19,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import stat
 import sys
@@ -42,8 +43,10 @@ if TYPE_CHECKING:
     from tooling.upgrade.sources.archive.reading import Contents
 
 MAX_BYTES = 2 << 30
-KEPT = ("audits", "facts", "interfaces", "usage")
+KEPT = ("audits", "facts", "interfaces", "repositories", "usage")
 """Folders of what audits work out: whole audits, and what releases and files of repositories say."""
+OURS = re.compile(r"[0-9a-f]{30,}(\.\w+)?|\.?facts-[\w-]+|\.\w+\.tmp")
+"""Names of the files that are made here; a cache folder may hold others: `--cache .` in a repository."""
 KEPT_BYTES = 512 << 20
 KEPT_DAYS = 60
 UNFINISHED = ".fetch-"
@@ -114,7 +117,7 @@ def prune_kept(folder: Path, *, most: int = KEPT_BYTES, days: int = KEPT_DAYS, n
         if now - looked.stat().st_mtime < _ABANDONED_SECONDS:
             return 0
     found = []
-    for path in (path for name in KEPT for path in (folder / name).rglob("*")):
+    for path in (path for name in KEPT for path in (folder / name).rglob("*") if OURS.fullmatch(path.name)):
         with suppress(OSError):
             facts = path.lstat()
             if stat.S_ISREG(facts.st_mode):
@@ -214,7 +217,7 @@ class Cache:
                 if time.time() - left.stat().st_mtime > _ABANDONED_SECONDS:
                     shutil.rmtree(left, ignore_errors=True)
         found = []
-        for path in self.folder.glob("*.zip"):
+        for path in (path for path in self.folder.glob("*.zip") if OURS.fullmatch(path.name)):
             with suppress(OSError):
                 facts = path.stat()
                 found.append((facts.st_mtime_ns, facts.st_size, path))

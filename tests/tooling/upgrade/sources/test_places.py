@@ -208,13 +208,14 @@ def test_what_was_used_longest_ago_is_removed_when_the_cache_is_full(tmp_path):
     import os
 
     cache = Cache(tmp_path)
-    for number, name in enumerate(["old", "middle", "new"]):
-        cache.write(f"{name}.zip", bytes(100))
-        os.utime(tmp_path / f"{name}.zip", (number, number))
+    old, middle, new = (f"{digit * 64}.zip" for digit in "abc")
+    for number, name in enumerate([old, middle, new]):
+        cache.write(name, bytes(100))
+        os.utime(tmp_path / name, (number, number))
     cache.prune(most=250)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["middle.zip", "new.zip"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [middle, new]
     cache.prune(most=10)
-    assert [path.name for path in tmp_path.iterdir()] == ["new.zip"]
+    assert [path.name for path in tmp_path.iterdir()] == [new]
 
 
 def test_records_that_point_out_of_the_cache_are_not_believed(catalogue, folder, tmp_path):
