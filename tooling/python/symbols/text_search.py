@@ -134,8 +134,9 @@ def _closing(data: bytes, position: int, spans: list[tuple[int, int]], index: in
 
 
 _IMPORT = re.compile(
-    rb"^[ \t]*(?:from[ \t]+(?P<module>\.*[\w.]*)[ \t]+import[ \t]*(?P<names>\([^)]*\)|(?:\\\n|[^\n#;])+)"
-    rb"|import[ \t]+(?P<plain>[\w., \t]+))",
+    rb"^[ \t]*(?:from[ \t]+(?P<module>\.*\w[\w.]*|\.+)[ \t]+import[ \t]*"
+    rb"(?P<names>\([^)#]*(?:#[^\n]*\n[^)#]*)*\)|(?:\\\r?\n|[^\n#;])+)"
+    rb"|import[ \t]+(?P<plain>(?:\\\r?\n|[\w., \t])+))",
     re.MULTILINE,
 )
 
@@ -144,8 +145,9 @@ def imports_in(data: bytes) -> Iterator[tuple[int, str, tuple[str, ...]]]:
     """Yield (level, module, names) of import statements, by their text; no names for plain imports, "*" for all."""
     for found in _IMPORT.finditer(data):
         if found["plain"] is not None:
-            for entry in found["plain"].decode().split(","):
-                yield 0, entry.split(" as ")[0].strip(), ()
+            for entry in found["plain"].decode().replace("\\", " ").split(","):
+                if entry.split():
+                    yield 0, entry.split()[0], ()
             continue
         module = found["module"].decode()
         names = tuple(

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SKIPPED = frozenset(
-    {".git", ".hg", ".nox", ".tox", ".venv", "__pycache__", "build", "dist", "node_modules", "site-packages", "venv"}
+    {".direnv", ".eggs", ".git", ".hg", ".nox", ".pixi", ".tox", ".venv", "__pycache__", "build", "dist"}
+    | {"node_modules", "site-packages", "venv"}
 )
 _STRANGE = frozenset(
     {"test", "tests", "testing", "fixtures", "docs", "doc", "templates", "third_party", "vendor", "3rdparty", "assets"}
@@ -127,9 +128,9 @@ def _walk(root: Path) -> Iterator[str]:
             for name in names
             if name not in _SKIPPED
             and not name.endswith(".egg-info")
-            and not (name.startswith(".") and name.endswith("_cache"))
+            and not (name.startswith(".") and name.endswith("cache"))
             # A virtual environment may have any name, and `env` is mostly one of what agents act in.
-            and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
+            and not any(os.path.exists(os.path.join(folder, name, mark)) for mark in ("pyvenv.cfg", "conda-meta"))
         )
         base = os.path.relpath(folder, root)
         for name in files:

@@ -23,8 +23,6 @@ class LockedPackage:
 
     name: str
     version: str
-    markers: tuple[str, ...] = ()
-    """For which forks of the resolution; () for all."""
     extras: tuple[str, ...] = ()
     """Extras and groups of the project that bring it; "" is the project itself. () where the lock does not tell."""
     source: str = ""
@@ -66,7 +64,6 @@ def read_lock(path: str, content: bytes) -> Lock:
             LockedPackage(
                 name=name,
                 version=version,
-                markers=_texts(row.get("resolution-markers")),
                 extras=tuple(extras),
                 source=_source(row.get("source")),
                 requires=tuple(sorted({each[0] for each in _edges(row.get("dependencies"))})),
@@ -78,10 +75,7 @@ def read_lock(path: str, content: bytes) -> Lock:
 def _pins(path: str, content: bytes) -> Lock:
     declared = read_requirements(path, content.decode("utf-8", errors="replace"))
     pinned = [each for each in declared if each.is_pinned]
-    rows = {
-        LockedPackage(each.distribution, each.specifier.lstrip("= "), (each.marker,) if each.marker else ())
-        for each in pinned
-    }
+    rows = {LockedPackage(each.distribution, each.specifier.lstrip("= ")) for each in pinned}
     return Lock(path, tuple(sorted(rows)))
 
 

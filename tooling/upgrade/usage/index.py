@@ -36,12 +36,10 @@ class UsageIndex:
     """Those with uses, guards or a problem, sorted by path."""
     looked_at: int
     """Python files in scope."""
-    linked: int
-    """Files whose facts were needed: they mention a package, or import what does."""
     excluded: tuple[FileUses, ...] = ()
     """Those of `files` that the repository's policy excludes; they are not among `files`."""
     scanned: int
-    """Of these, how many were parsed in this run; the cache had the others."""
+    """Files that were parsed in this run; the cache had the others."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By phase: "list", "scan", "link", and "total"; processor time."""
 
@@ -108,7 +106,6 @@ def _indexed(checkout: Checkout, packages: tuple[str, ...], cache: FactsCache, m
     return UsageIndex(
         files=tuple(file for file in found if file.uses or file.guards or file.extensions or file.problem),
         looked_at=len(in_scope),
-        linked=len(wanted),
         scanned=store.scanned,
         seconds=seconds,
     )

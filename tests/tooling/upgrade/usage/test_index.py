@@ -37,6 +37,12 @@ def test_without_git_a_walk_leaves_out_what_is_not_the_projects(tmp_path):
         ".venv/lib/c.py",
         "node_modules/d.py",
         "build/lib/e.py",
+        ".cache/g.py",
+        ".eggs/h.py",
+        ".pixi/i.py",
+        ".direnv/j.py",
+        "env/conda-meta/history",
+        "env/lib/k.py",
         "x.egg-info/f.py",
         "notes.txt",
     ]
@@ -85,7 +91,7 @@ def test_a_scope_limits_what_is_reported_not_what_is_known(tmp_path):
 
 def test_files_that_have_nothing_to_do_with_the_package_are_not_parsed(tmp_path):
     found = index_repository(write(tmp_path, {"a.py": CLIENT, "b.py": "this is no Python"}), ["pkg"])
-    assert (found.linked, found.scanned, paths(found)) == (1, 1, ["a.py"])
+    assert (found.scanned, paths(found)) == (1, ["a.py"])
 
 
 def test_facts_are_kept_by_content(tmp_path):

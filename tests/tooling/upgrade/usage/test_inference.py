@@ -215,7 +215,7 @@ def test_values_are_followed_through_the_repositorys_own_modules(index):
     found = index(files)
     D = Called(Name("pkg.D"))
     assert receivers(found) == [MADE, D, D]
-    assert found.linked == 4
+    assert found.scanned == 4
 
 
 def test_circles_of_imports_end(index):
