@@ -1,6 +1,6 @@
 """Follow statements without running them, for the few places where names are made by code.
 
-Where a condition is not known both ways are followed; each way out is noted in `Execution.outcomes`.
+Where a condition is not known both ways are followed; each way out is noted in `StatementEvaluator.outcomes`.
 """
 
 from __future__ import annotations

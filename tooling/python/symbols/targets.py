@@ -70,7 +70,7 @@ class Lookup:
     open: str = ""
     """Why there may be more; "" if this is all."""
     beside: tuple[Absent, ...] = ()
-    """Of what is open: absent, unless a base class outside of the tree has it."""
+    """Of what is open: absent, unless a base class outside of the tree has it, or a `__getattr__` gives it."""
     cascade: bool = False
     """An earlier step fails already: that step has a use of its own."""
     inferred: bool = False

@@ -25,21 +25,31 @@ if TYPE_CHECKING:
 
 DEPTH = 6
 """Calls that are followed into one another."""
-_MOST_CALLS = 20_000
+MOST_CALLS = 20_000
+"""Calls that are followed from one file."""
 
 
 class CommandCalls:
-    """Evaluates calls. words: what evaluates their arguments. run: what goes through a function's statements."""
+    """Evaluates calls. words: what evaluates their arguments. run: what goes through a function's statements. most: how
+    many are followed."""
 
-    def __init__(self, words: CommandWords, run: Callable[[FunctionNode, CommandFrame], CommandResult]) -> None:
+    def __init__(
+        self, words: CommandWords, run: Callable[[FunctionNode, CommandFrame], CommandResult], most: int
+    ) -> None:
         self._words, self._code, self._run = words, words.code, run
         self.followed: set[tuple[str, int, int]] = set()
         """Places of parameters that callers were seen to give values."""
         self.running: list[int] = []
         """Functions that are gone through at the moment."""
         self._known: dict[tuple[int, int], CommandResult] = {}
-        self._calls = 0
+        self.spent = 0
+        self._most = most
         self._speaking: dict[str, bool] = {}
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no further call is followed."""
+        return self.spent >= self._most
 
     def called(self, node: ast.Call, frame: CommandFrame) -> CommandResult | None:
         """See `CommandWords`."""
@@ -50,7 +60,7 @@ class CommandCalls:
 
     def _followed(self, node: ast.Call, frame: CommandFrame) -> CommandResult | None:
         target = self._target(node.func, frame)
-        if target is None or self._calls > _MOST_CALLS:
+        if target is None or self.is_spent:
             return None
         definition, seen, within, home = target
         if isinstance(definition.node, ast.ClassDef) or not isinstance(definition.node, FunctionNode):
@@ -68,7 +78,7 @@ class CommandCalls:
         key = (id(function), id(within) if within is not None else 0)
         if plain and key in self._known:
             return self._known[key]
-        self._calls += 1
+        self.spent += 1
         self.followed |= {(inner.module.path, each.lineno, each.col_offset) for each in ast.walk(function.args)
                           if isinstance(each, ast.arg)}  # fmt: skip
         result = self._run(function, inner)
@@ -130,13 +140,13 @@ class CommandCalls:
             return None
         within = CommandObject(found)
         target = self._method(within, "__init__")
-        if target is None or self._calls > _MOST_CALLS:
+        if target is None or self.is_spent:
             return within
         function = target[0].node
         if isinstance(function, FunctionNode) and id(function) not in self.running and len(self.running) < DEPTH:
             inner = CommandFrame(target[0].module, within, target[3], None, frame.depth + 1)
             self._pass(value, function, frame, inner, bound=True)
-            self._calls += 1
+            self.spent += 1
             self._run(function, inner)
         return within
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tooling.python.source import FunctionNode, dotted_name, module_name
 from tooling.upgrade.interfaces.code import CodeDefinition
-from tooling.upgrade.interfaces.command_calls import DEPTH, CommandCalls
+from tooling.upgrade.interfaces.command_calls import DEPTH, MOST_CALLS, CommandCalls
 from tooling.upgrade.interfaces.command_frames import (
     MOST_HELD,
     MOST_ROWS,
@@ -39,8 +39,20 @@ _TALK = frozenset(
     {"add_argument", "critical", "debug", "echo", "error", "exception", "fail", "info", "log", "print", "warn"}
 ) | {"warning"}
 """Calls whose strings are read by people."""
+MOST_CALLS_IN_ALL = 100_000
+"""Calls that are followed from all files together; from each no more than `MOST_CALLS`."""
 _ROUNDS = 4
 """Importers of importers that are read for what they add to a command."""
+
+
+_FileAnswer = tuple[list[tuple[Any, ...]], list[tuple[str, int, int]], bool, int]
+
+
+class _CutShort(Exception):
+    """Files before this one left it fewer calls than it needs. Its answer is good for this run alone."""
+
+    def __init__(self, answer: _FileAnswer) -> None:
+        self.answer = answer
 
 
 def python_commands(
@@ -51,12 +63,18 @@ def python_commands(
     found: list[CommandUse] = []
     followed: set[tuple[str, int, int]] = set()
     waiting, read = list(paths), set[str]()
+    left = MOST_CALLS_IN_ALL
     for _ in range(_ROUNDS):
         more: list[str] = []
         for path in waiting:
             read.add(path)
             key = f"commands {which} {path} {code.digest(path)}"
-            uses, places, goes_on = code.remembered.answer(key, partial(_commands_of, code, programs, path))
+            try:
+                answer = code.remembered.answer(key, partial(_commands_of, code, programs, path, left))
+            except _CutShort as short:
+                answer = short.answer
+            uses, places, goes_on, spent = answer
+            left = max(0, left - spent)
             found += map(CommandUse.of, uses)
             followed.update(places)
             more += code.importers(path) if goes_on else ()
@@ -67,23 +85,26 @@ def python_commands(
     ]
 
 
-def _commands_of(
-    code: RepositoryCode, programs: KnownPrograms, path: str
-) -> tuple[list[tuple[Any, ...]], list[tuple[str, int, int]], bool]:
-    """Commands that begin in a file, parameters whose callers are seen, and whether importers may add to it."""
-    reader = _FileCommands(code, programs)
+def _commands_of(code: RepositoryCode, programs: KnownPrograms, path: str, left: int) -> _FileAnswer:
+    """Commands that begin in a file, parameters whose callers are seen, whether importers may add to it, and how many
+    calls were followed. left: how many may be. Raises _CutShort."""
+    reader = _FileCommands(code, programs, min(left, MOST_CALLS))
     reader.file(path)
     goes_on = any(map(programs.may_go_on, reader.found)) or reader.names_program(path)
-    return [astuple(use) for use in dict.fromkeys(reader.found)], sorted(reader.followed), goes_on
+    uses = [astuple(use) for use in dict.fromkeys(reader.found)]
+    answer = uses, sorted(reader.followed), goes_on, reader.calls.spent
+    if reader.calls.is_spent and left < MOST_CALLS:
+        raise _CutShort(answer)
+    return answer
 
 
 class _FileCommands(CommandWords):
     """Follows what one file does with commands, through the others."""
 
-    def __init__(self, code: RepositoryCode, programs: KnownPrograms) -> None:
+    def __init__(self, code: RepositoryCode, programs: KnownPrograms, most: int) -> None:
         super().__init__(code, programs)
-        self._calls = CommandCalls(self, self._run)
-        self.followed = self._calls.followed
+        self.calls = CommandCalls(self, self._run, most)
+        self.followed = self.calls.followed
         self.found: list[CommandUse] = []
         self._frames: dict[str, CommandFrame] = {}
 
@@ -132,17 +153,17 @@ class _FileCommands(CommandWords):
             if parameter.arg not in {"self", "cls"}:
                 inner.rows[parameter.arg] = [CommandRow([inner.hidden(parameter)])]
         for name, value in defaults_of(node).items():
-            self._calls.bind(name, value, frame, inner, quiet=True)
+            self.calls.bind(name, value, frame, inner, quiet=True)
         self._run(node, inner)
         self._definitions(node.body, inner)
 
     def _run(self, node: FunctionNode, frame: CommandFrame) -> CommandResult:
-        if id(node) in self._calls.running or len(self._calls.running) > DEPTH:
+        if id(node) in self.calls.running or len(self.calls.running) > DEPTH:
             return frame.result
-        self._calls.running.append(id(node))
+        self.calls.running.append(id(node))
         self._block(node.body, frame, ())
         self._finish(frame)
-        self._calls.running.pop()
+        self.calls.running.pop()
         return frame.result
 
     def _class(self, node: ast.ClassDef, frame: CommandFrame) -> None:
@@ -246,7 +267,7 @@ class _FileCommands(CommandWords):
         name = dotted_name(target)
         if not name:
             return
-        made = self._calls.made(value, frame)
+        made = self.calls.made(value, frame)
         if made is not None:
             frame.objects[name] = made
         self._assign_rows(name, value, self.rows(value, frame), frame, block)
@@ -318,7 +339,7 @@ class _FileCommands(CommandWords):
 
     def called(self, node: ast.Call, frame: CommandFrame) -> CommandResult | None:
         """See `CommandWords`."""
-        return self._calls.called(node, frame)
+        return self.calls.called(node, frame)
 
     def nested(self, node: ast.expr, frame: CommandFrame) -> None:
         """See `CommandWords`."""

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tooling.upgrade.interfaces import commands_python
 from tooling.upgrade.interfaces.judge import judge_interfaces
 from tooling.upgrade.sources.folder import memory_release
 
@@ -162,6 +163,22 @@ def test_a_list_that_is_made_anew_for_each_of_many_flags_is_followed_at_once(tmp
     found = judge_interfaces(tmp_path, OLD, NEW, "app").findings
     assert time.process_time() - started < 25
     assert [each.line for each in found if each.symbol.endswith("--gone")] == [text.count("\n")]
+
+
+def test_a_search_that_the_bound_on_all_files_cut_short_is_not_kept(tmp_path, monkeypatch):
+    (tmp_path / "repository").mkdir()
+    for path, text in CASES["the head in one function, the tail in another"].items():
+        (tmp_path / "repository" / path).write_text(text)
+
+    def lines():
+        found = judge_interfaces(tmp_path / "repository", OLD, NEW, "app", cache=tmp_path / "cache").findings
+        return [each.line for each in found]
+
+    whole = commands_python.MOST_CALLS_IN_ALL
+    monkeypatch.setattr(commands_python, "MOST_CALLS_IN_ALL", 0)
+    assert lines() == []
+    monkeypatch.setattr(commands_python, "MOST_CALLS_IN_ALL", whole)
+    assert len(lines()) == 1
 
 
 @pytest.mark.parametrize("name", CASES)
