@@ -165,6 +165,8 @@ def test_outside_of_a_repository_it_says_so(tmp_path, capsys):
 def test_explain_says_what_a_rule_looks_for(capsys):
     assert main(["explain", "unsafe-yaml"]) == 0
     assert RULES["unsafe-yaml"].text.fix in capsys.readouterr().out
+    assert main(["explain", "barrier-of-all-ranks"]) == 0  # a former name
+    assert capsys.readouterr().out.startswith("group-unnamed ")
     assert main(["explain", "unsafe-yml", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["fix"] == "did you mean 'unsafe-yaml'?"
     assert main(["explain", "--json"]) == 0
