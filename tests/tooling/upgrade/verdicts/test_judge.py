@@ -165,6 +165,14 @@ def test_a_definition_elsewhere_behind_the_same_name_keeps_its_renames(old, new,
     assert (finding.kind, finding.replacement.text) == (FindingKind.PARAM_RENAMED, "length")
 
 
+@pytest.mark.parametrize("hook", ["__getattr__", "__getattribute__"])
+def test_what_only_a_hook_may_still_give_is_a_warning(hook: str) -> None:
+    new = f"class A:\n    def {hook}(self, name): raise AttributeError(name)\n"
+    pair = compared(f"{new}    def f(self): ...\n", new)
+    (finding,) = judged(call(Attribute(Called(Name("up.A")), "f")), pair)
+    assert (finding.severity, "only its __getattr" in finding.message) == (AuditSeverity.WARNING, True)
+
+
 def test_a_test_that_takes_too_long_to_decide_is_not_known() -> None:
     test = "a"
     for _ in range(20):
