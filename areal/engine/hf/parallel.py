@@ -45,6 +45,7 @@ def shard(model: Any, plan: ParallelPlan) -> Sharding:
     if plan.meshes is not None and plan.shards_data:
         for block in blocks_of(model.inner):
             shard_unit(block, plan, plan.meshes.fsdp)
+            block.register_forward_pre_hook(_differentiable, prepend=True, with_kwargs=True)
         shard_rest(model, plan, plan.meshes)
         register_fsdp_forward_method(model, "hidden")
         _reduce_all(model)
@@ -114,6 +115,26 @@ def _members(found: nn.ModuleList) -> Iterator[nn.Module]:
 def _uses(module: nn.Module) -> Counter[int]:
     """How often each parameter occurs, by its identity."""
     return Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
+
+
+def _differentiable(
+    block: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Have the states that go into a block ask for gradients, before FSDP sees them.
+
+    It reduces a block's gradients once those of its inputs are there, or else at the end of the pass. With frozen
+    embeddings and a trained tower only rows with images would ask for any, so that ranks with and without images
+    would reduce in different orders and wait for each other.
+    """
+    if torch.is_grad_enabled():
+        key = None if args else "hidden_states"
+        states = args[0] if key is None else options.get(key)
+        if isinstance(states, torch.Tensor) and not states.requires_grad:
+            states = states.detach().requires_grad_()
+            if key is None:
+                return (states, *args[1:]), options
+            return args, {**options, key: states}
+    return args, options
 
 
 def _reduce_all(model: nn.Module) -> None:
