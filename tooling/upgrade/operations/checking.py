@@ -51,7 +51,8 @@ def check(context: UpgradeContext, *, only: Sequence[str] = (), plan: Plan | Non
 
     Raises UsageError for a package in `only` that is not watched, and for a damaged receipt."""
     packages = [context.package(name) for name in only] or list(context.policy.packages)
-    imports = tuple(dict.fromkeys(name for package in packages for name in package.imports))
+    # Of all that are watched, also to check one: which values lead to it depends on what else a value may be
+    imports = tuple(dict.fromkeys(name for package in context.policy.packages for name in package.imports))
     generated = {path for receipt in read_receipts(context.root) for path in receipt.files}
     files = [file for file in context.usage(imports).files if file.path not in generated]
     checked = tuple(_checked(context, package, files, plan) for package in packages)

@@ -38,6 +38,24 @@ def test_a_new_use_a_lost_use_and_a_missing_file_are_drift_and_written_right(wor
     assert drift(world, "engine", expect=0) == set()
 
 
+def test_a_checklist_is_as_true_alone_as_among_all(world):
+    """What is passed to a class in one file reaches another one that names only the other package."""
+    world.write("shop/held.py", "class Held:\n    def __init__(self, counter):\n        self.counter = counter\n")
+    world.write(
+        "shop/making.py",
+        "from shop.held import Held\n\n\ndef made():\n    from engine.utils import Counter\n\n"
+        "    return Held(Counter())\n",
+    )
+    world.write(
+        "shop/asking.py",
+        "import tensor\nfrom shop.held import Held\n\n\ndef count(held: Held):\n"
+        "    tensor.zeros(held.counter.step())\n",
+    )
+    world.run("--write", program="audit")
+    assert "`shop/asking.py`" in (world.root / ENGINE).read_text()
+    assert drift(world, "engine", expect=0) == set()
+
+
 def test_files_of_generated_units_come_and_go_without_drift(world):
     """After any `areal-new` command the checklists are true as they are; what people write beside a unit counts."""
     world.write("shop/more.py", "from engine.utils import Counter\n\n\ndef f():\n    return Counter().step()\n")
