@@ -95,7 +95,7 @@ class PolicyLearner:
         compared = {key: metrics.pop(key) for key in list(metrics) if key.startswith(f"train/{SAMPLER_PREFIX}")}
         sums = {key.removeprefix("train/"): value for key, value in compared.items()} or self._compare(batch)
         metrics |= {f"{names.MISMATCH_PREFIX}{key}": value for key, value in mismatch_summary(sums).items()}
-        metrics[names.KL] = metrics["train/kl_ref" if self.models.local.reference is not None else "train/approx_kl"]
+        metrics[names.KL] = metrics["train/kl_ref" if self.objective.needs_reference else "train/approx_kl"]
         return metrics | self._describe(batch)
 
     def _recomputes_prox(self) -> bool:

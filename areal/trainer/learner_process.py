@@ -1,20 +1,20 @@
 """Train in a process of its own, beside the one that samples, so that neither waits for the other's interpreter lock.
 
-    with LearnerStart() as started:                            # loads torch over there meanwhile
+    with LearnerStart() as started:                            # that process loads torch meanwhile
         models = LearnerProcess(config, started).create(build_models, config, tokenizer, total_steps)
-        models.run(PolicyModels.train, divided, counts)    # over there
+        models.run(PolicyModels.train, divided, counts)    # in that process
         models.local.actor.version                         # what is known of them here
 
 To the trainer `models` is what `RankGroup.create` gives: it leads the other process as it leads ranks. It waits for
-each answer, so a step has the same order and the same numbers as in one process; only rollouts go on meanwhile, without
-sharing an interpreter with the training.
+each response, so a step has the same order and the same numbers as in one process; only rollouts go on meanwhile,
+without sharing an interpreter with the training.
 
-What is asked and answered is pickled over a socket that only the two have, tensors beside it (`areal.trainer.wire`).
+Requests and responses are pickled over a socket that only the two have, tensors beside it (`areal.trainer.wire`).
 Weights go through memory that both map: it has no name, so nothing stays behind, however the two end. One buffer is
-enough: it is written while a version is published and read before anything else is asked.
+enough: it is written while a version is published and read before the next request.
 
-Failures. An error over there is raised here as the same error, and both go on. When that process ends, the call under
-way, or the next one, raises an EngineError that says how. When this one ends, the other is killed at once.
+Failures. An error in that process is raised here as the same error, and both go on. When that process ends, the call
+under way, or the next one, raises an EngineError that says how. When this one ends, the other is killed at once.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _ALIGNMENT: Final = 64
 """Bytes at whose multiples tensors begin."""
 
 
-class Place(NamedTuple):
+class TensorPlace(NamedTuple):
     """Where a tensor is in the shared memory."""
 
     name: str
@@ -74,7 +74,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Computing:
+class _ComputeSettings:
     """What the other process computes with: as this one would, since both threads and library change last digits."""
 
     threads: int
@@ -84,7 +84,7 @@ class _Computing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _Request:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     options: dict[str, Any]
@@ -94,12 +94,12 @@ class _Question:
 class _Shared:
     """In place of a result that is in the shared memory."""
 
-    places: tuple[Place, ...] | None
+    places: tuple[TensorPlace, ...] | None
     """None when they are those of the time before."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Answer:
+class _Response:
     value: Any = None
     error: BaseException | None = None
     version: int = 0
@@ -115,17 +115,17 @@ class SharedTensors:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._places: tuple[Place, ...] = ()
+        self._places: tuple[TensorPlace, ...] = ()
         self._tensors: dict[str, Tensor] = {}
 
     def write(self, tensors: Mapping[str, Tensor]) -> _Shared:
         """Copy them there; returns where they are, for `read` in the other process."""
-        places: list[Place] = []
+        places: list[TensorPlace] = []
         end = 0
         for name, tensor in tensors.items():
             start = -(-end // _ALIGNMENT) * _ALIGNMENT
             end = start + tensor.numel() * tensor.element_size()
-            places.append(Place(name, tensor.dtype, tuple(tensor.shape), start, end))
+            places.append(TensorPlace(name, tensor.dtype, tuple(tensor.shape), start, end))
         is_new = tuple(places) != self._places
         if is_new:
             # Never shorter, which would pull away the memory of tensors that somebody still has.
@@ -142,7 +142,7 @@ class SharedTensors:
             self._map(shared.places)
         return dict(self._tensors)
 
-    def _map(self, places: tuple[Place, ...]) -> None:
+    def _map(self, places: tuple[TensorPlace, ...]) -> None:
         whole = torch.frombuffer(mmap.mmap(self._descriptor, 0), dtype=torch.uint8)
         self._places = places
         self._tensors = {each.name: whole[each.start : each.end].view(each.dtype).view(each.shape) for each in places}
@@ -160,45 +160,45 @@ class LearnerProcess:
         """Of the actor's weights."""
 
     def create(self, factory: Callable[_P, PolicyModels], *args: _P.args, **options: _P.kwargs) -> RemoteModels:
-        """Call `factory(*args, **options)` over there and keep what it returns there; once."""
-        computing = _Computing(
+        """Call `factory(*args, **options)` in that process, which keeps what it returns; once."""
+        computing = _ComputeSettings(
             threads=current_threads(),
             products=current_products(),
             keeps_memory=resolve_device(self._config.actor.device) == "cpu",
             log_level=logging.getLogger(PACKAGE_LOGGER).getEffectiveLevel(),
         )
-        self.ask(_create, computing, factory, args, options)
+        self.call(_create, computing, factory, args, options)
         # Built anew: what it is made of need not be something that can be sent.
         return RemoteModels(self, self._config, self._config.objective.build())
 
-    def ask(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Call `function(models, *args, **options)` over there and return the result.
+    def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call `function(models, *args, **options)` in that process and return the result.
 
         Raises what it raises. Raises EngineError when the process has ended.
         """
-        message = WireMessage(_Question(function, args, options))
+        message = WireMessage(_Request(function, args, options))
         with self._lock:
             if self._broken:
                 raise EngineError(self._broken)
             try:
                 message.send(self._started.connection)
-                answer = receive(self._started.connection).load()
+                response = receive(self._started.connection).load()
             except (EOFError, OSError) as error:
                 raise self._ended(function) from error
             except BaseException:
-                # Interrupted while it waited: the answer to come would be taken for that to the next question.
+                # Interrupted while it waited: the response to come would be taken for that to the next request.
                 self._broken = f"{_name(function)} in the process that trains was interrupted"
                 raise
-        return self._settle(function, answer)
+        return self._settle(function, response)
 
-    def _settle(self, function: Callable[..., Any], answer: _Answer) -> Any:
-        for record in answer.logged:
+    def _settle(self, function: Callable[..., Any], response: _Response) -> Any:
+        for record in response.logged:
             logging.getLogger(record.name).handle(record)
-        tracing.complete(_name(function), answer.began, answer.ended, process=(self._started.pid, "learner"))
-        self.version = answer.version
-        if answer.error is not None:
-            raise answer.error
-        return self._memory.read(answer.value) if isinstance(answer.value, _Shared) else answer.value
+        tracing.complete(_name(function), response.began, response.ended, process=(self._started.pid, "learner"))
+        self.version = response.version
+        if response.error is not None:
+            raise response.error
+        return self._memory.read(response.value) if isinstance(response.value, _Shared) else response.value
 
     def _ended(self, function: Callable[..., Any]) -> EngineError:
         self._broken = f"the process that trains has ended during {_name(function)}: {self._started.ending()}"
@@ -218,8 +218,8 @@ class RemoteModels(Distributed[PolicyModels]):
         super().__init__(RankGroup(), 0, cast("PolicyModels", outline))
 
     def run(self, function: Callable[Concatenate[PolicyModels, _P], _R], *args: _P.args, **options: _P.kwargs) -> _R:
-        """Call `function(models, *args, **options)` over there and return the result; see `LearnerProcess.ask`."""
-        found: _R = self._process.ask(function, *args, **options)
+        """Call `function(models, *args, **options)` in that process and return it; see `LearnerProcess.call`."""
+        found: _R = self._process.call(function, *args, **options)
         return found
 
     def drop(self) -> None:
@@ -249,7 +249,7 @@ class RemoteActor:
 
     def weights(self) -> Mapping[str, Tensor]:
         """See `TrainingEngine.weights`: what the next version changes."""
-        found: Mapping[str, Tensor] = self._process.ask(PolicyModels.weights)
+        found: Mapping[str, Tensor] = self._process.call(PolicyModels.weights)
         return found
 
 
@@ -263,7 +263,6 @@ class PolicyOutline:
         self.config = config
         self.objective = objective
         self.actor = actor
-        self.reference = "over there" if objective.needs_reference else None
         self.states = RemoteStates(actor.ranks)
 
 
@@ -286,25 +285,25 @@ def serve(leader: Connection[Any, Any], memory: int) -> None:
             received = receive(leader)
         except (EOFError, OSError):
             return
-        answer = _Answer(began=time.perf_counter_ns())
+        response = _Response(began=time.perf_counter_ns())
         try:
-            question = received.load()
+            request = received.load()
             del received  # nothing of a batch is kept while the trainer samples the next one
-            if question.function is _create:
-                models = _create(*question.args)
+            if request.function is _create:
+                models = _create(*request.args)
             else:
-                found = question.function(models, *question.args, **question.options)
-                is_weights = question.function in (PolicyModels.weights, PolicyModels.publish)
-                answer.value = shared.write(found) if is_weights else found
-            del question
+                found = request.function(models, *request.args, **request.options)
+                is_weights = request.function in (PolicyModels.weights, PolicyModels.publish)
+                response.value = shared.write(found) if is_weights else found
+            del request
         except Exception as error:  # noqa: BLE001 - it is the trainer's, who decides what it means
-            answer.error = _portable(error)
-        answer.version = 0 if models is None else models.actor.version
-        answer.ended, answer.logged = time.perf_counter_ns(), logs.take()
+            response.error = _portable(error)
+        response.version = 0 if models is None else models.actor.version
+        response.ended, response.logged = time.perf_counter_ns(), logs.take()
         try:
-            message = WireMessage(answer)
+            message = WireMessage(response)
         except Exception as error:  # noqa: BLE001 - a result that cannot be sent is the trainer's error as well
-            message = WireMessage(_Answer(error=_portable(error), version=answer.version))
+            message = WireMessage(_Response(error=_portable(error), version=response.version))
         try:
             message.send(leader)
         except OSError:
@@ -312,7 +311,7 @@ def serve(leader: Connection[Any, Any], memory: int) -> None:
 
 
 def _create(
-    computing: _Computing, factory: Callable[..., PolicyModels], args: tuple[Any, ...], options: dict[str, Any]
+    computing: _ComputeSettings, factory: Callable[..., PolicyModels], args: tuple[Any, ...], options: dict[str, Any]
 ) -> PolicyModels:
     logging.getLogger(PACKAGE_LOGGER).setLevel(computing.log_level)
     configure_threads(computing.threads)
@@ -323,7 +322,7 @@ def _create(
 
 
 class _Records(logging.Handler):
-    """Keeps log lines until they travel with an answer: files and formats are the trainer's."""
+    """Keeps log lines until they travel with a response: files and formats are the trainer's."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ def main():
     started = LearnerStart()
     sys.stdout.write(f"{started.pid}\n")
     sys.stdout.flush()
-    LearnerProcess(config, started).ask(_sleep)
+    LearnerProcess(config, started).call(_sleep)
 
 
 def _sleep(models):

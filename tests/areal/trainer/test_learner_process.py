@@ -211,12 +211,12 @@ def test_a_killed_learner_ends_the_run_with_an_error(tmp_path):
     config = runs.tiny(tmp_path)
     with LearnerStart() as started:
         process = LearnerProcess(config, started)
-        process.ask(sleep, 0)  # it runs
+        process.call(sleep, 0)  # it runs
         killing = threading.Timer(0.3, os.killpg, (started.pid, signal.SIGKILL))
         killing.start()
         for _ in range(2):
             with pytest.raises(EngineError, match=r"ended during sleep.*SIGKILL"):
-                process.ask(sleep, 600)
+                process.call(sleep, 600)
         killing.join()
 
 
