@@ -30,6 +30,14 @@ class FunctionExit:
     """Text of warnings on the way."""
 
 
+class _RaisesError(Exception):
+    """A function that was followed raises for these arguments, whichever way it takes."""
+
+    def __init__(self, outcome: FunctionExit) -> None:
+        super().__init__(outcome.raised)
+        self.outcome = outcome
+
+
 @dataclass
 class StatementEvaluator(ValueEvaluator):
     """Follows statements. `package` is what relative imports start from; `watched` a parameter: conditions on it
@@ -38,6 +46,8 @@ class StatementEvaluator(ValueEvaluator):
     package: str = ""
     watched: str = ""
     unsure: bool = False
+    exact: bool = False
+    """Any condition that is not known is noted in `unsure`."""
     lost: bool = False
     """Something was not followed: there may be other ways out, and other names."""
     outcomes: list[FunctionExit] = field(default_factory=list)
@@ -50,6 +60,8 @@ class StatementEvaluator(ValueEvaluator):
     warnings: list[str] = field(default_factory=list)
     apply: Callable[[Applied], object] | None = None
     """A say in what a call gives."""
+    function_of: Callable[[str], Closure | None] | None = None
+    """Finds the function that a dotted path stands for, so that calls of it are followed where that is conclusive."""
     depth: int = 0
 
     def run(self, statements: Sequence[ast.stmt]) -> bool:
@@ -59,6 +71,9 @@ class StatementEvaluator(ValueEvaluator):
                 method = getattr(self, f"_do_{type(statement).__name__.lower()}", None)
                 if method is not None and method(statement):
                     return True
+            except _RaisesError as error:
+                self.outcomes.append(error.outcome)
+                return True
             except OutOfFuel:
                 self.lost = True
                 return False
@@ -125,6 +140,8 @@ class StatementEvaluator(ValueEvaluator):
 
     def _unsure_about(self, test: ast.expr) -> bool:
         """Whether what is not known of a condition is about the watched parameter."""
+        if self.exact:
+            return True
         if not self.watched or self.truth(test) is not None:
             return False
         if isinstance(test, ast.BoolOp):
@@ -198,16 +215,24 @@ class StatementEvaluator(ValueEvaluator):
         return False
 
     def _do_functiondef(self, node: ast.FunctionDef) -> bool:
-        self.env[node.name] = Closure(node)
+        self.env[node.name] = Closure(node, self)
         return False
+
+    def _on_subscript(self, node: ast.Subscript) -> object:
+        base = self.evaluate(node.value)
+        if not isinstance(base, Ref) or base.dotted != "sys.modules":
+            return super()._on_subscript(node)
+        key = self.index(node.slice)
+        return Ref(key) if isinstance(key, str) else UNKNOWN
 
     def call(self, node: ast.Call, name: str) -> object:
         """Follow calls of functions at hand, note warnings, resolve imports by name."""
         callee = self.evaluate(node.func)
         if isinstance(callee, Closure) and isinstance(callee.node, ast.FunctionDef):
-            return self.inline(callee.node, self._elements(node.args), self.arguments(node)[1])
+            return self.inline(callee, self._elements(node.args), self.arguments(node)[1])
         if name.rpartition(".")[2] in ("warn", "warning", "warning_once", "warn_once"):
-            self.warnings.append(text_of(node.args[0] if node.args else None))
+            said = self.evaluate(node.args[0]) if node.args else ""
+            self.warnings.append(said if isinstance(said, str) else text_of(node.args[0]))
             return None
         if name in ("importlib.import_module", "import_module", "__import__", "_importlib.import_module"):
             return self._imported(node)
@@ -219,6 +244,11 @@ class StatementEvaluator(ValueEvaluator):
         if name in ("sys.meta_path.append", "sys.meta_path.insert"):
             self.finders.append(self.evaluate(node.args[-1]))
             return None
+        if isinstance(callee, Ref) and self.function_of is not None and self.depth < MAX_DEPTH:
+            function = self.function_of(callee.dotted)
+            followed = self._followed(function, *self.arguments(node)) if function is not None else UNKNOWN
+            if followed is not UNKNOWN:
+                return followed
         found = super().call(node, name)
         return self.apply(found) if isinstance(found, Applied) and self.apply else found
 
@@ -232,25 +262,52 @@ class StatementEvaluator(ValueEvaluator):
         start = base if isinstance(base, str) else self.package
         return Ref(absolute(start, level, name.lstrip(".")))
 
-    def inline(self, node: ast.FunctionDef, args: list[object], keywords: dict[str, object]) -> object:
-        """Return what a call of a function at hand gives, if all its ways out give the same."""
-        if self.depth >= MAX_DEPTH:
-            return UNKNOWN
+    def _inside(self, function: Closure, args: list[object], keywords: dict[str, object]) -> StatementEvaluator:
+        """Make what follows the body of a function that is called with these values."""
+        around: StatementEvaluator = function.made_in or self
         inner = StatementEvaluator(
-            self.lookup, self.read, dict(self.env), self.fuel, package=self.package, watched=self.watched
+            around.lookup, around.read, dict(around.env), self.fuel, package=around.package, watched=self.watched
         )
-        inner.depth, inner.apply = self.depth + 1, self.apply
-        names = parameter_names(node.args)
+        inner.depth, inner.apply, inner.function_of = self.depth + 1, self.apply, self.function_of
+        names = parameter_names(function.node.args)
         inner.env.update(dict.fromkeys(names, UNKNOWN))
         inner.env.update(zip(names, args, strict=False))
         inner.env.update({name: value for name, value in keywords.items() if name in names})
-        inner.run(node.body)
+        return inner
+
+    def inline(self, function: Closure, args: list[object], keywords: dict[str, object]) -> object:
+        """Return what a call of a function at hand gives, if all its ways out give the same."""
+        if self.depth >= MAX_DEPTH or not isinstance(function.node, ast.FunctionDef):
+            return UNKNOWN
+        inner = self._inside(function, args, keywords)
+        inner.run(function.node.body)
         self.stored.update({key: _stands_for(key, value, args, self.package) for key, value in inner.stored.items()})
         self.lost = self.lost or inner.lost
         self.named.update(inner.named)
         self.warnings.extend(inner.warnings)
         values = [outcome.value for outcome in inner.outcomes if not outcome.raised]
         return values[0] if len(values) == 1 else UNKNOWN
+
+    def _followed(self, function: Closure, args: list[object], keywords: dict[str, object]) -> object:
+        """Return what a call of a function gives that stands elsewhere, UNKNOWN unless that is sure.
+
+        pydantic's `__getattr__` calls `_getattr_migration`, which `getattr_migration(__name__)` made: it returns some
+        names, and raises for those in its table `REMOVED_IN_V2`. Raises _RaisesError where all ways out raise.
+        """
+        if not isinstance(function.node, ast.FunctionDef):
+            return UNKNOWN
+        inner = self._inside(function, args, keywords)
+        inner.exact = True
+        ended = inner.run(function.node.body)
+        if inner.lost or inner.unsure or not ended:
+            return UNKNOWN
+        values = [outcome.value for outcome in inner.outcomes if not outcome.raised]
+        if not values:
+            raise _RaisesError(inner.outcomes[-1])
+        if len(values) > 1:
+            return UNKNOWN
+        self.warnings.extend(inner.warnings)
+        return values[0]
 
 
 def _stands_for(key: str, value: object, args: list[object], package: str) -> object:

@@ -49,6 +49,8 @@ class Closure(Symbolic):
     """A function of the code at hand."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    made_in: Any = None
+    """The `StatementEvaluator` whose names its body sees; None: those of whoever calls it."""
 
 
 class Globals(NamedTuple):
@@ -149,6 +151,7 @@ COMPARE: dict[type, Callable[[Any, Any], Any]] = {
 FAILURES = (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError, re.error, RecursionError)
 _NESTED_REPEAT = re.compile(r"[)\]][+*{].*[)\]][+*{]|[+*}]\)[+*{]")
 _BIG = 1 << 64
+KEYS = type({}.keys())
 
 
 def small(left: object, right: object, *, growing: bool) -> bool:
@@ -170,7 +173,7 @@ def fits(*values: object, product: bool = False) -> bool:
 def compare(action: ast.cmpop, left: Any, right: Any) -> object:
     """One comparison."""
     if isinstance(action, ast.In | ast.NotIn):
-        if left is UNKNOWN or not isinstance(right, dict | list | tuple | set | frozenset | str):
+        if left is UNKNOWN or not isinstance(right, dict | KEYS | list | tuple | set | frozenset | str):
             return UNKNOWN
         held = COMPARE[type(action)](left, right)
         complete = isinstance(right, str) or UNKNOWN not in right

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tooling.python.execution import FunctionExit, StatementEvaluator
 from tooling.python.operations import UNKNOWN, Applied, Closure, Fuel, Ref
-from tooling.python.source import REFUSALS, absolute, definition, package_of, parse
+from tooling.python.source import REFUSALS, absolute, definition, package_of, parse, parse_expression
 from tooling.python.symbols.definitions import Where
 from tooling.python.symbols.symbol import Absent, Found, Open, Symbol, SymbolKind
 from tooling.python.tables import NameBinding
@@ -96,11 +96,41 @@ class Runtime:
         return found
 
     def _read(self, dotted: str) -> object:
-        """Constants of other modules; with `__dir__` the names that a module binds."""
-        if not dotted.endswith(".__dir__"):
+        """Constants of other modules; with `__dir__` the names that a module binds, with `__dict__` what they are."""
+        module, _, name = dotted.rpartition(".")
+        if name not in ("__dir__", "__dict__"):
             return self.model.value_of(dotted)
-        table = self.store.module(dotted.removesuffix(".__dir__"))
-        return sorted(table.scope.bindings) if table is not None else UNKNOWN
+        table = self.store.module(module)
+        if name == "__dir__":
+            return sorted(table.scope.bindings) if table is not None else UNKNOWN
+        if table is None or any(star.where != "typing" for star in table.scope.stars):
+            return UNKNOWN
+        return dict.fromkeys(table.scope.bindings, UNKNOWN)
+
+    def _around(self, table: ModuleTable) -> StatementEvaluator:
+        """Make an evaluation in which names are those of a module."""
+        package = package_of(table.path)
+        around = StatementEvaluator(partial(self.model.name_value, Where(table)), self._read, package=package)
+        around.env.update({"__name__": table.dotted, "__package__": package})
+        around.function_of = self._function_of
+        return around
+
+    def _function_of(self, dotted: str) -> Closure | None:
+        """Find the function that a path stands for: one that is defined, or that a call of such a one returns."""
+        found = self.model.resolve(dotted) if self.store.owns(dotted) else None
+        located = self.model.definitions.locate(found.symbol) if isinstance(found, Found) else None
+        if located is None or located.classes:
+            return None
+        return self._function(located.table, located.binding)
+
+    def _function(self, table: ModuleTable, binding: NameBinding) -> Closure | None:
+        around = self._around(table)
+        if binding.kind == "value":
+            source = parse_expression(binding.source)
+            value = around.evaluate(source) if isinstance(source, ast.Call) else None
+            return value if isinstance(value, Closure) else None
+        node = definition(self.store.block(table.path, binding.start, binding.end))
+        return Closure(node, around) if isinstance(node, ast.FunctionDef) and not node.decorator_list else None
 
     def _run(self, table: ModuleTable) -> RuntimeNames:
         execution = self._execution(table)
@@ -212,14 +242,15 @@ class Runtime:
 
     def getattr_outcomes(self, table: ModuleTable, binding: NameBinding, name: str) -> StatementEvaluator | None:
         """Follow a module's `__getattr__` for one name; None if there is nothing to follow."""
-        node = definition(self.store.block(table.path, binding.start, binding.end))
-        if not isinstance(node, ast.FunctionDef) or not node.args.posonlyargs + node.args.args:
+        function = self._function(table, binding)
+        node = function.node if function is not None else None
+        if function is None or not isinstance(node, ast.FunctionDef) or not node.args.posonlyargs + node.args.args:
             return None
-        package = package_of(table.path)
-        look = partial(self.model.name_value, Where(table))
-        execution = StatementEvaluator(look, self.model.value_of, package=package)
+        around: StatementEvaluator = function.made_in
+        execution = StatementEvaluator(around.lookup, around.read, dict(around.env), package=around.package)
+        execution.function_of = self._function_of
         execution.watched = (node.args.posonlyargs + node.args.args)[0].arg
-        execution.env.update({execution.watched: name, "__name__": table.dotted, "__package__": package})
+        execution.env[execution.watched] = name
         execution.run(node.body)
         return execution
 

@@ -172,7 +172,8 @@ class ModuleFollower:
             return self.module(inner)
         if name in _DUNDERS:
             return Found(replace(self.definitions.outside(f"types.ModuleType.{name}")))
-        binding = next((item for item in table.scope.bindings.get("__getattr__", ()) if item.kind == "def"), None)
+        hooks = table.scope.bindings.get("__getattr__", ())
+        binding = next((item for item in hooks if item.kind in ("def", "value")), None)
         if binding is not None:
             found = self.made.by_getattr(table, binding, name)
             if not isinstance(found, Absent) or not table.dynamic:

@@ -36,10 +36,10 @@ def best_parameter(
     fresh = [each for each in right.parameters if each.name not in had and each.kind not in _STARRED]
     lost = [each for each in left.parameters if each.name not in has and each.kind not in _STARRED]
     bodies_of = _body(old, before), _body(new, after)
-    # Names that the old release tells to use instead, in texts about this parameter
+    # Names that a release tells to use instead, in texts about this parameter: also the new one, where it raises
     word = re.compile(rf"\b{re.escape(name)}\b")
     about = [text for text in texts if word.search(text)]
-    about += advice.texts_about(bodies_of[0], name)
+    about += [text for body in bodies_of for text in advice.texts_about(body, name)]
     if gone is not None and gone.deprecated:
         about.append(gone.deprecated)
     told = {word.rpartition(".")[2] for text in about for word in advice.advised(text)}

@@ -13,7 +13,7 @@ from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action, Argument, PassedArguments
 from tooling.upgrade.verdicts.answers import by_position, inside_of_another, left_out, old_default
 from tooling.upgrade.verdicts.comparison import UseProblem, mentions
-from tooling.upgrade.verdicts.weight import effective_default, reads
+from tooling.upgrade.verdicts.weight import effective_default, reads, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 _STARRED = ("star", "double-star")
+_MARKER = re.compile(r"^[A-Za-z_]*(unset|undefined|missing|sentinel|nothing|no_?default|not_?(given|set|passed))_*$", re.I)
 
 
 def changed(case: JudgedUse) -> Iterator[UseProblem]:
@@ -43,6 +44,8 @@ def changed(case: JudgedUse) -> Iterator[UseProblem]:
             continue
         if was.folded is None or parameter.folded is None or was.folded == parameter.folded:
             continue
+        if _stands_for_nothing(was) or _stands_for_nothing(parameter):
+            continue  # None became a marker of "not passed", or was one
         before_call = effective_default(before[0], was.name, was.folded)
         now = effective_default(after[0], parameter.name, parameter.folded)
         if before_call == now or not reads(after[0], parameter.name, new, arguments):
@@ -56,6 +59,11 @@ def changed(case: JudgedUse) -> Iterator[UseProblem]:
             parameter=parameter.name,
             replacement=old_default(was, parameter, arguments),
         )
+
+
+def _stands_for_nothing(parameter: Parameter) -> bool:
+    """Whether a default is a marker for an argument that is not passed: `_Unset`, `PydanticUndefined`, `NOT_GIVEN`."""
+    return bool(_MARKER.search((parameter.default or "").rpartition(".")[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,8 @@ def compare(case: JudgedUse, before: Callable_, after: Callable_, arguments: Pas
     old = bind(before.signature, arguments, before.accepts)
     new = bind(after.signature, arguments, after.accepts)
     comparison = _Comparison(case, before, after, arguments, old, new)
-    changes = [change for index in range(len(arguments.given)) if (change := comparison.argument(index)) is not None]
+    given = range(len(arguments.given))
+    changes = [change for each in given if (change := comparison.argument(each) or comparison.refused(each))]
     return changes + comparison.missing(changes)
 
 
@@ -187,6 +196,21 @@ class _Comparison:
         message = f"the argument for `{was}` {lands} now"
         raises = "" if self.new.fits(len(self.arguments.given)) else "TypeError"
         return self._change(FindingKind.PARAM_REORDERED, was, argument, message, raises=raises, replacement=by_name)
+
+    def refused(self, index: int) -> CallChange | None:
+        """A parameter that is there to tell that it is gone: whoever passes it gets an exception."""
+        argument = self.arguments.given[index]
+        was, now = self.old.slots.get(index, ""), self.new.slots.get(index, "")
+        name = argument.name if now == STARS else now
+        if not was or not name or name == STAR:
+            return None
+        raises = refusal(self.after, name, argument.literal)
+        if not raises or refusal(self.before, argument.name or was, argument.literal):
+            return None
+        message = f"`{name}` is refused: it raises {raises}"
+        other = renamed(self.case, self.before, self.after, name)
+        kind = FindingKind.PARAM_RENAMED if other is not None else FindingKind.PARAM_REMOVED
+        return self._change(kind, name, argument, message, raises=raises, replacement=other)
 
     def _keyword(self, index: int, argument: Argument, name: str) -> CallChange | None:
         if self.new.slots.get(index, STARS) != STARS:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 
 _BROAD = frozenset({"*", "Exception", "BaseException"})
+_OF_VERSIONS = frozenset({"AttributeError", "ImportError", "ModuleNotFoundError", "NameError", "TypeError"})
+"""What a name or parameter raises that a version lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,10 @@ def rule(problem: UseProblem, use: Use, context: JudgeContext) -> Ruling:
     for attempt in reversed(use.attempts):
         alternatives = context.alternatives(use.place.path, attempt.number)
         if attempt.part == "handler":
-            # The body may raise what this handler catches; one that does nothing of ours may always.
+            # The body may raise what this handler catches; one that does nothing of ours may always, and so may any
+            # where it waits for bad data (`except ValueError`), not for a version.
             known = alternatives.body_uses and not alternatives.body_open
-            if known and not any(catches(attempt.catches, raised) for raised in alternatives.body_raises):
+            if known and attempt.catches & (_BROAD | _OF_VERSIONS) and not any(catches(attempt.catches, raised) for raised in alternatives.body_raises):
                 return Ruling(None)
             guard = guard or f"except {_names(attempt)}"
             continue

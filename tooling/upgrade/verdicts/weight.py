@@ -64,6 +64,49 @@ def reads(side: Callable_, parameter: str, bound: BoundCall, arguments: PassedAr
     return any(name == parameter or name in _FREE for name in _read_names(body, known, parameter)[0])
 
 
+def refusal(side: Callable_, name: str, given: str | None) -> str:
+    """Name the exception that the body raises for a parameter or keyword that is given; "" if it raises none.
+
+        def dump(self, encoder=_unset, **options):
+            if encoder is not _unset:
+                raise TypeError("`encoder` is no longer supported")         # dump(encoder=f): TypeError
+            strict = options.pop("strict", None)
+            if strict is not None:
+                raise TypeError("`strict` is gone")                         # dump(strict=True), not dump(strict=None)
+
+    given: the argument as a literal; None for anything else."""
+    parameter = next((each for each in side.signature.parameters if each.name == name), None)
+    usual, local = (parameter.default or "", name) if parameter is not None else ("", "")
+    for statement in _body(side) or ():
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and not local:
+            taken = _default_of_popped(statement.value, name)
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+            if taken is not None and isinstance(target, ast.Name):
+                usual, local = taken, target.id
+        elif isinstance(statement, ast.If) and isinstance(statement.body[0], ast.Raise):
+            left, test = getattr(statement.test, "left", None), statement.test
+            if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.IsNot | ast.NotEq):
+                continue
+            against = ast.unparse(test.comparators[0])
+            if local and getattr(left, "id", "") == local and against == usual and given != usual:
+                error = statement.body[0].exc
+                called = error.func if isinstance(error, ast.Call) else error
+                return ast.unparse(called).rpartition(".")[2] if called is not None else ""
+        elif local and isinstance(statement, ast.Assign) and _assigns(statement, local):
+            return ""
+    return ""
+
+
+def _default_of_popped(value: ast.expr | None, name: str) -> str | None:
+    """D in `options.pop("name", D)` and `options.get("name", D)`; None for anything else."""
+    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute) or not value.args:
+        return None
+    key = value.args[0]
+    if value.func.attr not in ("pop", "get") or not isinstance(key, ast.Constant) or key.value != name:
+        return None
+    return ast.unparse(value.args[1]) if len(value.args) > 1 else "None"
+
+
 def _body(side: Callable_) -> Sequence[ast.stmt] | None:
     """The statements that a call runs; None where nobody wrote them, or they cannot be read."""
     function = side.tree.function_of(side.symbol)

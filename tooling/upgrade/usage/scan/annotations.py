@@ -68,6 +68,8 @@ class AnnotationWalk:
             return self.walk.either([self.type_expression(node.left), self.type_expression(node.right)])
         if isinstance(node, ast.Constant):
             return self._constant(node)
+        if isinstance(node, ast.Call):  # `size: conint(gt=0)`: what a call returns is a type
+            self.walk.visit.expression(node)
         if isinstance(node, ast.List | ast.Tuple):
             for element in node.elts:
                 self.type_expression(element)
