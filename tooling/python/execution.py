@@ -28,6 +28,8 @@ class FunctionExit:
     value: object = None
     warning: str = ""
     """Text of warnings on the way."""
+    said: str = ""
+    """What the exception says, where that is known."""
 
 
 class _RaisesError(Exception):
@@ -199,7 +201,10 @@ class StatementEvaluator(ValueEvaluator):
 
     def _do_raise(self, node: ast.Raise) -> bool:
         called = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-        self.outcomes.append(FunctionExit(ast.unparse(called) if called else "raise", None, " ".join(self.warnings)))
+        text = self.evaluate(node.exc.args[0]) if isinstance(node.exc, ast.Call) and node.exc.args else ""
+        said = text if isinstance(text, str) else ""
+        raised = ast.unparse(called) if called else "raise"
+        self.outcomes.append(FunctionExit(raised, None, " ".join(self.warnings), said))
         return True
 
     def _do_import(self, node: ast.Import) -> bool:

@@ -453,6 +453,10 @@ def _refusal(body: Sequence[ast.stmt]) -> tuple[str, str] | None:
     return name, " ".join(text.split())
 
 
+_PLACEHOLDER = re.compile(r"\{[^{}]*\}")
+"""Of an f-string: `Passing a {type(data).__name__} is deprecated` says nothing of `data`."""
+
+
 def _deprecations(body: Sequence[ast.stmt], names: Sequence[str]) -> tuple[str, dict[str, str]]:
     """Text about the function as a whole, and texts about parameters that conditions name."""
     whole = ""
@@ -461,12 +465,23 @@ def _deprecations(body: Sequence[ast.stmt], names: Sequence[str]) -> tuple[str, 
         if not tests:
             whole = whole or text
             continue
-        mentioned = {part for test in tests for part in _mentions(test)}
-        about = [name for name in names if name in mentioned]
-        narrowed = [name for name in about if name in text] or about
+        innermost = {part: test for test in tests for part in _mentions(test)}
+        about = [name for name in names if name in innermost]
+        # `if isinstance(data, Manager): warn(...)` is about managers, unless the text says that it is about `data`
+        said = _PLACEHOLDER.sub("", text)
+        plain = [name for name in about if not _asks_for_a_type(innermost[name])]
+        narrowed = [name for name in about if name in said] or plain
         for name in narrowed[:1] if len(narrowed) == 1 or f"{narrowed[:1]}" in text else narrowed:
             notes.setdefault(name, text)
     return whole, notes
+
+
+def _asks_for_a_type(test: ast.expr) -> bool:
+    if isinstance(test, ast.UnaryOp):
+        return _asks_for_a_type(test.operand)
+    if isinstance(test, ast.BoolOp):
+        return (any if isinstance(test.op, ast.And) else all)(map(_asks_for_a_type, test.values))
+    return isinstance(test, ast.Call) and dotted_name(test.func) == "isinstance"
 
 
 def _mentions(test: ast.expr) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
+from collections.abc import KeysView
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -151,7 +152,6 @@ COMPARE: dict[type, Callable[[Any, Any], Any]] = {
 FAILURES = (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError, re.error, RecursionError)
 _NESTED_REPEAT = re.compile(r"[)\]][+*{].*[)\]][+*{]|[+*}]\)[+*{]")
 _BIG = 1 << 64
-KEYS = type({}.keys())
 
 
 def small(left: object, right: object, *, growing: bool) -> bool:
@@ -173,7 +173,7 @@ def fits(*values: object, product: bool = False) -> bool:
 def compare(action: ast.cmpop, left: Any, right: Any) -> object:
     """One comparison."""
     if isinstance(action, ast.In | ast.NotIn):
-        if left is UNKNOWN or not isinstance(right, dict | KEYS | list | tuple | set | frozenset | str):
+        if left is UNKNOWN or not isinstance(right, dict | KeysView | list | tuple | set | frozenset | str):
             return UNKNOWN
         held = COMPARE[type(action)](left, right)
         complete = isinstance(right, str) or UNKNOWN not in right

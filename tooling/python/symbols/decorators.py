@@ -62,7 +62,10 @@ class Decorators:
         return isinstance(found, Found) and self._keeps(found.symbol)
 
     def _keeps(self, symbol: Symbol) -> bool:
-        """Tell the same of the function that a decorator is."""
+        """Tell the same of the function that a decorator is; an instance of a class is called: `@Appender("more")`."""
+        if symbol.kind is SymbolKind.CLASS:
+            called = self.model.member(symbol, "__call__")
+            return isinstance(called, Found) and bool(called.symbol.file) and self._keeps(called.symbol)
         key = f"{symbol.dotted}:{symbol.line}"
         found = self._answers.get(key)
         if found is None:
@@ -77,11 +80,12 @@ class Decorators:
             return False
         # `def decorator(f: F) -> F`, `def factory(...) -> Callable[[F], F]`
         returns = " ".join(facts.returns.strip("\"'").split())
-        first = " ".join(facts.parameters[0][3].strip("\"'").split()) if facts.parameters else ""
+        own = int(symbol.binding in ("method", "classmethod"))  # `__call__(self, function)`
+        first = " ".join(facts.parameters[own][3].strip("\"'").split()) if facts.parameters[own:] else ""
         if (first == returns and returns not in _UNTELLING) or _FACTORY.match(returns) is not None:
             return True
         judge = _Judge(self, Where(located.table), facts)
-        return judge.returns_keep([name for name, *_ in facts.parameters], facts.values, depth=0)
+        return judge.returns_keep([name for name, *_ in facts.parameters[own:]], facts.values, depth=0)
 
     def taken_keywords(self, where: Where, source: str) -> set[str]:
         """Keywords that the function which a decorator puts in place reads itself."""

@@ -389,7 +389,8 @@ class MadeNames:
         if not given:
             if execution.lost or not execution.outcomes:
                 return Open(f"{table.dotted}.__getattr__ is not understood")
-            return Absent(table.dotted, name, table.path, binding.line)
+            said = execution.outcomes[0].said if len(execution.outcomes) == 1 else ""
+            return Absent(table.dotted, name, table.path, binding.line, said)
         if execution.unsure or execution.lost:
             return Open(f"{table.dotted}.__getattr__ decides by something that is not known")
         absent: Resolution | None = None

@@ -26,7 +26,7 @@ Ancestor = Symbol | str
 _HOOKS = ("__getattr__", "__getattribute__")
 _WRAPPERS = ("classmethod", "staticmethod", "property")
 _STRING = re.compile(r"[\"'](\w+)[\"']")
-_HOOK = re.compile(r"def\s+__getattr(?:ibute)?__\(\s*\w+\s*,\s*(\w+)")
+_HOOK = re.compile(r"def\s+__getattr(?:ibute)?__\(\s*(\w+)\s*,\s*(\w+)")
 _EMPTY = BodyTable({}, [])
 
 
@@ -179,7 +179,8 @@ class Members:
             body = "".join(blocks)
             endings = ["", *(text for text in _STRING.findall(body) if name.endswith(text))]
             held = _STRING.findall(self.store.source.read(ancestor.file).decode("utf-8", "replace"))
-            if "AttributeError" not in body or {name.removesuffix(ending) for ending in endings} & set(held):
+            raises = "AttributeError" in body or "object.__getattribute__(" in body
+            if not raises or {name.removesuffix(ending) for ending in endings} & set(held):
                 return False
         return bool(hooked)
 
@@ -314,18 +315,20 @@ class Members:
                         return True
                 elif not isinstance(metaclass, Found) or metaclass.symbol.kind is not SymbolKind.CLASS:
                     return True
-                elif isinstance(self.member(metaclass.symbol, "__call__"), Found):
-                    return self.member(metaclass.symbol, "__call__") != Found(
-                        self.definitions.outside("builtins.type.__call__")
-                    )
+                elif isinstance(met := self.member(metaclass.symbol, "__call__"), Found):
+                    own = python_class(external(met).rpartition(".")[0])
+                    return own is None or (own is not object and own.__call__ != type.__call__)
         return False
 
 
 def _delegates(hook: str) -> bool:
-    """Whether a `__getattr__` asks another object or a table for the name: `getattr(self.inner, name)`, `x[name]`."""
+    """Whether a `__getattr__` asks another object or a table for the name: `getattr(self.inner, name)`, `x[name]`.
+
+    pandas asks the object itself, `self[name]`: that finds columns, and no method."""
     found = _HOOK.search(hook)
-    name = rf"\s*{found[1]}\b" if found else "(?!)"
-    return re.search(rf"\bgetattr\(\s*[^\n]*,{name}|\w\[{name}\s*\]|\.get\({name}", hook) is not None
+    own, name = (found[1], rf"\s*{found[2]}\b") if found else ("(?!)", "(?!)")
+    tables = rf"(?<!\w)(?!{own}\[)[\w.]+\[{name}\s*\]"
+    return re.search(rf"\bgetattr\(\s*[^\n]*,{name}|{tables}|\.get\({name}", hook) is not None
 
 
 def _merge(lines: list[list[Ancestor]]) -> list[Ancestor]:

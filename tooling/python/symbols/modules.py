@@ -174,12 +174,12 @@ class ModuleFollower:
             return Found(replace(self.definitions.outside(f"types.ModuleType.{name}")))
         hooks = table.scope.bindings.get("__getattr__", ())
         binding = next((item for item in hooks if item.kind in ("def", "value")), None)
-        if binding is not None:
-            found = self.made.by_getattr(table, binding, name)
-            if not isinstance(found, Absent) or not table.dynamic:
-                return found
+        found = self.made.by_getattr(table, binding, name) if binding is not None else None
+        if found is not None and not (isinstance(found, Absent) and table.dynamic):
+            return found
         if table.dynamic:
-            return self.made.dynamic(table, name)
+            written = self.made.dynamic(table, name)
+            return found if found is not None and isinstance(written, Absent) else written
         if table.path.endswith(".pyi"):
             return Open(f"{table.dotted} is compiled, and its stub may lack something")
         if table.package:

@@ -127,6 +127,8 @@ class Absent:
     """What that lacks."""
     file: str = ""
     line: int = 0
+    said: str = ""
+    """What the exception says that a module's `__getattr__` raises for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ class Reason(Enum):
     """A piece of evidence: its weight, and its wording. Weights order evidence, they are not probabilities: what the
     package says outweighs what its code does, which outweighs what merely looks alike."""
 
-    ADVICE = 32, "the old version says to use it"
+    ADVICE = 32, "a release says to use it"
     STAYED = 16, "the definition itself stayed there"
     """Only a re-export went."""
     STOOD_FOR = 14, "the old one only passed on to it"

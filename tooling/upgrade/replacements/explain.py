@@ -51,7 +51,7 @@ class Explainer:
         subject = subject_of(absent, old, use)
         if subject is None:
             return None
-        texts = [subject.deprecated, *self._announced(subject.path)]
+        texts = [subject.deprecated, absent.said, *self._announced(subject.path)]
         if subject.symbol.owner:
             return self._member(subject, absent, old, new, use, texts)
         if subject.symbol.kind is SymbolKind.MODULE:

@@ -102,11 +102,13 @@ class Homes:
     def _advised_path(self, name: str, package: str) -> str:
         """The path that a name in a text means: as it stands, beside the old one, or wherever it is defined."""
         container = self._subject.path.rpartition(".")[0]
-        for path in (name, f"{container}.{name}", f"{self._subject.module}.{name}", f"{package}.{name}"):
+        short = name.partition(".")[2] or name  # "use `np.float64`": what people call the package
+        homes = (container, self._subject.module, package)
+        for path in (name, *(f"{each}.{name}" for each in homes), f"{package}.{short}"):
             if path != self._subject.path and "." in path and isinstance(self._new.resolve(path), Found):
                 return path
-        homes = [row for row in self._new.names().by_name.get(name, ()) if not _is_aside(row.module)]
-        return f"{homes[0].module}.{name}" if len(homes) == 1 else ""
+        rows = [row for row in self._new.names().by_name.get(name, ()) if not _is_aside(row.module)]
+        return f"{rows[0].module}.{name}" if len(rows) == 1 else ""
 
     def _is_renamed(self, module: str, name: str) -> bool:
         """Whether another name that importers take now may be the old one's new name: it is new there, and looks like

@@ -126,12 +126,16 @@ def _records(new: Upstream, around: Symbol, annotation: str) -> Iterator[Symbol]
 def advised(new: Upstream, symbol: Symbol, spelled: str, names: Iterable[str]) -> tuple[str, Symbol] | None:
     """The path and definition that a text about a definition means by a name: beside it first, then where it says.
 
-    spelled: how the code names the definition, never the answer."""
+    spelled: how the code names the definition, never the answer; where its package has the same definition, the answer
+    is given from there: numpy.vstack, not numpy.lib._shape_base_impl.vstack."""
     beside = symbol.owner or symbol.dotted.rpartition(".")[0]
     kinds = (SymbolKind.CLASS, SymbolKind.FUNCTION, SymbolKind.VALUE)
     for name in names:
-        for path in (name, f"{beside}.{name}", f"{beside}.{name.rpartition('.')[2]}"):
+        last = name.rpartition(".")[2]
+        for path in (name, f"{beside}.{last}", f"{beside}.{name}"):
             found = new.resolve(path) if "." in path and path != spelled else None
             if isinstance(found, Found) and found.symbol.kind in kinds and (found.symbol != symbol or path == name):
-                return path, found.symbol
+                near = f"{spelled.rpartition('.')[0]}.{last}"
+                met = new.resolve(near) if near not in (spelled, f".{last}") and not symbol.owner else None
+                return near if isinstance(met, Found) and met.symbol == found.symbol else path, found.symbol
     return None

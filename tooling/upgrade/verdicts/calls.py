@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 _STARRED = ("star", "double-star")
-_MARKER = re.compile(r"^[A-Za-z_]*(unset|undefined|missing|sentinel|nothing|no_?default|not_?(given|set|passed))_*$", re.I)
+_MARKER = re.compile(
+    r"^[A-Za-z_]*(unset|undefined|missing|sentinel|nothing|no_?default|not_?(given|set|passed))_*$", re.IGNORECASE
+)
 
 
 def changed(case: JudgedUse) -> Iterator[UseProblem]:
@@ -282,7 +284,8 @@ class _Comparison:
 
     def missing(self, changes: list[CallChange]) -> list[CallChange]:
         """New parameters that must be passed. Where arguments land elsewhere, that is the cause of what is missing."""
-        if any(change.kind is FindingKind.PARAM_REORDERED for change in changes):
+        breaking = (change.kind for change in changes if change.severity is AuditSeverity.BREAKING)
+        if FindingKind.PARAM_REORDERED in breaking:
             return []
         before = {each.name for each in self.old.missing}
         landed = set(self.old.slots.values())

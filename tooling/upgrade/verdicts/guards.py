@@ -71,8 +71,9 @@ def rule(problem: UseProblem, use: Use, context: JudgeContext) -> Ruling:
         if attempt.part == "handler":
             # The body may raise what this handler catches; one that does nothing of ours may always, and so may any
             # where it waits for bad data (`except ValueError`), not for a version.
-            known = alternatives.body_uses and not alternatives.body_open
-            if known and attempt.catches & (_BROAD | _OF_VERSIONS) and not any(catches(attempt.catches, raised) for raised in alternatives.body_raises):
+            of_versions = attempt.catches & (_BROAD | _OF_VERSIONS)
+            known = of_versions and alternatives.body_uses and not alternatives.body_open
+            if known and not any(catches(attempt.catches, raised) for raised in alternatives.body_raises):
                 return Ruling(None)
             guard = guard or f"except {_names(attempt)}"
             continue

@@ -27,7 +27,14 @@ from tooling.upgrade import advice
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.answers import advised
-from tooling.upgrade.verdicts.comparison import UseProblem, definition, evidence, evidence_of_absence, mentions
+from tooling.upgrade.verdicts.comparison import (
+    UseProblem,
+    definition,
+    evidence,
+    evidence_of_absence,
+    mentions,
+    shorten,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,6 +110,7 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
             sentence = f"{case.symbol} is gone: {home} no longer has {absent.name}{later}"
         else:
             sentence = f"{case.symbol} is gone: {home} has no {absent.name}{later}"
+        sentence += f" ({shorten(absent.said)})" if absent.said and absent.said != absent.name else ""
     found = case.new.resolve(text) if "." in text else None
     yield case.problem(
         kind,

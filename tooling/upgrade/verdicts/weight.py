@@ -84,17 +84,27 @@ def refusal(side: Callable_, name: str, given: str | None) -> str:
             if taken is not None and isinstance(target, ast.Name):
                 usual, local = taken, target.id
         elif isinstance(statement, ast.If) and isinstance(statement.body[0], ast.Raise):
-            left, test = getattr(statement.test, "left", None), statement.test
-            if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.IsNot | ast.NotEq):
-                continue
-            against = ast.unparse(test.comparators[0])
-            if local and getattr(left, "id", "") == local and against == usual and given != usual:
+            if local and _is_given(statement.test, local, usual, given):
                 error = statement.body[0].exc
                 called = error.func if isinstance(error, ast.Call) else error
                 return ast.unparse(called).rpartition(".")[2] if called is not None else ""
         elif local and isinstance(statement, ast.Assign) and _assigns(statement, local):
             return ""
     return ""
+
+
+def _is_given(test: ast.expr, name: str, usual: str, given: str | None) -> bool:
+    """Whether a test is one for a parameter that is passed: `p is not D`, `p != D`; `p` for a literal that is true."""
+    if isinstance(test, ast.Name):
+        value = literal(given or "None")
+        return test.id == name and value is not UNKNOWN and bool(value)
+    return (
+        isinstance(test, ast.Compare)
+        and isinstance(test.ops[0], ast.IsNot | ast.NotEq)
+        and getattr(test.left, "id", "") == name
+        and ast.unparse(test.comparators[0]) == usual
+        and given != usual
+    )
 
 
 def _default_of_popped(value: ast.expr | None, name: str) -> str | None:
