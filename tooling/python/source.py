@@ -217,6 +217,11 @@ def dotted_name(node: ast.expr | None) -> str:
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
+def string_of(node: ast.AST | None) -> str | None:
+    """Return the value of a string constant; None for anything else."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
 def children(node: ast.AST) -> list[ast.AST]:
     """List what is directly inside a node, without load and store marks; `ast.iter_child_nodes` takes twice as long."""
     found: list[ast.AST] = []

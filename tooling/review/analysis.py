@@ -16,17 +16,16 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from tooling.python.module import Function
 from tooling.review.records import Severity, is_test
-from tooling.review.repository.comparison import top_level
-from tooling.review.repository.module import Function
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tooling.python.module import Module
     from tooling.review.policy import Touched
     from tooling.review.records import ReviewFinding
     from tooling.review.repository.comparison import Comparison
-    from tooling.review.repository.module import Module
 
 
 HISTORY = 200
@@ -114,7 +113,7 @@ def _changed(comparison: Comparison) -> dict[str, str]:
     found: dict[str, str] = {}
     for file in comparison.files:
         module = comparison.head.module(file.path) if file.path.endswith(".py") and not is_test(file.path) else None
-        for name, node in top_level(module).items() if module is not None else ():
+        for name, node in module.top_level.items() if module is not None else ():
             if module is None or not isinstance(node, Function | ast.ClassDef):
                 continue
             if not file.added.isdisjoint(range(node.lineno, (node.end_lineno or node.lineno) + 1)):

@@ -21,14 +21,14 @@ from pathlib import Path, PurePosixPath
 from shutil import which
 from typing import TYPE_CHECKING, Any, Final
 
+from tooling.python.module import Function
 from tooling.review.records import Place
-from tooling.review.repository.module import Function
 from tooling.review.rules.typed import CHECKED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from tooling.review.repository.module import Module
+    from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
 LIMIT_SECONDS: Final = 60

@@ -13,8 +13,8 @@ from tooling.review.rule_texts import rule_texts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tooling.python.module import Module
     from tooling.review.repository.comparison import Comparison
-    from tooling.review.repository.module import Module
     from tooling.review.repository.side import Side
     from tooling.review.rule_texts import RuleText
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from tooling.python.module import Module
 from tooling.review.repository.git import ReviewedClone
-from tooling.review.repository.module import Module
 from tooling.review.repository.side import WORK_TREE, Side
 from tooling.review.rules import copies, kept, loops, messages, services
 from tooling.review.rules.catalogue import RULES
@@ -410,7 +410,7 @@ def test_a_rule_that_raises_is_a_note_and_the_others_go_on(world, monkeypatch):
 @pytest.mark.parametrize("line", ["    x{0} = []\n", "    row['k{0}'] = row['other_{0}']\n", "    self.a{0} = []\n"])
 def test_long_functions_take_no_quadratic_time(line):
     text = "def f(self, n):\n    row = {}\n" + "".join(line.format(number) for number in range(1500))
-    module = Module("a.py", text, ast.parse(text), "a")
+    module = Module("a.py", ast.parse(text), "a", text)
     start = time.process_time()
     found = [*loops.first_of_nothing(module, None), *copies.key_misspelt(module, None)]
     assert (found, time.process_time() - start < 2) == ([], True)

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tooling.cli.errors import UsageError
+from tooling.python.module import Function, Module
 from tooling.review.repository.git import EMPTY_TREE
-from tooling.review.repository.module import Function, Module
 from tooling.review.repository.side import INDEX, WORK_TREE, Side
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ class Comparison:
             after = self.head.module(file.path) if file.status != "D" else None
             if after is None and file.status != "D":
                 continue  # unreadable now: nothing is known
-            kept = set(top_level(after)) if after is not None and file.path == file.old_path else set()
-            for name in set(top_level(before)) - kept:
+            kept = set(after.top_level) if after is not None and file.path == file.old_path else set()
+            for name in set(before.top_level) - kept:
                 if not name.startswith("_"):
                     found[f"{before.package}.{name}"] = (name, file)
         return found
@@ -124,19 +124,6 @@ class Comparison:
             now = _signatures(after)
             yield from ((name, file.path) for name, shape in now.items() if old.get(name, shape) != shape)
             yield from ((name, file.path) for name in old if name not in now)
-
-
-def top_level(module: Module) -> dict[str, ast.AST]:
-    """Return what a module defines itself at its top level (imports are not counted)."""
-    found: dict[str, ast.AST] = {}
-    for node in module.tree.body:
-        if isinstance(node, Function | ast.ClassDef):
-            found[node.name] = node
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = (name for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
-            found.update({name.id: node for name in names if isinstance(name.ctx, ast.Store)})
-    return found
 
 
 def _signatures(module: Module) -> dict[str, str]:

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Final
 
-from tooling.review.repository.module import Function
+from tooling.python.module import Function
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tooling.review.repository.module import Module
+    from tooling.python.module import Module
 
 ALIKE: Final = 0.5
 """Likeness from which two statements of one type are taken for two versions of one."""

@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from tooling.python.module import Function, Module, parse
 from tooling.python.source import module_name
 from tooling.python.symbols.calls import written_signature
 from tooling.python.symbols.symbol import Found, Signature
-from tooling.review.repository.module import Function, Module, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -95,7 +95,7 @@ class Side:
             key = (path, text or "")
             if text is not None and key not in self._parsed:
                 tree = parse(text)
-                self._parsed[key] = Module(path, text, tree, module_name(path)[0]) if tree is not None else None
+                self._parsed[key] = Module(path, tree, module_name(path)[0], text) if tree is not None else None
             self._modules[path] = self._parsed[key] if text is not None else None
         return self._modules[path]
 

@@ -7,13 +7,13 @@ import difflib
 import re
 from typing import TYPE_CHECKING, Final
 
+from tooling.python.module import Function, keyword, last_name, parameters
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, keyword, last_name, parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.review.repository.module import Module
+    from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
 _OPTION: Final = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]*\w)")

@@ -7,8 +7,8 @@ import tomllib
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from tooling.python.module import field_names
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import field_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

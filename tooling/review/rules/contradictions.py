@@ -9,13 +9,13 @@ import re
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Final
 
+from tooling.python.module import Function, last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, last_name, own_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tooling.review.repository.module import Module
+    from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)

@@ -9,15 +9,15 @@ import re
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Final
 
+from tooling.python.module import Function, own_nodes
 from tooling.python.source import dotted_name
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, own_nodes
 from tooling.review.rules.conditions import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.review.repository.module import Module
+    from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)

@@ -6,13 +6,12 @@ import ast
 from typing import TYPE_CHECKING
 
 from tooling.review.records import Place, Rule, Severity, is_test
-from tooling.review.repository.comparison import top_level
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tooling.python.module import Module
     from tooling.review.repository.comparison import Comparison
-    from tooling.review.repository.module import Module
     from tooling.review.repository.side import Side
 
 HEAVY = frozenset(
@@ -37,7 +36,7 @@ _ENOUGH = 3
 
 def heavy_root(module: Module, side: Side) -> Iterator[Place]:
     """Find a package that loads its parts on demand, and a heavy package at once."""
-    if not module.path.endswith("__init__.py") or "__getattr__" not in top_level(module):
+    if not module.path.endswith("__init__.py") or "__getattr__" not in module.top_level:
         return
     for node, name in _at_import(module):
         if name in HEAVY and name not in side.roots:

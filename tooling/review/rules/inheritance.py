@@ -6,15 +6,15 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Final
 
+from tooling.python.module import Function, last_name, own_nodes, parameters
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, last_name, own_nodes, parameters
 from tooling.review.rules.members import is_self_read, members_of, subclasses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tooling.python.module import Module
     from tooling.review.repository.comparison import Comparison
-    from tooling.review.repository.module import Module
     from tooling.review.repository.side import Side
 
 

@@ -7,13 +7,13 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
+from tooling.python.module import last_name
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import last_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.review.repository.module import Module
+    from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
 _OF_TENSORS: Final = frozenset(

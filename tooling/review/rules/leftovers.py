@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Final
 
+from tooling.python.module import Function, own_nodes, parameters
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, own_nodes, parameters
 from tooling.review.rules.conditions import blocks, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.review.repository.module import Module
+    from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Final
 
+from tooling.python.module import Function, last_name, own_nodes
 from tooling.python.source import dotted_name
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, last_name, own_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.review.repository.module import Module
+    from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
 _GROWS: Final = frozenset({"append", "extend", "add", "update", "insert"})

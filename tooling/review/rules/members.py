@@ -6,14 +6,14 @@ import ast
 import builtins
 from typing import TYPE_CHECKING
 
+from tooling.python.module import Function, last_name, own_nodes
 from tooling.python.symbols.calls import why_refused, written_signature
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, last_name, own_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.review.repository.module import Module
+    from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
 _ALWAYS = frozenset(dir(builtins)) | {

@@ -7,15 +7,15 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
+from tooling.python.module import Function, last_name, own_nodes, parameters
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, last_name, own_nodes, parameters
 from tooling.review.rules.conditions import blocks, is_local, stored
 from tooling.review.rules.members import subclasses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.review.repository.module import Module
+    from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
 _ENDS: Final = re.compile(

@@ -6,8 +6,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Final
 
+from tooling.python.module import Function, last_name, parameters
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, last_name, parameters
 from tooling.review.rules.conditions import blocks, stored
 from tooling.review.rules.inheritance import DEEPEST, inherited
 from tooling.review.rules.members import is_self_read
@@ -16,7 +16,7 @@ from tooling.review.rules.outcomes import first_read
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tooling.review.repository.module import Module
+    from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)

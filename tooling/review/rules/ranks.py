@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from tooling.python.module import Function, keyword, last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, keyword, last_name, own_nodes
 from tooling.review.rules.distributed import collective, for_none, group_given, group_parameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.review.repository.module import Module
+    from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
 _ASKED = {"torch.distributed.get_rank": "get_rank", "torch.distributed.get_world_size": "get_world_size"}

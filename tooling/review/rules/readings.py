@@ -8,14 +8,14 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Final
 
+from tooling.python.module import last_name
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import last_name
 from tooling.review.rules.command_lines import is_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.review.repository.module import Module
+    from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
 _MAY_BE_ZERO: Final = re.compile(r"^(temperature|reward|score|seed|rank|local_rank|rewards?_score)$")

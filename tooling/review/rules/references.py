@@ -7,17 +7,16 @@ import enum
 import re
 from typing import TYPE_CHECKING, Final
 
+from tooling.python.module import Function, last_name
 from tooling.python.symbols.calls import why_refused
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.comparison import top_level
-from tooling.review.repository.module import Function, last_name
 from tooling.review.rules.members import members_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tooling.python.module import Module
     from tooling.review.repository.comparison import Comparison
-    from tooling.review.repository.module import Module
     from tooling.review.repository.side import Side
 
 
@@ -68,7 +67,7 @@ def bound_names(module: Module) -> set[str]:
 def _is_open(module: Module) -> bool:
     """Whether names may come from elsewhere: `import *`, a module `__getattr__`, `globals()`, generated files."""
     stars = any(alias.name == "*" for node in module.nodes(ast.ImportFrom) for alias in node.names)
-    return stars or "__getattr__" in top_level(module) or "globals()" in module.text or "sys.modules" in module.text
+    return stars or "__getattr__" in module.top_level or "globals()" in module.text or "sys.modules" in module.text
 
 
 def signature_mismatch(module: Module, side: Side) -> Iterator[Place]:
@@ -284,7 +283,7 @@ def unregistered(comparison: Comparison) -> Iterator[Place]:
         module = comparison.head.module(file.path)
         own = {path.rpartition(".")[2] for path in siblings & registered}
         suffixes = {_entry_suffix(registry, each) for each in siblings & registered}
-        made = list(top_level(module)) if module is not None else []
+        made = list(module.top_level) if module is not None else []
         looks_like_one = any(suffix and each.endswith(suffix) for suffix in suffixes for each in made)
         if own and looks_like_one and f"{package}.{name[:-3]}" not in registered:
             yield Place(file.path, 1, f"is not in {folder}/registry.py, unlike {', '.join(sorted(own)[:3])}")

@@ -7,16 +7,16 @@ import math
 import re
 from typing import TYPE_CHECKING, Final
 
+from tooling.python.module import Function, keyword, last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, keyword, last_name, own_nodes
 from tooling.review.repository.pairs import PairedNodes, dumped, pair_modules
 from tooling.review.rules.distributed import collective, group_given
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tooling.python.module import Module
     from tooling.review.repository.comparison import ChangedFile, Comparison
-    from tooling.review.repository.module import Module
 
 _SAFEGUARDS: Final = {
     "check": "a command that fails is not noticed",

@@ -6,13 +6,13 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from tooling.python.module import last_name
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import last_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.review.repository.module import Module
+    from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
 _SEEDING = frozenset({"seed", "manual_seed", "manual_seed_all", "set_seed", "seed_everything", "default_rng", "Random"})

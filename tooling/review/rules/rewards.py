@@ -6,13 +6,13 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from tooling.python.module import Function, last_name, own_nodes, parameters
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, last_name, own_nodes, parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.review.repository.module import Module
+    from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
 _PARAMETERS = frozenset({"prompt", "completions", "prompt_ids", "completion_ids"})

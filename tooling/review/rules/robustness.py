@@ -8,18 +8,23 @@ import warnings
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from tooling.python.module import Function, last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import TEARDOWN, Function, last_name, own_nodes
 from tooling.review.rules.messages import is_kept, made_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tooling.python.module import Module
     from tooling.review.repository.comparison import Comparison
-    from tooling.review.repository.module import Module
     from tooling.review.repository.side import Side
 
 _STATE = re.compile(r"^_?(save|dump|write|store)_?.*(state|checkpoint|recover|progress|ledger|metadata|info)")
+
+TEARDOWN = re.compile(
+    r"^_*(destroy|close|aclose|stop|shutdown|cleanup|clean_up|teardown|terminate|kill|del|exit)(_|$)|^__a?(del|exit)__$"
+)
+"""Names of functions that end something: nothing may hang there, and going on after an error is right."""
 
 
 def wildcard(module: Module, _side: Side) -> Iterator[Place]:

@@ -7,15 +7,15 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
+from tooling.python.module import Function, keyword, last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity, is_test
-from tooling.review.repository.module import Function, keyword, last_name, own_nodes
 from tooling.review.rules.readings import defaults_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tooling.python.module import Module
     from tooling.review.repository.comparison import Comparison
-    from tooling.review.repository.module import Module
     from tooling.review.repository.side import Side
 
 _PICKLES = ("pickle", "cloudpickle", "dill", "ray.cloudpickle")

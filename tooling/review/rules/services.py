@@ -8,15 +8,15 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from tooling.python.module import Function, keyword, last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, keyword, last_name, own_nodes
 from tooling.review.rules.distributed import collective
 from tooling.review.rules.members import subclasses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.review.repository.module import Module
+    from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
 _SESSIONS: Final = frozenset({"aiohttp.ClientSession", "httpx.AsyncClient", "httpx.Client", "requests.Session"})

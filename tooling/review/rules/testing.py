@@ -6,14 +6,14 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from tooling.python.module import Function, last_name
 from tooling.review.records import Place, Rule, Severity, is_test
-from tooling.review.repository.module import Function, last_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tooling.python.module import Module
     from tooling.review.repository.comparison import Comparison
-    from tooling.review.repository.module import Module
     from tooling.review.repository.side import Side
 
 _CHECKING = re.compile(

@@ -11,14 +11,14 @@ import ast
 import difflib
 from typing import TYPE_CHECKING
 
+from tooling.python.module import last_name
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import last_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tooling.python.module import Module
     from tooling.review.repository.comparison import Comparison
-    from tooling.review.repository.module import Module
     from tooling.review.repository.side import Side
 
 MIN_KNOWN = 3

@@ -5,17 +5,19 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tooling.python.source import FunctionNode, dotted_name, module_name
-from tooling.upgrade.interfaces.modules import ReleaseModule
+from tooling.python.source import dotted_name, module_name, string_of
+from tooling.python.source_modules import SourceModules
 from tooling.upgrade.interfaces.remembered import Remembered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tooling.python.module import Module
+    from tooling.python.source import DefinitionNode
+    from tooling.python.source_modules import MeantNode
     from tooling.upgrade.interfaces.repository import RepositoryFile
 
 HOLE = "\ufffc"
@@ -23,27 +25,15 @@ HOLE = "\ufffc"
 _FLAG = re.compile(rb"[\"']--?[A-Za-z{]|\s--[A-Za-z{]|[\w}\"']\s-[A-Za-z]{1,3}[\s\"'=]")
 """Flags as strings begin with them, long ones inside a string, and short ones between words; not `= -x`."""
 _DEPTH = 8
-"""Re-exports, and constants made of constants, that are followed for one name."""
+"""Constants made of constants that are followed for one text."""
 
 
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CodeDefinition:
-    """What a name of the repository means, and the module that defines it."""
-
-    module: ReleaseModule
-    node: Definition | ast.expr
-
-
-class RepositoryCode:
+class RepositoryCode(SourceModules):
     """All Python files of a repository, each parsed when a name leads to it. remembered: answers of earlier runs; what
     is asked of the code is noted there."""
 
     def __init__(self, files: Iterable[RepositoryFile], remembered: Remembered | None = None) -> None:
         self._files = {file.path: file for file in files if file.kind == "python"}
-        self._modules: dict[str, ReleaseModule | None] = {}
         self._importers: dict[str, list[str]] = {}
         self._texts: dict[tuple[str, str], str] = {}
         self.remembered = remembered or Remembered()
@@ -70,22 +60,30 @@ class RepositoryCode:
             found.setdefault(dotted.rpartition(".")[2], []).append((dotted, path))
         return found
 
-    def at(self, path: str) -> ReleaseModule | None:
+    def at(self, path: str) -> Module | None:
         """The module in a file; None if it cannot be parsed."""
         self.remembered.note("content", path, self.digest(path))
         return self._module(path)
 
-    def meaning(self, module: ReleaseModule, name: str) -> tuple[Definition | None, ast.expr | None, str | None]:
-        """What a name is at the top level of a module, of each kind: a definition, a value, an imported path."""
+    def module(self, dotted: str, importer: str = "") -> Module | None:
+        """See `SourceModules`."""
+        path = self.path(dotted, importer)
+        module = self._module(path) if path is not None else None
+        if path is not None and module is None:
+            self.remembered.note("content", path, self.digest(path))
+        return module
+
+    def meaning(self, module: Module, name: str) -> tuple[DefinitionNode | None, ast.expr | None, str | None]:
+        """See `SourceModules`."""
         self.remembered.note(
             "meaning", f"{module.path}\n{name}", (self.digest(module.path), self._written(module, name))
         )
-        return module.definitions.get(name), module.values.get(name), module.imports.get(name)
+        return super().meaning(module, name)
 
-    def _written(self, module: ReleaseModule, name: str) -> str:
+    def _written(self, module: Module, name: str) -> str:
         """What tells a meaning from others: the lines that it is written in, and where they are."""
         if (module.path, name) not in self._texts:
-            written: list[object] = [module.imports.get(name)]
+            written: list[object] = [module.imported.get(name), module.stars]
             for node in (module.definitions.get(name), module.values.get(name)):
                 if node is not None:
                     first = min(each.lineno for each in (node, *getattr(node, "decorator_list", ())))
@@ -101,22 +99,17 @@ class RepositoryCode:
         module = self._module(path)
         return module is not None and self._written(module, name) == was[1]
 
-    def imported(self, module: ReleaseModule) -> list[str]:
+    def imported(self, module: Module) -> list[str]:
         """Dotted paths that a module imports, wherever it does."""
-        found = list(module.imports.values())
+        found = list(module.imported.values())
         self.remembered.note("imports", module.path, (self.digest(module.path), found))
         return found
 
     def _imports_same(self, path: str, was: tuple[str, list[str]]) -> bool:
         return self.digest(path) == was[0] or self.imports(path) == was[1]
 
-    def _module(self, path: str) -> ReleaseModule | None:
-        if path not in self._modules:
-            file = self._files.get(path)
-            tree = file.tree if file is not None else None
-            dotted = module_name(path)[0]
-            self._modules[path] = ReleaseModule(dotted, path, tree) if tree is not None else None
-        return self._modules[path]
+    def _module(self, path: str) -> Module | None:
+        return self._files[path].module if path in self._files else None
 
     def _rows(self, name: str) -> list[tuple[str, str]]:
         return self._by_name.get(name, [])
@@ -134,69 +127,10 @@ class RepositoryCode:
         found = exact or near or (below if len(below) == 1 and "." in dotted else [])
         return found[0] if found else None
 
-    def find(self, dotted: str, importer: str = "", depth: int = 0) -> CodeDefinition | None:
-        """The function, class or value that a dotted path leads to, through re-exports."""
-        parent, _, name = dotted.rpartition(".")
-        path = self.path(parent, importer) if parent else None
-        module = self._module(path) if path is not None else None
-        if path is not None and module is None:
-            self.remembered.note("content", path, self.digest(path))
-        if module is None or depth > _DEPTH:
-            return None
-        definition, value, imported = self.meaning(module, name)
-        found = definition if definition is not None else value
-        if found is not None:
-            return CodeDefinition(module, found)
-        return self.find(imported, module.path, depth + 1) if imported is not None else None
-
-    def named(self, node: ast.expr, module: ReleaseModule) -> CodeDefinition | None:
-        """What a name or dotted expression means at the top level of a module."""
-        dotted = dotted_name(node)
-        if not dotted:
-            return None
-        head, _, rest = dotted.partition(".")
-        local, value, imported = self.meaning(module, head)
-        found = local if local is not None else value
-        if not rest and found is not None:
-            return CodeDefinition(module, found)
-        if imported is not None:
-            return self.find(".".join([imported, *([rest] if rest else [])]), module.path)
-        if isinstance(local, ast.ClassDef) and rest and "." not in rest:
-            return self.attribute(CodeDefinition(module, local), rest)
-        return None
-
-    def bases(self, owner: CodeDefinition) -> list[CodeDefinition]:
-        """A class and its bases in the repository, nearest first, each once."""
-        found: list[CodeDefinition] = []
-        waiting = [owner]
-        while waiting:
-            current = waiting.pop(0)
-            if not isinstance(current.node, ast.ClassDef) or any(current.node is each.node for each in found):
-                continue
-            found.append(current)
-            waiting += [base for each in current.node.bases if (base := self.named(each, current.module)) is not None]
-        return found
-
-    def attribute(self, owner: CodeDefinition, name: str) -> CodeDefinition | None:
-        """A method, or the value of an attribute, that a class or one of its bases has."""
-        for each in self.bases(owner):
-            for node in getattr(each.node, "body", []):
-                if isinstance(node, FunctionNode) and node.name == name:
-                    return CodeDefinition(each.module, node)
-                targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-                value = getattr(node, "value", None)
-                if isinstance(value, ast.expr) and any(
-                    isinstance(target, ast.Name) and target.id == name for target in targets
-                ):
-                    return CodeDefinition(each.module, value)
-        return None
-
-    def text(
-        self, node: ast.expr, module: ReleaseModule, owner: CodeDefinition | None = None, depth: int = 0
-    ) -> str | None:
+    def text(self, node: ast.expr, module: Module, owner: MeantNode | None = None, depth: int = 0) -> str | None:
         """A string of constants, holes for the rest; None if nothing of it is constant."""
         if isinstance(node, ast.Constant):
-            return node.value if isinstance(node.value, str) else None
+            return string_of(node)
         if isinstance(node, ast.JoinedStr):
             return "".join(
                 self.text(each.value if isinstance(each, ast.FormattedValue) else each, module, owner, depth) or HOLE
@@ -256,6 +190,6 @@ class RepositoryCode:
 
         def made() -> list[str]:
             module = self._module(path)
-            return list(module.imports.values()) if module is not None else []
+            return list(module.imported.values()) if module is not None else []
 
         return self.remembered.answer(f"imports {path} {self.digest(path)}", made)

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from tooling.python.source import FunctionNode, dotted_name
-from tooling.upgrade.interfaces.code import CodeDefinition
+from tooling.python.source_modules import MeantNode, NodeInModule
 from tooling.upgrade.interfaces.command_frames import (
     MOST_WORDS,
     CommandFrame,
@@ -103,12 +103,12 @@ class CommandCalls:
 
     def _target(
         self, node: ast.expr, frame: CommandFrame
-    ) -> tuple[CodeDefinition, CommandFrame | None, CommandObject | None, ast.AST | None] | None:
+    ) -> tuple[MeantNode, CommandFrame | None, CommandObject | None, ast.AST | None] | None:
         """(function, frame it sees, object it is called on, class that defines it)."""
         if isinstance(node, ast.Name):
             local = frame.function_of(node.id)
             if local is not None:
-                return CodeDefinition(local[1].module, local[0]), local[1], frame.within, None
+                return NodeInModule(local[1].module, local[0]), local[1], frame.within, None
         if isinstance(node, ast.Attribute):
             receiver = dotted_name(node.value)
             within = frame.within if receiver in {"self", "cls"} else frame.objects.get(receiver)
@@ -124,13 +124,13 @@ class CommandCalls:
 
     def _method(
         self, within: CommandObject, name: str, after: ast.AST | None = None
-    ) -> tuple[CodeDefinition, CommandFrame | None, CommandObject | None, ast.AST | None] | None:
+    ) -> tuple[MeantNode, CommandFrame | None, CommandObject | None, ast.AST | None] | None:
         classes = self._code.bases(within.owner)
         first = next((index + 1 for index, each in enumerate(classes) if each.node is after), 0)
         for each in classes[first:]:
             for node in getattr(each.node, "body", []):
                 if isinstance(node, FunctionNode) and node.name == name:
-                    return CodeDefinition(each.module, node), None, within, each.node
+                    return NodeInModule(each.module, node), None, within, each.node
         return None
 
     def made(self, value: ast.expr, frame: CommandFrame) -> CommandObject | None:

@@ -11,9 +11,9 @@ from tooling.upgrade.interfaces.code import HOLE
 from tooling.upgrade.interfaces.commands import CommandWord
 
 if TYPE_CHECKING:
+    from tooling.python.module import Module
     from tooling.python.source import FunctionNode
-    from tooling.upgrade.interfaces.code import CodeDefinition
-    from tooling.upgrade.interfaces.modules import ReleaseModule
+    from tooling.python.source_modules import MeantNode
 
 
 MOST_WORDS = 400
@@ -50,7 +50,7 @@ class CommandResult:
 class CommandObject:
     """An object of a class of the repository, as far as it holds commands."""
 
-    owner: CodeDefinition
+    owner: MeantNode
     rows: dict[str, list[CommandRow]] = field(default_factory=dict)
     """By "self.name"."""
     dicts: dict[str, list[CommandWord]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class CommandObject:
 class CommandFrame:
     """One function's variables, or a module's."""
 
-    module: ReleaseModule
+    module: Module
     within: CommandObject | None = None
     """What `self` is."""
     home: ast.AST | None = None

@@ -15,7 +15,8 @@ from tooling.upgrade.interfaces.commands import CommandWord, recognise, split_sh
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.upgrade.interfaces.code import CodeDefinition, RepositoryCode
+    from tooling.python.source_modules import MeantNode
+    from tooling.upgrade.interfaces.code import RepositoryCode
     from tooling.upgrade.interfaces.commands import KnownPrograms
 
 _SAME_WORDS = frozenset({"chain", "from_iterable", "join", "list", "reversed", "shlex", "sorted", "split", "tuple"})
@@ -123,7 +124,7 @@ class CommandWords:
             found = self.code.named(node, frame.module)
         return self.constant(found, name.rpartition(".")[2]) if found is not None else None
 
-    def constant(self, found: CodeDefinition, name: str) -> list[CommandWord] | None:
+    def constant(self, found: MeantNode, name: str) -> list[CommandWord] | None:
         """The words of a list or tuple at the top level of a module, or of a class."""
         if not isinstance(found.node, ast.expr):
             return None

@@ -12,8 +12,8 @@ from dataclasses import astuple
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tooling.python.source import FunctionNode, dotted_name, module_name
-from tooling.upgrade.interfaces.code import CodeDefinition
+from tooling.python.source import FunctionNode, defined_names, dotted_name, module_name
+from tooling.python.source_modules import NodeInModule
 from tooling.upgrade.interfaces.command_calls import DEPTH, MOST_CALLS, CommandCalls
 from tooling.upgrade.interfaces.command_frames import (
     MOST_HELD,
@@ -31,6 +31,7 @@ from tooling.upgrade.interfaces.commands import CommandUse, CommandWord, recogni
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from tooling.python.module import Module
     from tooling.upgrade.interfaces.code import RepositoryCode
     from tooling.upgrade.interfaces.commands import KnownPrograms
 
@@ -168,18 +169,18 @@ class _FileCommands(CommandWords):
 
     def _class(self, node: ast.ClassDef, frame: CommandFrame) -> None:
         """All methods on one object, `__init__` first; inherited ones too, since they call those of this class."""
-        owner = CodeDefinition(frame.module, node)
+        owner = NodeInModule(frame.module, node)
         within = CommandObject(owner)
         self._block([each for each in node.body if not isinstance(each, FunctionNode)], CommandFrame(frame.module), ())
-        methods: dict[str, tuple[FunctionNode, CodeDefinition]] = {}
-        for each in self.code.bases(owner):
-            for method in getattr(each.node, "body", []):
+        methods: dict[str, tuple[FunctionNode, Module, ast.ClassDef]] = {}
+        for module, each in self.code.bases(owner):
+            for name, method in defined_names(each.body):
                 if isinstance(method, FunctionNode):
-                    methods.setdefault(method.name, (method, each))
+                    methods.setdefault(name, (method, module, each))
         for name in sorted(methods, key=lambda name: name != "__init__"):
-            method, each = methods[name]
-            around = frame if each.module is frame.module else CommandFrame(each.module)
-            home = CommandFrame(each.module, within, each.node, around)
+            method, module, each = methods[name]
+            around = frame if module is frame.module else CommandFrame(module)
+            home = CommandFrame(module, within, each, around)
             self._alone(method, home, within)
         for rows in within.rows.values():
             for row in rows:

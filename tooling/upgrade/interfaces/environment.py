@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
-from tooling.python.source import dotted_name
+from tooling.python.module import Module, last_name
+from tooling.python.source import string_of
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind, InterfaceKind, Replacement
 from tooling.upgrade.interfaces.pair import What
 
@@ -95,20 +96,18 @@ def mentions_it(modules: ReleaseModules, name: str) -> bool:
     return any(made.search(modules.content(path)) for path in modules.holding(prefix + b"_"))
 
 
-def python_mentions(tree: ast.Module) -> list[VariableMention]:
+def python_mentions(module: Module) -> list[VariableMention]:
     """Strings that are the name of a variable, or set it ("X=1")."""
+    documentation = {id(node.value) for node in module.nodes(ast.Expr)}
+    used = {id(each) for node in module.parents for each in _keys_of_environment(node)}
     found = []
-    documentation = {
-        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-    used = {id(each) for node in ast.walk(tree) for each in _keys_of_environment(node)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
-            hit = _STRING.match(node.value)
-            if hit is not None:
-                found.append(VariableMention(hit["name"], node.lineno, node.col_offset, id(node) in used))
-        elif isinstance(node, ast.keyword) and node.arg and _STRING.fullmatch(node.arg):
-            found.append(VariableMention(node.arg, node.value.lineno, node.col_offset, used=False))
+    for node in module.nodes(ast.Constant):
+        hit = _STRING.match(string_of(node) or "") if id(node) not in documentation else None
+        if hit is not None:
+            found.append(VariableMention(hit["name"], node.lineno, node.col_offset, id(node) in used))
+    for word in module.nodes(ast.keyword):
+        if word.arg and _STRING.fullmatch(word.arg):
+            found.append(VariableMention(word.arg, word.value.lineno, word.col_offset, used=False))
     return found
 
 
@@ -119,7 +118,7 @@ def _keys_of_environment(node: ast.AST) -> Sequence[ast.AST | None]:
     if isinstance(node, ast.Compare) and _is_environment(node.comparators[0]):
         return [node.left]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-        name = dotted_name(node.func).rpartition(".")[2]
+        name = last_name(node.func)
         on_environment = isinstance(node.func, ast.Attribute) and _is_environment(node.func.value)
         if name in _VARIABLE_CALLS or (on_environment and name in {"get", "pop", "setdefault"}):
             return node.args[:1]
@@ -133,7 +132,7 @@ def _keys_of_environment(node: ast.AST) -> Sequence[ast.AST | None]:
 
 
 def _is_environment(node: ast.expr) -> bool:
-    return dotted_name(node).rpartition(".")[2] == "environ"
+    return last_name(node) == "environ"
 
 
 def text_mentions(content: bytes) -> list[VariableMention]:
@@ -160,10 +159,11 @@ def judge_environment(files: Sequence[RepositoryFile], pair: InterfacePair) -> I
     for file, names in named:
         if names.isdisjoint(reads):
             continue
-        tree = file.tree if file.kind == "python" else None
-        if file.kind == "python" and tree is None:
-            continue
-        for mention in python_mentions(tree) if tree is not None else text_mentions(file.content):
+        if file.kind == "python":
+            mentions = python_mentions(file.module) if file.module is not None else []
+        else:
+            mentions = text_mentions(file.content)
+        for mention in mentions:
             read = reads.get(mention.name)
             if read is None:
                 continue

@@ -8,7 +8,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tooling.python.module import last_name
 from tooling.python.source import children, dotted_name
+from tooling.python.source_modules import as_class
 from tooling.upgrade.findings import (
     AuditFinding,
     AuditSeverity,
@@ -27,7 +29,6 @@ from tooling.upgrade.interfaces.commands import (
     yaml_commands,
 )
 from tooling.upgrade.interfaces.commands_python import loaded_modules, python_commands
-from tooling.upgrade.interfaces.modules import ReleaseModule
 from tooling.upgrade.interfaces.pair import What
 from tooling.upgrade.interfaces.programs import ReleasePrograms
 from tooling.upgrade.interfaces.remembered import Remembered
@@ -35,6 +36,7 @@ from tooling.upgrade.interfaces.remembered import Remembered
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tooling.python.module import Module
     from tooling.upgrade.interfaces.commands import CommandUse, CommandWord, KnownPrograms
     from tooling.upgrade.interfaces.pair import InterfacePair
     from tooling.upgrade.interfaces.parsers import Flag
@@ -137,9 +139,9 @@ def _names_program(file: RepositoryFile, spoken: re.Pattern[str], programs: Know
         commands = split_shell(f"{HOLE} {text}", 1)  # it may go on behind an interpreter that is not constant
         return names(text) and (" " not in text or any(recognise(row, programs) for row in commands))
 
-    if not names(_IMPORTING.sub("", file.text)) or file.tree is None:
+    if not names(_IMPORTING.sub("", file.text)) or file.module is None:
         return False
-    waiting: list[ast.AST] = [file.tree]
+    waiting: list[ast.AST] = [file.module.tree]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Constant):
@@ -347,11 +349,11 @@ def _judge_option(file: RepositoryFile, word: CommandWord, script: Script, pair:
 
 
 def _script(file: RepositoryFile, pair: InterfacePair) -> Script | None:
-    if file.kind != "python" or not any(name.encode() in file.content for name in _PARSERS) or file.tree is None:
+    module = file.module if any(name.encode() in file.content for name in _PARSERS) else None
+    if module is None:
         return None
-    module = ReleaseModule(file.path.removesuffix(".py").replace("/", "."), file.path, file.tree)
-    calls = [node for node in ast.walk(file.tree) if isinstance(node, ast.Call)]
-    made = [call for call in calls if dotted_name(call.func).rpartition(".")[2] in _PARSERS]
+    calls = list(module.nodes(ast.Call))
+    made = [call for call in calls if last_name(call.func) in _PARSERS]
     given = [
         value
         for call in made
@@ -368,9 +370,7 @@ def _script(file: RepositoryFile, pair: InterfacePair) -> Script | None:
     return Script(file.path, old, new, frozenset(own), whole, lenient)
 
 
-def _fields(
-    classes: list[ast.expr], module: ReleaseModule, pair: InterfacePair
-) -> tuple[Fields, Fields, set[str], bool]:
+def _fields(classes: list[ast.expr], module: Module, pair: InterfacePair) -> tuple[Fields, Fields, set[str], bool]:
     """Fields from the old and the new release, own ones, and whether nothing of the new is out of sight."""
     old: Fields = {}
     new: Fields = {}
@@ -390,8 +390,8 @@ def _fields(
             waiting += local.bases
             continue
         head, _, rest = name.partition(".")
-        dotted = ".".join([module.imports.get(head, ""), *([rest] if rest else [])])
-        before, after = pair.old.find(dotted), pair.new.find(dotted)
+        dotted = ".".join([module.imported.get(head, ""), *([rest] if rest else [])])
+        before, after = as_class(pair.old.find(dotted)), as_class(pair.new.find(dotted))
         if before is None:
             # Of another package, or of another file: what it has is not known.
             whole = whole and name in {"object", "ABC"}
@@ -399,7 +399,7 @@ def _fields(
         old.update(pair.old.fields(before))
         if after is not None:
             new.update(pair.new.fields(after))
-            bases = [(each.module, base) for each in pair.new.bases(after) for base in getattr(each.node, "bases", [])]
+            bases = [(home, base) for home, node in pair.new.bases(after) for base in node.bases]
             whole = whole and all(
                 pair.new.named(base, home) is not None or dotted_name(base) in {"object", "ABC"} for home, base in bases
             )

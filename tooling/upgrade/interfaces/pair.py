@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.releases import Release
 
 
-_SCHEMA = 5
+_SCHEMA = 6
 """To be raised whenever the same release would give other rows."""
 _Kept = TypeVar("_Kept")
 

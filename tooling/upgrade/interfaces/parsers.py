@@ -7,14 +7,17 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from tooling.python.source import dotted_name
-from tooling.upgrade.interfaces.looped_flags import looped_flags
-from tooling.upgrade.interfaces.modules import ModuleDefinition, ReleaseModule, ReleaseModules, class_constant
+from tooling.python.source import DefinitionNode, FunctionNode, children, defined_names, dotted_name, string_of
+from tooling.python.source_modules import NodeInModule
+from tooling.upgrade.interfaces.modules import ReleaseClass, class_constant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from tooling.python.source import FunctionNode
+    from tooling.python.module import Module
+    from tooling.upgrade.interfaces.modules import ReleaseModules
+
+ReleaseFunction = NodeInModule[FunctionNode]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +85,15 @@ def made_flag(name: str, node: ast.Call, file: str) -> Flag:
         negatable = True
     elif None in keywords and action is None:
         negatable = None
-    dest = keywords.get("dest")
-    text = dest.value if isinstance(dest, ast.Constant) and isinstance(dest.value, str) else ""
     source = " ".join(ast.unparse(node).split())
     shown = source if len(source) < 160 else f"{source[:157]}..."
-    return Flag(name, file, node.lineno, shown, text, negatable, _deprecation(keywords))
+    dest = string_of(keywords.get("dest")) or ""
+    return Flag(name, file, node.lineno, shown, dest, negatable, _deprecation(keywords))
 
 
 def _deprecation(keywords: dict[str | None, ast.expr]) -> str:
-    help_text = keywords.get("help")
-    text = _text(help_text) if help_text is not None else ""
+    said = [string_of(each) or "" for each in ast.walk(keywords.get("help", ast.Constant(None)))]
+    text = " ".join(" ".join(said).split())
     deprecated = keywords.get("deprecated")
     if isinstance(deprecated, ast.Constant) and deprecated.value is True:
         return text or "deprecated"
@@ -100,30 +102,15 @@ def _deprecation(keywords: dict[str | None, ast.expr]) -> str:
     return ""
 
 
-def _text(node: ast.expr) -> str:
-    parts = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-    return " ".join(" ".join(parts).split())
-
-
 _Given = TypeVar("_Given")
 
 
-def bound_arguments(
-    node: FunctionNode | ast.ClassDef, given: dict[str | int, _Given], *, skip: bool
-) -> dict[str, _Given]:
-    """Arguments by the names of the parameters they land on."""
-    if isinstance(node, ast.ClassDef):
-        return {}
+def bound_arguments(node: FunctionNode, given: dict[str | int, _Given]) -> dict[str, _Given]:
+    """Arguments by the names of the parameters they land on, behind `self` or `cls`."""
     names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
-    if (skip or names[:1] in (["self"], ["cls"])) and names[:1] in (["self"], ["cls"]):
-        names = names[1:]
-    found: dict[str, _Given] = {}
-    for key, value in given.items():
-        if isinstance(key, str):
-            found[key] = value
-        elif key < len(names):
-            found[names[key]] = value
-    return found
+    names = names[1:] if names[:1] in (["self"], ["cls"]) else names
+    landed = {(names[key] if isinstance(key, int) and key < len(names) else key): each for key, each in given.items()}
+    return {name: each for name, each in landed.items() if isinstance(name, str)}
 
 
 _DEPTH = 12
@@ -146,11 +133,11 @@ class Interpreter:
     def run(
         self,
         body: list[ast.stmt],
-        module: ReleaseModule,
+        module: Module,
         bound: dict[str, Parsers],
-        owner: ModuleDefinition | None = None,
+        owner: ReleaseClass | None = None,
         depth: int = 0,
-        classes: dict[str, ModuleDefinition] | None = None,
+        classes: dict[str, ReleaseClass] | None = None,
     ) -> Parsers | None:
         """Statements of a function or module; the parser it returns. classes: parameters that are one."""
         frame = _Frame(self, module, bound, owner, depth)
@@ -160,15 +147,15 @@ class Interpreter:
 
     def call(
         self,
-        definition: ModuleDefinition,
+        definition: ReleaseFunction,
         bound: dict[str, Parsers],
-        owner: ModuleDefinition | None,
+        owner: ReleaseClass | None,
         depth: int,
-        classes: dict[str, ModuleDefinition] | None = None,
+        classes: dict[str, ReleaseClass] | None = None,
     ) -> Parsers | None:
         """A function with parsers, and classes, for some parameters."""
         node = definition.node
-        if depth > _DEPTH or isinstance(node, ast.ClassDef):
+        if depth > _DEPTH:
             return None
         given = sorted(
             (name, id(value.of if isinstance(value, Subparsers) else value)) for name, value in bound.items()
@@ -183,7 +170,7 @@ class Interpreter:
         self._seen[key] = result
         return result
 
-    def is_relevant(self, module: ReleaseModule) -> bool:
+    def is_relevant(self, module: Module) -> bool:
         """Whether a module has to do with parsers at all."""
         content = self.modules.content(module.path)
         return any(mark in content for mark in _MARKS)
@@ -195,9 +182,9 @@ class _Frame:
     def __init__(
         self,
         interpreter: Interpreter,
-        module: ReleaseModule,
+        module: Module,
         bound: dict[str, Parsers],
-        owner: ModuleDefinition | None,
+        owner: ReleaseClass | None,
         depth: int,
     ) -> None:
         self.interpreter = interpreter
@@ -206,7 +193,7 @@ class _Frame:
         self.owner = owner
         self.depth = depth
         self.variables = bound
-        self.classes: dict[str, ModuleDefinition] = {}
+        self.classes: dict[str, ReleaseClass] = {}
         self.values: dict[str, ast.expr] = {}
         self.loops: list[ast.For | ast.comprehension] = []
         self.returned: Parsers | None = None
@@ -217,8 +204,8 @@ class _Frame:
         for statement in body:
             self.statement(statement)
 
-    def statement(self, node: ast.stmt) -> None:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    def statement(self, node: ast.AST) -> None:
+        if isinstance(node, DefinitionNode):
             return
         if isinstance(node, ast.Assign | ast.AnnAssign):
             self.assign(node)
@@ -232,25 +219,11 @@ class _Frame:
             self.loops.pop()
             self.block(node.orelse)
         else:
-            self.compound(node)
-
-    def compound(self, node: ast.stmt) -> None:
-        for name, part in ast.iter_fields(node):
-            if isinstance(part, ast.expr):
-                self.value(part)
-            elif isinstance(part, list):
-                self.parts(name, part)
-
-    def parts(self, name: str, listed: list[ast.AST]) -> None:
-        for each in listed:
-            if isinstance(each, ast.stmt):
-                self.statement(each)
-            elif isinstance(each, ast.ExceptHandler | ast.match_case):
-                self.block(each.body)
-            elif isinstance(each, ast.withitem):
-                self.value(each.context_expr)
-            elif isinstance(each, ast.expr):
-                self.value(each)
+            for child in children(node):  # also those of handlers, cases and `with` items
+                if isinstance(child, ast.expr):
+                    self.value(child)
+                else:
+                    self.statement(child)
 
     def assign(self, node: ast.Assign | ast.AnnAssign) -> None:
         if node.value is None:
@@ -302,11 +275,10 @@ class _Frame:
         classes = {(name or index): self.class_of(value) for index, (name, value) in enumerate(given)} if handed else {}
         return self.enter(node, handed, {key: found for key, found in classes.items() if found is not None})
 
-    def class_of(self, node: ast.expr) -> ModuleDefinition | None:
+    def class_of(self, node: ast.expr) -> ReleaseClass | None:
         """The class that an argument is."""
         name = dotted_name(node)
-        found = self.owner if name == "cls" else self.classes.get(name) or self.modules.named(node, self.module)
-        return found if found is not None and isinstance(found.node, ast.ClassDef) else None
+        return self.owner if name == "cls" else self.classes.get(name) or self.modules.class_named(node, self.module)
 
     def method(self, receiver: Parsers, name: str, node: ast.Call) -> Parsers | None:
         """What parsers themselves can do."""
@@ -353,10 +325,8 @@ class _Frame:
 
     def is_parser(self, function: ast.expr) -> bool:
         """Whether a class is one of parsers by its bases."""
-        definition = self.modules.named(function, self.module)
-        if definition is None or not isinstance(definition.node, ast.ClassDef):
-            return False
-        bases = [base for each in self.modules.bases(definition) for base in getattr(each.node, "bases", [])]
+        found = self.modules.class_named(function, self.module)
+        bases = [base for _, node in self.modules.bases(found) for base in node.bases] if found is not None else []
         return any(dotted_name(base).endswith(_PARSERS) for base in bases)
 
     def inherit(self, parser: ParserNode, node: ast.Call) -> None:
@@ -376,54 +346,46 @@ class _Frame:
 
     def constant(self, node: ast.expr) -> str | None:
         """A string, or an attribute of the class around that is one."""
-        if isinstance(node, ast.Constant):
-            return node.value if isinstance(node.value, str) else None
         if isinstance(node, ast.Name):
-            inner = self.values.get(node.id) or self.module.values.get(node.id)
-            return inner.value if isinstance(inner, ast.Constant) and isinstance(inner.value, str) else None
+            return string_of(self.values.get(node.id) or self.module.values.get(node.id))
         if isinstance(node, ast.Attribute) and dotted_name(node.value) in {"self", "cls"} and self.owner is not None:
             return class_constant(self.modules, self.owner, node.attr)
-        return None
+        return string_of(node)
 
     # ------------------------------------------------------------------------------------------- calls of functions
 
     def enter(
-        self, node: ast.Call, given: dict[str | int, Parsers], classes: dict[str | int, ModuleDefinition]
+        self, node: ast.Call, given: dict[str | int, Parsers], classes: dict[str | int, ReleaseClass]
     ) -> Parsers | None:
         """Goes into the called functions, with the parsers and classes they are given."""
         result: Parsers | None = None
         for definition, owner in self.targets(node, bool(given)):
-            if not given and not self.interpreter.is_relevant(definition.module):
-                continue
-            bound = bound_arguments(definition.node, given, skip=owner is not None)
-            known = bound_arguments(definition.node, classes, skip=owner is not None)
-            result = self.interpreter.call(definition, bound, owner, self.depth, known) or result
+            if given or self.interpreter.is_relevant(definition.module):
+                bound, known = (bound_arguments(definition.node, each) for each in (given, classes))
+                result = self.interpreter.call(definition, bound, owner, self.depth, known) or result
         return result
 
-    def targets(self, node: ast.Call, handed: bool) -> Iterator[tuple[ModuleDefinition, ModuleDefinition | None]]:
+    def targets(self, node: ast.Call, handed: bool) -> Iterator[tuple[ReleaseFunction, ReleaseClass | None]]:
         """(function, class it is called through). A method of something unknown is any method of that name, if it is
         handed a parser."""
         function = node.func
-        found = self.modules.named(function, self.module)
-        if found is not None:
-            if isinstance(found.node, ast.ClassDef):
-                initial = self.modules.method(found, "__init__")
-                if initial is not None:
-                    yield initial, found
-            else:
-                yield found, None
-            return
-        if not isinstance(function, ast.Attribute):
-            return
-        owner = self.owning(function.value)
-        if owner is not None:
+        owner = self.owning(function.value) if isinstance(function, ast.Attribute) else None
+        if isinstance(function, ast.Attribute) and owner is not None:
             method = self.modules.method(owner, function.attr)
             if method is not None:
                 yield method, owner
-        elif handed or function.attr == "cmd_init":
+            return
+        found = self.modules.named(function, self.module)
+        if found is not None and isinstance(found.node, FunctionNode):
+            yield NodeInModule(found.module, found.node), None
+        elif found is not None and isinstance(found.node, ast.ClassDef):
+            initial = self.modules.method(found, "__init__")
+            if initial is not None:
+                yield initial, NodeInModule(found.module, found.node)
+        elif isinstance(function, ast.Attribute) and (handed or function.attr == "cmd_init"):
             yield from self.anywhere(function.attr)
 
-    def owning(self, node: ast.expr) -> ModuleDefinition | None:
+    def owning(self, node: ast.expr) -> ReleaseClass | None:
         name = dotted_name(node)
         if name in {"self", "cls"}:
             return self.owner
@@ -434,20 +396,16 @@ class _Frame:
             node = node.func
         elif name in self.values and isinstance(made := self.values[name], ast.Call):
             node = made.func
-        found = self.modules.named(node, self.module)
-        return found if found is not None and isinstance(found.node, ast.ClassDef) else None
+        return self.modules.class_named(node, self.module)
 
-    def anywhere(self, name: str) -> Iterator[tuple[ModuleDefinition, ModuleDefinition | None]]:
+    def anywhere(self, name: str) -> Iterator[tuple[ReleaseFunction, ReleaseClass]]:
         for path in self.modules.holding(f"def {name}(".encode()):
             module = self.modules.at(path)
-            for node in module.definitions.values() if module else ():
-                if module is None:
-                    continue
-                if isinstance(node, ast.ClassDef):
-                    owner = ModuleDefinition(module, node)
-                    for each in node.body:
-                        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == name:
-                            yield ModuleDefinition(module, each), owner
+            classes = [node for node in module.definitions.values() if isinstance(node, ast.ClassDef)] if module else []
+            for owner in [NodeInModule(module, node) for node in classes if module is not None]:
+                for found, method in defined_names(owner.node.body):
+                    if found == name and isinstance(method, FunctionNode):
+                        yield NodeInModule(owner.module, method), owner
 
     # ---------------------------------------------------------------------------------------------------- arguments
 
@@ -462,7 +420,7 @@ class _Frame:
 
     def dynamic(self, parser: ParserNode, node: ast.Call) -> None:
         """Names that a loop makes."""
-        made = looped_flags(self, node)
+        made = _looped_flags(self, node)
         if made is None:
             parser.unknown.append(f"{self.module.path}:{node.lineno}")
             return
@@ -478,7 +436,7 @@ class _Frame:
         for each in nodes:
             listed = each.elts if isinstance(each, ast.Tuple | ast.List) else [each]
             for one in listed:
-                definition = self.modules.named(one, self.module)
+                definition = self.modules.class_named(one, self.module)
                 if definition is None:
                     parser.unknown.append(f"{self.module.path}:{node.lineno}")
                     continue
@@ -486,3 +444,153 @@ class _Frame:
                     boolean = annotation.startswith(("bool", "Optional[bool"))
                     for text in {f"--{name}", f"--{name.replace('_', '-')}"}:
                         parser.flags[text] = Flag(text, file, line, f"{name}: {annotation}", name, boolean)
+
+
+# Flags that a parser makes in loops: over names, over fields of a class, over annotated fields.
+
+Made = dict[str, tuple[str, int, bool]]
+"""Flag to (file, line, whether its field is a bool)."""
+
+
+def _looped_flags(frame: _Frame, call: ast.Call) -> Made | None:
+    """The flags of `add_argument(f"--{name}")` inside loops; None if they cannot be read off."""
+    annotated = _annotated_flags(frame, call)
+    if annotated is not None:
+        return annotated
+    spelling = next((_spelling(each) for each in call.args if _spelling(each) is not None), None)
+    if spelling is None:
+        return None  # `add_argument(*names, **options)`: the names come from somewhere else
+    variable, write = spelling
+    for loop in reversed(frame.loops):
+        if variable.split(".")[0] in {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}:
+            literal = _literal(frame, loop.iter)
+            if literal is not None and all(write(name).startswith("-") for name in literal):
+                return {write(name): (frame.module.path, loop.iter.lineno, False) for name in literal}
+            classes = _classes(frame, loop.iter, 0)
+            if len({id(each.node) for each in classes}) != 1:
+                return None
+            if not write("x").startswith("-"):
+                return None
+            fields = frame.modules.fields(classes[0])
+            return {
+                write(name): (file, line, kind in {"bool", "Optional[bool]", "bool | None"})
+                for name, (file, line, kind) in fields.items()
+            } or None
+    return None
+
+
+def _spelling(node: ast.expr) -> tuple[str, Callable[[str], str]] | None:
+    """(variable, how a flag is written from its value) of f"--{name}", f"--{name.replace('_', '-')}", "--" + name, and
+    of `name` itself."""
+    prefix, inner = "", None
+    if isinstance(node, ast.Name):
+        return node.id, str
+    if isinstance(node, ast.JoinedStr) and len(node.values) == 2:
+        first, second = node.values
+        if isinstance(first, ast.Constant) and isinstance(second, ast.FormattedValue):
+            prefix, inner = str(first.value), second.value
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.left, ast.Constant):
+        prefix, inner = str(node.left.value), node.right
+    if inner is None or not prefix.startswith("-"):
+        return None
+    dashes = False
+    if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "replace":
+        dashes = [each.value for each in inner.args if isinstance(each, ast.Constant)] == ["_", "-"]
+        inner = inner.func.value
+    variable = dotted_name(inner)
+    if not variable:
+        return None
+    return variable, lambda name: prefix + (name.replace("_", "-") if dashes else name)
+
+
+def _literal(frame: _Frame, node: ast.expr) -> Sequence[str] | None:
+    if isinstance(node, ast.Name) and node.id in frame.values:
+        node = frame.values[node.id]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {"items", "keys"}:
+        node = frame.values.get(dotted_name(node.func.value), node.func.value)
+    parts: Sequence[ast.expr | None] = []
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        parts = [each.elts[0] if isinstance(each, ast.Tuple) and each.elts else each for each in node.elts]
+    elif isinstance(node, ast.Dict):
+        parts = node.keys
+    names = [text for each in parts if (text := string_of(each)) is not None]
+    return names if names and len(names) == len(parts) else None
+
+
+def _classes(frame: _Frame, node: ast.expr, depth: int) -> list[ReleaseClass]:
+    """Classes with fields that an expression mentions, local variables followed to what they were assigned."""
+    found: list[ReleaseClass] = []
+    if depth > 4:
+        return found
+    for each in ast.walk(node):
+        if not isinstance(each, ast.Name):
+            continue
+        if each.id == "cls" and frame.owner is not None:
+            found.append(frame.owner)
+        elif each.id in frame.classes:
+            found.append(frame.classes[each.id])
+        elif each.id in frame.values and frame.values[each.id] is not node:
+            found += _classes(frame, frame.values[each.id], depth + 1)
+        elif (definition := frame.modules.class_named(each, frame.module)) is not None:
+            found.append(definition)
+    return found
+
+
+def _annotated_flags(frame: _Frame, call: ast.Call) -> Made | None:
+    """The flags of `add_argument(*names)` in a loop over the fields of a class whose annotations describe them.
+
+    `tp_size: Annotated[int, Arg(aliases=["--tensor-parallel-size"])]`: strings in the description that are flags are
+    names of this one; without one that stands alone, the field's own name is its first. None where the loop is
+    another one.
+    """
+    if not frame.loops or not any(isinstance(each, ast.Starred) for each in call.args):
+        return None
+    loop = frame.loops[-1]
+    classes = _classes(frame, loop.iter, 0)
+    if len({id(each.node) for each in classes}) != 1 or not isinstance(loop, ast.For):
+        return None
+    # `if described.no_cli: continue`: attributes that keep a field from being a flag
+    tests = [node.test for node in loop.body if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Continue)]
+    skipping = {test.attr for test in tests if isinstance(test, ast.Attribute)}
+    found: Made = {}
+    # A boolean is `store_true` there: such a loop makes no negations.
+    for name, (module, node) in frame.modules.annotations(classes[0]).items():
+        described = _description(node.annotation, frame.modules, module)
+        if not described or any(_is_skipped(each, skipping) for each in described):
+            continue
+        own, others = _written_names(described)
+        for flag in (own or f"--{name.replace('_', '-')}", *others):
+            found[flag] = (module.path, node.lineno, False)
+    return found or None
+
+
+def _description(annotation: ast.expr, modules: ReleaseModules, module: Module) -> list[ast.expr]:
+    """What follows the type in `Annotated[T, ...]`, under whatever name Annotated was imported; [] without it."""
+    if not isinstance(annotation, ast.Subscript) or not isinstance(annotation.slice, ast.Tuple):
+        return []
+    name = dotted_name(annotation.value)
+    source = module.imported.get(name, name)
+    home = modules.module(source.rpartition(".")[0])
+    alias = home.values.get(source.rpartition(".")[2]) if home is not None else module.values.get(name)
+    known = dotted_name(alias) if alias is not None else source
+    return annotation.slice.elts[1:] if known.rpartition(".")[2] == "Annotated" else []
+
+
+def _is_skipped(described: ast.expr, skipping: set[str]) -> bool:
+    return isinstance(described, ast.Call) and any(
+        each.arg in skipping and isinstance(each.value, ast.Constant) and bool(each.value.value)
+        for each in described.keywords
+    )
+
+
+def _written_names(described: list[ast.expr]) -> tuple[str, list[str]]:
+    """(the name that stands alone, those in lists)."""
+    own = ""
+    others: list[str] = []
+    for value in (each.value for call in described if isinstance(call, ast.Call) for each in call.keywords):
+        if isinstance(value, ast.Constant) and str(value.value).startswith("-") and " " not in str(value.value):
+            own = str(value.value)
+        elif isinstance(value, ast.List | ast.Tuple):
+            texts = [part.value for part in value.elts if isinstance(part, ast.Constant)]
+            others += [text for text in texts if isinstance(text, str) and text.startswith("-") and " " not in text]
+    return own, others

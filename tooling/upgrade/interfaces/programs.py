@@ -5,13 +5,13 @@ A program is a console script, or a module that is run with `python -m`.
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
-from tooling.upgrade.interfaces.modules import ReleaseModule, ReleaseModules
+from tooling.python.source import FunctionNode
+from tooling.python.source_modules import NodeInModule, as_class
 from tooling.upgrade.interfaces.pair import InterfaceStore
 from tooling.upgrade.interfaces.parsers import Flag, Interpreter, ParserNode
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tooling.upgrade.interfaces.commands import CommandUse
+    from tooling.upgrade.interfaces.modules import ReleaseModules
 
 
 _PARSER: TypeAdapter[tuple[ParserNode | None]] = TypeAdapter(tuple[ParserNode | None])
@@ -157,13 +158,11 @@ class ReleasePrograms:
         if entry is not None:
             dotted, _, attribute = entry.split("[")[0].strip().partition(":")
             found = self.modules.find(f"{dotted}.{attribute}")
-            if found is not None and isinstance(found.node, ast.ClassDef):
-                definition = self.modules.method(found, "__call__")
-            else:
-                definition = found
-            if definition is None:
+            owner = as_class(found)
+            called = self.modules.method(owner, "__call__") if owner is not None else found
+            if called is None or not isinstance(called.node, FunctionNode):
                 return None
-            interpreter.call(definition, {}, None, 0)
+            interpreter.call(NodeInModule(called.module, called.node), {}, None, 0)
         else:
             module = self.modules.module(f"{program}.__main__") or self.modules.module(program)
             if module is None:
@@ -180,6 +179,3 @@ class ReleasePrograms:
             joined.dashes = joined.dashes or parser.dashes
             joined.handled |= parser.handled
         return joined
-
-
-__all__ = ["Accepted", "CheckedCommand", "ReleaseModule", "ReleasePrograms"]

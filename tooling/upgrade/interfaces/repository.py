@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from tooling.python.condition_reader import GuardDefinition, GuardSymbol, read_condition
 from tooling.python.conditions import CompareVersion, Condition, Not, all_hold, answer_by_version, describe, evaluate
-from tooling.python.source import each_statement, parsed
+from tooling.python.module import Module
+from tooling.python.source import dotted_name, module_name, parsed
 from tooling.upgrade.declarations.find import repository_files
 
 if TYPE_CHECKING:
@@ -25,28 +26,20 @@ Spans = list[tuple[int, int, Condition]]
 
 
 class _Scope:
-    """Names of a module: imports, and what is assigned at its top level."""
+    """Names of a module: what is defined and assigned at its top level, and imports."""
 
-    def __init__(self, tree: ast.Module) -> None:
-        self.bound: dict[str, object] = {}
-        for node in each_statement(tree):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    first = alias.asname or alias.name.split(".")[0]
-                    self.bound[first] = GuardSymbol(alias.name if alias.asname else first)
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                for alias in node.names:
-                    self.bound[alias.asname or alias.name] = GuardSymbol(f"{node.module}.{alias.name}")
-        for node in tree.body:
-            if isinstance(node, ast.Assign):
-                names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-                self.bound.update({name: GuardDefinition(node.value, self) for name in names})
-            elif isinstance(node, ast.FunctionDef):
-                self.bound[node.name] = GuardDefinition(node, self)
+    def __init__(self, module: Module) -> None:
+        self._module = module
 
     def find(self, name: str) -> object:
         """See `GuardScope`."""
-        return self.bound.get(name)
+        found = self._module.top_level.get(name)
+        if isinstance(found, ast.FunctionDef):
+            return GuardDefinition(found, self)
+        if isinstance(found, ast.Assign) and name in map(dotted_name, found.targets):
+            return GuardDefinition(found.value, self)
+        imported = self._module.imported.get(name)
+        return GuardSymbol(imported) if imported is not None else None
 
     def symbol(self, dotted: str) -> object:
         """See `GuardScope`."""
@@ -56,10 +49,10 @@ class _Scope:
 class Guards:
     """The guarded lines of one file."""
 
-    def __init__(self, tree: ast.Module) -> None:
-        self._scope = _Scope(tree)
+    def __init__(self, module: Module) -> None:
+        self._scope = _Scope(module)
         self._spans: Spans = []
-        for node in ast.walk(tree):
+        for node in ast.walk(module.tree):
             self._spans += self._of(node)
 
     def _of(self, node: ast.AST) -> Iterator[tuple[int, int, Condition]]:
@@ -142,14 +135,15 @@ class RepositoryFile(_Slots):
         return self.content.splitlines()
 
     @cached_property
-    def tree(self) -> ast.Module | None:
+    def module(self) -> Module | None:
         """Of a Python file that can be parsed."""
-        return parsed(self.content) if self.kind == "python" else None
+        tree = parsed(self.content) if self.kind == "python" else None
+        return Module(self.path, tree, module_name(self.path)[0]) if tree is not None else None
 
     @cached_property
     def guards(self) -> Guards | None:
         """Version guards of a Python file."""
-        return Guards(self.tree) if self.tree is not None else None
+        return Guards(self.module) if self.module is not None else None
 
     @cached_property
     def text(self) -> str:

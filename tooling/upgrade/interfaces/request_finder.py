@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tooling.python.source import FunctionNode, children, dotted_name
+from tooling.python.module import last_name
+from tooling.python.source import FunctionNode, children, dotted_name, each_parameter, string_of
 from tooling.upgrade.interfaces.code import HOLE
 from tooling.upgrade.interfaces.routes import VERBS, shaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tooling.python.module import Module
     from tooling.upgrade.interfaces.code import RepositoryCode
-    from tooling.upgrade.interfaces.modules import ReleaseModule
 
 _URL = re.compile(r"^(?:https?://|\ufffc)[^/\s]*(?P<path>/[^\s?#]*)")
 _MARK = re.compile(r"\x00(\w+)\x00")
@@ -95,7 +96,7 @@ class RequestFinder:
         for node, nodes in self._scopes(path) if module is not None else ():
             if module is None or not isinstance(node, FunctionNode):
                 continue
-            if asking.isdisjoint(_last_name(each) for each in nodes if isinstance(each, ast.Call)):
+            if asking.isdisjoint(last_name(each.func) for each in nodes if isinstance(each, ast.Call)):
                 continue
             for sender in self._learn_of(node, module, nodes):
                 known = self.senders.setdefault(node.name, {})
@@ -104,7 +105,7 @@ class RequestFinder:
                     found.append((node.name, sender.parameters, sender.url, sender.method))
         return found
 
-    def _learn_of(self, node: FunctionNode, module: ReleaseModule, nodes: list[ast.AST]) -> list[Sender]:
+    def _learn_of(self, node: FunctionNode, module: Module, nodes: list[ast.AST]) -> list[Sender]:
         names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
         positional = tuple(name for name in names if name not in {"self", "cls"})
         known = {*positional, *(each.arg for each in node.args.kwonlyargs)}
@@ -151,7 +152,7 @@ class RequestFinder:
     def _may_ask(self, node: ast.AST) -> bool:
         """Whether a node may be a request, or a URL: most functions have neither."""
         if isinstance(node, ast.Call):
-            name = _last_name(node)
+            name = last_name(node.func)
             return name in _ASKERS or name in self.senders
         if isinstance(node, ast.JoinedStr) and node.values:
             first = node.values[0]
@@ -165,7 +166,7 @@ class _Scope:
     def __init__(
         self,
         finder: RequestFinder,
-        module: ReleaseModule,
+        module: Module,
         node: ast.AST,
         nodes: list[ast.AST],
         given: dict[str, list[_Text]] | None = None,
@@ -175,7 +176,9 @@ class _Scope:
         self.texts: dict[str, list[_Text]] = dict(given or {})
         self.dicts: dict[str, ast.Dict] = {}
         if isinstance(node, FunctionNode) and given is None:
-            self._defaults(node)
+            for parameter, _, default in each_parameter(node.args):
+                if default is not None:
+                    self._assign(ast.Name(parameter.arg), default)
         for each in self.nodes:
             if isinstance(each, ast.Assign):
                 for target in each.targets:
@@ -184,16 +187,6 @@ class _Scope:
                 self._assign(each.target, each.value)
             elif isinstance(each, ast.For | ast.AsyncFor | ast.comprehension) and isinstance(each.target, ast.Name):
                 self._loop(each.target.id, each.iter)
-
-    def _defaults(self, node: FunctionNode) -> None:
-        names = [*node.args.posonlyargs, *node.args.args]
-        pairs: list[tuple[ast.arg, ast.expr | None]] = [
-            *zip(names[len(names) - len(node.args.defaults) :], node.args.defaults, strict=True)
-        ]
-        pairs += zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-        for each, value in pairs:
-            if value is not None:
-                self._assign(ast.Name(each.arg), value)
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Tuple):
@@ -265,7 +258,7 @@ class _Scope:
 
     def asked(self, node: ast.Call) -> list[tuple[_Text, str]]:
         """URLs and methods that a call may request, through helpers too."""
-        name = _last_name(node)
+        name = last_name(node.func)
         found = [each for sender in self.finder.senders.get(name, ()) for each in self._sent(node, sender)]
         if name not in _ASKERS or (isinstance(node.func, ast.Name) and name not in {"Request", "urlopen"}):
             return found
@@ -326,12 +319,7 @@ class _Scope:
         bodies = [each.value for each in node.keywords if each.arg in {"json", "data", "body", "payload"}]
         literals = [literal for each in (*bodies, *node.args) if (literal := self._dict(each)) is not None]
         keys = literals[0].keys if literals else []
-        texts = [key for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
-        return tuple((str(key.value), key.lineno, key.col_offset) for key in texts)
-
-
-def _last_name(node: ast.Call) -> str:
-    return node.func.attr if isinstance(node.func, ast.Attribute) else dotted_name(node.func)
+        return tuple((text, key.lineno, key.col_offset) for key in keys if key and (text := string_of(key)) is not None)
 
 
 def _own_nodes(scope: ast.AST) -> tuple[list[ast.AST], list[ast.AST]]:

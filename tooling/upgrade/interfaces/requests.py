@@ -60,7 +60,8 @@ def _may_serve(file: RepositoryFile) -> bool:
 
 def _served(file: RepositoryFile, code: RepositoryCode) -> list[str]:
     """Paths that a file of the repository serves itself."""
-    return code.remembered.answer(f"served {file.digest}", lambda: sorted(route_paths([file.tree])))
+    module = file.module
+    return code.remembered.answer(f"served {file.digest}", lambda: sorted(route_paths(module)) if module else [])
 
 
 def _requests(

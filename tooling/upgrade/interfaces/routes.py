@@ -7,12 +7,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.python.source import FunctionNode, dotted_name
+from tooling.python.module import keyword, last_name
+from tooling.python.source import FunctionNode, defined_names, dotted_name, parse_expression, string_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    from tooling.upgrade.interfaces.modules import ModuleDefinition, ReleaseModule, ReleaseModules
+    from tooling.python.module import Module
+    from tooling.upgrade.interfaces.modules import ReleaseClass, ReleaseModules
 
 VERBS = frozenset({"get", "post", "put", "delete", "patch", "head", "options", "websocket"})
 _ADDERS = frozenset({"Route", "add_api_route", "add_api_websocket_route", "add_route", "add_websocket_route"})
@@ -56,93 +58,70 @@ def routes(modules: ReleaseModules) -> dict[str, list[Route]]:
     return found
 
 
-def route_paths(trees: Iterable[ast.Module | None]) -> set[str]:
-    """Paths that files of a repository serve themselves, without prefixes."""
-    found: set[str] = set()
-    for tree in trees:
-        for node in ast.walk(tree) if tree is not None else ():
-            if isinstance(node, FunctionNode):
-                calls = [each for each in node.decorator_list if isinstance(each, ast.Call)]
-                found |= {shaped(path) for call in calls for path, _, _ in _declared(call, decorating=True)}
-            elif isinstance(node, ast.Call):
-                found |= {shaped(path) for path, _, _ in _declared(node, decorating=False)}
-    return found
+def route_paths(module: Module) -> set[str]:
+    """Paths that a file of a repository serves itself, without prefixes."""
+    return {
+        shaped(path) for call, handler in _calls(module) for path, _, _ in _declared(call, decorating=bool(handler))
+    }
 
 
-def _included(files: list[ReleaseModule]) -> dict[str, set[str]]:
+def _calls(module: Module) -> Iterator[tuple[ast.Call, FunctionNode | None]]:
+    """Yield calls, with the function that one decorates. A decorator is also one of the calls of the file."""
+    for function in module.functions():
+        yield from ((each, function) for each in function.decorator_list if isinstance(each, ast.Call))
+    yield from ((each, None) for each in module.nodes(ast.Call))
+
+
+def _included(files: list[Module]) -> dict[str, set[str]]:
     """`include_router(x, prefix="/v1")`: name of the router to prefixes."""
     found: dict[str, set[str]] = {}
-    for module in files:
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
-                if node.func.attr not in {"include_router", "mount"}:
-                    continue
-                router = node.args[0] if node.func.attr == "include_router" else node.args[-1]
-                prefix = _keyword(node, "prefix") or (_constant(node.args[0]) if node.func.attr == "mount" else "")
-                name = dotted_name(router).rpartition(".")[2]
-                found.setdefault(name, set()).add(prefix or "")
+    for node in (each for module in files for each in module.nodes(ast.Call)):
+        name = last_name(node.func)
+        if isinstance(node.func, ast.Attribute) and node.args and name in {"include_router", "mount"}:
+            router = node.args[0] if name == "include_router" else node.args[-1]
+            prefix = _keyword(node, "prefix") or (string_of(node.args[0]) if name == "mount" else "")
+            found.setdefault(last_name(router), set()).add(prefix or "")
     return found
 
 
 def _keyword(node: ast.Call, name: str) -> str:
-    return next((_constant(each.value) or "" for each in node.keywords if each.arg == name), "")
+    return string_of(keyword(node, name)) or ""
 
 
-def _constant(node: ast.expr) -> str | None:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
-
-
-def _of_module(modules: ReleaseModules, module: ReleaseModule, included: dict[str, set[str]]) -> Iterator[Route]:
+def _of_module(modules: ReleaseModules, module: Module, included: dict[str, set[str]]) -> Iterator[Route]:
     own = {
         target.id: _keyword(node.value, "prefix")
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        for node in module.nodes(ast.Assign)
+        if isinstance(node.value, ast.Call)
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    functions = {node.name: node for node in ast.walk(module.tree) if isinstance(node, FunctionNode)}
-    for node in ast.walk(module.tree):
-        handler = None
-        calls: list[ast.Call] = []
-        if isinstance(node, FunctionNode):
-            handler, calls = node, [each for each in node.decorator_list if isinstance(each, ast.Call)]
-        elif isinstance(node, ast.Call):
-            calls = [node]
-        for call in calls:
-            for path, methods, named in _declared(call, decorating=handler is not None):
-                receiver = dotted_name(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-                endpoint = handler or functions.get(named)
-                name = receiver.rpartition(".")[2]
-                body = _body(modules, module, endpoint) if endpoint is not None else _RequestBody()
-                for prefix in sorted(included.get(name) or {""}):
-                    whole = shaped(prefix + own.get(name, "") + path)
-                    yield Route(
-                        whole,
-                        methods,
-                        module.path,
-                        call.lineno,
-                        body.fields,
-                        body.model,
-                        body.extra,
-                        body.aliases,
-                        handler.name if handler is not None else "",
-                    )
+    functions = {node.name: node for node in module.functions()}
+    for call, handler in _calls(module):
+        for path, methods, named in _declared(call, decorating=handler is not None):
+            name = last_name(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+            endpoint = handler or functions.get(named)
+            body = _body(modules, module, endpoint) if endpoint is not None else _RequestBody()
+            for prefix in sorted(included.get(name) or {""}):
+                whole = shaped(prefix + own.get(name, "") + path)
+                function = handler.name if handler is not None else ""
+                read = (body.fields, body.model, body.extra, body.aliases)
+                yield Route(whole, methods, module.path, call.lineno, *read, function)
 
 
 def _declared(call: ast.Call, *, decorating: bool) -> Iterator[tuple[str, frozenset[str], str]]:
     """(path, methods, name of the handler)."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else dotted_name(call.func)
-    path = (_constant(call.args[0]) if call.args else None) or _keyword(call, "path")
+    name = last_name(call.func)
+    path = (string_of(call.args[0]) if call.args else None) or _keyword(call, "path")
     if not path or not path.startswith("/"):
         return
-    listed = next((each.value for each in call.keywords if each.arg == "methods"), None)
+    listed = keyword(call, "methods")
     elements = listed.elts if isinstance(listed, ast.List | ast.Tuple | ast.Set) else []
-    methods = frozenset(text.upper() for each in elements if (text := _constant(each)))
+    methods = frozenset(text.upper() for each in elements if (text := string_of(each)))
     if decorating and (name in VERBS or name in {"api_route", "route"}):
         yield path, methods or frozenset({name.upper()} if name in VERBS else {"GET"}), ""
     elif not decorating and name in _ADDERS:
-        handler = dotted_name(call.args[1]) if len(call.args) > 1 else ""
-        endpoint = handler or next((dotted_name(each.value) for each in call.keywords if each.arg == "endpoint"), "")
+        endpoint = dotted_name(call.args[1] if len(call.args) > 1 else keyword(call, "endpoint"))
         yield path, methods or frozenset({"GET"}), endpoint.rpartition(".")[2]
 
 
@@ -154,16 +133,14 @@ class _RequestBody:
     aliases: tuple[str, ...] = ()
 
 
-def _body(modules: ReleaseModules, module: ReleaseModule, handler: FunctionNode) -> _RequestBody:
+def _body(modules: ReleaseModules, module: Module, handler: FunctionNode) -> _RequestBody:
     """Of the one parameter that is a model of the release."""
     for parameter in [*handler.args.posonlyargs, *handler.args.args, *handler.args.kwonlyargs]:
         if parameter.annotation is None or ast.unparse(parameter.annotation) in _SKIPPED_TYPES:
             continue
-        found = modules.named(_inner(parameter.annotation), module)
-        if found is None or not isinstance(found.node, ast.ClassDef):
-            continue
-        fields = tuple(modules.fields(found))
-        if fields and _all_known(modules, found):
+        found = modules.class_named(_inner(parameter.annotation), module)
+        fields = tuple(modules.fields(found)) if found is not None else ()
+        if found is not None and fields and _all_known(modules, found):
             return _RequestBody(fields, found.node.name, _extra(modules, found), _aliases(modules, found))
     return _RequestBody()
 
@@ -176,46 +153,34 @@ def _inner(annotation: ast.expr) -> ast.expr:
         return inner.elts[0] if isinstance(inner, ast.Tuple) else inner
     if isinstance(annotation, ast.BinOp):
         return annotation.left
-    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-        try:
-            return ast.parse(annotation.value, mode="eval").body
-        except SyntaxError:
-            return annotation
-    return annotation
+    text = string_of(annotation)
+    return parse_expression(text) or annotation if text is not None else annotation
 
 
 _KNOWN_BASES = frozenset({"BaseModel", "object", "Generic", "ABC", "Protocol", "TypedDict", "SQLModel"})
 
 
-def _all_known(modules: ReleaseModules, definition: ModuleDefinition) -> bool:
+def _all_known(modules: ReleaseModules, model: ReleaseClass) -> bool:
     """Whether no base is from elsewhere: it could have more fields."""
-    for each in modules.bases(definition):
-        if not isinstance(each.node, ast.ClassDef):
-            return False
-        for base in each.node.bases:
-            origin = base.value if isinstance(base, ast.Subscript) else base
-            name = dotted_name(origin).rpartition(".")[2]
-            if name not in _KNOWN_BASES and modules.named(origin, each.module) is None:
-                return False
-    return True
+    bases = [(module, base) for module, node in modules.bases(model) for base in node.bases]
+    origins = [(module, base.value if isinstance(base, ast.Subscript) else base) for module, base in bases]
+    return all(
+        dotted_name(origin).rpartition(".")[2] in _KNOWN_BASES or modules.named(origin, module) is not None
+        for module, origin in origins
+    )
 
 
-def _extra(modules: ReleaseModules, definition: ModuleDefinition) -> str:
-    for each in modules.bases(definition):
-        for node in each.node.body:
-            source = ast.unparse(node) if isinstance(node, ast.Assign | ast.AnnAssign | ast.ClassDef) else ""
-            if source.startswith(("model_config", "class Config")):
-                hit = re.search(r"extra\W+(?:Extra\.)?[\"']?(forbid|allow|ignore)", source)
+def _extra(modules: ReleaseModules, model: ReleaseClass) -> str:
+    for _, each in modules.bases(model):
+        for name, node in defined_names(each.body):
+            if name in {"model_config", "Config"}:
+                hit = re.search(r"extra\W+(?:Extra\.)?[\"']?(forbid|allow|ignore)", ast.unparse(node))
                 if hit is not None:
                     return hit[1]
     return "ignore"
 
 
-def _aliases(modules: ReleaseModules, definition: ModuleDefinition) -> tuple[str, ...]:
-    found: list[str] = []
-    for each in modules.bases(definition):
-        for node in ast.walk(each.node):
-            if isinstance(node, ast.keyword) and node.arg in {"alias", "validation_alias"}:
-                inner = [part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
-                found += [text for text in inner if isinstance(text, str)]
-    return tuple(found)
+def _aliases(modules: ReleaseModules, model: ReleaseClass) -> tuple[str, ...]:
+    words = [node for _, each in modules.bases(model) for node in ast.walk(each) if isinstance(node, ast.keyword)]
+    given = [word.value for word in words if word.arg in {"alias", "validation_alias"}]
+    return tuple(text for each in given for part in ast.walk(each) if (text := string_of(part)) is not None)

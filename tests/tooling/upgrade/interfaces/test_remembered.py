@@ -27,7 +27,7 @@ def requests_of(sources: dict[str, bytes], where: Path) -> tuple[list[str], list
     finder.learn(["own/caller.py"])
     found = [request.path for request in finder.of("own/caller.py")]
     code.remembered.save()
-    return found, sorted(file.path for file in files if "tree" in vars(file))
+    return found, sorted(file.path for file in files if "module" in vars(file))
 
 
 def test_a_second_run_over_the_same_files_parses_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reads a Python file as a syntax tree, with what rules ask again and again: nodes by type, scopes, imported names."""
+"""Reads a Python file as a syntax tree, with what is asked of it again and again: nodes by type, scopes, names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from tooling.python.source import absolute, children, dotted_name, package_of, parsed
+from tooling.python.source import (
+    DefinitionNode,
+    absolute,
+    children,
+    defined_names,
+    dotted_name,
+    each_statement,
+    package_of,
+    parsed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,10 +61,11 @@ class Module:
     """A file that could be parsed."""
 
     path: str
-    text: str
     tree: ast.Module
     package: str
     """Dotted name of the module: "areal.api.engine"."""
+    text: str = ""
+    """Left out where only the tree is asked for."""
 
     @cached_property
     def lines(self) -> list[str]:
@@ -133,16 +143,44 @@ class Module:
 
     @cached_property
     def imported(self) -> dict[str, str]:
-        """Local name -> what it stands for: {"dist": "torch.distributed", "sleep": "time.sleep"}."""
+        """Local name -> what it stands for: {"dist": "torch.distributed", "sleep": "time.sleep"}, wherever the file
+        imports it."""
         names: dict[str, str] = {}
-        for node in self.nodes(ast.Import):
-            for alias in node.names:
-                bound = alias.asname or alias.name.partition(".")[0]
-                names[bound] = alias.name if alias.asname else bound
-        for source in self.nodes(ast.ImportFrom):
-            origin = self.absolute(source)
-            names.update({alias.asname or alias.name: f"{origin}.{alias.name}" for alias in source.names})
+        for node in each_statement(self.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    bound = alias.asname or alias.name.partition(".")[0]
+                    names[bound] = alias.name if alias.asname else bound
+            elif isinstance(node, ast.ImportFrom):
+                origin = self.absolute(node)
+                names.update({each.asname or each.name: f"{origin}.{each.name}".strip(".") for each in node.names})
         return names
+
+    @cached_property
+    def stars(self) -> list[str]:
+        """Modules that the top level takes everything from, by `from x import *`."""
+        nodes = [node for node in self.tree.body if isinstance(node, ast.ImportFrom)]
+        return [self.absolute(node) for node in nodes if node.names[0].name == "*"]
+
+    @cached_property
+    def definitions(self) -> dict[str, DefinitionNode]:
+        """Top-level functions and classes, those under `if`, `try` and `with` too; of several the first."""
+        found: dict[str, DefinitionNode] = {}
+        for node in _top(self.tree.body):
+            if isinstance(node, DefinitionNode):
+                found.setdefault(node.name, node)
+        return found
+
+    @cached_property
+    def top_level(self) -> dict[str, ast.stmt]:
+        """Functions, classes and variables of the top level itself; imports and branches are not counted."""
+        return dict(defined_names(self.tree.body))
+
+    @cached_property
+    def values(self) -> dict[str, ast.expr]:
+        """Names that are assigned at the top level, to their last value; those of `a, b = f()` to all of it."""
+        named = defined_names(_top(self.tree.body))
+        return {name: node.value for name, node in named if isinstance(node, ast.Assign | ast.AnnAssign) and node.value}
 
     @cached_property
     def bindings(self) -> dict[str, list[ast.AST]]:
@@ -183,6 +221,16 @@ class Module:
         return f"{self.imported.get(first, first)}{dot}{rest}"
 
 
+def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        yield node
+        if isinstance(node, ast.If | ast.Try | ast.With):
+            for part in ("body", "orelse", "finalbody"):
+                yield from _top(getattr(node, part, []))
+            for handler in getattr(node, "handlers", ()):
+                yield from _top(handler.body)
+
+
 def own_nodes(function: ast.AST) -> list[ast.AST]:
     """Return the nodes of a body without those of functions and classes defined in it."""
     # Two dozen rules walk each function: the tree itself keeps what the first of them found.
@@ -197,12 +245,6 @@ def own_nodes(function: ast.AST) -> list[ast.AST]:
                 waiting.extend(children(node))
         function.own_nodes = found  # type: ignore[attr-defined]  # nodes of ast take any attribute
     return found
-
-
-TEARDOWN = re.compile(
-    r"^_*(destroy|close|aclose|stop|shutdown|cleanup|clean_up|teardown|terminate|kill|del|exit)(_|$)|^__a?(del|exit)__$"
-)
-"""Names of functions that end something: nothing may hang there, and going on after an error is right."""
 
 
 def keyword(call: ast.Call, *names: str) -> ast.expr | None:
