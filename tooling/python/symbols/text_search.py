@@ -10,6 +10,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tooling.python.access_paths import is_distinctive
 from tooling.python.source import absolute, module_name, package_of, parse_expression
 
 if TYPE_CHECKING:
@@ -215,3 +216,39 @@ def member_names(store: TreeStore) -> Definers:
             elif owner and kind == "own":
                 found.setdefault(match["own"].decode(), {}).setdefault(owner, 0)
     return found
+
+
+_DEFINITION = re.compile(
+    rb"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)\(((?:[^()]++|\((?:[^()]++|\([^()]*+\))*+\))*+)\)", re.MULTILINE
+)
+_PARAMETER = re.compile(rb"(?:^|,)\s*+(?:#[^\n]*+\n\s*+)*+(\w+)\s*+(?=[:=,]|$)")
+
+
+def parameter_names(store: TreeStore) -> dict[str, list[str]]:
+    """Map each parameter of several words to the names of the functions and methods that have it."""
+    found: dict[str, set[str]] = {}
+    for path in store.source.files():
+        for match in _DEFINITION.finditer(store.source.read(path)):
+            for each in _PARAMETER.findall(match[2]):
+                if is_distinctive(name := each.decode()):
+                    found.setdefault(name, set()).add(match[1].decode())
+    return {name: sorted(functions) for name, functions in found.items()}
+
+
+_CLASS = re.compile(rb"^[ \t]*class[ \t]+(\w+)[ \t]*\(([^()]*)", re.MULTILINE)
+_BASE = re.compile(rb"(?:^|,)[\s.\w]*?(\w+)[ \t\n]*(?=[,\[]|$)")
+
+
+def base_names(store: TreeStore) -> dict[str, list[str]]:
+    """Map the name of each class to the last names of its bases; of classes of one name those of all."""
+    found: dict[str, set[str]] = {}
+    for path in store.source.files():
+        for name, bases in _CLASS.findall(store.source.read(path)):
+            found.setdefault(name.decode(), set()).update(each.decode() for each in _BASE.findall(bases))
+    return {name: sorted(bases) for name, bases in found.items()}
+
+
+def speaks_of(store: TreeStore, word: str) -> bool:
+    """Whether a word stands anywhere in the text of a release, in strings and comments too."""
+    text, pattern = word.encode(), re.compile(rb"\b" + re.escape(word.encode()) + rb"\b")
+    return any(text in data and pattern.search(data) for data in map(store.source.read, store.source.files()))

@@ -165,12 +165,41 @@ class SymbolTree(Generic[Source]):
         )
         return found
 
+    def imported_modules(self) -> frozenset[str]:
+        """Modules that some module of the release imports, or names from."""
+        return self._imported
+
+    @cached_property
+    def _imported(self) -> frozenset[str]:
+        pairs = [pair for modules in self.imports().values() for pair in modules.items()]
+        return frozenset(
+            [*(module for module, _ in pairs), *(f"{module}.{each}" for module, names in pairs for each in names)]
+        )
+
     def member_names(self) -> Mapping[str, Mapping[str, int]]:
         """By name of an attribute: the dotted paths of classes that define it, each with a checksum of how."""
         found: Mapping[str, Mapping[str, int]] = self.store.answer(
             ("members", "1"), lambda: text_search.member_names(self.store)
         )
         return found
+
+    def base_names(self) -> Mapping[str, Sequence[str]]:
+        """By last name of a class: the last names of its bases, by text; of classes of one name those of all."""
+        found: Mapping[str, Sequence[str]] = self.store.answer(
+            ("bases", "1"), lambda: text_search.base_names(self.store)
+        )
+        return found
+
+    def parameter_names(self) -> Mapping[str, Sequence[str]]:
+        """By parameter of several words: names of the functions and methods that have it."""
+        found: Mapping[str, Sequence[str]] = self.store.answer(
+            ("parameters", "1"), lambda: text_search.parameter_names(self.store)
+        )
+        return found
+
+    def speaks_of(self, word: str) -> bool:
+        """Whether a word stands anywhere in the text of the release."""
+        return bool(self.store.answer(("word", word), lambda: text_search.speaks_of(self.store, word)))
 
     def names(self) -> NameTable:
         """Where each top-level name is defined."""

@@ -106,6 +106,7 @@ def _audited(
         methods=surroundings.methods,
         extended=surroundings.extended,
         imported=surroundings.imported,
+        names_in=surroundings.names_in,
     )
     tally = _Tally()
     findings: list[AuditFinding] = []

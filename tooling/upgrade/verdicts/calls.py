@@ -36,7 +36,7 @@ def changed(case: JudgedUse) -> Iterator[UseProblem]:
     before, after = case.called_before.callables, case.called_after.callables
     if arguments is None or arguments.partial or case.use.action is Action.DECORATE:
         return  # arguments of a partial may still come
-    if len(before) != 1 or len(after) != 1:
+    if len({each.symbol for each in before}) != 1 or len({each.symbol for each in after}) != 1:
         return  # of a union nobody knows which default is meant
     old = bind(before[0].signature, arguments, before[0].accepts)
     new = bind(after[0].signature, arguments, after[0].accepts)
@@ -92,7 +92,10 @@ def arguments_of(case: JudgedUse) -> PassedArguments | None:
 def mismatches(case: JudgedUse) -> Iterator[UseProblem]:
     """What no longer fits, for each thing that the call may reach; on a union breaking only if on all of it."""
     arguments = arguments_of(case)
-    if arguments is None or not case.called_before.callables:
+    if arguments is None:
+        return
+    if not case.called_before.callables:
+        yield from _forgotten_keywords(case, arguments)
         return
     reached = case.called_after.callables
     changes: dict[tuple[FindingKind, str], list[tuple[CallChange, Callable_, Callable_]]] = {}
@@ -108,6 +111,28 @@ def mismatches(case: JudgedUse) -> Iterator[UseProblem]:
             changes.setdefault((change.kind, change.parameter), []).append((change, before, after))
     for found in changes.values():
         yield _problem(case, found, whole=len(found) == len(reached) and not case.called_after.open)
+
+
+def _forgotten_keywords(case: JudgedUse, arguments: PassedArguments) -> Iterator[UseProblem]:
+    """Of a call that may reach anything: `model(ids, head_mask=None)`."""
+    for argument in arguments.given:
+        name = argument.name or ""
+        if is_forgotten(case, name):
+            yield case.problem(
+                FindingKind.PARAM_REMOVED,
+                AuditSeverity.WARNING,
+                f"nothing in {case.context.distribution} {case.new.source.origin.version} speaks of `{name}` any more",
+                place=argument.place,
+                parameter=name,
+                raises="",
+                weight=0.6,
+                replacement=left_out(name, None, argument, is_idle=False),
+            )
+
+
+def is_forgotten(case: JudgedUse, name: str) -> bool:
+    """Whether functions of the old release had a parameter of this name, and nothing in the new one speaks of it."""
+    return name in case.old.parameter_names() and not case.new.speaks_of(name)
 
 
 def compare(case: JudgedUse, before: Callable_, after: Callable_, arguments: PassedArguments) -> list[CallChange]:
@@ -225,7 +250,8 @@ class _Comparison:
         was = self.old.keywords.get(index, Keyword.NAMED)
         if fate is Keyword.REFUSED:
             return self._gone(name, argument, AuditSeverity.BREAKING)
-        if fate in (Keyword.OPEN, Keyword.IGNORED) and was in (Keyword.NAMED, Keyword.READ):
+        forgotten = was is Keyword.OPEN and fate is not Keyword.NAMED and is_forgotten(self.case, name)
+        if forgotten or (fate in (Keyword.OPEN, Keyword.IGNORED) and was in (Keyword.NAMED, Keyword.READ)):
             return self._gone(name, argument, AuditSeverity.WARNING, fate)
         return None
 

@@ -87,6 +87,8 @@ class JudgeContext:
     """Methods that the class defines around a SUBCLASS use."""
     imported: Callable[[str], bool] = lambda _module: True
     """Whether the repository imports a module itself, or something in it."""
+    names_in: Callable[[str], frozenset[str]] = lambda _path: frozenset()
+    """Dotted paths of what a file imports."""
     extended: Callable[[str, str], bool] = lambda _owner, _name: False
     """Whether a class of the repository that derives from this one of the old release (dotted path) has an attribute of
     this name."""

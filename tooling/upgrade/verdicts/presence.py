@@ -37,7 +37,7 @@ from tooling.upgrade.verdicts.comparison import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from tooling.python.access_paths import AccessPath
     from tooling.python.symbols.symbol import Absent, Symbol
@@ -160,7 +160,7 @@ def _may_be_of_an_own_class(case: JudgedUse) -> bool:
 def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
     """A class no longer defines it; only a base of another distribution may still have it, or a `__getattr__` give it,
     and the old definition did not build upon one there."""
-    if not _is_of_the_class(case.use.target) and not _has_fewer_definers(case):
+    if not _is_of_the_class(case.use.target) and not _no_instance_has_it(case):
         return  # an instance may be of a subclass that has it
     if case.after.found or not case.after.beside or len(case.before.found) != 1:
         return
@@ -180,17 +180,31 @@ def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
     )
 
 
-def _has_fewer_definers(case: JudgedUse) -> bool:
-    """Whether a method of instances is defined in fewer classes of the new release than of the old one, and in no class
-    that the repository derives."""
+def _no_instance_has_it(case: JudgedUse) -> bool:
+    """Whether no class that derives from the receiver's has the attribute, neither in the new release nor in the
+    repository, and the receiver's file does not make it from a string (`register_buffer`)."""
     target = case.use.target
     if not isinstance(target, Attribute) or not isinstance(target.base, InstanceOf | Called):
         return False
-    if any(met.symbol.kind is not SymbolKind.FUNCTION for met in case.before.found):
+    receivers = {met.receiver for met in case.before.found if met.receiver}
+    if any(case.context.extended(owner, target.name) for owner in receivers):
         return False
-    own = any(case.context.extended(met.receiver, target.name) for met in case.before.found if met.receiver)
-    before, after = case.old.member_names().get(target.name, {}), case.new.member_names().get(target.name, {})
-    return not own and len(after) < len(before)
+    quoted = rf"[\"']{re.escape(target.name)}[\"']"
+    if any(absent.file and mentions(case.new, absent.file, quoted) for absent in case.after.beside):
+        return False
+    # Nothing is made of classes in modules that nobody imports, such as those that others are generated from
+    loaded = case.new.imported_modules()
+    owners = (owner for owner in case.new.member_names().get(target.name, ()) if owner.rpartition(".")[0] in loaded)
+    return not derivation(map(_last, owners), case.new) & {_last(owner) for owner in receivers}
+
+
+def derivation(classes: Iterable[str], upstream: Upstream) -> set[str]:
+    """Last names of classes and of all that they derive from, by the text of a release."""
+    bases, left, seen = upstream.base_names(), set(classes), set[str]()
+    while left:
+        seen |= left
+        left = {base for name in left for base in bases.get(name, ())} - seen
+    return seen
 
 
 def _is_of_the_class(target: AccessPath) -> bool:

@@ -93,6 +93,10 @@ class Surroundings:
         module = name.rpartition(".")[0]
         return module if module in self._stars[path] and name not in self._imported[path] else ""
 
+    def names_in(self, path: str) -> frozenset[str]:
+        """Dotted paths of what a file imports."""
+        return frozenset(self._imported[path])
+
     def imported(self, module: str) -> bool:
         """Whether a file of the repository imports a module, or something in it."""
         return module in self._modules

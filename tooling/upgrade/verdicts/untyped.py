@@ -20,12 +20,13 @@ from tooling.upgrade.findings import AuditFinding, AuditSeverity
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.case import JudgedUse
 from tooling.upgrade.verdicts.judge import judge
+from tooling.upgrade.verdicts.presence import derivation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tooling.upgrade.releases import Upstream
-    from tooling.upgrade.uses import Use
+    from tooling.upgrade.uses import PassedArguments, Use
     from tooling.upgrade.verdicts.comparison import JudgeContext, ReleasePair
 
 _MOST_DEFINERS = 40
@@ -62,16 +63,18 @@ def as_untyped(case: JudgedUse, *, unresolved: bool) -> Use | None:
 
 
 def changed_members(pairs: Sequence[ReleasePair]) -> frozenset[str]:
-    """Attributes of classes that an old release has and the new one has not, or writes in another way."""
+    """Attributes of classes that an old release has and the new one has not, or writes in another way; and parameters
+    that no function of the new one has, as `name=`. What many classes have counts on `self` only, as `self.name`."""
     found: set[str] = set()
     for pair in pairs:
-        new = pair.new.member_names()
+        new, taken = pair.new.member_names(), pair.new.parameter_names()
+        found.update(f"{name}=" for name in pair.old.parameter_names() if name not in taken)
         for name, definers in pair.old.member_names().items():
-            if len(definers) > _MOST_DEFINERS or (name.startswith("__") and name.endswith("__")):
+            if name.startswith("__") and name.endswith("__"):
                 continue
             now = {(owner.rpartition(".")[2], shape) for owner, shape in new.get(name, {}).items()}
             if any((owner.rpartition(".")[2], shape) not in now for owner, shape in definers.items()):
-                found.add(name)
+                found.add(name if len(definers) <= _MOST_DEFINERS else f"self.{name}")
     return frozenset(found)
 
 
@@ -79,9 +82,15 @@ def judge_untyped(use: Use, pair: ReleasePair, context: JudgeContext) -> list[Au
     """What becomes of a use whichever class is meant."""
     assert isinstance(use.target, Attribute)
     assert isinstance(use.target.base, Duck)
+    if _takes_a_keyword(use.target.base, use.target.name, use.arguments, pair.old):
+        by_keyword = judge(JudgedUse(replace(use, target=Unknown()), pair.old, pair.new, context))
+        if by_keyword:
+            return [replace(each, confidence=min(each.confidence, _SURE)) for each in by_keyword]
+    if use.target.base.label.startswith(":"):
+        return []  # it is of a class of another package
     cases = [
         JudgedUse(replace(use, target=Attribute(InstanceOf(Name(owner)), use.target.name)), pair.old, pair.new, context)
-        for owner in candidates(pair.old, use.target.base, use.target.name)
+        for owner in candidates(pair.old, use.target.base, use.target.name, context.names_in(use.place.path))
     ]
     arguments = use.arguments
     if use.action is Action.CALL and arguments is not None:  # the old version took the call
@@ -107,18 +116,36 @@ def judge_untyped(use: Use, pair: ReleasePair, context: JudgeContext) -> list[Au
     ]
 
 
-def candidates(old: Upstream, value: Duck, judged_name: str) -> tuple[str, ...]:
+def _takes_a_keyword(value: Duck, method: str, arguments: PassedArguments | None, old: Upstream) -> bool:
+    """Whether a method of that name has one of the keywords in the old release. A value that is annotated with a class
+    of another package is meant if a class with the method derives from one of that name."""
+    named = [each.name for each in arguments.given] if arguments is not None else []
+    if not any(each and method in old.parameter_names().get(each, ()) for each in named):
+        return False
+    kind = value.label.removeprefix(":")
+    owners = {owner.rpartition(".")[2] for owner in old.member_names().get(method, ())}
+    return kind == value.label or kind in derivation(owners, old)
+
+
+def candidates(old: Upstream, value: Duck, judged_name: str, near: frozenset[str] = frozenset()) -> tuple[str, ...]:
     """Dotted paths of classes that have all the names, one for each definition of the judged one. Those called like
-    the value go first, and general ones before those of single models, which lie deeper in the package."""
+    the value go first, and general ones before those of single models, which lie deeper in the package.
+
+    near: what the file imports. Outside of classes, `self` is of a class in one of those modules."""
     definers = old.member_names()
-    names = sorted(value.names | {judged_name}, key=lambda name: (len(definers.get(name, ())), name))
+    used = {name for name in value.names if not hasattr(object, name)}
+    names = sorted(used | {judged_name}, key=lambda name: (len(definers.get(name, ())), name))
     asked = [name for name in names if definers.get(name)]
     unknown = [name for name in names if not definers.get(name)]
     if not asked or judged_name in unknown or len(unknown) >= len(asked):
         return ()  # the package knows nothing of the names: it is another value
     starts = {name for name in (asked[0], judged_name) if len(definers.get(name, ())) <= _MOST_DEFINERS}
+    owners = {owner for name in starts for owner in definers[name]}
+    if value.label == "self":
+        modules = near | {each.rpartition(".")[0] for each in near}
+        owners = {owner for owner in definers[judged_name] if owner.rpartition(".")[0] in modules}
     found: dict[str, str] = {}
-    for owner in sorted({owner for name in starts for owner in definers[name]}):
+    for owner in sorted(owners):
         definition = _definition(old, owner, asked, unknown, judged_name)
         if definition:
             found.setdefault(definition, owner)

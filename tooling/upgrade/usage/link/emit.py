@@ -30,7 +30,9 @@ from tooling.upgrade.usage.link.classes import (
     OwnClass,
     OwnFunction,
     Untyped,
+    one,
 )
+from tooling.upgrade.usage.link.flows import last_name
 from tooling.upgrade.usage.link.scopes import linked_condition
 from tooling.upgrade.uses import (
     Action,
@@ -220,7 +222,7 @@ class GuardedModules:
         for importer in self._store.loaded():
             facts = self._store.facts(importer)
             dotted = {facts.nodes[row[2]][1] for row in facts.uses if row[0] == "string"}
-            for each in sorted(one for one in dotted if isinstance(one, str)):
+            for each in sorted(name for name in dotted if isinstance(name, str)):
                 met = self._store.checkout.find(importer, each)
                 if met is not None:
                     found.setdefault(met[0], set()).add(importer)
@@ -312,8 +314,9 @@ class Emitter:
             number = row[2]
             if number not in reached:
                 reached[number] = self._reach(path, number)
-            if reached[number]:
-                uses.extend(self._uses(path, row, reached[number]))
+            found = reached[number] or (self._by_keyword(path, row) if row[0] == "call" else ())
+            if found:
+                uses.extend(self._uses(path, row, found))
         guards = tuple(self._guards(path, bool(uses)))
         extensions = tuple(self._extensions(path, facts))
         return FileUses(path=path, digest=digest, uses=tuple(uses), guards=guards, extensions=extensions)
@@ -437,9 +440,7 @@ class Emitter:
         if isinstance(value, Ours):
             return value.access_path
         if isinstance(value, OfUntyped) and action in ("call", "read"):
-            row = self._store.facts(value.base.path).nodes[value.base.number]
-            label = str(row[2]) if row[0] in ("arg", "attr", "item", "options", "put", "some") else ""
-            return Attribute(Duck(self._used_on(value.base), label), value.name)
+            return Attribute(Duck(self._used_on(value.base), self._label(value.base)), value.name)
         if isinstance(value, OwnClass) and action == "call" and self._inherits_constructor(value):
             return self._link.lineages.client_class(value)
         return None
@@ -447,13 +448,43 @@ class Emitter:
     def _is_telling(self, path: str, value: OfUntyped) -> bool:
         """Whether an attribute is worth a use, and what is used on its owner tells what that may be. A name that the
         repository gives to something of its own tells nothing; doubles in its tests count in tests only."""
-        if value.name not in self._members or not any(map(is_distinctive, self._used_on(value.base))):
+        common = f"self.{value.name}" in self._members and self._label(value.base) == "self"
+        if not (common or value.name in self._members) or not any(map(is_distinctive, self._used_on(value.base))):
             return False
+        if self._label(value.base) == "self":
+            return True  # of a function that stands in for a method of a package's class
         own = self._own.get(value.name)
         if own is None:
             checkout = self._store.checkout
             own = self._own[value.name] = [each for each in checkout.paths if checkout.defines(each, value.name)]
         return not own or (not _is_test(path) and all(map(_is_test, own)))
+
+    def _label(self, value: Untyped) -> str:
+        """What the code calls a value; ":Name" if it is annotated with a class; "" if it has no name."""
+        row = self._store.facts(value.path).nodes[value.number]
+        if row[0] == "instance":
+            return f":{last_name(self._store.facts(value.path), row[1])}"
+        return str(row[2]) if row[0] in ("arg", "attr", "item", "options", "put", "some") else ""
+
+    def _by_keyword(self, path: str, row: Any) -> Alternatives:
+        """What a method is called on that nothing types, with a keyword that a package no longer knows; () if a method
+        of that name in the repository takes it."""
+        lost = {each[1] for each in dict(row[4])["arguments"][0] if f"{each[1]}=" in self._members}
+        found = self._link.value(path, row[2]) if lost else ()
+        nodes = self._store.facts(path).nodes
+        kind, base, *name = nodes[row[2]]
+        annotated = kind == "attr" and nodes[base][0] == "instance" and all(each.value is None for each in found)
+        if found and annotated:  # with a class of another package, which one of the package's may derive from
+            found = one(OfUntyped(Untyped(path, base), name[0]))
+        names = [entry.value.name for entry in found if isinstance(entry.value, OfUntyped)]
+        if not names or len(names) < len(found):
+            return ()
+        checkout = self._store.checkout
+        for each in (each for each in checkout.paths if checkout.defines(each, names[0])):
+            for qualname, function in self._store.facts(each).functions.items():
+                if qualname.rpartition(".")[2] == names[0] and lost & {one[0] for one in function.parameters}:
+                    return ()
+        return found
 
     def _used_on(self, value: Untyped) -> frozenset[str]:
         """Attributes that its file uses on a value; those that are asked for only may be missing."""

@@ -13,7 +13,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tooling.python.access_paths import Attribute, SuperOf
+from tooling.python.access_paths import Attribute, InstanceOf, Name, SuperOf
 from tooling.python.source import POSITIONAL
 from tooling.upgrade.usage.facts import NONE, FileFacts, FunctionFacts
 from tooling.upgrade.usage.link.classes import (
@@ -39,6 +39,7 @@ from tooling.upgrade.usage.link.classes import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from tooling.python.access_paths import AccessPath
     from tooling.upgrade.usage.link.store import FactsStore
 
 Passing = tuple[str, tuple[Any, ...], int]
@@ -70,6 +71,7 @@ class Flows:
         self._files: tuple[str, ...] = ()
         self._calls: dict[str, list[tuple[str, Any]]] = {}
         self._assigned: dict[str, list[tuple[str, int, int, int]]] = {}
+        self._placed: dict[str, list[tuple[str, int, int]]] = {}
         self._subclasses: dict[OwnClass, list[OwnClass]] | None = None
         self._callers: dict[OwnFunction | OwnClass, list[Passing]] = {}
 
@@ -83,17 +85,19 @@ class Flows:
         self._files = tuple(sorted(files))
         calls: dict[str, list[tuple[str, Any]]] = defaultdict(list)
         assigned: dict[str, list[tuple[str, int, int, int]]] = defaultdict(list)
+        placed: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
         for path in self._files:
             facts = self._store.facts(path)
             for row in facts.uses:
                 if row[0] == "call":
-                    calls[_last_name(facts, row[2])].append((path, row))
-                elif row[0] == "assign" and facts.nodes[row[2]][0] == "attr":
-                    value = dict(row[4]).get("value", 0)
-                    if value > NONE:
+                    calls[last_name(facts, row[2])].append((path, row))
+                elif row[0] == "assign" and (value := dict(row[4]).get("value", 0)) > NONE:
+                    placed[last_name(facts, value)].append((path, row[2], value))
+                    if facts.nodes[row[2]][0] == "attr":
                         _, base, name = facts.nodes[row[2]]
                         assigned[name].append((path, base, value, row[3]))
         self._calls, self._assigned, self._subclasses = dict(calls), dict(assigned), None
+        self._placed = dict(placed)
         self._callers.clear()
 
     def fed_files(self) -> set[str]:
@@ -125,7 +129,19 @@ class Flows:
             parts += self._passed(facts, file, arguments, context, name)
         if facts.fixture or qualname.rpartition(".")[2].startswith("test"):
             parts += self._fixture(path, name)
+        if not parts and not facts.owner and facts.parameters[0][0] == name:
+            parts += self._receivers(OwnFunction(path, qualname))
         return self._known(parts)
+
+    def _receivers(self, function: OwnFunction) -> Iterator[Alternatives]:
+        """What `self` is in a function that replaces a method: `up.Engine.run = function`."""
+        for path, target, value in self._placed.get(function.qualname.rpartition(".")[2], ())[:_MOST_CALLS]:
+            if any(each.value == function for each in self._value(path, value)):
+                for each in self._value(path, target):
+                    owner = _class_around(each.value.access_path) if isinstance(each.value, Ours) else None
+                    if owner is not None:
+                        why = "it is put in place of a method of that class"
+                        yield (replace(each, value=Ours(InstanceOf(owner)), evidence=why),)
 
     def _known(self, parts: list[Alternatives]) -> Alternatives:
         found = joined(parts) if parts else UNKNOWN
@@ -324,12 +340,21 @@ def _landing(arguments: tuple[Any, ...], positions: Sequence[str], name: str) ->
             yield value
 
 
-def _last_name(facts: FileFacts, number: int) -> str:
+def _class_around(access_path: AccessPath) -> AccessPath | None:
+    """`up.Engine` of `up.Engine.run`: names of classes begin with a capital."""
+    owner = access_path.base if isinstance(access_path, Attribute) else None
+    if isinstance(access_path, Name):
+        owner = Name(access_path.dotted.rpartition(".")[0])
+    last = owner.dotted.rpartition(".")[2] if isinstance(owner, Name) else getattr(owner, "name", "")
+    return owner if last[:1].isupper() else None
+
+
+def last_name(facts: FileFacts, number: int) -> str:
     """The name that a called expression ends in; "" if it has none."""
     row = facts.nodes[number]
     kind = row[0]
     if kind in ("guarded", "partial"):
-        return _last_name(facts, row[1])
+        return last_name(facts, row[1])
     if kind in ("own", "name", "import", "global", "star"):
         return str(row[1]).rpartition(".")[2].partition("#")[0]
     return str(row[2]).rpartition(".")[2] if kind in ("attr", "relative") else ""
