@@ -68,14 +68,14 @@ def bound_moved(module: Module, _side: Side) -> Iterator[Place]:
             if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Lt | ast.LtE):
                 continue
             counted, bound = test.left, test.comparators[0]
-            length = isinstance(counted, ast.Call) and last_name(counted.func) == "len" and len(counted.args) == 1
             names = {ast.unparse(bound)}
             if isinstance(bound, ast.Attribute) and isinstance(bound.value, ast.Name):
                 function = module.function_of(loop)
                 for each in own_nodes(function) if function is not None else ():
                     if isinstance(each, ast.Assign) and last_name(each.targets[0]) == bound.value.id:
                         names.add(f"{ast.unparse(each.value)}.{bound.attr}")
-            if length and ast.unparse(counted.args[0]) in grown and names & lessened:  # type: ignore[attr-defined]  # `length` says what it is
+            of = counted.args if isinstance(counted, ast.Call) and last_name(counted.func) == "len" else []
+            if len(of) == 1 and ast.unparse(of[0]) in grown and names & lessened:
                 said = f"`{ast.unparse(bound)}` is lessened in the loop while `{ast.unparse(counted)}` grows"
                 yield Place(module.path, test.lineno, said)
 
@@ -154,9 +154,8 @@ def first_of_nothing(module: Module, _side: Side) -> Iterator[Place]:
                 if found is not None:
                     said = f"`{found[0]}` is empty here: `{ast.unparse(found[1])}`"
                     yield Place(module.path, found[1].lineno, said)
-                single = isinstance(statement, ast.Assign) and len(statement.targets) == 1
-                target = statement.targets[0] if single else getattr(statement, "target", None)  # type: ignore[union-attr]  # `single` says what it is
-                name = dotted_name(target)
+                targets = statement.targets if isinstance(statement, ast.Assign) else []
+                name = dotted_name(targets[0] if len(targets) == 1 else getattr(statement, "target", None))
                 root = name.partition(".")[0]
                 if name and root not in shared and isinstance(statement.value, ast.List) and not statement.value.elts:
                     empty.setdefault(root, set()).add(name)

@@ -40,12 +40,10 @@ def _matches(comparison: Comparison) -> Iterator[tuple[ChangedFile, Module, Modu
             continue
         before, after = comparison.base.module(file.old_path), comparison.head.module(file.path)
         if before is not None and after is not None:
-            found: PairedNodes | None = getattr(after.tree, "paired", None)
-            if found is None or getattr(after.tree, "paired_with", None) is not before.tree:
-                found = pair_modules(before, after)
-                # A dozen rules ask: the tree keeps what the first of them found.
-                after.tree.paired, after.tree.paired_with = found, before.tree  # type: ignore[attr-defined]  # the conditions above say what it is
-            yield file, before, after, found
+            kept = vars(after.tree)  # a dozen rules ask: the tree keeps what the first of them found
+            if kept.get("paired_with") is not before.tree:
+                kept.update(paired=pair_modules(before, after), paired_with=before.tree)
+            yield file, before, after, kept["paired"]
 
 
 def safeguard_dropped(comparison: Comparison) -> Iterator[Place]:
@@ -155,9 +153,11 @@ def floor_dropped(comparison: Comparison) -> Iterator[Place]:
     """Find a denominator that could not be zero, and can be now."""
     for file, before, after, found in _matches(comparison):
         for old, new in found.pairs:
-            if not _is_division(old) or not _is_division(new) or not isinstance(new, ast.BinOp):
+            if not isinstance(old, ast.BinOp) or not isinstance(new, ast.BinOp):
                 continue
-            was, inner = old.right, list[ast.expr]()  # type: ignore[attr-defined]  # both are divisions
+            if not _is_division(old) or not _is_division(new):
+                continue
+            was, inner = old.right, list[ast.expr]()
             if isinstance(was, ast.BinOp) and isinstance(was.op, ast.Add):
                 # `n + 1e-8`, `n + self.eps`; a whole number may have counted something
                 small = isinstance(was.right, ast.Constant) and isinstance(was.right.value, float)
