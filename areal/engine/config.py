@@ -166,6 +166,9 @@ class EmbeddedEngineConfig(Config):
     kernel: Literal["auto", "torch"] = "auto"
     """What computes tokens: "auto", on CPUs a kernel in C, built with the machine's compiler at first use, for dense
     float32 decoders, else torch; "torch" always. The two agree within 1e-5, not in every bit."""
+    cuda_graphs: Literal["auto", "on", "off"] = "auto"
+    """Capture decode steps on a GPU and replay them, instead of launching every kernel: "auto" decodes without where a
+    capture fails, and says so once in the log; "on" makes that an error; "off" captures nothing. Nothing on CPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,8 @@ from torch import Tensor
 from areal.models.blocks.padded_attention import AttentionOptions
 from areal.models.blocks.selection import Selections, choose
 from areal.models.blocks.shared_keys import KeptKeys
+from areal.models.blocks.varlen_attention import KeyRuns, find_kernel
+from areal.utils.transfers import upload
 
 if TYPE_CHECKING:
     from areal.engine.embedded.cache import KVCache
@@ -89,7 +91,8 @@ class StepAttention:
         self._longest = longest
         self._uniform = uniform
         self._num_decode = lengths.shape[0]
-        self._fresh_tokens = sum(fresh_lengths)
+        self._fresh_lengths = fresh_lengths
+        self._runs: dict[str, KeyRuns] = {}
         device = lengths.device
         rows = torch.arange(self._num_decode, device=device)
         self._decode_index = torch.add(lengths, rows, alpha=cache.capacity)
@@ -104,12 +107,12 @@ class StepAttention:
             if prompts is not None and fresh_groups is not None and fresh_groups.count(None) < len(fresh_groups):
                 self._prompts = _PromptTokens.of(prompts, self._num_decode, fresh_lengths, fresh_groups)
                 own = [1 if group is not None else count for count, group in zip(own, fresh_groups, strict=True)]
-            self._fresh_index = torch.cat(
-                [
-                    torch.arange(slot * cache.capacity, slot * cache.capacity + length, device=device)
-                    for slot, length in zip(fresh_slots, own, strict=True)
-                ]
-            )
+            # In host memory, and then one copy: on an accelerator a launch for each sequence takes longer.
+            places = [
+                torch.arange(slot * cache.capacity, slot * cache.capacity + length)
+                for slot, length in zip(fresh_slots, own, strict=True)
+            ]
+            self._fresh_index = upload(torch.cat(places), device)
             self._chunks = cut_chunks(fresh_lengths, device)
 
     def __call__(  # noqa: PLR0913 - one keyword per feature of attention
@@ -146,9 +149,8 @@ class StepAttention:
                 outputs.append(self._decode(query[:split], keys, values, options, chosen.decode))
             else:
                 outputs.append(self._decode_shared(self._shared, layer, query[:split], keys, values, options))
-        for part, seen in zip(self._chunks, chosen.fresh, strict=True):
-            span = slice(split + part.start, split + part.end)
-            outputs.append(self._prefill(part, query[span], key[span], value[span], options, seen))
+        if self._chunks:
+            outputs += self._attend_fresh(query[split:], key[split:], value[split:], options, chosen.fresh)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def select(self, layer: int, query: Tensor, key: Tensor, weight: Tensor, *, count: int) -> None:
@@ -181,6 +183,12 @@ class StepAttention:
         self, query: Tensor, keys: Tensor, values: Tensor, options: AttentionOptions, chosen: Tensor | None
     ) -> Tensor:
         rows, heads, head_dim = query.shape
+        asked = options._replace(selected=chosen is not None)
+        kernel = find_kernel(query, keys, values, asked, longest=self._longest) if rows else None
+        if kernel is not None:
+            key, value = (each[:rows].flatten(0, 1) for each in (keys, values))
+            runs = self._decode_runs(keys.shape[1])
+            return kernel.forward(query, key, value, runs, scale=options.scale, window=options.window)[0]
         kv_heads = keys.shape[2]
         # Query heads that share a key head stand in for query positions, so keys are never repeated in memory.
         grouped = query.reshape(rows, kv_heads, heads // kv_heads, head_dim)
@@ -226,6 +234,33 @@ class StepAttention:
             some, some_sum = own.index_select(0, shared.rows), own_sum.index_select(0, shared.rows)
             out = own.index_copy(0, shared.rows, _joined(some, some_sum, found, found_sum))
         return out.reshape(rows, heads, -1)
+
+    def _attend_fresh(
+        self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions, chosen: list[Tensor | None]
+    ) -> list[Tensor]:
+        """Attend within fresh sequences: in one call where the device has a kernel for it, else padded, by chunks."""
+        lengths = self._fresh_lengths
+        asked = options._replace(selected=any(each is not None for each in chosen))
+        kernel = find_kernel(query, key, value, asked, longest=max(lengths))
+        if kernel is not None:
+            if "fresh" not in self._runs:
+                self._runs["fresh"] = KeyRuns.of(lengths, lengths, query.device, causal=True)
+            return [
+                kernel.forward(query, key, value, self._runs["fresh"], scale=options.scale, window=options.window)[0]
+            ]
+        spans = [slice(part.start, part.end) for part in self._chunks]
+        return [
+            self._prefill(part, query[span], key[span], value[span], options, seen)
+            for part, span, seen in zip(self._chunks, spans, chosen, strict=True)
+        ]
+
+    def _decode_runs(self, capacity: int) -> KeyRuns:
+        """Return runs of one query each, and of as many keys as a row has."""
+        if "decode" not in self._runs:
+            bounds = torch.arange(self._num_decode + 1, dtype=torch.int32, device=self._lengths.device)
+            used = (self._lengths + 1).int()
+            self._runs["decode"] = KeyRuns(bounds, bounds * capacity, 1, self._longest, causal=True, used=used)
+        return self._runs["decode"]
 
     def _prefill(
         self,
@@ -464,7 +499,7 @@ def cut_chunks(lengths: list[int], device: torch.device) -> list[FreshChunk]:
         members = lengths[first : last + 1]
         scatter = None
         if low != high:
-            scatter = torch.cat([torch.arange(i * high, i * high + n, device=device) for i, n in enumerate(members)])
+            scatter = upload(torch.cat([torch.arange(i * high, i * high + n) for i, n in enumerate(members)]), device)
         end = start + sum(members)
         chunks.append(FreshChunk(start=start, end=end, count=len(members), length=high, scatter=scatter))
         first, start = last + 1, end

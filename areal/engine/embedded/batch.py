@@ -147,6 +147,10 @@ class DecodeBatch:
                 _logger.exception("decode step failed with %d active sequences", len(self.active))
                 return self._fail_all(error)
 
+    def drain(self, version: int) -> list[tuple[Sequence, StopReason | FaultError]]:
+        """Wait for steps that are still computed, of which there are none here; see `DeviceBatch.drain`."""
+        return []
+
     def preempt(self, version: int) -> None:
         """Take over changed weights: all active sequences go back to the head of the queue, and have their cache
         recomputed on admission."""

@@ -31,6 +31,11 @@ class KVCache:
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
         self._index_keys: dict[int, Tensor] = {}
 
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes that one token takes, in all layers that forwards have shown."""
+        return sum(tensor[:1, :1].nbytes for tensor in self._tensors())
+
     def reserve(self, slots: int, length: int) -> None:
         """Make room for `slots` sequences of `length` tokens, doubling what is there."""
         if slots <= self.slots and length <= self.capacity:

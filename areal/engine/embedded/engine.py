@@ -28,7 +28,7 @@ from areal.api import (
     WeightUpdateMeta,
 )
 from areal.engine.checks import RequestLimits, SeedStream, check_parameters
-from areal.engine.embedded.batch import DecodeBatch
+from areal.engine.embedded.device.choice import make_batch
 from areal.engine.embedded.sequence import Sequence
 from areal.models.wrapping import refused_tokens
 from areal.utils.logging import getLogger
@@ -187,13 +187,18 @@ class EmbeddedEngine:
         self._vision: VisionFormat | None = getattr(model, "vision", None)
         self._config = config
         context = min(config.max_seq_len, model.args.max_position_embeddings)
-        make_batch = getattr(self._model, "make_decode_batch", None)
+        own_batch = getattr(self._model, "make_decode_batch", None)
+        if own_batch and config.cuda_graphs == "on":
+            raise ConfigError(
+                f"engine.cuda_graphs is 'on', but {type(model).__name__} decodes with a cache of its own, which is not "
+                f"captured; set it to 'auto'"
+            )
         if record_routes and not any(getattr(self._model, "router_numbers", ())):
             raise ConfigError(
                 f"record_routes asks for the experts that routers choose, and {type(model).__name__} has no router of "
                 f"ours; leave actor.router_replay false"
             )
-        limit = None if make_batch else getattr(model, "length_limit", None)
+        limit = None if own_batch else getattr(model, "length_limit", None)
         if limit is not None and context > limit:
             raise ModelError(
                 f"this model computes sequences of more than {limit} tokens anew from their first token on, which a "
@@ -208,7 +213,14 @@ class EmbeddedEngine:
             refused=refused_tokens(model.args) | dict(self._vision.refused if self._vision else {}),
         )
         self._batch: Any = (
-            make_batch or partial(DecodeBatch, self._model, record_routes=record_routes, kernel=config.kernel)
+            own_batch
+            or partial(
+                make_batch,
+                self._model,
+                record_routes=record_routes,
+                kernel=config.kernel,
+                cuda_graphs=config.cuda_graphs,
+            )
         )(
             max_rows=config.max_batch_size,
             max_length=self._limits.context,
@@ -268,7 +280,7 @@ class EmbeddedEngine:
         """Return once no token is being computed; until `resume` none will be. Idempotent."""
         self._paused = True
         with self._gate.control():
-            pass
+            self._drain()
 
     def resume(self) -> None:
         """Continue after `pause`. Idempotent."""
@@ -295,6 +307,7 @@ class EmbeddedEngine:
             if self._vision is not None:
                 holder: Any = self._model
                 state = holder.changed_only(state)
+            self._drain()
             replace_weights(self._model, state, version=meta.version, frozen=self._frozen)
             self._batch.preempt(self._version)
             self._version = meta.version
@@ -347,10 +360,16 @@ class EmbeddedEngine:
     def _step(self) -> None:
         if self._cancelled:
             self._cancelled = False
+            self._drain()
             self._batch.remove(lambda sequence: sequence.future.done(), self._version)
         with self._threads():
             outcomes = self._batch.step(self._version)
         for sequence, outcome in outcomes:
+            self._settle(sequence, outcome)
+
+    def _drain(self) -> None:
+        """Wait for steps that a device still computes, and hand out what has ended. Needs the gate."""
+        for sequence, outcome in self._batch.drain(self._version):
             self._settle(sequence, outcome)
 
     @contextmanager
@@ -369,6 +388,7 @@ class EmbeddedEngine:
 
     def _abort(self, request_ids: frozenset[str] | None) -> int:
         """Needs the gate."""
+        self._drain()
         removed = self._batch.remove(
             lambda sequence: request_ids is None or sequence.request.request_id in request_ids, self._version
         )
@@ -415,6 +435,7 @@ class EmbeddedEngine:
         with self._gate.control():
             previous = self._loop
             dead = previous is None or previous.is_closed()
+            self._drain()
             self._batch.remove(lambda sequence: dead or sequence.future.done(), self._version)
             if self._batch.has_work:
                 raise EngineError(

@@ -17,6 +17,7 @@ from areal.engine.embedded.attention import StepAttention, cut_chunks
 from areal.models.blocks.recurrences.chunks import Borders
 from areal.models.blocks.recurrences.rows import PaddedRows, mapped, scan_step, state_shape
 from areal.models.blocks.short_convolution import rounded, shifted_products
+from areal.utils.transfers import upload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,11 +110,13 @@ class StepStates:
         """Read and write the slots 0 .. num_decode - 1; write `fresh_slots`, one for each fresh sequence."""
         self._store, self._num_decode = store, num_decode
         self._lengths = fresh_lengths
-        self._slots = torch.tensor(fresh_slots, dtype=torch.int64, device=device)
         self._chunks = cut_chunks(fresh_lengths, device)
         if fresh_lengths:
-            self._places = torch.cat([torch.arange(length, device=device) for length in fresh_lengths])
-            self._ends = torch.tensor(fresh_lengths, device=device).cumsum(0)
+            lengths = torch.tensor(fresh_lengths)
+            self._places = upload(torch.cat([torch.arange(length) for length in fresh_lengths]), device)
+            self._slots, self._counts, self._ends = upload(
+                torch.stack((torch.tensor(fresh_slots), lengths, lengths.cumsum(0))), device
+            ).unbind()
 
     def convolve(self, layer: int, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """See `areal.api.StateBackend.convolve`."""
@@ -157,7 +160,7 @@ class StepStates:
         """Write the last inputs of fresh sequences, zeros before the first one."""
         back = torch.arange(kept.shape[1], 0, -1, device=fresh.device)
         index = self._ends[:, None] - back
-        is_own = back <= torch.tensor(self._lengths, device=fresh.device)[:, None]
+        is_own = back <= self._counts[:, None]
         last = fresh[index.clamp_min(0)].masked_fill(~is_own[..., None], 0.0)
         kept.index_copy_(0, self._slots, last)
 

@@ -128,6 +128,10 @@ class RectangleBatch:
             self._waves = [wave for wave in self._waves if wave.sequences]
         return outcomes
 
+    def drain(self, version: int) -> list[tuple[Sequence, StopReason | FaultError]]:
+        """Wait for steps that are still computed, of which there are none here; see `DeviceBatch.drain`."""
+        return []
+
     def preempt(self, version: int) -> None:
         """Send all active sequences back to the head of the queue: their cache will be computed anew on admission."""
         active = self.active

@@ -50,6 +50,8 @@ class KeyRuns(NamedTuple):
     most_keys: int
     causal: bool
     """Whether the last query sees all keys, and each one before it one key less; else all see all."""
+    used: Tensor | None = None
+    """int32 [R], how many of each run's keys count, from its first on; None for all. Without a gradient."""
 
     @classmethod
     def of(
@@ -113,8 +115,9 @@ class FlashKernel:
     ) -> tuple[Tensor, Tensor]:
         """See `VarlenKernel.forward`."""
         output, log_sum, *_ = torch.ops.aten._flash_attention_forward(
-            query, key, value, *runs[:4], 0.0, runs.causal, False, scale=scale, **_window(window)
-        )
+            query, key, value, *runs[:4], 0.0, runs.causal, False,
+            scale=scale, seqused_k=runs.used, **_window(window),
+        )  # fmt: skip
         return output, log_sum
 
     def backward(
