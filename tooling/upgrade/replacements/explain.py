@@ -62,9 +62,16 @@ class Explainer:
             return FindingKind.MOVED, Replacement(module.text, module.why, certain)
         home = Homes(subject, old, new, texts).best()
         if home is None:
-            return FindingKind.REMOVED, None
+            outside = (
+                not subject.symbol.file and "." in subject.symbol.dotted and not old.store.owns(subject.symbol.dotted)
+            )
+            passed_on = Replacement(subject.symbol.dotted, "the old one only passed it on", certain=False)
+            return FindingKind.REMOVED, passed_on if outside else None
         candidate, symbol = home
-        certain = _is_sure(candidate) and symbol.kind is subject.symbol.kind and fits(new, symbol, use)
+        # flask's importers take `request_ctx` now, where they took a stack of such
+        other_value = symbol.kind is SymbolKind.VALUE and candidate.reasons <= {Reason.IMPORTERS, Reason.COMPATIBLE}
+        same = symbol.kind is subject.symbol.kind and not other_value
+        certain = _is_sure(candidate) and same and fits(new, symbol, use)
         return _kind(subject.path, candidate.text), Replacement(candidate.text, candidate.why, certain)
 
     def _member(

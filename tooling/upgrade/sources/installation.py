@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tooling.python.source import module_name
+from tooling.python.source import module_name, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ _ASIDE = frozenset(_ASIDE_NAMES.split())
 """Top-level folders that wheels carry by accident: part of no interface, and every repository has its own."""
 _SHARES = (b"extend_path(__path__", b"declare_namespace(__name__")
 """How an `__init__.py` says that other distributions put modules beside its own."""
+_CONTENT = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def is_source(path: str) -> bool:
@@ -101,8 +103,17 @@ def _is_shared(folder: str, names: set[str], read: Callable[[str], bytes]) -> bo
         return not any(is_source(name) for name in names)
     if "__init__.py" not in names:
         return False
-    content = read(f"{folder}/__init__.py").replace(b" ", b"")
-    return any(mark in content for mark in _SHARES)
+    content = read(f"{folder}/__init__.py")
+    if not any(mark in content.replace(b" ", b"") for mark in _SHARES):
+        return False
+    # pytorch_lightning says so too, and holds a whole package: nobody else puts anything there.
+    tree = parsed(content)
+    return tree is None or not any(isinstance(node, _CONTENT) or _takes_names(node) for node in tree.body)
+
+
+def _takes_names(node: ast.stmt) -> bool:
+    """Whether a statement imports anything but what makes a namespace."""
+    return isinstance(node, ast.ImportFrom) and node.module not in ("pkgutil", "pkg_resources", "__future__")
 
 
 def requirements(metadata: bytes) -> tuple[str, ...]:

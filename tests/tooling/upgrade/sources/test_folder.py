@@ -79,6 +79,9 @@ def test_a_namespace_shared_by_distributions_is_owned_from_below():
     old_style = "from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n"
     google = memory_release({"google/__init__.py": old_style, "google/auth/__init__.py": ""}, "google-auth", "1")
     assert google.roots() == {"google.auth"}
+    whole = f"{old_style}from lightning.core import Module\n"
+    files = {"lightning/__init__.py": whole, "lightning/core/__init__.py": "class Module: ..."}
+    assert memory_release(files, "lightning", "1").roots() == {"lightning"}
 
 
 def test_a_package_without_init_that_holds_modules_is_owned_whole():
