@@ -79,10 +79,6 @@ def _pins(path: str, content: bytes) -> Lock:
     return Lock(path, tuple(sorted(rows)))
 
 
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()
-
-
 def _is_project(row: Mapping[str, Any]) -> bool:
     """Return the project itself and members of its workspace."""
     source = row.get("source")
@@ -106,7 +102,8 @@ def _edges(value: Any) -> list[Edge]:
     for row in value:
         if isinstance(row, dict) and isinstance(row.get("name"), str):
             extras = row.get("extra", row.get("extras", []))
-            found.append((normalised(row["name"]), str(row.get("version", "")), _texts(extras)))
+            texts = (each for each in extras if isinstance(each, str)) if isinstance(extras, list) else ()
+            found.append((normalised(row["name"]), str(row.get("version", "")), tuple(texts)))
     return found
 
 

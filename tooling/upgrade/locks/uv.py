@@ -195,7 +195,7 @@ def run_uv(
         )
     except subprocess.TimeoutExpired as error:
         raise ResolutionError(f"uv did not finish within {seconds:.0f} s", fix="try again, or use --no-lock") from error
-    complaint = _clean(done.stderr)
+    complaint = _CREDENTIALS.sub(r"\1", _COLOUR.sub("", done.stderr))
     if done.returncode == 0:
         return UvRun(True, done.stdout, complaint)
     if offline and _OFFLINE.search(complaint):
@@ -213,7 +213,3 @@ def _first(complaint: str) -> str:
     marks = ("error", "  cause", "  \u00d7", "  \u2570")
     lines = [line for line in complaint.splitlines() if line.startswith(marks)]
     return " ".join(line.strip() for line in lines[:3])[:500] or complaint.strip()[:500] or "it said nothing"
-
-
-def _clean(text: str) -> str:
-    return _CREDENTIALS.sub(r"\1", _COLOUR.sub("", text))

@@ -108,12 +108,11 @@ def _is_shared(folder: str, names: set[str], read: Callable[[str], bytes]) -> bo
         return False
     # pytorch_lightning says so too, and holds a whole package: nobody else puts anything there.
     tree = parsed(content)
-    return tree is None or not any(isinstance(node, _CONTENT) or _takes_names(node) for node in tree.body)
-
-
-def _takes_names(node: ast.stmt) -> bool:
-    """Whether a statement imports anything but what makes a namespace."""
-    return isinstance(node, ast.ImportFrom) and node.module not in ("pkgutil", "pkg_resources", "__future__")
+    makes = ("pkgutil", "pkg_resources", "__future__")
+    return tree is None or not any(
+        isinstance(node, _CONTENT) or (isinstance(node, ast.ImportFrom) and node.module not in makes)
+        for node in tree.body
+    )
 
 
 def requirements(metadata: bytes) -> tuple[str, ...]:

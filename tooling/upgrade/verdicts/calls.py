@@ -28,6 +28,7 @@ _STARRED = ("star", "double-star")
 _MARKER = re.compile(
     r"^[A-Za-z_]*(unset|undefined|missing|sentinel|nothing|no_?default|not_?(given|set|passed))_*$", re.IGNORECASE
 )
+"""Defaults that stand for an argument that is not passed: `_Unset`, `PydanticUndefined`, `NOT_GIVEN`."""
 
 
 def changed(case: JudgedUse) -> Iterator[UseProblem]:
@@ -46,7 +47,7 @@ def changed(case: JudgedUse) -> Iterator[UseProblem]:
             continue
         if was.folded is None or parameter.folded is None or was.folded == parameter.folded:
             continue
-        if _stands_for_nothing(was) or _stands_for_nothing(parameter):
+        if any(_MARKER.search((each.default or "").rpartition(".")[2]) for each in (was, parameter)):
             continue  # None became a marker of "not passed", or was one
         before_call = effective_default(before[0], was.name, was.folded)
         now = effective_default(after[0], parameter.name, parameter.folded)
@@ -61,11 +62,6 @@ def changed(case: JudgedUse) -> Iterator[UseProblem]:
             parameter=parameter.name,
             replacement=old_default(was, parameter, arguments),
         )
-
-
-def _stands_for_nothing(parameter: Parameter) -> bool:
-    """Whether a default is a marker for an argument that is not passed: `_Unset`, `PydanticUndefined`, `NOT_GIVEN`."""
-    return bool(_MARKER.search((parameter.default or "").rpartition(".")[2]))
 
 
 @dataclass(frozen=True, slots=True)

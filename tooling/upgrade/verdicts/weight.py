@@ -78,43 +78,29 @@ def refusal(side: Callable_, name: str, given: str | None) -> str:
     parameter = next((each for each in side.signature.parameters if each.name == name), None)
     usual, local = (parameter.default or "", name) if parameter is not None else ("", "")
     for statement in _body(side) or ():
-        if isinstance(statement, ast.Assign | ast.AnnAssign) and not local:
-            taken = _default_of_popped(statement.value, name)
-            target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-            if taken is not None and isinstance(target, ast.Name):
-                usual, local = taken, target.id
-        elif isinstance(statement, ast.If) and isinstance(statement.body[0], ast.Raise):
-            if local and _is_given(statement.test, local, usual, given):
-                error = statement.body[0].exc
-                called = error.func if isinstance(error, ast.Call) else error
-                return ast.unparse(called).rpartition(".")[2] if called is not None else ""
-        elif local and isinstance(statement, ast.Assign) and _assigns(statement, local):
-            return ""
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Name(id=held)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=held), value=value)
+            ) if held == local or not local:
+                if local:
+                    return ""  # it is something else from here on
+                match value:
+                    case ast.Call(func=ast.Attribute(attr="pop" | "get"), args=[ast.Constant(value=key), *rest]):
+                        if key == name:
+                            local, usual = held, ast.unparse(rest[0]) if rest else "None"
+            case ast.If(test=test, body=[ast.Raise(exc=error), *_]) if local and error is not None:
+                is_passed = False
+                match test:
+                    case ast.Name(id=read) if read == local:
+                        value = literal(given or "None")
+                        is_passed = value is not UNKNOWN and bool(value)
+                    case ast.Compare(ast.Name(id=read), [ast.IsNot() | ast.NotEq()], [other]) if read == local:
+                        is_passed = ast.unparse(other) == usual and given != usual
+                if is_passed:
+                    raised = error.func if isinstance(error, ast.Call) else error
+                    return ast.unparse(raised).rpartition(".")[2]
     return ""
-
-
-def _is_given(test: ast.expr, name: str, usual: str, given: str | None) -> bool:
-    """Whether a test is one for a parameter that is passed: `p is not D`, `p != D`; `p` for a literal that is true."""
-    if isinstance(test, ast.Name):
-        value = literal(given or "None")
-        return test.id == name and value is not UNKNOWN and bool(value)
-    return (
-        isinstance(test, ast.Compare)
-        and isinstance(test.ops[0], ast.IsNot | ast.NotEq)
-        and getattr(test.left, "id", "") == name
-        and ast.unparse(test.comparators[0]) == usual
-        and given != usual
-    )
-
-
-def _default_of_popped(value: ast.expr | None, name: str) -> str | None:
-    """D in `options.pop("name", D)` and `options.get("name", D)`; None for anything else."""
-    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute) or not value.args:
-        return None
-    key = value.args[0]
-    if value.func.attr not in ("pop", "get") or not isinstance(key, ast.Constant) or key.value != name:
-        return None
-    return ast.unparse(value.args[1]) if len(value.args) > 1 else "None"
 
 
 def _body(side: Callable_) -> Sequence[ast.stmt] | None:
