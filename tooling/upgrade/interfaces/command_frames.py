@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from tooling.python.source import dotted_name, each_parameter
+from tooling.python.source import dotted_name, each_parameter, string_of
 from tooling.upgrade.interfaces.code import HOLE
 from tooling.upgrade.interfaces.commands import CommandWord
 
 if TYPE_CHECKING:
     from tooling.python.module import Module
     from tooling.python.source import FunctionNode
-    from tooling.python.source_modules import MeantNode
+    from tooling.python.source_modules import NodeInModule
 
 
 MOST_WORDS = 400
@@ -47,14 +47,34 @@ class CommandResult:
 
 
 @dataclass(slots=True, eq=False)
+class CommandVariable:
+    """What a variable or an attribute is, as far as commands go."""
+
+    rows: list[CommandRow] | None = None
+    """A list, or a string of several words: the alternatives."""
+    text: str | None = None
+    """One word."""
+    keys: list[CommandWord] | None = None
+    """Of a dict of options."""
+    table: ast.expr | None = None
+    """A literal list, tuple or dict."""
+    rounds: list[CommandWord] = field(default_factory=list)
+    """Of a variable of a loop over such a literal: all its values."""
+    instance: CommandObject | None = None
+    function: tuple[FunctionNode, CommandFrame] | None = None
+    """A function with the frame that it sees."""
+
+
+@dataclass(slots=True, eq=False)
 class CommandObject:
     """An object of a class of the repository, as far as it holds commands."""
 
-    owner: MeantNode
-    rows: dict[str, list[CommandRow]] = field(default_factory=dict)
+    owner: NodeInModule[ast.ClassDef]
+    names: dict[str, CommandVariable] = field(default_factory=dict)
     """By "self.name"."""
-    dicts: dict[str, list[CommandWord]] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)
+
+
+_NOTHING = CommandVariable()
 
 
 @dataclass(slots=True, eq=False)
@@ -69,56 +89,23 @@ class CommandFrame:
     parent: CommandFrame | None = None
     """Function around it, whose variables it sees."""
     depth: int = 0
-    rows: dict[str, list[CommandRow]] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)
-    dicts: dict[str, list[CommandWord]] = field(default_factory=dict)
-    """Keys of dicts of options."""
-    tables: dict[str, ast.expr] = field(default_factory=dict)
-    """Literal lists, tuples and dicts."""
-    loops: dict[str, list[CommandWord]] = field(default_factory=dict)
-    """Variables of loops over such literals: all their values."""
-    functions: dict[str, FunctionNode] = field(default_factory=dict)
-    objects: dict[str, CommandObject] = field(default_factory=dict)
+    names: dict[str, CommandVariable] = field(default_factory=dict)
     result: CommandResult = field(default_factory=CommandResult)
     calls: dict[int, CommandResult | None] = field(default_factory=dict)
     """What the calls of the statement at hand gave: none is followed twice."""
 
-    def rows_of(self, name: str) -> list[CommandRow] | None:
-        """The rows that a variable or attribute may be; None if it is none."""
+    def find(self, name: str) -> CommandVariable:
+        """What a variable or attribute is; nothing is known of one that was not seen."""
         if self.within is not None and name.startswith("self."):
-            return self.within.rows.get(name)
-        found = self.rows.get(name)
-        return self.parent.rows_of(name) if found is None and self.parent is not None else found
+            return self.within.names.get(name, _NOTHING)
+        if name in self.names or self.parent is None:
+            return self.names.get(name, _NOTHING)
+        return self.parent.find(name)
 
-    def keep_rows(self, name: str, rows: list[CommandRow]) -> None:
-        """Assign."""
-        held = self.within.rows if self.within is not None and name.startswith("self.") else self.rows
-        held[name] = rows
-
-    def text_of(self, name: str) -> str | None:
-        """The string that a variable or attribute is."""
-        if self.within is not None and name.startswith("self."):
-            return self.within.texts.get(name)
-        found = self.texts.get(name)
-        return self.parent.text_of(name) if found is None and self.parent is not None else found
-
-    def keys_of(self, name: str) -> list[CommandWord] | None:
-        """The keys of the dict that a variable or attribute is."""
-        if self.within is not None and name.startswith("self."):
-            return self.within.dicts.get(name)
-        found = self.dicts.get(name)
-        return self.parent.keys_of(name) if found is None and self.parent is not None else found
-
-    def keep_keys(self, name: str, keys: list[CommandWord]) -> None:
-        """Assign a dict."""
-        held = self.within.dicts if self.within is not None and name.startswith("self.") else self.dicts
-        held[name] = keys
-
-    def function_of(self, name: str) -> tuple[FunctionNode, CommandFrame] | None:
-        """A function that is defined in this one or around it, with the frame that it sees."""
-        if name in self.functions:
-            return self.functions[name], self
-        return self.parent.function_of(name) if self.parent is not None else None
+    def own(self, name: str) -> CommandVariable:
+        """A variable of this function, or an attribute of its object, to be assigned to."""
+        held = self.within.names if self.within is not None and name.startswith("self.") else self.names
+        return held.setdefault(name, CommandVariable())
 
     def word(self, text: str, node: ast.expr) -> CommandWord:
         """A word that stands at a node."""
@@ -133,14 +120,31 @@ class CommandFrame:
     def literal_keys(self, node: ast.expr) -> list[CommandWord] | None:
         """The constant keys of `{...}` or `dict(...)`; None for other expressions."""
         if isinstance(node, ast.Dict):
-            keys = [key for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
-            return [self.word(str(key.value), key) for key in keys]
+            return [self.word(text, key) for key in node.keys if key and (text := string_of(key)) is not None]
         if isinstance(node, ast.Call) and dotted_name(node.func) == "dict" and not node.args:
-            named = [each for each in node.keywords if each.arg]
-            return [
-                CommandWord(each.arg or "", each.value.lineno, each.col_offset, path=self.module.path) for each in named
-            ]
+            return self.keyword_names(node)
         return None
+
+    def keyword_names(self, node: ast.Call) -> list[CommandWord]:
+        """The names of keyword arguments."""
+        named = [(each.arg, each.value.lineno, each.col_offset) for each in node.keywords if each.arg]
+        return [CommandWord(*each, path=self.module.path) for each in named]
+
+
+class CommandStatements(Protocol):
+    """What goes through the statements of functions and modules."""
+
+    def run(self, function: FunctionNode, frame: CommandFrame) -> CommandResult:
+        """Go through a function; what it returns."""
+        ...
+
+    def module_frame(self, path: str) -> CommandFrame | None:
+        """The variables of a module, whose top level is gone through once."""
+        ...
+
+    def expression(self, node: ast.expr, frame: CommandFrame) -> None:
+        """Look for commands in an expression that stands by itself."""
+        ...
 
 
 def joined_words(rows: list[CommandRow]) -> list[CommandWord]:

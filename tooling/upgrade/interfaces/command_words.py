@@ -1,4 +1,8 @@
-"""The words that an expression gives to a command line, followed through variables, calls and files."""
+"""The words that an expression gives to a command line, followed through variables, calls and files.
+
+`CommandWords` evaluates; `CommandCalls` says which function of the repository a call means, and what its parameters are
+given.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,20 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tooling.python.source import FunctionNode, dotted_name
+from tooling.python.module import last_name
+from tooling.python.source import FunctionNode, defined_names, dotted_name
+from tooling.python.source_modules import NodeInModule
 from tooling.upgrade.interfaces.code import HOLE
-from tooling.upgrade.interfaces.command_frames import CommandFrame, CommandResult, CommandRow, joined_words
+from tooling.upgrade.interfaces.command_frames import (
+    MOST_WORDS,
+    CommandFrame,
+    CommandObject,
+    CommandResult,
+    CommandRow,
+    defaults_of,
+    joined_words,
+    parameters_of,
+)
 from tooling.upgrade.interfaces.commands import CommandWord, recognise, split_shell
 
 if TYPE_CHECKING:
@@ -17,31 +32,28 @@ if TYPE_CHECKING:
 
     from tooling.python.source_modules import MeantNode
     from tooling.upgrade.interfaces.code import RepositoryCode
+    from tooling.upgrade.interfaces.command_frames import CommandStatements
     from tooling.upgrade.interfaces.commands import KnownPrograms
 
+DEPTH = 6
+"""Calls that are followed into one another."""
+MOST_CALLS = 20_000
+"""Calls that are followed from one file."""
 _SAME_WORDS = frozenset({"chain", "from_iterable", "join", "list", "reversed", "shlex", "sorted", "split", "tuple"})
 """Calls that give the words of their arguments: list(x), shlex.split(x), " ".join(x), itertools.chain(x, y)."""
 _PERCENT = re.compile(r"%[sdrif]")
 
 
 class CommandWords:
-    """Evaluates expressions. `called` is what follows a call into a function."""
+    """Evaluates expressions, following calls and names into other files."""
 
-    def __init__(self, code: RepositoryCode, programs: KnownPrograms) -> None:
+    def __init__(self, code: RepositoryCode, programs: KnownPrograms, statements: CommandStatements, most: int) -> None:
+        """statements: what goes through functions and modules. most: calls that are followed."""
         self.code = code
         self.programs = programs
-
-    def called(self, node: ast.Call, frame: CommandFrame) -> CommandResult | None:
-        """What a call gives; None for a function that is not the repository's."""
-        raise NotImplementedError
-
-    def module_frame(self, module_path: str) -> CommandFrame | None:
-        """The variables of a module."""
-        raise NotImplementedError
-
-    def nested(self, node: ast.expr, frame: CommandFrame) -> None:
-        """An element that may be a whole command itself."""
-        raise NotImplementedError
+        self.statements = statements
+        self.calls = CommandCalls(self, statements, most)
+        self.called = self.calls.called
 
     # ------------------------------------------------------------------------------------------------------- lists
 
@@ -98,7 +110,7 @@ class CommandWords:
         if result is not None and (result.rows or result.texts):
             texts = [] if result.rows else [word for text in result.texts for word in self.split(text, node, frame)]
             return [*joined_words(result.rows), *texts]
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted_name(node.func)
+        name = last_name(node.func)
         if name == "split" and isinstance(node.func, ast.Attribute) and self.text(node.func.value, frame):
             return self.words(node.func.value, frame)
         if name in _SAME_WORDS and node.args:
@@ -110,7 +122,7 @@ class CommandWords:
     def held(self, node: ast.Name | ast.Attribute, frame: CommandFrame) -> list[CommandWord] | None:
         """The words of a variable, an attribute, or a constant of this or another module."""
         name = dotted_name(node)
-        rows = frame.rows_of(name)
+        rows = frame.find(name).rows
         if rows is not None:
             return joined_words(rows)
         owner = frame.within.owner if frame.within is not None else None
@@ -129,8 +141,8 @@ class CommandWords:
         if not isinstance(found.node, ast.expr):
             return None
         if found.module.values.get(name) is found.node:
-            home = self.module_frame(found.module.path)
-            rows = home.rows.get(name) if home is not None else None
+            home = self.statements.module_frame(found.module.path)
+            rows = home.find(name).rows if home is not None else None
             if rows is not None:
                 return joined_words(rows)
         if isinstance(found.node, ast.List | ast.Tuple | ast.BinOp):
@@ -164,7 +176,7 @@ class CommandWords:
             yield frame.word("python", node)
         else:
             if isinstance(node, ast.List | ast.Tuple | ast.ListComp | ast.Dict | ast.Call | ast.IfExp):
-                self.nested(node, frame)
+                self.statements.expression(node, frame)
             yield frame.word(HOLE, node)
 
     def text(self, node: ast.expr, frame: CommandFrame) -> str | None:
@@ -179,10 +191,9 @@ class CommandWords:
             ]
             return "".join(parts)
         if isinstance(node, ast.Name | ast.Attribute):
-            name = dotted_name(node)
-            known = frame.text_of(name)
-            if known is not None or frame.rows_of(name) is not None:
-                return known
+            known = frame.find(dotted_name(node))
+            if known.text is not None or known.rows is not None:
+                return known.text
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             base = self.text(node.left, frame)
             return _PERCENT.sub(HOLE, base) if base is not None else None
@@ -228,70 +239,65 @@ class CommandWords:
             result = self.called(node, frame)
             return result.keys or None if result is not None else None
         name = dotted_name(node)
-        known = frame.keys_of(name)
+        known = frame.find(name).keys
         if known is None and isinstance(node, ast.Name | ast.Attribute):
             owner = frame.within.owner if frame.within is not None and name.startswith("self.") else None
             found = self.code.attribute(owner, node.attr) if owner and isinstance(node, ast.Attribute) else None
             found = found or self.code.named(node, frame.module)
             if found is not None and isinstance(found.node, ast.Dict | ast.Call):
-                home = self.module_frame(found.module.path)
-                known = home.dicts.get(name.rpartition(".")[2]) if home is not None else None
+                home = self.statements.module_frame(found.module.path)
+                known = home.find(name.rpartition(".")[2]).keys if home is not None else None
                 return known if known is not None else CommandFrame(found.module).literal_keys(found.node)
         return known
 
     def loop(self, target: ast.expr, source: ast.expr, frame: CommandFrame) -> None:
         """Binds the variables of a loop over a literal, or over a dict whose keys are known."""
-        keys = self.keys(source, frame)
+        keys, table = self.keys(source, frame), self.table(source, frame)
         names = target.elts if isinstance(target, ast.Tuple) else [target]
-        table = self.table(source, frame)
+        columns: list[list[ast.expr]] = [[] for _ in names]
         if isinstance(table, ast.List | ast.Tuple | ast.Set):
-            for column, name in enumerate(names):
-                cells = [each.elts[column] for each in table.elts if isinstance(each, ast.Tuple | ast.List)
-                         and column < len(each.elts)] if len(names) > 1 else table.elts  # fmt: skip
-                values = [frame.word(text, cell) for cell in cells if (text := self.text(cell, frame)) is not None]
-                if isinstance(name, ast.Name) and values:
-                    frame.loops[name.id] = values
-        if keys and isinstance(names[0], ast.Name):
-            frame.loops[names[0].id] = keys
-        if isinstance(table, ast.Dict) and len(names) == 2 and isinstance(names[1], ast.Name):
-            values = [frame.word(text, each) for each in table.values if (text := self.text(each, frame)) is not None]
-            if values:
-                frame.loops[names[1].id] = values
+            for each in table.elts:
+                row = each.elts if isinstance(each, ast.Tuple | ast.List) else []
+                for column, cell in zip(columns, row if len(names) > 1 else [each], strict=False):
+                    column.append(cell)
+        elif isinstance(table, ast.Dict) and len(names) == 2:
+            columns[1] = table.values
+        for index, name in enumerate(names):
+            words = [frame.word(text, cell) for cell in columns[index] if (text := self.text(cell, frame)) is not None]
+            words = keys if keys and not index else words
+            if isinstance(name, ast.Name) and words:
+                frame.own(name.id).rounds = words
 
     def table(self, node: ast.expr, frame: CommandFrame) -> ast.expr | None:
         """The literal that is looped over."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "items":
             node = node.func.value
-        if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
-            return node
-        name = dotted_name(node)
-        seen: CommandFrame | None = frame
-        while seen is not None:
-            if name in seen.tables:
-                return seen.tables[name]
-            seen = seen.parent
-        found = self.code.named(node, frame.module) if isinstance(node, ast.Name | ast.Attribute) else None
-        literal = found.node if found is not None else None
+        literal: ast.AST | None = node
+        if isinstance(node, ast.Name | ast.Attribute):
+            literal = frame.find(dotted_name(node)).table
+            found = self.code.named(node, frame.module) if literal is None else None
+            literal = found.node if found is not None else literal
         return literal if isinstance(literal, ast.List | ast.Tuple | ast.Set | ast.Dict) else None
 
-    def comprehended(self, node: ast.ListComp | ast.GeneratorExp, frame: CommandFrame) -> list[CommandWord] | None:
+    def comprehended(self, node: ast.ListComp | ast.GeneratorExp, around: CommandFrame) -> list[CommandWord] | None:
         """The words of all rounds; None where nothing of them is a flag that is known."""
-        before = dict(frame.loops)
+        frame = CommandFrame(around.module, around.within, around.home, around, around.depth)
+        frame.calls, frame.result = around.calls, around.result
         for generator in node.generators:
             inner = generator.iter
             self.loop(generator.target, inner, frame)
             if isinstance(inner, ast.List | ast.Tuple) and isinstance(generator.target, ast.Name):
-                frame.loops[generator.target.id] = [word for each in inner.elts for word in self.element(each, frame)]
+                words = [word for each in inner.elts for word in self.element(each, frame)]
+                frame.own(generator.target.id).rounds = words
         words = list(self.element(node.elt, frame))
         if isinstance(node.elt, ast.Name) and not words[0].text.startswith("-"):
             words = self.words(node.generators[-1].iter, frame) or []
-        frame.loops = before
         return words if any(word.text.startswith("-") for word in words) else None
 
     def looped(self, node: ast.expr, frame: CommandFrame) -> list[CommandWord]:
         """`key`, f"--{key}" and "--" + key in a loop: the flag of each round; [] for anything else."""
         if isinstance(node, ast.Name):
-            return frame.loops.get(node.id, [])
+            return frame.find(node.id).rounds
         prefix, inner = "", node
         if isinstance(node, ast.JoinedStr) and len(node.values) >= 2:
             first, second = node.values[:2]
@@ -301,10 +307,170 @@ class CommandWords:
             prefix, inner = str(node.left.value), node.right
         if prefix not in {"-", "--"}:
             return []
-        names = [each.id for each in ast.walk(inner) if isinstance(each, ast.Name) and each.id in frame.loops]
+        rounds = [frame.find(each.id).rounds for each in ast.walk(inner) if isinstance(each, ast.Name)]
         dashes = "replace" in ast.unparse(inner)
         return [
             replace(key, text=prefix + (key.text.replace("_", "-") if dashes else key.text))
-            for name in names[:1]
-            for key in frame.loops[name]
+            for key in next(filter(None, rounds), [])
         ]
+
+
+CalledFunction = tuple[NodeInModule[FunctionNode], CommandFrame | None, CommandObject | None, ast.AST | None]
+"""(function, frame it sees, object it is called on, class that defines it)."""
+
+
+class CommandCalls:
+    """Evaluates calls. words: what evaluates their arguments. most: how many are followed."""
+
+    def __init__(self, words: CommandWords, statements: CommandStatements, most: int) -> None:
+        self._words, self._code, self._run = words, words.code, statements.run
+        self.followed: set[tuple[str, int, int]] = set()
+        """Places of parameters that callers were seen to give values."""
+        self.running: list[int] = []
+        """Functions that are gone through at the moment."""
+        self._known: dict[tuple[int, int], CommandResult] = {}
+        self.spent = 0
+        self._most = most
+        self._speaking: dict[str, bool] = {}
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no further call is followed."""
+        return self.spent >= self._most
+
+    def called(self, node: ast.Call, frame: CommandFrame) -> CommandResult | None:
+        """What a call gives; None for a function that is not the repository's."""
+        if id(node) not in frame.calls:
+            frame.calls[id(node)] = None  # of a call inside its own arguments nothing is known
+            frame.calls[id(node)] = self._followed(node, frame)
+        return frame.calls[id(node)]
+
+    def _followed(self, node: ast.Call, frame: CommandFrame) -> CommandResult | None:
+        target = self._target(node.func, frame)
+        if target is None or self.is_spent:
+            return None
+        definition, seen, within, home = target
+        function = definition.node
+        if id(function) in self.running or len(self.running) >= DEPTH:
+            return CommandResult()
+        inner = CommandFrame(definition.module, within, home, seen, frame.depth + 1)
+        is_static = any(dotted_name(each) == "staticmethod" for each in function.decorator_list)
+        bound = within is not None and home is not None and not is_static
+        self._pass(node, function, frame, inner, bound=bound)
+        if not self._leads_to_commands(inner):
+            return CommandResult()
+        plain = not inner.names
+        key = (id(function), id(within) if within is not None else 0)
+        if plain and key in self._known:
+            return self._known[key]
+        self.spent += 1
+        self.followed |= {(inner.module.path, each.lineno, each.col_offset) for each in ast.walk(function.args)
+                          if isinstance(each, ast.arg)}  # fmt: skip
+        result = self._run(function, inner)
+        if plain and seen is None and within is None:
+            self._known[key] = result
+        return result
+
+    def _leads_to_commands(self, inner: CommandFrame) -> bool:
+        """Whether a function can have to do with commands: it is given one, or its module, or one that this imports,
+        has words that begin like flags."""
+        held = inner.names.values()
+        given = (word for each in held for row in each.rows or () for word in row.words[:MOST_WORDS])
+        if any(each.keys is not None for each in held) or any(
+            word.text.startswith("-") or self._words.programs.is_module(word.text) for word in given
+        ):
+            return True
+        path = inner.module.path
+        if path not in self._speaking:
+            sources = {
+                self._code.path(each, path) or self._code.path(each.rpartition(".")[0], path)
+                for each in self._code.imported(inner.module)
+            }
+            self._speaking[path] = any(self._code.has_flags(each) for each in {path, *sources} if each)
+        return self._speaking[path]
+
+    def _target(self, node: ast.expr, frame: CommandFrame) -> CalledFunction | None:
+        if isinstance(node, ast.Name):
+            local = frame.find(node.id).function
+            if local is not None:
+                return NodeInModule(local[1].module, local[0]), local[1], frame.within, None
+        if isinstance(node, ast.Attribute):
+            receiver = dotted_name(node.value)
+            within = frame.within if receiver in {"self", "cls"} else frame.find(receiver).instance
+            if within is not None:
+                return self._method(within, node.attr)
+            is_super = isinstance(node.value, ast.Call) and dotted_name(node.value.func) == "super"
+            if is_super and frame.within is not None:
+                return self._method(frame.within, node.attr, after=frame.home)
+        found = self._code.named(node, frame.module)
+        if found is None or not isinstance(found.node, FunctionNode):
+            return None
+        return NodeInModule(found.module, found.node), None, None, None
+
+    def _method(self, within: CommandObject, name: str, after: ast.AST | None = None) -> CalledFunction | None:
+        classes = self._code.bases(within.owner)
+        first = next((index + 1 for index, each in enumerate(classes) if each.node is after), 0)
+        for module, owner in classes[first:]:
+            for found, node in defined_names(owner.body):
+                if found == name and isinstance(node, FunctionNode):
+                    return NodeInModule(module, node), None, within, owner
+        return None
+
+    def made(self, value: ast.expr, frame: CommandFrame) -> CommandObject | None:
+        """The object that a class of the repository makes, after its `__init__`."""
+        owner = self._code.class_named(value.func, frame.module) if isinstance(value, ast.Call) else None
+        if owner is None or not isinstance(value, ast.Call):
+            return None
+        within = CommandObject(owner)
+        target = self._method(within, "__init__") if not self.is_spent else None
+        if target is not None and id(target[0].node) not in self.running and len(self.running) < DEPTH:
+            inner = CommandFrame(target[0].module, within, target[3], None, frame.depth + 1)
+            self._pass(value, target[0].node, frame, inner, bound=True)
+            self.spent += 1
+            self._run(target[0].node, inner)
+        return within
+
+    def _pass(
+        self, node: ast.Call, function: FunctionNode, frame: CommandFrame, inner: CommandFrame, *, bound: bool
+    ) -> None:
+        names = parameters_of(function, bound=bound)
+        given: dict[str, ast.expr] = {}
+        rest: list[ast.expr] = []
+        for index, value in enumerate(node.args):
+            if isinstance(value, ast.Starred) or index >= len(names) or rest:
+                rest.append(value)
+            else:
+                given[names[index]] = value
+        more: list[CommandWord] = []
+        known = {*names, *(each.arg for each in function.args.kwonlyargs)}
+        for each in node.keywords:
+            if each.arg is None:
+                more += self._words.keys(each.value, frame) or []
+            elif function.args.kwarg is not None and each.arg not in known:
+                more.append(CommandWord(each.arg, each.value.lineno, each.col_offset, path=frame.module.path))
+            else:
+                given[each.arg] = each.value
+        for name, value in {**defaults_of(function), **given}.items():
+            self.bind(name, value, frame, inner, quiet=name not in given)
+        if function.args.vararg is not None:
+            words = [word for each in rest for word in self._words.element(each, frame)]
+            inner.own(function.args.vararg.arg).rows = [CommandRow(words)]
+        if function.args.kwarg is not None and more:
+            inner.own(function.args.kwarg.arg).keys = more
+
+    def bind(self, name: str, value: ast.expr, frame: CommandFrame, inner: CommandFrame, *, quiet: bool) -> None:
+        """A parameter. quiet: without a trace of values that are not known."""
+        text, keys = self._words.text(value, frame), self._words.keys(value, frame)
+        if keys is not None:
+            inner.own(name).keys = keys if isinstance(value, ast.Name | ast.Attribute) else list(keys)
+        if text is not None and " " not in text:
+            inner.own(name).text = text
+            return
+        held = frame.find(dotted_name(value)).rows if isinstance(value, ast.Name | ast.Attribute) else None
+        rows = held if held is not None else self._words.rows(value, frame)
+        if rows:
+            inner.own(name).rows = rows
+        elif isinstance(value, ast.Name | ast.Attribute | ast.Call) and keys is None and not quiet:
+            inner.own(name).rows = [CommandRow([frame.hidden(value)])]
+        elif isinstance(value, ast.Constant) and value.value is None and not quiet:
+            inner.own(name).rows = [CommandRow([])]
