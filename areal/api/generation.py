@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from areal.api.config import Config, number
 from areal.api.errors import ConfigError
 from areal.api.images import check_images
+from areal.api.records import _changed_copy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,7 +92,12 @@ class ModelRequest:
 
     def __post_init__(self) -> None:
         """Raise ValueError for images that are not inside `input_ids`."""
-        check_images(self.images, len(self.input_ids), where=f"request {self.request_id}")
+        if self.images:
+            check_images(self.images, len(self.input_ids), where=f"request {self.request_id}")
+
+    def seeded(self, seed: int) -> ModelRequest:
+        """Return the same request with this seed."""
+        return _changed_copy(self, {"seed": seed})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,19 +10,22 @@ Shape letters: S sequences in a batch, T tokens of all sequences, L tokens of th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from areal.api.images import check_images
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from _typeshed import DataclassInstance
     from torch import Tensor
 
     from areal.api.errors import FaultKind
     from areal.api.images import BatchImages, ImageRef
+
+_T = TypeVar("_T", bound="DataclassInstance")
 
 NO_VERSION = -1
 """Entry of `versions` and `turn_ids` on tokens that no policy sampled (prompt, tool output, padding)."""
@@ -39,6 +42,17 @@ class StopReason(StrEnum):
     """Interrupted from outside: what was generated so far is returned and can be continued."""
     TOOL_CALLS = "tool_calls"
     """The model asked for a tool; the workflow continues after running it."""
+
+
+def _changed_copy(record: _T, changes: dict[str, Any]) -> _T:
+    """Return a dataclass anew, with other values for some fields, without running its checks again.
+
+    A third of the time of `dataclasses.replace`, for what is done to every sample; only for fields without checks.
+    """
+    copy: _T = object.__new__(type(record))
+    for name in record.__dataclass_fields__:
+        object.__setattr__(copy, name, changes[name] if name in changes else getattr(record, name))
+    return copy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +149,14 @@ class Trajectory:
     def __post_init__(self) -> None:
         """Reject records that would silently train on the wrong thing."""
         length = len(self.tokens)
-        for name in ("loss_mask", "logprobs", "versions", "turn_ids"):
-            if len(getattr(self, name)) != length:
-                raise ValueError(f"trajectory: {name} has {len(getattr(self, name))} entries for {length} tokens")
+        for name, values in (
+            ("loss_mask", self.loss_mask),
+            ("logprobs", self.logprobs),
+            ("versions", self.versions),
+            ("turn_ids", self.turn_ids),
+        ):
+            if len(values) != length:
+                raise ValueError(f"trajectory: {name} has {len(values)} entries for {length} tokens")
         if not math.isfinite(self.reward):
             raise ValueError(f"trajectory: reward is {self.reward}, expected a finite number")
         for turn, reward in self.turn_rewards.items():
@@ -147,11 +166,12 @@ class Trajectory:
             sampled_turns = {turn for turn, sampled in zip(self.turn_ids, self.loss_mask, strict=True) if sampled}
             if unknown := sorted(set(self.turn_rewards) - sampled_turns):
                 raise ValueError(f"trajectory: turns {unknown[:8]} have a reward but no sampled token to carry it")
-        for index, sampled in enumerate(self.loss_mask):
+        for index, (sampled, logprob) in enumerate(zip(self.loss_mask, self.logprobs, strict=True)):
             if not sampled:
                 continue
-            if not (math.isfinite(self.logprobs[index]) and self.logprobs[index] <= 1e-4):
-                raise ValueError(f"trajectory: logprobs[{index}] is {self.logprobs[index]}, expected finite and <= 0")
+            # NaN is neither.
+            if not -math.inf < logprob <= 1e-4:
+                raise ValueError(f"trajectory: logprobs[{index}] is {logprob}, expected finite and <= 0")
             if self.versions[index] < 0:
                 raise ValueError(f"trajectory: token {index} was sampled but has no policy version")
         check_images(self.images, length, where="trajectory")
@@ -191,14 +211,16 @@ class Trajectory:
         stats: Mapping[str, float] | None = None,
     ) -> Trajectory:
         """Copy with what only the executor knows. Components that the workflow named itself stay as they are."""
-        return replace(
+        return _changed_copy(
             self,
-            group_id=group_id,
-            sample_index=sample_index,
-            source=source,
-            provenance=provenance,
-            reward_components={**(reward_components or {}), **self.reward_components},
-            stats={**self.stats, **(stats or {})},
+            {
+                "group_id": group_id,
+                "sample_index": sample_index,
+                "source": source,
+                "provenance": provenance,
+                "reward_components": {**(reward_components or {}), **self.reward_components},
+                "stats": {**self.stats, **(stats or {})},
+            },
         )
 
 

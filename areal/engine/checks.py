@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError, EngineError, FaultError, FaultKind
@@ -55,7 +55,7 @@ class RequestLimits:
                 f"token id {wrong} is outside the model's vocabulary of {self.vocab_size}; tokenizer and model do not "
                 f"belong together"
             )
-        elif wrong_tokens := self.refused.keys() & {*_outside_images(request)}:
+        elif self.refused and (wrong_tokens := self.refused.keys() & {*_outside_images(request)}):
             token = min(wrong_tokens)
             problem = (
                 f"token {token} is {self.refused[token]} of the config and stands for something other than text; "
@@ -148,4 +148,4 @@ class SeedStream:
         if request.seed is not None:
             return request
         mixed = hashlib.blake2b(f"request without seed {next(self._drawn)}".encode(), digest_size=8).digest()
-        return replace(request, seed=int.from_bytes(mixed, "little") % 2**63)
+        return request.seeded(int.from_bytes(mixed, "little") % 2**63)

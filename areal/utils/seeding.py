@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import random
 import sys
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,22 +29,30 @@ class EpisodeSeeds:
     """Of this sample alone."""
 
 
-_episode: ContextVar[EpisodeSeeds | None] = ContextVar("areal_episode_seeds", default=None)
+_episode: ContextVar[Callable[[], EpisodeSeeds]] = ContextVar("areal_episode_seeds", default=EpisodeSeeds)
 
 
 def episode_seeds() -> EpisodeSeeds:
     """Return the seeds of the episode that is running; zeros outside of one."""
-    return _episode.get() or EpisodeSeeds()
+    return _episode.get()()
 
 
-@contextmanager
-def seeds_of_episode(seeds: EpisodeSeeds) -> Iterator[None]:
+class seeds_of_episode:
     """Give seeds to what runs inside, here and in the tasks started here."""
-    token = _episode.set(seeds)
-    try:
-        yield
-    finally:
-        _episode.reset(token)
+
+    __slots__ = ("_seeds", "_token")
+
+    def __init__(self, seeds: EpisodeSeeds | Callable[[], EpisodeSeeds]) -> None:
+        """seeds: or what returns them, for episodes of which most do not ask."""
+        self._seeds = seeds if callable(seeds) else lambda: seeds
+
+    def __enter__(self) -> None:
+        """Begin."""
+        self._token = _episode.set(self._seeds)
+
+    def __exit__(self, *_: object) -> None:
+        """Return to the seeds outside."""
+        _episode.reset(self._token)
 
 
 def seed_everything(seed: int) -> None:

@@ -20,12 +20,11 @@ from __future__ import annotations
 import math
 import re
 import sys
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     Values = dict[str, list[float]]
 
@@ -54,15 +53,20 @@ def record(name: str, value: float) -> None:
     values.setdefault(name, []).append(number)
 
 
-@contextmanager
-def scope() -> Iterator[Values]:
+class scope:
     """Collect what is recorded inside, here and in the tasks started here, instead of giving it to an outer scope."""
-    values: Values = {}
-    token = _current.set(values)
-    try:
-        yield values
-    finally:
-        _current.reset(token)
+
+    __slots__ = ("_token",)
+
+    def __enter__(self) -> Values:
+        """Return what will hold it."""
+        values: Values = {}
+        self._token = _current.set(values)
+        return values
+
+    def __exit__(self, *_: object) -> None:
+        """Give to the outer scope again."""
+        _current.reset(self._token)
 
 
 def merge(values: Mapping[str, Sequence[float]]) -> None:

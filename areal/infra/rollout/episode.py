@@ -15,11 +15,13 @@ import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from areal.api import (
+    NO_VERSION,
     EngineError,
     Fault,
     FaultError,
@@ -114,7 +116,7 @@ class EpisodeEngine:
         """
         call, self._calls = self._calls, self._calls + 1
         which = request.metadata.get("seed_key", call)
-        seeded = replace(request, seed=derive_seed(*self._seed_parts, which))
+        seeded = request.seeded(derive_seed(*self._seed_parts, which))
         self._progress.note(f"generation {call}")
         responses: list[ModelResponse] = []
         started, empty_aborts = monotonic(), 0
@@ -133,6 +135,9 @@ class EpisodeEngine:
                 raise FaultError(FaultKind.GENERATION_FAILED, f"cut {empty_aborts} times in a row without a new token")
             await asyncio.sleep(0)
         self._progress.note(f"after generation {call}")
+        only = responses[0]
+        if len(responses) == 1 and only.stop_reason is not StopReason.ABORT and only.input_tokens == request.input_ids:
+            return only
         return _merge(request, responses, monotonic() - started)
 
     async def _generate_once(self, request: ModelRequest) -> ModelResponse:
@@ -161,7 +166,8 @@ class EpisodeEngine:
         if len(tokens) > request.gconfig.max_new_tokens:
             _broken(f"{len(tokens)} tokens for a budget of {request.gconfig.max_new_tokens}")
         for index, logprob in enumerate(logprobs):
-            if not isinstance(logprob, (int, float)) or not math.isfinite(logprob) or logprob > LOGPROB_TOLERANCE:
+            # NaN is neither.
+            if not isinstance(logprob, (int, float)) or not -math.inf < logprob <= LOGPROB_TOLERANCE:
                 _broken(f"log-probability {logprob!r} of token {index}, expected finite and <= 0")
         newest = self._engine.version
         if not self._oldest_version <= versions[0] <= versions[-1] <= newest or list(versions) != sorted(versions):
@@ -332,12 +338,7 @@ class EpisodeRunner:
         self, workflow: RolloutWorkflow, job: EpisodeJob, attempt: int, scores: list[ScoreRecord]
     ) -> tuple[tuple[Trajectory, ...], Fault | None]:
         """Return the trajectories or the fault of one attempt; its calls of rewards are added to `scores`."""
-        prompt = (job.stream, self._seed, job.ordinal)
-        seeds = EpisodeSeeds(
-            prompt=derive_seed(*prompt, "environment"),
-            sample=derive_seed(*prompt, job.sample_index, "environment"),
-        )
-        with stats.scope() as recorded, recorded_scores() as own, seeds_of_episode(seeds):
+        with stats.scope() as recorded, recorded_scores() as own, seeds_of_episode(partial(self._seeds_of, job)):
             stats.merge(job.recorded)
             try:
                 result = await self._call(workflow, job, attempt)
@@ -352,6 +353,13 @@ class EpisodeRunner:
                 return (), Fault(kind=FaultKind.WORKFLOW_RAISED, message=message, attempt=attempt)
             finally:
                 scores.extend(own)
+
+    def _seeds_of(self, job: EpisodeJob) -> EpisodeSeeds:
+        prompt = (job.stream, self._seed, job.ordinal)
+        return EpisodeSeeds(
+            prompt=derive_seed(*prompt, "environment"),
+            sample=derive_seed(*prompt, job.sample_index, "environment"),
+        )
 
     async def _call(self, workflow: RolloutWorkflow, job: EpisodeJob, attempt: int) -> object:
         engine = EpisodeEngine(
@@ -387,7 +395,7 @@ class EpisodeRunner:
                 raise TypeError(
                     f"arun_episode returned a {type(trajectory).__name__}, expected Trajectory, several, or None"
                 )
-            if trajectory.num_sampled and trajectory.head_version < job.admitted_version:
+            if NO_VERSION < trajectory.head_version < job.admitted_version:
                 raise ValueError(
                     f"a trajectory has a token of version {trajectory.head_version}, older than the admission of its "
                     f"prompt at {job.admitted_version}; does the workflow keep state between episodes?"
