@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal.api import ArealError, ConfigError, FaultError, FaultKind, RegistryError, load
 from areal.reward._worker import HEADER
+from areal.reward.answering import recorded_in, result_of
 from areal.utils import stats, tracing
 from areal.utils.given import is_given
 from areal.utils.guard import exit_text
@@ -152,7 +153,6 @@ _GUARD_SECONDS = 3.0
 _LOOK_AHEAD_SECONDS = 0.002
 _MAX_LOOK_AHEAD = 16
 _RECEIVE_BYTES = 1 << 18
-_FAULT_KINDS = frozenset(map(str, FaultKind))
 
 
 def _target_of(reward: str) -> str:
@@ -371,8 +371,6 @@ class WorkerPool:
 
     def _answer(self, worker: _Worker, message: tuple[Any, ...]) -> None:
         """Act on a message; `_worker` lists what they are."""
-        result: float | FaultError
-        recorded: Mapping[str, Sequence[float]] = {}
         match message:
             case ("ready",):
                 worker.ready, worker.deadline = True, float("inf")
@@ -386,25 +384,15 @@ class WorkerPool:
                 self._start_failed(error_class(f"reward {self._name!r} cannot be loaded: {text}", fix=fix))
                 worker.start_failed = True
                 return
-            case ("value", seconds, value, recorded):
-                result = float(value)
-            case ("fault", seconds, kind, text) if kind in _FAULT_KINDS:
-                result = FaultError(FaultKind(kind), text)
-            case ("raised", seconds, text) | ("fault", seconds, _, text):
-                # A "fault" of unknown kind is an exception of user code that happens to have our error's name.
-                result = FaultError(FaultKind.REWARD_RAISED, f"reward {self._name!r} raised {text}")
-            case (_, seconds, text):
-                text = f"reward {self._name!r} returned {text}, expected a finite number (int, float or bool)"
-                result = FaultError(FaultKind.REWARD_INVALID, text)
-        call = worker.calls.popleft()
+        seconds, call = message[1], worker.calls.popleft()
         if tracing.active():
             now = time.perf_counter_ns()
             begin, worker.traced_until = max(now - int(seconds * 1e9), worker.traced_until), now
             tracing.complete(message[0], begin, now, process=(worker.process.pid, f"reward {self._name}"))
-        call.seconds, call.recorded = seconds, recorded
+        call.seconds, call.recorded = seconds, recorded_in(message)
         worker.deadline = time.monotonic() + self._timeout_seconds if worker.calls else float("inf")
         self._mean_seconds += 0.2 * (seconds - self._mean_seconds)
-        self._settled.append((call, result))
+        self._settled.append((call, result_of(message, self._name)))
 
     def _expire(self) -> None:
         for worker in list(self._workers):

@@ -19,3 +19,7 @@ REWARDS: Final[dict[str, str]] = {
     "math_verify": "areal.reward.math_verify:math_verify_reward",
     "unscored": "areal.reward.unscored:unscored_reward",
 }
+
+IMMEDIATE: Final = frozenset({"exact", "gsm8k"})
+"""Rewards of ours that are asked where they are needed, without a process: they end within microseconds, whatever a
+completion holds, run nothing of it, and keep nothing."""

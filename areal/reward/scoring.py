@@ -1,4 +1,5 @@
-"""The reward of a run: every component in processes of its own, asked at once, weighted and added up.
+"""The reward of a run: every component in processes of its own, asked at once, weighted and added up. Those that are
+immediate (`areal.reward.registry`) have no process.
 
     reward = RewardSet(resolve_components({"gsm8k": 1.0, "short": {"path": "my_rewards:short", "weight": 0.2}}))
     score = await reward("8*9=", "72", [5, 9], [11], answer="72")
@@ -13,20 +14,23 @@ see one number, the metrics of a run see the parts.
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from areal.api import FaultError, RewardUse
 from areal.reward.components import weighted_sum
-from areal.reward.isolation import AsyncRewardWrapper, RewardCall
+from areal.reward.immediate import ImmediateReward
+from areal.reward.isolation import AsyncRewardWrapper
+from areal.reward.registry import IMMEDIATE
 from areal.utils import stats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from areal.reward.components import RewardComponent
+    from areal.reward.immediate import AnsweredCall
+    from areal.reward.isolation import RewardCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +53,20 @@ class ScoreRecord:
 _records: ContextVar[list[ScoreRecord] | None] = ContextVar("areal_scores", default=None)
 
 
-@contextmanager
-def recorded_scores() -> Iterator[list[ScoreRecord]]:
+class recorded_scores:
     """Collect the calls of rewards made inside, here and in the tasks started here, in the order they ended."""
-    records: list[ScoreRecord] = []
-    token = _records.set(records)
-    try:
-        yield records
-    finally:
-        _records.reset(token)
+
+    __slots__ = ("_token",)
+
+    def __enter__(self) -> list[ScoreRecord]:
+        """Return what will hold them."""
+        records: list[ScoreRecord] = []
+        self._token = _records.set(records)
+        return records
+
+    def __exit__(self, *_: object) -> None:
+        """Collect no more."""
+        _records.reset(self._token)
 
 
 def components_of(records: Sequence[ScoreRecord], reward: float) -> Mapping[str, float]:
@@ -95,8 +104,10 @@ class RewardSet:
         Raises as `AsyncRewardWrapper`.
         """
         self.components = tuple(components)
-        self._wrappers = [
-            AsyncRewardWrapper(
+        self._wrappers: list[Any] = [
+            ImmediateReward(component.reward, name=component.place, options=component.options)
+            if isinstance(component.reward, str) and component.reward in IMMEDIATE
+            else AsyncRewardWrapper(
                 component.reward,
                 name=component.place,
                 options=component.options,
@@ -116,13 +127,17 @@ class RewardSet:
         """
         calls = [wrapper.submit(prompt, completions, prompt_ids, completion_ids, data) for wrapper in self._wrappers]
         results = await self._answers(calls)
-        self._record(calls, results)
-        errors = [result for result in results if isinstance(result, BaseException)]
-        if errors:
-            raise _chosen(errors)
+        values = self._values(results)
+        score = weighted_sum(self.components, values) if len(values) == len(results) else None
+        records = _records.get()
+        if records is not None:
+            seconds = {part.name: call.seconds for part, call in zip(self.components, calls, strict=True)}
+            records.append(ScoreRecord(score=score, values=values, seconds=seconds))
+        if score is None:
+            raise _chosen([result for result in results if isinstance(result, BaseException)])
         for call in calls:
             stats.merge(call.recorded)
-        return weighted_sum(self.components, self._values(results))
+        return score
 
     def start(self) -> None:
         """Start all workers now and return when every component is imported.
@@ -137,7 +152,7 @@ class RewardSet:
         for wrapper in self._wrappers:
             wrapper.close()
 
-    async def _answers(self, calls: Sequence[RewardCall]) -> Sequence[float | BaseException]:
+    async def _answers(self, calls: Sequence[RewardCall | AnsweredCall]) -> Sequence[float | BaseException]:
         """Return what each component answered or raised."""
         if len(calls) != 1:
             answers = (wrapper.answer(call) for wrapper, call in zip(self._wrappers, calls, strict=True))
@@ -151,20 +166,6 @@ class RewardSet:
     def _values(self, results: Sequence[float | BaseException]) -> dict[str, float]:
         pairs = zip(self.components, results, strict=True)
         return {part.name: result for part, result in pairs if not isinstance(result, BaseException)}
-
-    def _record(self, calls: Sequence[RewardCall], results: Sequence[float | BaseException]) -> None:
-        records = _records.get()
-        if records is None:
-            return
-        values = self._values(results)
-        complete = len(values) == len(self.components)
-        records.append(
-            ScoreRecord(
-                score=weighted_sum(self.components, values) if complete else None,
-                values=values,
-                seconds={part.name: call.seconds for part, call in zip(self.components, calls, strict=True)},
-            )
-        )
 
 
 def _chosen(errors: Sequence[BaseException]) -> BaseException:
