@@ -121,9 +121,18 @@ def replace_weights(
         if name in targets and tensor.shape != targets[name].shape
     ]
     check_parameters(missing, unknown, misshapen, version=version)
+    # Those of one kind together: on an accelerator one kernel copies many tensors.
+    alike: dict[tuple[Any, ...], tuple[list[Tensor], list[Tensor]]] = {}
+    for name, tensor in state_dict.items():
+        if tensor.data_ptr() == targets[name].data_ptr():
+            continue  # weights that are shared are there already
+        kind = tensor.device, tensor.dtype, targets[name].device, targets[name].dtype
+        own, new = alike.setdefault(kind, ([], []))
+        own.append(targets[name])
+        new.append(tensor)
     with torch.no_grad():
-        for name, tensor in state_dict.items():
-            targets[name].copy_(tensor)
+        for own, new in alike.values():
+            torch._foreach_copy_(own, new)
 
 
 def load_weights(path: Path, model: nn.Module) -> Mapping[str, Tensor]:
@@ -317,7 +326,8 @@ class EmbeddedEngine:
         """Counters since start, and the present number of active and waiting requests.
 
         generated_tokens: sampled. prefill_tokens: prompt tokens computed; shared_tokens: prompt tokens taken from an
-        equal prompt instead; recomputed_tokens: computed again after a weight update. decode_steps: forwards.
+        equal prompt instead; recomputed_tokens: computed again after a weight update. decode_steps: forwards;
+        replayed_steps: those of them, on a GPU, that had been captured.
         """
         now = {"active": len(self._batch.active), "waiting": len(self._batch.waiting), "version": self._version}
         return {name: float(value) for name, value in {**self._batch.counters, **self._tally, **now}.items()}

@@ -12,6 +12,7 @@ the tokens of a request are those of a step with one more row, and a prompt need
 from __future__ import annotations
 
 from collections import deque
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +32,7 @@ from areal.utils.logging import getLogger
 from areal.utils.transfers import upload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
@@ -91,10 +92,21 @@ class DeviceBatch:
     ) -> None:
         self.waiting: deque[Sequence] = deque()
         self.counters = dict.fromkeys(
-            ("decode_steps", "generated_tokens", "prefill_tokens", "shared_tokens", "recomputed_tokens"), 0
+            (
+                "decode_steps",
+                "replayed_steps",
+                "generated_tokens",
+                "prefill_tokens",
+                "shared_tokens",
+                "recomputed_tokens",
+            ),
+            0,
         )
-        self.graphs = StepGraphs(graphs)
+        self._graphs = StepGraphs(graphs)
         self._model, self._device, self._guard = model, device, guard
+        # Of its own, and first in line: what trains on the same device queues work for a long time ahead.
+        self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
+        self._follow()
         self._max_rows = max_rows
         self._cache = KVCache(max_slots=max_rows, max_length=max_length)
         self._states = StateStore(max_slots=max_rows)
@@ -125,7 +137,7 @@ class DeviceBatch:
 
         version: that of the model's weights. An exception in the model ends all active sequences with a typed fault.
         """
-        with self._guard():
+        with self._computing():
             try:
                 self._admit()
                 goes_on = any(running.last_step > self._number for running in self._slots)
@@ -148,7 +160,7 @@ class DeviceBatch:
         outcomes: list[Outcome] = []
         results = self._results
         if results is not None:
-            with self._guard():
+            with self._computing():
                 outcomes += self._read(version) if results.is_fetched else []
                 if results.written:
                     results.fetch()
@@ -162,7 +174,8 @@ class DeviceBatch:
         for running in self._slots:
             running.sequence.settle(running.tokens, running.logprobs, version)
         self.waiting.extendleft(running.sequence for running in reversed(self._slots))
-        with self._guard():
+        self._follow()
+        with self._computing():
             self._keep([])
 
     def remove(self, wanted: Callable[[Sequence], bool], version: int) -> list[Sequence]:
@@ -181,7 +194,7 @@ class DeviceBatch:
                 if wanted(running.sequence):
                     running.sequence.settle(running.tokens, running.logprobs, version)
                     removed.append(running.sequence)
-            with self._guard():
+            with self._computing():
                 self._keep(staying)
         return removed
 
@@ -189,6 +202,17 @@ class DeviceBatch:
         """Let go of model and cache, for good. No sequence may be active."""
         self._forget()
         self._model = self._rows = self._results = None
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """Queue what is computed on the batch's own stream, and without gradients."""
+        with torch.cuda.stream(self._stream) if self._stream else nullcontext(), self._guard():
+            yield
+
+    def _follow(self) -> None:
+        """Let the stream wait for what the caller has queued, such as new weights."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
 
     # ---- admission
 
@@ -243,7 +267,7 @@ class DeviceBatch:
             self._cache.copy_rows(sources, targets, max(len(sequence.context) for sequence, _ in copies) - 1)
             self._states.copy_rows(sources, targets)
         if rows.enter(range(first, len(self._slots)), newcomers):
-            self.graphs.clear()
+            self._graphs.clear()
         for leader in leaders:
             name = "recomputed_tokens" if leader.tokens else "prefill_tokens"
             self.counters[name] += len(leader.context)
@@ -276,7 +300,7 @@ class DeviceBatch:
         self._cache.reserve(self._max_rows, min(_bucket(longest + 1, _SHORTEST), self._cache.max_length))
         self._states.reserve(self._max_rows)
         if before != (self._cache.slots, self._cache.capacity):
-            self.graphs.clear()
+            self._graphs.clear()
 
     def _size(self) -> None:
         """Reserve the whole cache, now that a forward has shown what an entry takes, if it fits: growing copies it, and
@@ -290,7 +314,7 @@ class DeviceBatch:
             )  # fmt: skip
             return
         self._cache.reserve(self._max_rows, self._cache.max_length)
-        self.graphs.clear()
+        self._graphs.clear()
 
     # ---- steps
 
@@ -305,7 +329,7 @@ class DeviceBatch:
             filters=any(not each.greedy and (each.top_k > 0 or each.top_p < 1) for each in configs),
             samples=not all(each.greedy for each in configs),
         )
-        self.graphs.run(shape, partial(self._compute, rows, results, shape))
+        self.counters["replayed_steps"] += self._graphs.run(shape, partial(self._compute, rows, results, shape))
         self._number += 1
         results.written += 1
         self._steps.append(self._slots)
@@ -400,7 +424,7 @@ class DeviceBatch:
 
     def _forget(self) -> None:
         """Drop everything that forwards have left."""
-        self.graphs.clear()
+        self._graphs.clear()
         self._cache.clear()
         self._states.clear()
         self._steps.clear()

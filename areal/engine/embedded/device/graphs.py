@@ -37,21 +37,22 @@ class StepGraphs:
         self._steps: dict[Hashable, int] = {}
         self._graphs: dict[Hashable, Any] = {}
         self._pool: Any = None
-        self.replays = 0
-        """Steps that were replayed."""
 
-    def run(self, shape: Hashable, step: Callable[[], None]) -> None:
-        """Do one step; shape: equal for steps that one capture stands for. Raises EngineError, see the class."""
+    def run(self, shape: Hashable, step: Callable[[], None]) -> bool:
+        """Do one step; return whether it was a replay. shape: equal for steps that one capture stands for.
+
+        Raises EngineError, see the class.
+        """
         if self._mode == "off":
             step()
-            return
+            return False
         if shape not in self._graphs:
             self._steps[shape] = self._steps.get(shape, 0) + 1
             if self._steps[shape] <= _STEPS_BEFORE or not self._capture(shape, step):
                 step()
-                return
+                return False
         self._graphs[shape].replay()
-        self.replays += 1
+        return True
 
     def clear(self) -> None:
         """Forget all captures: memory that they know is not where it was."""

@@ -23,7 +23,8 @@ from areal.engine.embedded.sequence import SamplingRows, processed_logits
 if TYPE_CHECKING:
     from torch import Tensor
 
-_BLOCK: Final = 512
+_LARGEST_BLOCK: Final = 512
+_SMALLEST_BLOCK: Final = 64
 
 
 def draw(
@@ -58,13 +59,18 @@ def invert(probabilities: Tensor, uniform: Tensor) -> Tensor:
     one means nothing where a row has NaN.
     """
     vocabulary = probabilities.shape[1]
-    blocks = functional.pad(probabilities, (0, -vocabulary % _BLOCK)).unflatten(1, (-1, _BLOCK))
+    # A power of two that divides the vocabulary, so that nothing is copied: 128 for 151,936 tokens.
+    size = vocabulary & -vocabulary
+    if size < _SMALLEST_BLOCK:
+        size, probabilities = _LARGEST_BLOCK, functional.pad(probabilities, (0, -vocabulary % _LARGEST_BLOCK))
+    size = min(size, _LARGEST_BLOCK)
+    blocks = probabilities.unflatten(1, (-1, size))
     sums = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
     target = uniform[:, None] * sums[:, -1:]
     block = _first_above(sums, target)
     before = sums.gather(1, (block - 1).clamp_min(0)).masked_fill(block == 0, 0.0)
-    inside = blocks.gather(1, block[..., None].expand(-1, -1, _BLOCK))[:, 0].cumsum(-1, dtype=torch.float64)
-    tokens = block * _BLOCK + _first_above(inside, target - before)
+    inside = blocks.gather(1, block[..., None].expand(-1, -1, size))[:, 0].cumsum(-1, dtype=torch.float64)
+    tokens = block * size + _first_above(inside, target - before)
     return tokens[:, 0].clamp_max(vocabulary - 1)
 
 

@@ -71,7 +71,7 @@ def test_answers_of_captured_steps_are_those_of_steps_as_they_are(world, on_devi
     engine = on_device(model, mode=mode, batch=16)
     found = world.generate(engine, requests) + world.generate(engine, requests)
     assert_same(found, world.generate(on_device(model, batch=16), requests) * 2)
-    replays = engine._batch.graphs.replays
+    replays = engine.stats()["replayed_steps"]
     assert (replays > engine.stats()["decode_steps"] / 2) if mode == "auto" else replays == graphs.made == 0
 
 
@@ -93,7 +93,7 @@ def test_captured_steps_compute_with_the_weights_of_an_update(world, on_device, 
     assert found.output_versions == [0] * cut + [1] * (120 - cut)
     assert world.deviation(first, found, last=cut) < 1e-5
     assert world.deviation(second, found, first=cut) < 1e-5
-    assert engine._batch.graphs.replays > 60
+    assert engine.stats()["replayed_steps"] > 60
 
 
 def test_an_abort_gives_what_has_been_computed_and_a_continuation_equals_the_whole(world, on_device):
@@ -236,4 +236,4 @@ def test_on_a_gpu_captured_steps_give_what_a_full_forward_gives(world):
     engine = world.build_engine(model, config=EmbeddedEngineConfig(max_batch_size=16, cuda_graphs="on"))
     for response in world.generate(engine, [world.request(6, seed=n, new=60) for n in range(16)]):
         assert world.deviation(model, response) < 1e-4
-    assert engine._batch.graphs.replays > 20
+    assert engine.stats()["replayed_steps"] > 20

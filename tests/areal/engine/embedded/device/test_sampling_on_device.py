@@ -12,7 +12,7 @@ from areal.engine.embedded.device.randomness import device_uniforms, signed
 from areal.engine.embedded.device.sampling import draw, invert
 from areal.engine.embedded.sequence import SamplingRows, sample, uniforms
 
-VOCABULARIES = (1, 31, 512, 513, 2000)
+VOCABULARIES = (1, 31, 512, 513, 1152, 2000)
 
 
 @given(
