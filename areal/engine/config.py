@@ -169,6 +169,9 @@ class EmbeddedEngineConfig(Config):
     cuda_graphs: Literal["auto", "on", "off"] = "auto"
     """Capture decode steps on a GPU and replay them, instead of launching every kernel: "auto" decodes without where a
     capture fails, and says so once in the log; "on" makes that an error; "off" captures nothing. Nothing on CPUs."""
+    share_weights: bool = False
+    """Generate with the trained weights themselves instead of a copy, which saves its memory: the engine stands still
+    while the learner works. For training runs of one process with rollout.max_head_offpolicyness 0."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -311,6 +311,12 @@ class PPOConfig(RunConfig):
                 where="separate_learner",
                 fix="set separate_learner to false",
             )
+        if self.shares_weights and (problem := self._sharing_problem()):
+            raise ConfigError(
+                f"engine.share_weights samples with the weights that are trained, and {problem}",
+                where="engine.share_weights",
+                fix="set engine.share_weights to false",
+            )
         if self.critic is not None and self.critic.router_replay:
             raise ConfigError(
                 "router_replay is set for the critic, whose routers have sampled nothing",
@@ -335,6 +341,25 @@ class PPOConfig(RunConfig):
                 f"objective has {found[0]!r}, which only this Python program has: move it to an importable module and "
                 f"write its path, e.g. my_module:{found[0]}"
             )
+        return ""
+
+    def _sharing_problem(self) -> str:
+        """Return why the engine cannot sample with the learner's weights; "" where it can."""
+        if self.rollout.max_head_offpolicyness:
+            return "with rollout.max_head_offpolicyness above 0 it samples while they change"
+        if self.separate_learner:
+            return "a separate learner has them in another process"
+        if self.archon is not None:
+            return "archon has them in shards"
+        if self.model.implementation != "native":
+            return f"a model of {self.model.implementation} computes differently while it is trained"
+        if self.actor.lora is not None:
+            return "with actor.lora what is sampled from is a sum of them and the adapters"
+        if self.actor.compile:
+            return "actor.compile has compiled what computes with them, for training"
+        for name in ("dtype", "device"):
+            if getattr(self.engine, name) != "auto":
+                return f"engine.{name} {getattr(self.engine, name)!r} needs a copy of them"
         return ""
 
     def _check_sources(self) -> None:
@@ -400,6 +425,11 @@ class PPOConfig(RunConfig):
     def servers_take_turns(self) -> bool:
         """Whether servers free their devices while the learner works."""
         return self.servers.sleep_level > 0 and self.rollout.engine != "embedded"
+
+    @property
+    def shares_weights(self) -> bool:
+        """Whether the engine samples with the weights that are trained, in turn with the learner."""
+        return self.engine.share_weights and self.rollout.engine == "embedded"
 
     @property
     def adapters_travel_alone(self) -> bool:

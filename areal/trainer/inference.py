@@ -62,8 +62,10 @@ def build_inference_engine(
 
 def lend_devices(config: PPOConfig, engine: InferenceEngine, device: SharedDevice | None) -> None:
     """Free the devices of the engine's servers for the learner, if it is configured; the weight update wakes them.
-    device: where the learner sleeps, too.
+    device: where the learner sleeps, too. An engine that samples with the learner's weights pauses.
     """
+    if config.shares_weights:
+        engine.pause()
     if config.servers_take_turns:
         from areal.engine.server.engine import ServerEngine
 
@@ -75,10 +77,14 @@ def lend_devices(config: PPOConfig, engine: InferenceEngine, device: SharedDevic
 
 
 def publish_weights(
-    engine: InferenceEngine, make: Callable[[int], Mapping[str, Any]], version: int, device: SharedDevice | None
+    config: PPOConfig,
+    engine: InferenceEngine,
+    make: Callable[[int], Mapping[str, Any]],
+    version: int,
+    device: SharedDevice | None,
 ) -> None:
-    """Give the engine a version. make: returns its weights, which may be a whole copy where the model is split, and
-    which nobody else may keep. device: goes back to servers.
+    """Give the engine a version, after `lend_devices`. make: returns its weights, which may be a whole copy where the
+    model is split, and which nobody else may keep. device: goes back to servers.
     """
     handed = dict(make(version))
     if device is not None:
@@ -86,6 +92,8 @@ def publish_weights(
     engine.update_weights(WeightUpdateMeta(kind="memory", version=version, state_dict=handed))
     if device is not None:
         device.sampling()
+    if config.shares_weights:
+        engine.resume()
 
 
 def transfer_metrics(engine: InferenceEngine) -> dict[str, float]:
@@ -106,6 +114,7 @@ def _embedded(
         eos_token_id=tokenizer.eos_token_id,
         tokenizer=tokenizer,
         version=version,
+        share_weights=config.shares_weights,
         record_routes=record_routes,
     )
 

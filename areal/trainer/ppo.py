@@ -231,7 +231,7 @@ class PPOTrainer:
                 metrics |= reward_metrics(trajectories)  # normalised ones have mean 0 at every step
             clock.lap("update")
             version = step + 1
-            publish_weights(self.engine, self.policy.publish, version, self.device)
+            publish_weights(self.config, self.engine, self.policy.publish, version, self.device)
             clock.lap("publish")
             # Before `advance`, so that a synchronous run evaluates with nothing else in flight and stays reproducible.
             every = self.config.eval_every_steps

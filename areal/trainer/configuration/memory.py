@@ -261,7 +261,8 @@ def _rollout_items(config: PPOConfig, shape: ModelShape) -> list[MemoryItem]:
         learner = [*_trained("actor", config.actor, shape), *items]
         return [*items, *_travelling(config, shape), *_kept(config, shape), *_asleep(config, learner)]
     engine_dtype = concrete_dtype(config.actor) if config.engine.dtype == "auto" else config.engine.dtype
-    items.append(_weights("engine weights", shape, engine_dtype))
+    if not config.shares_weights:
+        items.append(_weights("engine weights", shape, engine_dtype))
     length = min(config.engine.max_seq_len, shape.max_position_embeddings or config.engine.max_seq_len)
     per_token = 2 * shape.num_layers * shape.key_value_size * DTYPE_BYTES[engine_dtype]
     items.append(

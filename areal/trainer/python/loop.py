@@ -200,7 +200,7 @@ class PolicyLoop:
 
     def publish(self) -> None:
         """Give the trained weights to the inference engine; after updates by `actor.train_batch`."""
-        publish_weights(self.engine, self.models.publish, self.actor.version + 1, self._device)
+        publish_weights(self.config, self.engine, self.models.publish, self.actor.version + 1, self._device)
         self._learning = False
 
     def save(self, folder: str | Path) -> Path:
@@ -226,6 +226,7 @@ def _check(config: PPOConfig) -> None:
         "archon": (config.archon is not None, "splits the model over processes"),
         "distillation": (config.distillation is not None, "asks teachers about the rows of a dataset"),
         "separate_learner": (config.separate_learner, "trains in another process"),
+        "engine.share_weights": (config.shares_weights, "has the engine stand still while a trainer learns"),
     }
     for key, (found, why) in problems.items():
         if found:

@@ -83,6 +83,44 @@ def test_zero_staleness_equals_a_plain_synchronous_loop_bit_by_bit(tmp_path):
     assert gc.get_threshold() == thresholds
 
 
+@pytest.mark.parametrize("kernel", ["auto", "torch"])
+def test_an_engine_that_shares_the_learners_weights_gives_the_same_bits(tmp_path, monkeypatch, kernel):
+    changes = {"engine__kernel": kernel, "total_train_steps": 3}
+    _, copied = runs.train(runs.tiny(tmp_path / "copied", **changes))
+    learn, engines = PolicyLearner.update, []
+
+    def update(learner, batch):
+        (engine,) = engines
+        assert engine._model is learner.actor.model
+        assert engine._paused, "it would sample with weights of two versions"
+        return learn(learner, batch)
+
+    made = EmbeddedEngine.__init__
+
+    def make(engine, *arguments, **options):
+        made(engine, *arguments, **options)
+        engines.append(engine)
+
+    monkeypatch.setattr(EmbeddedEngine, "__init__", make)
+    monkeypatch.setattr(PolicyLearner, "update", update)
+    _, shared = runs.train(runs.tiny(tmp_path / "shared", engine__share_weights=True, **changes))
+    assert_equal_bits(copied, shared)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rollout__max_head_offpolicyness": 1}, "above 0 it samples while they change"),
+        ({"separate_learner": True}, "has them in another process"),
+        ({"actor__compile": True}, "for training"),
+        ({"engine__dtype": "bfloat16"}, "needs a copy"),
+    ],
+)
+def test_weights_that_cannot_be_shared_are_refused(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        runs.tiny(tmp_path / "run", engine__share_weights=True, **changes)
+
+
 @pytest.mark.parametrize(("chosen", "used"), [(0, 0), (700, 100_000), (10**6, 10**6)])
 def test_rare_garbage_collections_of_a_user_stay_as_they_are(chosen, used):
     before = gc.get_threshold()
