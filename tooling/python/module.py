@@ -16,6 +16,7 @@ from tooling.python.source import (
     defined_names,
     dotted_name,
     each_statement,
+    methods_in,
     package_of,
     parsed,
 )
@@ -118,6 +119,14 @@ class Module:
         """Return the class whose method (directly) a function is."""
         parent = self.parents.get(node)
         return parent if isinstance(parent, ast.ClassDef) else None
+
+    def methods_called(self, call: ast.Call) -> list[Function]:
+        """List what `self.name(...)` may mean by the body of the class around it; [] for other calls."""
+        func = call.func
+        if not isinstance(func, ast.Attribute) or dotted_name(func.value) != "self":
+            return []
+        owner = next((each for each in self.around(call) if isinstance(each, ast.ClassDef)), None)
+        return [node for node in methods_in(owner.body) if node.name == func.attr] if owner is not None else []
 
     @cached_property
     def _spans(self) -> list[tuple[int, int, str]]:

@@ -12,16 +12,15 @@ this finds the call in one file of a method that another one changed, whatever c
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
-import subprocess
 import tempfile
 from pathlib import Path, PurePosixPath
 from shutil import which
 from typing import TYPE_CHECKING, Any, Final
 
 from tooling.python.module import Function
+from tooling.review.linter import reported_rows
 from tooling.review.records import Place
 from tooling.review.rules.typed import CHECKED
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
-LIMIT_SECONDS: Final = 60
 MOST_FILES: Final = 6000
 """Python files of a repository that are copied; in a larger one this checker does not look."""
 _OWNER: Final = re.compile(r"(?:Object of type|on type|Class|type) `(?:<class ')?(?P<owner>[A-Z]\w*)(?:'>)?`")
@@ -119,7 +117,7 @@ def _takes_fields_of_others(side: Side, path: str, line: int) -> bool:
     for owner, node in waiting:  # grows while it is read
         for base in node.bases if isinstance(node, ast.ClassDef) and len(waiting) < _MOST_BASES else ():
             plain = ast.unparse(base).partition("[")[0]
-            found = side.definition(owner.imported.get(plain, f"{owner.package}.{plain}"))
+            found = side.named(owner, plain)
             if found is None and plain.rpartition(".")[2] not in _OF_PYTHON:
                 return True
             waiting += [found] if found is not None else []
@@ -189,20 +187,5 @@ def _run(program: str, folder: Path, names: list[str]) -> tuple[list[dict[str, A
     command = [program, "check", "--project", ".", "--python", str(empty), "--output-format", "gitlab"]
     command += ["--no-progress", "--exit-zero", "--", *names]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TY_", "VIRTUAL_ENV", "CONDA_"))}
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder / "tree",
-            env=kept | {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=LIMIT_SECONDS,
-        )
-        if done.returncode:
-            complaint = done.stderr.decode(errors="replace").strip().partition("\n")[0]
-            return [], f"the type checker ended with exit code {done.returncode}: {complaint}"
-        rows: list[dict[str, Any]] = json.loads(done.stdout or b"[]")
-    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        return [], f"the type checker could not be run: {error}"
-    return rows, ""
+    environment = kept | {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+    return reported_rows("the type checker", command, folder / "tree", environment)

@@ -69,6 +69,14 @@ def _run(program: str, folder: str, names: list[str]) -> tuple[list[dict[str, An
     command = [program, "check", "--isolated", "--no-cache", "--no-fix", "--output-format", "json"]
     command += ["--target-version", "py311", "--select", _SELECTED, "--", *names]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RUFF_")}
+    return reported_rows("ruff", command, folder, environment, codes=(0, 1))
+
+
+def reported_rows(
+    name: str, command: list[str], folder: str | Path, environment: dict[str, str], codes: tuple[int, ...] = (0,)
+) -> tuple[list[dict[str, Any]], str]:
+    """Run a checker that prints JSON and ends with one of `codes`; return its rows, and why there are none, "" where it
+    looked."""
     try:
         done = subprocess.run(
             command,
@@ -79,10 +87,10 @@ def _run(program: str, folder: str, names: list[str]) -> tuple[list[dict[str, An
             check=False,
             timeout=LIMIT_SECONDS,
         )
-        if done.returncode not in {0, 1}:
+        if done.returncode not in codes:
             complaint = done.stderr.decode(errors="replace").strip().partition("\n")[0]
-            return [], f"ruff ended with exit code {done.returncode}: {complaint}"
-        rows: list[dict[str, Any]] = json.loads(done.stdout)
+            return [], f"{name} ended with exit code {done.returncode}: {complaint}"
+        rows: list[dict[str, Any]] = json.loads(done.stdout) if done.stdout or done.returncode else []
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        return [], f"ruff could not be run: {error}"
+        return [], f"{name} could not be run: {error}"
     return rows, ""

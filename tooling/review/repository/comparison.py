@@ -115,11 +115,16 @@ class Comparison:
                 found.append(path)
         return tuple(found)
 
-    def _resigned(self) -> Iterator[tuple[str, str]]:
+    def modified(self) -> Iterator[tuple[ChangedFile, Module, Module]]:
+        """Yield the Python files that both sides have, with how they were and how they are."""
         for file in self.files:
-            before, after = self.base.module(file.old_path), self.head.module(file.path)
-            if before is None or after is None or file.status == "A":
-                continue
+            before = self.base.module(file.old_path) if file.status not in {"A", "D"} else None
+            after = self.head.module(file.path) if before is not None else None
+            if before is not None and after is not None:
+                yield file, before, after
+
+    def _resigned(self) -> Iterator[tuple[str, str]]:
+        for file, before, after in self.modified():
             old = _signatures(before)
             now = _signatures(after)
             yield from ((name, file.path) for name, shape in now.items() if old.get(name, shape) != shape)

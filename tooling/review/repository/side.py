@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.module import Function, Module, parse
-from tooling.python.source import module_name
+from tooling.python.source import DefinitionNode, module_name
 from tooling.python.symbols.calls import written_signature
 from tooling.python.symbols.symbol import Found, Signature
 
@@ -169,7 +169,7 @@ class Side:
         command = ["grep", *form, "-w", "-F", "-I", *where, *asked, *commit, "--", *patterns]
         return os.fsdecode(self.git.run(*command, allowed=(0, 1)))
 
-    def definition(self, name: str, depth: int = 0) -> tuple[Module, Function | ast.ClassDef] | None:
+    def definition(self, name: str, depth: int = 0) -> tuple[Module, DefinitionNode] | None:
         """Return the function or class of a dotted name, followed through re-exports; None if that is not certain."""
         owner, _, last = name.rpartition(".")
         module = self.find_module(owner) if owner else None
@@ -179,12 +179,16 @@ class Side:
         if len(found) != 1:  # two branches, or a name that is assigned later: nobody knows which one it is
             return None
         node = found[0]
-        if isinstance(node, Function | ast.ClassDef):
+        if isinstance(node, DefinitionNode):
             return (module, node) if node in module.tree.body else None
         if isinstance(node, ast.ImportFrom):
             alias = next(each for each in node.names if (each.asname or each.name) == last)
             return self.definition(f"{module.absolute(node)}.{alias.name}", depth + 1)
         return None
+
+    def named(self, module: Module, name: str) -> tuple[Module, DefinitionNode] | None:
+        """Return the function or class that a plain name means in a module; None if that is not certain."""
+        return self.definition(module.imported.get(name, f"{module.package}.{name}"))
 
     @cached_property
     def symbols(self) -> SymbolTree[SideTree]:
@@ -193,7 +197,7 @@ class Side:
 
         return SymbolTree(SideTree(self))
 
-    def signature(self, name: str, definition: Function | ast.ClassDef) -> Signature | None:
+    def signature(self, name: str, definition: DefinitionNode) -> Signature | None:
         """Return how what `definition` found under a name is called; None if that is not certain."""
         if isinstance(definition, Function) and not definition.decorator_list:
             return written_signature(definition.args)  # most are so, and what the name leads to is known

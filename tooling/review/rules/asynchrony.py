@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tooling.python.module import Function, keyword, last_name, own_nodes
+from tooling.python.source import dotted_name
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.rules.robustness import TEARDOWN
 
@@ -99,15 +100,8 @@ def _needs_result(module: Module, node: ast.expr) -> bool:
 
 def _is_coroutine(module: Module, side: Side, call: ast.Call) -> bool:
     func = call.func
-    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "self":
-        method = module.function_of(call)
-        while isinstance(method, ast.Lambda) or (method is not None and module.class_of(method) is None):
-            method = module.function_of(method)
-        owner = module.class_of(method) if method is not None else None
-        found = [
-            each for each in (owner.body if owner else ()) if isinstance(each, Function) and each.name == func.attr
-        ]
-        return _is_plain_async(found)
+    if isinstance(func, ast.Attribute) and dotted_name(func.value) == "self":
+        return _is_plain_async(module.methods_called(call))
     name = module.dotted(func)
     if name in {"asyncio.sleep", "asyncio.wait_for", "asyncio.to_thread", "asyncio.wait"}:
         return True

@@ -113,10 +113,7 @@ def literal_field(module: Module, _side: Side) -> Iterator[Place]:
 
 def field_moved(comparison: Comparison) -> Iterator[Place]:
     """Find a field put in front of others of a dataclass that somebody builds by position."""
-    for file in comparison.files:
-        before, after = comparison.base.module(file.old_path), comparison.head.module(file.path)
-        if before is None or after is None or file.status == "A":
-            continue
+    for file, before, after in comparison.modified():
         old = {node.name: [ast.unparse(each.target) for each in _fields(node)] for node in before.nodes(ast.ClassDef)}
         for node in after.nodes(ast.ClassDef):
             decorator = _dataclass_decorator(node)

@@ -10,6 +10,7 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, last_name, own_nodes
+from tooling.python.symbols.calls import positional, written_signature
 from tooling.review.records import Place, Rule, Severity
 
 if TYPE_CHECKING:
@@ -217,25 +218,19 @@ def _target(module: Module, side: Side, call: ast.Call) -> dict[str, bool] | Non
     """Return what `_positional` returns of a function of ours that is called by name, or of a method of the same
     class, without its self."""
     func = call.func
-    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "self":
-        owner = next((each for each in module.around(call) if isinstance(each, ast.ClassDef)), None)
-        found = [
-            each for each in (owner.body if owner else ()) if isinstance(each, Function) and each.name == func.attr
-        ]
+    if isinstance(func, ast.Attribute):
+        found = module.methods_called(call)
         static = any(last_name(each) == "staticmethod" for method in found for each in method.decorator_list)
-        taken = list(_positional(found[0]).items()) if len(found) == 1 else []
-        return dict(taken[0 if static else 1 :]) if taken else None
+        return _positional(found[0], bound=not static) if len(found) == 1 else None
     if not isinstance(func, ast.Name) or len(module.bindings.get(func.id, ())) != 1:
         return None
-    target = side.definition(module.imported.get(func.id, f"{module.package}.{func.id}"))
+    target = side.named(module, func.id)
     return _positional(target[1]) if target is not None and isinstance(target[1], Function) else None
 
 
-def _positional(function: Function) -> dict[str, bool]:
+def _positional(function: Function, *, bound: bool = False) -> dict[str, bool]:
     """Return the parameters that a call may pass without their names, and whether they have a default."""
-    named = [*function.args.posonlyargs, *function.args.args]
-    needed = len(named) - len(function.args.defaults)
-    return {each.arg: at >= needed for at, each in enumerate(named)}
+    return {each.name: each.default is not None for each in positional(written_signature(function.args, bound=bound))}
 
 
 _ERRORS: Final = re.compile(r"^[A-Z]\w*(Error|Exception)$")

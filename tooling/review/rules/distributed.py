@@ -91,9 +91,7 @@ def group_not_forwarded(module: Module, side: Side) -> Iterator[Place]:
             ):
                 yield Place(module.path, node.lineno, f"`{name}` ignores the parameter `{given}` of `{function.name}`")
             called = node.func if given and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
-            target = (
-                side.definition(module.imported.get(called.id, f"{module.package}.{called.id}")) if called else None
-            )
+            target = side.named(module, called.id) if called else None
             if target is None or not isinstance(target[1], Function) or not isinstance(node, ast.Call):
                 continue
             takes = parameters(target[1])

@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 def no_longer_set(comparison: Comparison) -> Iterator[Place]:
     """Find `self.name` in a class that set it before the change, and does not now."""
-    for file in comparison.files:
-        if file.status not in {"M", "R"} or not file.path.endswith(".py"):
-            continue
-        before, after = comparison.base.module(file.old_path), comparison.head.module(file.path)
-        if before is None or after is None:
-            continue
+    for file, before, after in comparison.modified():
         old = {each.name: each for each in before.nodes(ast.ClassDef)}
         for owner in after.nodes(ast.ClassDef):
             gone = _set_by(old[owner.name]) - _set_by(owner) if owner.name in old else set()
@@ -63,7 +58,7 @@ def inherited(side: Side, module: Module, owner: ast.ClassDef, name: str, depth:
     """Whether a base of ours sets a name; bases that cannot be read count for nothing."""
     for base in owner.bases if depth < DEEPEST else ():
         dotted = ast.unparse(base).partition("[")[0]
-        target = side.definition(module.imported.get(dotted, f"{module.package}.{dotted}"))
+        target = side.named(module, dotted)
         found = target[1] if target is not None else None
         if target is None or not isinstance(found, ast.ClassDef):
             continue
@@ -168,7 +163,7 @@ def _overridden(side: Side, module: Module, owner: ast.ClassDef, name: str, dept
     """Return the method of the nearest base of ours that a method replaces."""
     for base in owner.bases if depth < DEEPEST else ():
         dotted = ast.unparse(base).partition("[")[0]
-        target = side.definition(module.imported.get(dotted, f"{module.package}.{dotted}"))
+        target = side.named(module, dotted)
         if target is None or not isinstance(target[1], ast.ClassDef):
             continue
         found = [each for each in target[1].body if isinstance(each, Function) and each.name == name]

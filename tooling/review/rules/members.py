@@ -161,7 +161,7 @@ def members_of(side: Side, module: Module, owner: ast.ClassDef, depth: int = 0) 
         name = ast.unparse(base).partition("[")[0]
         if name in _PLAIN_BASES:
             continue
-        target = side.definition(module.imported.get(name, f"{module.package}.{name}"))
+        target = side.named(module, name)
         inherited = (
             members_of(side, target[0], target[1], depth + 1)
             if target is not None and isinstance(target[1], ast.ClassDef)

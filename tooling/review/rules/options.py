@@ -53,9 +53,8 @@ def _limited(node: ast.stmt) -> str:
 
 def required_field(comparison: Comparison) -> Iterator[Place]:
     """Find a field without a default in a config class that people configure already."""
-    for file in comparison.files:
-        before, after = comparison.base.module(file.old_path), comparison.head.module(file.path)
-        if before is None or after is None or file.status == "A" or is_test(file.path):
+    for file, before, after in comparison.modified():
+        if is_test(file.path):
             continue
         old = {node.name: _fields(node) for node in before.nodes(ast.ClassDef) if _CONFIG.search(node.name)}
         for node in after.nodes(ast.ClassDef):

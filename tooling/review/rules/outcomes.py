@@ -75,20 +75,12 @@ def _reached(module: Module, side: Side, call: ast.Call) -> Function | None:
     func = call.func
     if isinstance(func, ast.Name):
         inside = is_local(module, call, func.id)
-        found = side.definition(module.imported.get(func.id, f"{module.package}.{func.id}")) if not inside else None
+        found = side.named(module, func.id) if not inside else None
         target = found[1] if found is not None and len(module.bindings.get(func.id, ())) == 1 else None
-    elif isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "self":
-        owner = next((each for each in module.around(call) if isinstance(each, ast.ClassDef)), None)
-        methods = [
-            each for each in (owner.body if owner else ()) if isinstance(each, Function) and each.name == func.attr
-        ]
-        attributes = (
-            each for each in (ast.walk(owner) if methods and owner else ()) if isinstance(each, ast.Attribute)
-        )
-        replaced = any(each.attr == func.attr and isinstance(each.ctx, ast.Store) for each in attributes)
-        target = methods[0] if len(methods) == 1 and not replaced else None
     else:
-        return None
+        methods = module.methods_called(call)
+        stored = (each for each in module.nodes(ast.Attribute) if isinstance(each.ctx, ast.Store)) if methods else ()
+        target = methods[0] if len(methods) == 1 and last_name(func) not in {each.attr for each in stored} else None
     return target if isinstance(target, Function) else None
 
 

@@ -160,7 +160,7 @@ def _may_inherit(module: Module, side: Side, owner: ast.ClassDef, name: str, dep
         return True
     for base in owner.bases:
         dotted = ast.unparse(base).partition("[")[0]
-        ours = side.definition(module.imported.get(dotted, f"{module.package}.{dotted}"))
+        ours = side.named(module, dotted)
         if ours is None and dotted.rpartition(".")[2] not in _KNOWN_BASES:
             return True
         if ours is None and name in _OF_MODULES and dotted.rpartition(".")[2] == "Module":

@@ -170,7 +170,7 @@ def _asked_for(function: Function, node: ast.Attribute) -> bool:
 
 def _attributes(side: Side, module: Module, name: str, depth: int = 0) -> set[str] | None:
     """Return fields and methods of a dataclass with all its bases; None if any of it is not ours or not plain."""
-    target = side.definition(module.imported.get(name, f"{module.package}.{name}"))
+    target = side.named(module, name)
     owner, found = target if target is not None else (module, None)
     if not isinstance(found, ast.ClassDef) or depth > 6:
         return None
@@ -210,8 +210,7 @@ def unknown_member(module: Module, side: Side) -> Iterator[Place]:
             or not node.value.id[:1].isupper()
         ):
             continue
-        name = module.imported.get(node.value.id, f"{module.package}.{node.value.id}")
-        target = side.definition(name) if len(module.bindings.get(node.value.id, ())) == 1 else None
+        target = side.named(module, node.value.id) if len(module.bindings.get(node.value.id, ())) == 1 else None
         if target is None or not isinstance(target[1], ast.ClassDef) or node.attr.startswith("__"):
             continue
         known = _class_members(side, target[0], target[1])

@@ -35,15 +35,11 @@ _FLOORS: Final = frozenset({"clamp", "clamp_min", "clip", "max", "maximum"})
 
 def _matches(comparison: Comparison) -> Iterator[tuple[ChangedFile, Module, Module, PairedNodes]]:
     """Yield changed Python files that both sides have, with the nodes that differ."""
-    for file in comparison.files:
-        if file.status not in {"M", "R"} or not file.path.endswith(".py"):
-            continue
-        before, after = comparison.base.module(file.old_path), comparison.head.module(file.path)
-        if before is not None and after is not None:
-            kept = vars(after.tree)  # a dozen rules ask: the tree keeps what the first of them found
-            if kept.get("paired_with") is not before.tree:
-                kept.update(paired=pair_modules(before, after), paired_with=before.tree)
-            yield file, before, after, kept["paired"]
+    for file, before, after in comparison.modified():
+        kept = vars(after.tree)  # a dozen rules ask: the tree keeps what the first of them found
+        if kept.get("paired_with") is not before.tree:
+            kept.update(paired=pair_modules(before, after), paired_with=before.tree)
+        yield file, before, after, kept["paired"]
 
 
 def safeguard_dropped(comparison: Comparison) -> Iterator[Place]:

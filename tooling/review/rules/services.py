@@ -155,7 +155,7 @@ def sibling_without(module: Module, side: Side) -> Iterator[Place]:
     for owner in module.nodes(ast.ClassDef):
         for base in owner.bases:
             name = ast.unparse(base)
-            target = side.definition(module.imported.get(name, f"{module.package}.{name}"))
+            target = side.named(module, name)
             declared = _declared(target[1]) if target is not None and isinstance(target[1], ast.ClassDef) else set()
             own = _given(side, module, owner) if declared else None
             missing = declared - own if own is not None else set()
@@ -196,7 +196,7 @@ def _given(side: Side, module: Module, owner: ast.ClassDef, depth: int = 0) -> s
         name = ast.unparse(base).partition("[")[0]
         if name.rpartition(".")[2] in {"ABC", "Generic", "object"}:
             continue
-        target = side.definition(module.imported.get(name, f"{module.package}.{name}"))
+        target = side.named(module, name)
         if target is None or not isinstance(target[1], ast.ClassDef):
             return None
         inherited = _given(side, target[0], target[1], depth + 1)

@@ -112,10 +112,7 @@ def _fields(name: str, found: dict[str, ast.ClassDef | None], inside: set[str]) 
 def _removed_fields(comparison: Comparison) -> dict[str, set[str]]:
     """Map each field that a class no longer has to the names of such classes."""
     gone: dict[str, set[str]] = {}
-    for file in comparison.files:
-        before, after = comparison.base.module(file.old_path), comparison.head.module(file.path)
-        if before is None or after is None or file.status == "A":
-            continue
+    for _, before, after in comparison.modified():
         now = _own_fields(after)
         for name, fields in _own_fields(before).items():
             for each in fields - now.get(name, fields):
