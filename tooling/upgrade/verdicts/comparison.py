@@ -94,6 +94,8 @@ class JudgeContext:
     this name."""
 
 
+MOST_DEFINERS = 40
+"""Classes that define a name; what more have is everybody's."""
 _LONGEST = 240
 
 

@@ -16,10 +16,10 @@ from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.answers import adapted_override, new_method
 from tooling.upgrade.verdicts.case import sure
-from tooling.upgrade.verdicts.comparison import evidence_of_absence, mentions, shorten
+from tooling.upgrade.verdicts.comparison import MOST_DEFINERS, evidence_of_absence, mentions, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tooling.python.symbols.calls import WrittenCall
     from tooling.python.symbols.symbol import Symbol
@@ -149,9 +149,13 @@ def _changed(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) ->
     if isinstance(before, Open) or isinstance(after, Open) or not after.exact or before.parameters == after.parameters:
         return
     own, name = method.signature, new.name
-    site = _unfitting(case.new, name, own, after, before)
-    if site is None:
-        site = _swapped(case.new, name, own, before, after)
+    sites = call_sites(case.new, name)
+    if len(case.new.member_names().get(name, ())) > MOST_DEFINERS:  # most calls of `forward` are of other classes
+        near = _files(case.new, case.after.found[0].receiver)
+        added = {each.name for each in after.parameters} - {each.name for each in before.parameters}
+        passed = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(added)))})=")
+        sites = [each for each in sites if each.file in near or (added and passed.search(each.source))]
+    site = _unfitting(sites, name, own, after, before) or _swapped(sites, name, own, before, after)
     if site is not None:
         how = f"{site.file}:{site.line} calls {shorten(site.source, 100)}"
         certain = case.after.closed and not method.decorated and _is_about(case, site, new, before)
@@ -223,10 +227,11 @@ def call_sites(upstream: Upstream, name: str) -> list[CallSite]:
     return [CallSite(*site) for site in upstream.calls_of(name)]
 
 
-def _unfitting(upstream: Upstream, name: str, own: Signature, hook: Signature, before: Signature) -> CallSite | None:
+def _unfitting(
+    sites: Sequence[CallSite], name: str, own: Signature, hook: Signature, before: Signature
+) -> CallSite | None:
     """A call that fits the new hook and neither the override nor the hook as it was. `self.` calls speak first."""
-    sites = sorted(call_sites(upstream, name), key=lambda site: not receiver_is_self(site.source, name))
-    for site in sites:
+    for site in sorted(sites, key=lambda site: not receiver_is_self(site.source, name)):
         arguments = call_arguments(site.source, name)
         if arguments is not None and fits(hook, arguments) and not fits(own, arguments) and not fits(before, arguments):
             return site
@@ -260,7 +265,9 @@ def _refers(upstream: Upstream, dotted: str, name: str, followed: str = r"(?!\s*
     return ""
 
 
-def _swapped(upstream: Upstream, name: str, own: Signature, before: Signature, after: Signature) -> CallSite | None:
+def _swapped(
+    sites: Sequence[CallSite], name: str, own: Signature, before: Signature, after: Signature
+) -> CallSite | None:
     """A call by position whose arguments land on other parameters of the override than the hook means."""
     own_names, old_names, new_names = _positions(own), _positions(before), _positions(after)
     moved = [
@@ -270,7 +277,7 @@ def _swapped(upstream: Upstream, name: str, own: Signature, before: Signature, a
     ]
     if not moved:
         return None
-    for site in call_sites(upstream, name):
+    for site in sites:
         arguments = call_arguments(site.source, name)
         if arguments is None or not fits(after, arguments) or not receiver_is_self(site.source, name):
             continue

@@ -193,9 +193,10 @@ def _no_instance_has_it(case: JudgedUse) -> bool:
     if any(absent.file and mentions(case.new, absent.file, quoted) for absent in case.after.beside):
         return False
     # Nothing is made of classes in modules that nobody imports, such as those that others are generated from
-    loaded = case.new.imported_modules()
-    owners = (owner for owner in case.new.member_names().get(target.name, ()) if owner.rpartition(".")[0] in loaded)
-    return not derivation(map(_last, owners), case.new) & {_last(owner) for owner in receivers}
+    loaded, imported = case.new.imported_modules(), case.context.imported
+    owners = [owner.rpartition(".") for owner in case.new.member_names().get(target.name, ())]
+    having = {name for module, _, name in owners if module in loaded or imported(module)}
+    return not derivation(having, case.new) & {_last(owner) for owner in receivers}
 
 
 def derivation(classes: Iterable[str], upstream: Upstream) -> set[str]:

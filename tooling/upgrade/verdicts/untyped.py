@@ -19,6 +19,7 @@ from tooling.python.symbols.symbol import Absent, Found, SymbolKind
 from tooling.upgrade.findings import AuditFinding, AuditSeverity
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.case import JudgedUse
+from tooling.upgrade.verdicts.comparison import MOST_DEFINERS
 from tooling.upgrade.verdicts.judge import judge
 from tooling.upgrade.verdicts.presence import derivation
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from tooling.upgrade.uses import PassedArguments, Use
     from tooling.upgrade.verdicts.comparison import JudgeContext, ReleasePair
 
-_MOST_DEFINERS = 40
-"""Classes that define a name; what more have is everybody's."""
 _MOST_CANDIDATES = 8
 """Different definitions that a use may mean."""
 _SURE = 0.5
@@ -74,7 +73,7 @@ def changed_members(pairs: Sequence[ReleasePair]) -> frozenset[str]:
                 continue
             now = {(owner.rpartition(".")[2], shape) for owner, shape in new.get(name, {}).items()}
             if any((owner.rpartition(".")[2], shape) not in now for owner, shape in definers.items()):
-                found.add(name if len(definers) <= _MOST_DEFINERS else f"self.{name}")
+                found.add(name if len(definers) <= MOST_DEFINERS else f"self.{name}")
     return frozenset(found)
 
 
@@ -139,7 +138,7 @@ def candidates(old: Upstream, value: Duck, judged_name: str, near: frozenset[str
     unknown = [name for name in names if not definers.get(name)]
     if not asked or judged_name in unknown or len(unknown) >= len(asked):
         return ()  # the package knows nothing of the names: it is another value
-    starts = {name for name in (asked[0], judged_name) if len(definers.get(name, ())) <= _MOST_DEFINERS}
+    starts = {name for name in (asked[0], judged_name) if len(definers.get(name, ())) <= MOST_DEFINERS}
     owners = {owner for name in starts for owner in definers[name]}
     if value.label == "self":
         modules = near | {each.rpartition(".")[0] for each in near}
