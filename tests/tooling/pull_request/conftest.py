@@ -111,12 +111,12 @@ class World(Clone):
         subprocess.run(["git", "clone", "-q", os.fspath(self.remote), os.fspath(self.root)], check=True)
         self.git("remote", "set-url", "origin", "../remote.git")  # so that copies find their own
         self.git("symbolic-ref", "HEAD", "refs/heads/main")
-        self.commit("feat: begin", {"README.md": "A project.\n", "package/one.py": "def one():\n    return 1\n"})
+        self.commit("feat: begin", {"README.md": "A project.\n", "package/one.txt": "def one():\n    return 1\n"})
         self.git("push", "-q", "origin", "main")
         self.git("switch", "-q", "-c", "topic")
-        self.commit("feat: add two", {"package/two.py": "def two():\n    return 2\n"})
-        self.commit("wip", {"package/two.py": "def two():\n    return 1 + 1\n"})
-        self.advance("fix: correct one", {"package/one.py": "def one():\n    return 1.0\n", "new.txt": "new\n"})
+        self.commit("feat: add two", {"package/two.txt": "def two():\n    return 2\n"})
+        self.commit("wip", {"package/two.txt": "def two():\n    return 1 + 1\n"})
+        self.advance("fix: correct one", {"package/one.txt": "def one():\n    return 1.0\n", "new.txt": "new\n"})
 
     def somebody(self) -> Clone:
         """A colleague's clone."""

@@ -36,7 +36,7 @@ def test_every_section_of_our_own_template_is_filled(world):
         "Dependencies",
         "Checklist",
     ]
-    assert "package/two.py" in section(text, "What changed")
+    assert "package/two.txt" in section(text, "What changed")
     assert section(text, "Risk").startswith("**LOW**")
     assert section(text, "Tests").startswith("Nothing is claimed about tests: this repository declares no checks")
     assert "- [ ] tests pass" in text

@@ -97,7 +97,7 @@ def test_a_new_commit_unticks(declared):
     assert box(world)[0]
 
 
-@pytest.mark.parametrize("path", ["package/two.py", pytest.param("untracked.py", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("path", ["package/two.txt", pytest.param("untracked.txt", marks=pytest.mark.exhaustive)])
 def test_an_edited_file_unticks(declared, path):
     world = declared()
     run_checks(world, "--no-push")
@@ -117,7 +117,7 @@ def test_an_edited_file_of_a_submodule_unticks(declared):
     world.git("commit", "-q", "-m", "build: vendor")
     assert run_checks(world, "--no-push").code == 0
     assert box(world)[0]
-    world.write("vendor/package/one.py", "edited = True\n")
+    world.write("vendor/package/one.txt", "edited = True\n")
     ticked, said = box(world)
     assert (ticked, "vendor" in said) == (False, True)
     ran = run_checks(world)

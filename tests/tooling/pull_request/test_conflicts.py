@@ -5,8 +5,8 @@ import pytest
 
 @pytest.fixture
 def conflicting(world):
-    world.commit("fix: mine", {"package/one.py": "def one():\n    return 'mine'\n", "package/two.py": None})
-    world.advance("fix: theirs", {"package/one.py": "def one():\n    return 'theirs'\n"})
+    world.commit("fix: mine", {"package/one.txt": "def one():\n    return 'mine'\n", "package/two.txt": None})
+    world.advance("fix: theirs", {"package/one.txt": "def one():\n    return 'theirs'\n"})
     return world
 
 
@@ -18,7 +18,7 @@ def state(world):
 def test_files_are_named_and_nothing_has_changed(conflicting, words):
     before = state(conflicting)
     ran = conflicting.run("create", "--json", *words)
-    assert (ran.code, ran.json["code"], ran.json["files"]) == (5, "merge-conflict", ["package/one.py"])
+    assert (ran.code, ran.json["code"], ran.json["files"]) == (5, "merge-conflict", ["package/one.txt"])
     assert "git rebase origin/main" in ran.json["fix"]
     assert ("(fix: mine)" in ran.json["error"]) is ("--no-squash" in words)
     assert state(conflicting) == before
@@ -28,11 +28,11 @@ def test_files_are_named_and_nothing_has_changed(conflicting, words):
 def test_a_resolved_branch_goes_on(conflicting):
     conflicting.run("create")
     conflicting.git("rebase", "-q", "origin/main", ok=False)
-    conflicting.write("package/one.py", "def one():\n    return 'both'\n")
+    conflicting.write("package/one.txt", "def one():\n    return 'both'\n")
     conflicting.git("add", ".")
     conflicting.git("rebase", "--continue", GIT_EDITOR=":")
     assert conflicting.run("create").code == 0
-    assert (conflicting.root / "package/one.py").read_text() == "def one():\n    return 'both'\n"
+    assert (conflicting.root / "package/one.txt").read_text() == "def one():\n    return 'both'\n"
 
 
 def test_without_rebase_there_is_no_conflict(conflicting):
@@ -63,12 +63,12 @@ def test_a_rename_there_and_a_change_here_meet(world):
     world.commit("fix: mine", {"README.md": "A project.\nAnd more.\n" * 20})
     world.run("create")
     world.git("switch", "-q", "-c", "second", "origin/main")
-    world.commit("docs: more", {"package/one.py": "def one():\n    return 1.0\n\n\nLAST = 1\n"})
+    world.commit("docs: more", {"package/one.txt": "def one():\n    return 1.0\n\n\nLAST = 1\n"})
     other = world.somebody()
     other.git("checkout", "-q", "main")
-    other.git("mv", "package/one.py", "package/first.py")
+    other.git("mv", "package/one.txt", "package/first.txt")
     other.git("commit", "-q", "-m", "refactor: rename")
     other.git("push", "-q", "origin", "main")
     assert world.run("create").code == 0
-    assert (world.root / "package/first.py").read_text().endswith("LAST = 1\n")
-    assert not (world.root / "package/one.py").exists()
+    assert (world.root / "package/first.txt").read_text().endswith("LAST = 1\n")
+    assert not (world.root / "package/one.txt").exists()

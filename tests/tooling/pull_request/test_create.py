@@ -12,7 +12,7 @@ def test_two_commits_become_one_on_the_newest_base(world):
     assert world.git("log", "-1", "--format=%B").strip() == "feat: add two\n\n- wip"
     assert world.there("topic") == world.tip()
     assert world.backups() == [before]
-    assert (world.root / "package/two.py").read_text() == "def two():\n    return 1 + 1\n"
+    assert (world.root / "package/two.txt").read_text() == "def two():\n    return 1 + 1\n"
     assert (world.root / "new.txt").read_text() == "new\n"
     assert world.git("status", "--porcelain") == ""
     assert world.git("rev-parse", "--abbrev-ref", "topic@{upstream}") == "origin/topic"
@@ -75,7 +75,7 @@ def test_a_commit_that_stands_on_the_base_already_is_not_rewritten(world):
 
 def test_a_message_that_does_not_conform_gives_way_and_is_kept_below(world):
     world.git("switch", "-q", "-c", "single", "main")
-    world.commit("Repaired the thing!!", {"package/one.py": "def one():\n    return 2\n"})
+    world.commit("Repaired the thing!!", {"package/one.txt": "def one():\n    return 2\n"})
     assert world.run("create", "--no-rebase").code == 0
     header, _, rest = world.git("log", "-1", "--format=%B").partition("\n")
     assert header.startswith(("feat: ", "fix: "))
@@ -173,21 +173,21 @@ def test_merges_of_the_base_are_joined_without_its_commits(world):
     assert world.tip("HEAD^") == world.there("main")
     message = world.git("log", "-1", "--format=%B")
     assert "Merge" not in message
-    assert world.git("diff", "--name-only", "HEAD^", "HEAD").split() == ["package/two.py", "x.txt"]
+    assert world.git("diff", "--name-only", "HEAD^", "HEAD").split() == ["package/two.txt", "x.txt"]
 
 
 def test_a_resolution_made_in_a_merge_is_not_lost(world):
-    world.commit("fix: mine", {"package/one.py": "def one():\n    return 11\n"})
+    world.commit("fix: mine", {"package/one.txt": "def one():\n    return 11\n"})
     world.git("fetch", "-q")
     world.git("merge", "-q", "origin/main", ok=False)
-    world.write("package/one.py", "def one():\n    return 11.0\n")
+    world.write("package/one.txt", "def one():\n    return 11.0\n")
     world.git("add", ".")
     world.git("commit", "-q", "--no-edit")
     world.advance("fix: newer", {"newer.txt": "1\n"})
     refused = world.run("create", "--no-squash")
     assert (refused.code, "--no-squash" in refused.err) == (2, True)
     assert world.run("create").code == 0
-    assert (world.root / "package/one.py").read_text() == "def one():\n    return 11.0\n"
+    assert (world.root / "package/one.txt").read_text() == "def one():\n    return 11.0\n"
 
 
 def test_no_push_leaves_the_remote_alone_and_says_how_to_push(world):
@@ -202,11 +202,11 @@ def test_modes_links_and_removals_survive(world):
     (world.root / "run.sh").chmod(0o755)
     (world.root / "link").symlink_to("README.md")
     world.git("add", "--all")
-    world.commit("feat: more", {"package/two.py": None})
+    world.commit("feat: more", {"package/two.txt": None})
     world.run("create")
     assert stat.S_IMODE((world.root / "run.sh").stat().st_mode) & 0o100
     assert (world.root / "link").readlink().as_posix() == "README.md"
-    assert not (world.root / "package/two.py").exists()
+    assert not (world.root / "package/two.txt").exists()
     assert world.git("status", "--porcelain") == ""
 
 
@@ -245,7 +245,7 @@ def test_filters_of_text_do_not_make_files_look_edited(world):
     world.git("config", "core.autocrlf", "true")
     world.git("rm", "-q", "--cached", "-r", ".")
     world.git("reset", "-q", "--hard")
-    assert (world.root / "package/one.py").read_bytes().count(b"\r\n") == 2
+    assert (world.root / "package/one.txt").read_bytes().count(b"\r\n") == 2
     before = world.files()
     assert world.run("create").code == 0
     assert (world.root / "new.txt").read_bytes() == b"new\r\n"

@@ -36,7 +36,7 @@ def test_not_in_these_situations(world, situation):
 
 
 def test_not_when_it_is_merged_already(world):
-    world.advance("feat: add two (#1)", {"package/two.py": "def two():\n    return 1 + 1\n"})
+    world.advance("feat: add two (#1)", {"package/two.txt": "def two():\n    return 1 + 1\n"})
     expect_refused(world, "has everything")
 
 
@@ -113,9 +113,9 @@ def test_not_through_a_link_in_the_place_of_a_folder(world):
 
 @pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
 def test_not_over_edits_that_git_was_told_to_overlook(world, flag):
-    world.git("update-index", flag, "package/one.py")
-    world.write("package/one.py", "mine\n")
-    expect_refused(world, "package/one.py", code=3)
+    world.git("update-index", flag, "package/one.txt")
+    world.write("package/one.txt", "mine\n")
+    expect_refused(world, "package/one.txt", code=3)
 
 
 def test_not_while_another_work_tree_has_the_branch(world):

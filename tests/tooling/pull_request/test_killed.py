@@ -82,8 +82,8 @@ def test_killed_before_a_step_the_next_run_goes_on(busy, step):
         {
             "README.md": b"A project.\n",
             "new.txt": b"new\n",
-            "package/one.py": b"def one():\n    return 1.0\n",
-            "package/two.py": b"def two():\n    return 1 + 1\n",
+            "package/one.txt": b"def one():\n    return 1.0\n",
+            "package/two.txt": b"def two():\n    return 1 + 1\n",
             **MINE,
         },
     )
@@ -181,11 +181,11 @@ def test_half_a_work_tree_goes_back(busy):
     before, files = busy.tip(), busy.files()
     assert busy.killed_before("work tree")
     busy.write("new.txt", "new\n")
-    busy.write("package/one.py", "def on")
+    busy.write("package/one.txt", "def on")
     ran = busy.run("restore")
     assert (ran.code, "already" in ran.out) == (0, True)  # the branch never moved
     assert busy.tip() == before
-    kept = next(busy.root.glob(".git/areal-pr/rescued/*/package/one.py"))
+    kept = next(busy.root.glob(".git/areal-pr/rescued/*/package/one.txt"))
     assert kept.read_text() == "def on"
     assert (busy.files(), busy.git("status", "--porcelain")) == (files, "?? notes.txt")
 
@@ -193,14 +193,14 @@ def test_half_a_work_tree_goes_back(busy):
 def test_a_file_that_was_being_replaced_comes_back(busy):
     files = busy.files()
     assert busy.killed_before("work tree")
-    (busy.root / "package/one.py").unlink()
+    (busy.root / "package/one.txt").unlink()
     assert busy.run("restore").code == 0
     assert (busy.files(), busy.git("status", "--porcelain")) == (files, "?? notes.txt")
 
 
 def test_an_edit_made_after_the_interruption_is_put_aside(busy):
     interrupted(busy)
-    busy.write("package/one.py", "mine\n")
+    busy.write("package/one.txt", "mine\n")
     ran = busy.json("create", "--yes")
     assert ran["ok"]
     assert [Path(each).read_text() for each in ran["recovery"]["rescued"]] == ["mine\n"]
@@ -209,12 +209,12 @@ def test_an_edit_made_after_the_interruption_is_put_aside(busy):
 
 def test_what_was_staged_after_the_interruption_stops_the_next_run(busy):
     interrupted(busy)
-    busy.write("package/one.py", "mine\n")
-    busy.git("add", "package/one.py")
+    busy.write("package/one.txt", "mine\n")
+    busy.git("add", "package/one.txt")
     ran = busy.run("create", "--yes")
-    assert (ran.code, "package/one.py" in ran.err) == (3, True)
-    assert (busy.root / "package/one.py").read_text() == "mine\n"
-    assert busy.git("show", ":package/one.py") == "mine"
+    assert (ran.code, "package/one.txt" in ran.err) == (3, True)
+    assert (busy.root / "package/one.txt").read_text() == "mine\n"
+    assert busy.git("show", ":package/one.txt") == "mine"
 
 
 def test_work_that_went_on_is_left_alone(busy):

@@ -64,7 +64,7 @@ def test_own_commits_that_were_amended_are_known_from_the_reflog(published):
 
 
 def test_work_that_goes_on_after_a_request_is_joined_again(created):
-    created.commit("fix: review", {"package/two.py": "def two():\n    return 2.0\n"})
+    created.commit("fix: review", {"package/two.txt": "def two():\n    return 2.0\n"})
     assert created.run("create").code == 2
     assert created.run("create", "--yes").code == 0
     assert created.git("rev-list", "--count", "origin/main..HEAD") == "1"

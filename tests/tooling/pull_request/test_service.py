@@ -36,7 +36,7 @@ def test_a_request_is_opened_with_title_base_and_text(served):
 
 
 def test_an_open_request_is_updated_instead_of_a_second_one(requested):
-    requested.commit("fix: review", {"package/two.py": "def two():\n    return 2.0\n"})
+    requested.commit("fix: review", {"package/two.txt": "def two():\n    return 2.0\n"})
     ran = requested.json("create", "--yes")
     assert ran["url"] == "https://github.com/owner/name/pull/1"
     assert len(requested.requests()) == 1
