@@ -11,6 +11,7 @@ from tooling.python.source import defined_names, dotted_name, module_name, parse
 from tooling.python.source_modules import NodeInModule, SourceModules
 
 if TYPE_CHECKING:
+    from tooling.python.symbols.tree import SymbolTree
     from tooling.upgrade.releases import Release
 
 ReleaseClass = NodeInModule[ast.ClassDef]
@@ -32,6 +33,13 @@ class ReleaseModules(SourceModules):
             if path.endswith(".py"):
                 found[module_name(path)[0]] = path
         return found
+
+    @cached_property
+    def symbols(self) -> SymbolTree[Release]:
+        """The release as symbols, for what its classes take."""
+        from tooling.python.symbols.tree import SymbolTree
+
+        return SymbolTree(self.release)
 
     def content(self, path: str) -> bytes:
         """A file's bytes, read once."""

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tooling.python.module import keyword, last_name
-from tooling.python.source import FunctionNode, defined_names, dotted_name, parse_expression, string_of
+from tooling.python.source import FunctionNode, dotted_name, each_parameter, parse_expression, string_of
+from tooling.python.symbols.symbol import Found, Signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
-    from tooling.upgrade.interfaces.modules import ReleaseClass, ReleaseModules
+    from tooling.upgrade.interfaces.modules import ReleaseModules
 
 VERBS = frozenset({"get", "post", "put", "delete", "patch", "head", "options", "websocket"})
 _ADDERS = frozenset({"Route", "add_api_route", "add_api_websocket_route", "add_route", "add_websocket_route"})
@@ -134,14 +135,17 @@ class _RequestBody:
 
 
 def _body(modules: ReleaseModules, module: Module, handler: FunctionNode) -> _RequestBody:
-    """Of the one parameter that is a model of the release."""
-    for parameter in [*handler.args.posonlyargs, *handler.args.args, *handler.args.kwonlyargs]:
+    """Of the one parameter that is a model of the release, all of whose fields are known."""
+    for parameter, _, _ in each_parameter(handler.args):
         if parameter.annotation is None or ast.unparse(parameter.annotation) in _SKIPPED_TYPES:
             continue
-        found = modules.class_named(_inner(parameter.annotation), module)
-        fields = tuple(modules.fields(found)) if found is not None else ()
-        if found is not None and fields and _all_known(modules, found):
-            return _RequestBody(fields, found.node.name, _extra(modules, found), _aliases(modules, found))
+        model = modules.class_named(_inner(parameter.annotation), module)
+        found = modules.symbols.resolve(f"{model.module.package}.{model.node.name}") if model is not None else None
+        signature = modules.symbols.signature(found.symbol) if isinstance(found, Found) else None
+        if isinstance(signature, Signature) and signature.exact and signature.parameters and model is not None:
+            fields = tuple(each.name for each in signature.parameters)
+            aliases = tuple(alias for each in signature.parameters for alias in each.aliases)
+            return _RequestBody(fields, model.node.name, signature.extra or "ignore", aliases)
     return _RequestBody()
 
 
@@ -155,32 +159,3 @@ def _inner(annotation: ast.expr) -> ast.expr:
         return annotation.left
     text = string_of(annotation)
     return parse_expression(text) or annotation if text is not None else annotation
-
-
-_KNOWN_BASES = frozenset({"BaseModel", "object", "Generic", "ABC", "Protocol", "TypedDict", "SQLModel"})
-
-
-def _all_known(modules: ReleaseModules, model: ReleaseClass) -> bool:
-    """Whether no base is from elsewhere: it could have more fields."""
-    bases = [(module, base) for module, node in modules.bases(model) for base in node.bases]
-    origins = [(module, base.value if isinstance(base, ast.Subscript) else base) for module, base in bases]
-    return all(
-        dotted_name(origin).rpartition(".")[2] in _KNOWN_BASES or modules.named(origin, module) is not None
-        for module, origin in origins
-    )
-
-
-def _extra(modules: ReleaseModules, model: ReleaseClass) -> str:
-    for _, each in modules.bases(model):
-        for name, node in defined_names(each.body):
-            if name in {"model_config", "Config"}:
-                hit = re.search(r"extra\W+(?:Extra\.)?[\"']?(forbid|allow|ignore)", ast.unparse(node))
-                if hit is not None:
-                    return hit[1]
-    return "ignore"
-
-
-def _aliases(modules: ReleaseModules, model: ReleaseClass) -> tuple[str, ...]:
-    words = [node for _, each in modules.bases(model) for node in ast.walk(each) if isinstance(node, ast.keyword)]
-    given = [word.value for word in words if word.arg in {"alias", "validation_alias"}]
-    return tuple(text for each in given for part in ast.walk(each) if (text := string_of(part)) is not None)

@@ -84,7 +84,7 @@ def test_routes_have_prefixes_methods_and_alike_parameters():
     (query,) = table["/api/v1/query"]
     assert (query.model, query.body, query.aliases, query.extra) == (
         "Query",
-        ("guided_json", "top_k", "prompt"),
+        ("prompt", "guided_json", "top_k"),
         ("topk",),
         "ignore",
     )
