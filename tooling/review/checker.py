@@ -113,15 +113,9 @@ def _takes_fields_of_others(side: Side, path: str, line: int) -> bool:
         for call in calls
         if module is not None and isinstance(call.func, ast.Name) and call.lineno <= line <= (call.end_lineno or line)
     }
-    waiting = [found for name in names if (found := side.definition(name)) is not None]
-    for owner, node in waiting:  # grows while it is read
-        for base in node.bases if isinstance(node, ast.ClassDef) and len(waiting) < _MOST_BASES else ():
-            plain = ast.unparse(base).partition("[")[0]
-            found = side.named(owner, plain)
-            if found is None and plain.rpartition(".")[2] not in _OF_PYTHON:
-                return True
-            waiting += [found] if found is not None else []
-    return False
+    found = [each for name in names if (each := side.definition(name)) is not None]
+    foreign = [name for owner, node in found if isinstance(node, ast.ClassDef) for name in side.lineage(owner, node)[1]]
+    return any(name.rpartition(".")[2] not in _OF_PYTHON for name in foreign)
 
 
 def _reaches_its_end(side: Side, path: str, line: int) -> bool:
@@ -163,7 +157,6 @@ def _goes_on(side: Side, module: Module, block: Sequence[ast.stmt]) -> bool:
     return True
 
 
-_MOST_BASES: Final = 50
 _OF_PYTHON: Final = frozenset({"ABC", "Enum", "Exception", "Generic", "Protocol", "object"})
 
 

@@ -190,6 +190,26 @@ class Side:
         """Return the function or class that a plain name means in a module; None if that is not certain."""
         return self.definition(module.imported.get(name, f"{module.package}.{name}"))
 
+    def lineage(self, module: Module, owner: ast.ClassDef) -> tuple[list[tuple[Module, ast.ClassDef]], list[str]]:
+        """List a class with its bases of ours, depth first, each once, and the names of the bases that are not ours."""
+        classes: list[tuple[Module, ast.ClassDef]] = []
+        foreign: list[str] = []
+        waiting = [(module, owner)]
+        while waiting:
+            home, node = waiting.pop()
+            if any(node is each for _, each in classes):
+                continue
+            classes.append((home, node))
+            for base in reversed(node.bases):
+                name = ast.unparse(base).partition("[")[0]
+                found = self.named(home, name)
+                # `from b import *; class A(A)`: the base is another class of that name.
+                if found is not None and isinstance(found[1], ast.ClassDef) and found[1] is not node:
+                    waiting.append((found[0], found[1]))
+                else:
+                    foreign.append(name)
+        return classes, foreign
+
     @cached_property
     def symbols(self) -> SymbolTree[SideTree]:
         """Names, members and signatures of this side, found on demand."""

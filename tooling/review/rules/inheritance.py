@@ -54,21 +54,9 @@ def _set_by(owner: ast.ClassDef) -> set[str]:
     return names
 
 
-def inherited(side: Side, module: Module, owner: ast.ClassDef, name: str, depth: int = 0) -> bool:
+def inherited(side: Side, module: Module, owner: ast.ClassDef, name: str) -> bool:
     """Whether a base of ours sets a name; bases that cannot be read count for nothing."""
-    for base in owner.bases if depth < DEEPEST else ():
-        dotted = ast.unparse(base).partition("[")[0]
-        target = side.named(module, dotted)
-        found = target[1] if target is not None else None
-        if target is None or not isinstance(found, ast.ClassDef):
-            continue
-        if name in _set_by(found) or inherited(side, target[0], found, name, depth + 1):
-            return True
-    return False
-
-
-DEEPEST: Final = 6
-"""Bases above a class that are looked at: a class may be its own base, by an import that replaces a name."""
+    return any(name in _set_by(each) for _, each in side.lineage(module, owner)[0][1:])
 
 
 def _set_below(comparison: Comparison, owner: ast.ClassDef, name: str) -> bool:
@@ -159,19 +147,12 @@ def sync_override(module: Module, side: Side) -> Iterator[Place]:
                 yield Place(module.path, method.lineno, said)
 
 
-def _overridden(side: Side, module: Module, owner: ast.ClassDef, name: str, depth: int = 0) -> Function | None:
+def _overridden(side: Side, module: Module, owner: ast.ClassDef, name: str) -> Function | None:
     """Return the method of the nearest base of ours that a method replaces."""
-    for base in owner.bases if depth < DEEPEST else ():
-        dotted = ast.unparse(base).partition("[")[0]
-        target = side.named(module, dotted)
-        if target is None or not isinstance(target[1], ast.ClassDef):
-            continue
-        found = [each for each in target[1].body if isinstance(each, Function) and each.name == name]
+    for _, base in side.lineage(module, owner)[0][1:]:
+        found = [each for each in base.body if isinstance(each, Function) and each.name == name]
         if found:
             return found[-1] if not any(last_name(each) == "property" for each in found[-1].decorator_list) else None
-        above = _overridden(side, target[0], target[1], name, depth + 1)
-        if above is not None:
-            return above
     return None
 
 

@@ -151,39 +151,31 @@ def is_self_read(node: ast.AST) -> bool:
     return isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
-def members_of(side: Side, module: Module, owner: ast.ClassDef, depth: int = 0) -> set[str] | None:
+def members_of(side: Side, module: Module, owner: ast.ClassDef) -> set[str] | None:
     """Return everything that the class and its bases may have; None where that is not certain."""
-    decorators = {ast.unparse(each).partition("(")[0] for each in owner.decorator_list}
-    if depth > 6 or owner.keywords or decorators - _HARMLESS:
+    classes, foreign = side.lineage(module, owner)
+    if not _PLAIN_BASES.issuperset(foreign):
         return None
-    names = set(_OBJECT)
-    for base in owner.bases:
-        name = ast.unparse(base).partition("[")[0]
-        if name in _PLAIN_BASES:
-            continue
-        target = side.named(module, name)
-        inherited = (
-            members_of(side, target[0], target[1], depth + 1)
-            if target is not None and isinstance(target[1], ast.ClassDef)
-            else None
-        )
-        if inherited is None:
+    names = set[str]()
+    for home, each in classes:
+        decorators = {ast.unparse(decorator).partition("(")[0] for decorator in each.decorator_list}
+        if each.keywords or decorators - _HARMLESS:
             return None
-        names |= inherited
-    open_ended = False
-    for node in ast.walk(owner):
-        # Attributes come from elsewhere: `setattr(self, ...)`, `self.__dict__.update(...)`, `vars(self)`.
-        open_ended |= isinstance(node, ast.Name) and node.id in {"setattr", "vars"}
-        open_ended |= isinstance(node, ast.Attribute) and node.attr == "__dict__"
-        if isinstance(node, Function | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif isinstance(node, ast.ImportFrom | ast.Import):
-            names |= {alias.asname or alias.name for alias in node.names}
-    # Somebody else in the file may set it: `engine.version = 1`.
-    names |= {node.attr for node in module.nodes(ast.Attribute) if isinstance(node.ctx, ast.Store)}
-    return None if open_ended or {"__getattr__", "__getattribute__", "__setattr__"} & (names - _OBJECT) else names
+        for node in ast.walk(each):
+            # Attributes come from elsewhere: `setattr(self, ...)`, `self.__dict__.update(...)`, `vars(self)`.
+            if isinstance(node, ast.Name) and node.id in {"setattr", "vars"}:
+                return None
+            if isinstance(node, ast.Attribute) and node.attr == "__dict__":
+                return None
+            if isinstance(node, Function | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            elif isinstance(node, ast.ImportFrom | ast.Import):
+                names |= {alias.asname or alias.name for alias in node.names}
+        # Somebody else in the file may set it: `engine.version = 1`.
+        names |= {node.attr for node in home.nodes(ast.Attribute) if isinstance(node.ctx, ast.Store)}
+    return None if {"__getattr__", "__getattribute__", "__setattr__"} & names else names | _OBJECT
 
 
 def subclasses(side: Side, name: str) -> Iterator[tuple[Module, ast.ClassDef]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import Function, last_name, parameters
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.rules.conditions import blocks, stored
-from tooling.review.rules.inheritance import DEEPEST, inherited
+from tooling.review.rules.inheritance import inherited
 from tooling.review.rules.members import is_self_read
 from tooling.review.rules.outcomes import first_read
 
@@ -152,23 +152,15 @@ def _opens_self(node: ast.AST) -> bool:
     return any(isinstance(each, ast.Name) and each.id == "self" for each in given)
 
 
-def _may_inherit(module: Module, side: Side, owner: ast.ClassDef, name: str, depth: int = 0) -> bool:
+def _may_inherit(module: Module, side: Side, owner: ast.ClassDef, name: str) -> bool:
     """Whether a base sets an attribute, or may do so."""
-    if depth >= DEEPEST or owner.keywords or owner.decorator_list:
+    classes, foreign = side.lineage(module, owner)
+    if any(each.keywords or each.decorator_list for _, each in classes):
         return True
     if any(inherited(side, module, owner, each) for each in (name, "__getattr__", "__getattribute__")):
         return True
-    for base in owner.bases:
-        dotted = ast.unparse(base).partition("[")[0]
-        ours = side.named(module, dotted)
-        if ours is None and dotted.rpartition(".")[2] not in _KNOWN_BASES:
-            return True
-        if ours is None and name in _OF_MODULES and dotted.rpartition(".")[2] == "Module":
-            return True
-        found = ours[1] if ours is not None else None
-        if ours is not None and isinstance(found, ast.ClassDef) and _may_inherit(ours[0], side, found, name, depth + 1):
-            return True
-    return False
+    last = {each.rpartition(".")[2] for each in foreign}
+    return not _KNOWN_BASES.issuperset(last) or (name in _OF_MODULES and "Module" in last)
 
 
 RULES: Final = (

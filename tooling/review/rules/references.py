@@ -168,29 +168,25 @@ def _asked_for(function: Function, node: ast.Attribute) -> bool:
     return False
 
 
-def _attributes(side: Side, module: Module, name: str, depth: int = 0) -> set[str] | None:
+def _attributes(side: Side, module: Module, name: str) -> set[str] | None:
     """Return fields and methods of a dataclass with all its bases; None if any of it is not ours or not plain."""
     target = side.named(module, name)
-    owner, found = target if target is not None else (module, None)
-    if not isinstance(found, ast.ClassDef) or depth > 6:
+    if target is None or not isinstance(target[1], ast.ClassDef):
         return None
-    decorators = [ast.unparse(each) for each in found.decorator_list]
-    if not any(each.startswith(("dataclass", "dataclasses.dataclass")) for each in decorators) or len(decorators) > 1:
-        return None
+    classes, foreign = side.lineage(target[0], target[1])
     names: set[str] = set()
-    for base in found.bases:
-        inherited = _attributes(side, owner, base.id, depth + 1) if isinstance(base, ast.Name) else None
-        if inherited is None:
+    for _, each in classes:
+        decorators = [ast.unparse(decorator) for decorator in each.decorator_list]
+        if len(decorators) != 1 or not decorators[0].startswith(("dataclass", "dataclasses.dataclass")):
             return None
-        names |= inherited
-    for node in ast.walk(found):
-        if isinstance(node, Function | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            names.add(node.attr)
-    return None if {"__getattr__", "__getattribute__"} & names else names
+        for node in ast.walk(each):
+            if isinstance(node, Function | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                names.add(node.attr)
+    return None if foreign or {"__getattr__", "__getattribute__"} & names else names
 
 
 _ENUMS = frozenset({"Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"})

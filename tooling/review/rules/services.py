@@ -186,28 +186,18 @@ def _declared(owner: ast.ClassDef) -> set[str]:
     return {last_name(each.target) for each in fields} - _bound(owner) if not decorated else set()
 
 
-def _given(side: Side, module: Module, owner: ast.ClassDef, depth: int = 0) -> set[str] | None:
+def _given(side: Side, module: Module, owner: ast.ClassDef) -> set[str] | None:
     """Return the names that a class and its bases give values; None where that is not certain."""
-    names = _bound(owner)
-    open_ended = any(last_name(each.func) == "setattr" for each in ast.walk(owner) if isinstance(each, ast.Call))
-    if depth > MOST_LEVELS or open_ended or owner.decorator_list:
+    classes, foreign = side.lineage(module, owner)
+    calls = (node for _, each in classes for node in ast.walk(each) if isinstance(node, ast.Call))
+    open_ended = {name.rpartition(".")[2] for name in foreign} - {"ABC", "Generic", "object"}
+    if (
+        open_ended
+        or any(each.decorator_list for _, each in classes)
+        or any(last_name(c.func) == "setattr" for c in calls)
+    ):
         return None
-    for base in owner.bases:
-        name = ast.unparse(base).partition("[")[0]
-        if name.rpartition(".")[2] in {"ABC", "Generic", "object"}:
-            continue
-        target = side.named(module, name)
-        if target is None or not isinstance(target[1], ast.ClassDef):
-            return None
-        inherited = _given(side, target[0], target[1], depth + 1)
-        if inherited is None:
-            return None
-        names |= inherited
-    return names
-
-
-MOST_LEVELS: Final = 6
-"""Bases of bases that are followed."""
+    return set[str]().union(*(_bound(each) for _, each in classes))
 
 
 def _bound(owner: ast.ClassDef) -> set[str]:
