@@ -168,13 +168,15 @@ def pip_environment() -> dict[str, str]:
     return {name: value for name, value in variables.items() if value and name not in os.environ}
 
 
+_LIMIT_SECONDS = 600
+
+
 def run_uv(
     arguments: Sequence[str],
     folder: Path,
     *,
     environment: Mapping[str, str] | None = None,
     offline: bool = False,
-    seconds: float = 600,
 ) -> UvRun:
     """Run uv in a folder. Raises ResolutionError for failures that are not conflicts, UpstreamError (OfflineError) when
     the index could not be reached, UsageError when there is no uv."""
@@ -191,10 +193,12 @@ def run_uv(
     command = [find_uv(), *arguments]
     try:
         done = subprocess.run(
-            command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=seconds
+            command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=_LIMIT_SECONDS
         )
     except subprocess.TimeoutExpired as error:
-        raise ResolutionError(f"uv did not finish within {seconds:.0f} s", fix="try again, or use --no-lock") from error
+        raise ResolutionError(
+            f"uv did not finish within {_LIMIT_SECONDS} s", fix="try again, or use --no-lock"
+        ) from error
     complaint = _CREDENTIALS.sub(r"\1", _COLOUR.sub("", done.stderr))
     if done.returncode == 0:
         return UvRun(True, done.stdout, complaint)

@@ -106,8 +106,8 @@ def touch(path: Path) -> None:
         os.utime(path)
 
 
-def prune_kept(folder: Path, *, most: int = KEPT_BYTES, days: int = KEPT_DAYS, now: float | None = None) -> int:
-    """Remove what audits kept and nobody used for that many days, and, above `most` bytes, what was used longest ago.
+def prune_kept(folder: Path, *, most: int = KEPT_BYTES, now: float | None = None) -> int:
+    """Remove what audits kept and nobody used for `KEPT_DAYS`, and, above `most` bytes, what was used longest ago.
     Return the number of bytes removed. Looks at most once a day.
 
     A file that was used within the last day stays, whatever the size: a run that is going on may read it again."""
@@ -126,7 +126,7 @@ def prune_kept(folder: Path, *, most: int = KEPT_BYTES, days: int = KEPT_DAYS, n
     removed = 0
     for used, size, path in sorted(found):
         age = now - used
-        if age < _ABANDONED_SECONDS or (total - removed <= most and age < days * 86_400):
+        if age < _ABANDONED_SECONDS or (total - removed <= most and age < KEPT_DAYS * 86_400):
             break
         with suppress(OSError):
             path.unlink()

@@ -19,7 +19,7 @@ from tooling.upgrade.sources import installation
 from tooling.upgrade.sources.installation import ReleaseTree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from tooling.upgrade.releases import Release
 
@@ -64,14 +64,13 @@ def memory_release(
     distribution: str,
     version: str,
     *,
-    requires: Sequence[str] = (),
     scripts: Mapping[str, str] | None = None,
 ) -> Release:
     """Return a release of the files given, by their path in an installation. Paths that end in .so or .pyd are compiled
     modules, whatever their content."""
     contents = {path: text.encode() if isinstance(text, str) else text for path, text in files.items()}
     origin = _origin(distribution, version, "memory")
-    return ReleaseTree(origin, list(contents), contents.__getitem__, requires=requires, scripts=scripts)
+    return ReleaseTree(origin, list(contents), contents.__getitem__, scripts=scripts)
 
 
 def _origin(distribution: str, version: str, filename: str) -> Origin:

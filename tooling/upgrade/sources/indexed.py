@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from tooling.upgrade.sources.index_config import IndexSettings
 
 
+_PYTHON = "3.11"
+"""Whose wheels are preferred."""
+
+
 def _silent(_line: str) -> None:
     """Progress that nobody wants to see."""
 
@@ -48,20 +52,18 @@ class Catalogue:
         cache: Path,
         *,
         offline: bool = False,
-        python: str = "3.11",
         project: Path | None = None,
         settings: IndexSettings | None = None,
         known: Iterable[str] = (),
         report: Callable[[str], None] = _silent,
     ) -> None:
-        """cache: folder, made when needed. python: whose wheels are preferred. project: whose configuration counts
+        """cache: folder, made when needed. project: whose configuration counts
         beside the user's. settings: instead of reading any. known: names of distributions, to suggest from.
         report: called with a line about what takes time."""
         self._settings = settings if settings is not None else read_settings(project)
         self._offline = offline or self._settings.offline
         self._cache = Cache(cache)
         self._transport = Transport(self._settings)
-        self._python = python
         self._known = frozenset(known)
         self._report = report
         self._fetcher = Fetcher(self._transport, self._cache, report)
@@ -118,7 +120,7 @@ class Catalogue:
             self._report(f"{distribution} {version}: not where the project looks first; asking the other indexes")
             listing = self._listed(distribution, widely=True)
             matching = _matching(listing.links, version)
-        link = choose(matching, self._python)
+        link = choose(matching, _PYTHON)
         if link is None:
             raise unknown_version(distribution, str(version), listing)
         return link

@@ -74,10 +74,8 @@ class HttpAnswer:
 class Transport:
     """Makes requests as the settings say. Safe to use from several threads."""
 
-    def __init__(self, settings: IndexSettings, *, pause: Callable[[float], None] = time.sleep) -> None:
-        """pause: waits between attempts."""
+    def __init__(self, settings: IndexSettings) -> None:
         self._settings = settings
-        self._pause = pause
         self._openers: dict[bool, urllib.request.OpenerDirector] = {}
 
     def get(self, url: str, headers: Mapping[str, str] | None = None, *, method: str = "GET") -> HttpAnswer:
@@ -100,7 +98,7 @@ class Transport:
                 if last or _is_final(error):
                     fix = "check the network, the proxy and the index's address, or use --offline with what is cached"
                     raise OfflineError(f"no answer: {_words(error)}", where=without_credentials(url), fix=fix) from None
-            self._pause(min(_LONGEST_PAUSE, 0.3 * 2**attempt) if wait is None else min(_LONGEST_PAUSE, wait))
+            time.sleep(min(_LONGEST_PAUSE, 0.3 * 2**attempt) if wait is None else min(_LONGEST_PAUSE, wait))
         raise AssertionError("the last attempt returns or raises")
 
     def _once(self, url: str, headers: Mapping[str, str], method: str) -> HttpAnswer:
