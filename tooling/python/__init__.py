@@ -1,6 +1,7 @@
 """Reads Python without running it: what every command that asks questions about source stands on.
 
     source                        text to trees and back, dotted names, which module a file is
+    module, source_modules        one file as a tree with its names; names followed through the files of a tree
     standard_library              what Python's own classes have
     tables, scope, bound_names    which names a file, class or function binds, and how
     functions, instances          what a function takes, gives and announces; what methods set on `self`
