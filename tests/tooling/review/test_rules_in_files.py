@@ -543,13 +543,20 @@ def test_a_test_must_be_able_to_fail(world):
 
 
 def test_every_rule_of_one_file_is_tested_here():
-    pages = ("of_loops", "of_meaning", "of_paths", "of_slips")
+    pages = ("of_lifetimes", "of_loops", "of_meaning", "of_paths", "of_slips")
     others = {
         rule
         for page in pages
         for rule in runpy.run_path(str(Path(__file__).with_name(f"test_rules_{page}.py")))["CASES"]
     }
-    elsewhere = {"logger-of-another-kind", "registry-target", "frozen-import", "toothless-test", *others}
+    elsewhere = {
+        "logger-of-another-kind",
+        "registry-target",
+        "frozen-import",
+        "test-in-library",
+        "toothless-test",
+        *others,
+    }
     assert {name for name, rule in RULES.items() if rule.in_file is not None} == set(CASES) | elsewhere
 
 

@@ -30,6 +30,7 @@ _WAITER = re.compile(r"thread|proc|worker", re.IGNORECASE)
 _PROCESS = re.compile(r"proc(ess)?$|popen|^p$", re.IGNORECASE)
 _LIMIT = re.compile(r"timeout|fail_after|fail_at|move_on_a")
 """Names of context managers that end what takes too long."""
+_OF_EPISODES = re.compile(r"(Workflow|Agent)$")
 _POOL = re.compile(r"executor|pool", re.IGNORECASE)
 
 
@@ -43,13 +44,16 @@ def blocking_in_async(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def file_in_async(module: Module, _side: Side) -> Iterator[Place]:
-    """Find a file opened in a function that runs once per episode."""
+    """Find a file opened, or a folder made, in what runs once per episode: a coroutine of a workflow or an agent."""
     for function in module.nodes(ast.AsyncFunctionDef):
-        if not function.name.endswith("run_episode"):
+        owner = module.class_of(function)
+        of_episode = owner is not None and _OF_EPISODES.search(owner.name)
+        if not function.name.endswith("run_episode") and not of_episode:
             continue
         for node in own_nodes(function):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
-                yield Place(module.path, node.lineno, f"`open` blocks all other episodes in `{function.name}`")
+            name = module.dotted(node.func) if isinstance(node, ast.Call) else ""
+            if isinstance(node, ast.Call) and name in {"open", "os.makedirs"}:
+                yield Place(module.path, node.lineno, f"`{name}` blocks all other episodes in `{function.name}`")
 
 
 def never_awaited(module: Module, side: Side) -> Iterator[Place]:

@@ -136,6 +136,23 @@ def _is_defined(comparison: Comparison, name: str) -> bool:
     return any(spelt.search(comparison.head.text(path) or "") for path in comparison.head.grep([name], "*.py"))
 
 
+def named_file_missing(comparison: Comparison) -> Iterator[Place]:
+    """Find a program that a hook or a workflow starts, and the repository does not have."""
+    tops = {path.partition("/")[0] for path in comparison.head.paths}
+    for file in comparison.files:
+        if not file.path.startswith((".pre-commit", ".github/workflows/")) or not file.path.endswith((".yaml", ".yml")):
+            continue
+        lines = (comparison.head.text(file.path) or "").split("\n") if file.status != "D" else []
+        for number in sorted(file.added):
+            for found in _STARTED.finditer(lines[number - 1] if number <= len(lines) else ""):
+                path = found["path"].removeprefix("./")
+                if path.partition("/")[0] in tops and path not in comparison.head.paths:
+                    yield Place(file.path, number, f"starts `{path}`, which is not in the repository")
+
+
+_STARTED = re.compile(r"(?:^|[\s\"'])(?:python3?|bash|sh)\s+(?P<path>(?:\./)?[\w.-]+/[\w./-]+\.(?:py|sh))\b")
+
+
 def removed_export(comparison: Comparison) -> Iterator[Place]:
     """Find a name removed from a package's `__all__` without any deprecation before."""
     for file in comparison.files:
@@ -160,5 +177,6 @@ RULES = (
     Rule("translation-behind", Severity.LOW, in_change=translation_behind),
     Rule("mirror-drift", Severity.MEDIUM, in_change=mirrors_differ),
     Rule("document-names-gone", Severity.MEDIUM, in_change=documents_name_gone),
+    Rule("named-file-missing", Severity.HIGH, in_change=named_file_missing),
     Rule("removed-export", Severity.MEDIUM, in_change=removed_export),
 )

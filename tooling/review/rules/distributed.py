@@ -294,16 +294,23 @@ _TIMED = ("torch.distributed.new_group", "torch.distributed.init_process_group")
 def update_without_pause(module: Module, _side: Side) -> Iterator[Place]:
     """Find the trainer's side of a distributed weight update that does not stop generation meanwhile."""
     for function in module.functions():
-        owner = module.class_of(function)
-        if owner is None or not function.name.endswith("update_weights_from_distributed"):
+        if not function.name.endswith(("update_weights_from_distributed", "update_weights_from_disk")):
             continue
+        owner = module.class_of(function) or module.tree
         nodes = list(own_nodes(function))
         meets = any(collective(module, node) for node in nodes)
-        named = {last_name(node.func) for node in nodes if isinstance(node, ast.Call)}
+        called = [node.func for node in nodes if isinstance(node, ast.Call)]
+        named = {last_name(each) for each in called}
+        paused = owner is module.tree and "pause" in module.text
+        if function.name.endswith("disk"):
+            paused = False
+            # The engine that generates is another object, which loads what this one has written.
+            asks = [each for each in called if last_name(each) == "update_weights_from_disk"]
+            meets = meets and any("engine" in ast.unparse(each) for each in asks)
         callers = [each for each in owner.body if isinstance(each, Function) and _calls(each, function.name)]
-        paused = any("pause" in name for name in named) or any(_calls(each, "pause") for each in callers)
+        paused |= any("pause" in name for name in named) or any(_calls(each, "pause") for each in callers)
         if meets and "bucket" not in function.name and not paused:
-            yield Place(module.path, function.lineno, f"`{function.name}` sends weights while generation goes on")
+            yield Place(module.path, function.lineno, f"`{function.name}` changes weights while generation goes on")
 
 
 def _calls(function: Function, part: str) -> bool:

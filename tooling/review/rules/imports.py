@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from typing import TYPE_CHECKING
 
 from tooling.review.records import Place, Rule, Severity, is_test
@@ -95,7 +96,37 @@ def _at_import(module: Module) -> Iterator[tuple[ast.Import | ast.ImportFrom, st
             yield from ((node, name) for name in _packages(node))
 
 
+def relative_in_script(module: Module, side: Side) -> Iterator[Place]:
+    """Find a relative import in a main program outside of packages: run as a file, it has no parent."""
+    # A folder below a package is run as `-m package.folder.program`.
+    folders = ["", *itertools.accumulate(module.path.split("/")[:-1], "{}/{}".format)]
+    if "__main__" not in module.text or any(f"{each}/__init__.py".lstrip("/") in side.paths for each in folders):
+        return
+    tests = (each.test for each in module.nodes(ast.If) if module.parents.get(each) is module.tree)
+    if any("__name__ == '__main__'" in ast.unparse(each) for each in tests):
+        for node in module.nodes(ast.ImportFrom):
+            if node.level and module.parents.get(node) is module.tree:
+                said = f"`{ast.unparse(node)[:60]}` fails where this file is run, outside of packages"
+                yield Place(module.path, node.lineno, said)
+
+
+def test_in_library(module: Module, side: Side) -> Iterator[Place]:
+    """Find a module that needs the tests of its package to be imported."""
+    if is_test(module.path) or not module.path.endswith(".py") or "test" in module.path.lower():
+        return
+    for node in module.nodes(ast.ImportFrom):
+        origin = module.absolute(node)
+        path = side.packages.get(origin, "")
+        at_top = all(isinstance(each, ast.Module) for each in module.around(node))
+        if at_top and path and origin.partition(".")[0] in side.roots and is_test(path):
+            yield Place(
+                module.path, node.lineno, f"`{origin}` is a test: it is not there where this is installed", path
+            )
+
+
 RULES = (
     Rule("heavy-package-root", Severity.MEDIUM, in_file=heavy_root),
     Rule("heavy-import", Severity.MEDIUM, in_change=heavy_outlier),
+    Rule("relative-in-script", Severity.HIGH, in_tests=False, in_file=relative_in_script),
+    Rule("test-in-library", Severity.HIGH, in_tests=False, in_file=test_in_library),
 )

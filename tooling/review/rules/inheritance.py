@@ -160,7 +160,21 @@ _SIBLINGS: Final = 3
 """Methods that use a parameter, from which one that does not is odd."""
 
 
+def super_without_self(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `super()` in a static method, or in a function without parameters: Python finds no object there."""
+    for call in module.nodes(ast.Call):
+        function = module.function_of(call)
+        if not isinstance(call.func, ast.Name) or call.func.id != "super" or call.args or call.keywords:
+            continue
+        owner = module.class_of(function) if isinstance(function, Function) else None
+        if isinstance(function, Function) and owner is not None:
+            static = any(last_name(each) == "staticmethod" for each in function.decorator_list)
+            if static:
+                yield Place(module.path, call.lineno, f"`{function.name}` is static: `super()` finds no object in it")
+
+
 RULES: Final = (
+    Rule("super-without-self", Severity.HIGH, in_file=super_without_self),
     Rule("attribute-no-longer-set", Severity.HIGH, in_change=no_longer_set),
     Rule("asks-for-another", Severity.HIGH, in_file=asks_for_another),
     Rule("base-skipped", Severity.HIGH, in_file=base_skipped),

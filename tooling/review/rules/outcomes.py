@@ -172,7 +172,21 @@ def error_returned(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, "`NotImplementedError` is returned, and not raised")
 
 
+def returns_differ(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `return False` in a function whose other paths return several values."""
+    for function in module.functions():
+        given = [each for each in own_nodes(function) if isinstance(each, ast.Return)]
+        sizes = {len(each.value.elts) for each in given if isinstance(each.value, ast.Tuple)}
+        single = [each for each in given if isinstance(each.value, ast.Constant) and isinstance(each.value.value, bool)]
+        others = [each for each in given if not isinstance(each.value, ast.Tuple) and each not in single]
+        if len(sizes) == 1 and min(sizes) > 1 and not others:
+            for each in single:
+                said = f"`{function.name}` returns {min(sizes)} values elsewhere"
+                yield Place(module.path, each.lineno, f"`{ast.unparse(each)}`: {said}")
+
+
 RULES: Final = (
+    Rule("returns-differ", Severity.HIGH, in_file=returns_differ),
     Rule("result-of-nothing", Severity.HIGH, in_file=result_of_nothing),
     Rule("unpack-mismatch", Severity.HIGH, in_file=unpack_mismatch),
     Rule("unbound-after-except", Severity.HIGH, in_file=unbound_after_except),

@@ -77,6 +77,14 @@ def group_unnamed(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, said, f"{module.path}:{other.lineno}")
 
 
+def barrier_on_devices(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `barrier(device_ids=[...])` of all ranks: it waits on the device, and hangs where one rank is not there."""
+    for node in module.nodes(ast.Call):
+        devices = keyword(node, "device_ids") if collective(module, node) == "barrier" else None
+        if devices is not None and not group_given(node, "barrier"):
+            yield Place(module.path, node.lineno, "a barrier of all ranks on their devices; a group of CPUs is cheaper")
+
+
 MOST_NAMED = 3
 """Collectives with a group from which a file is taken to name all its groups."""
 
@@ -99,6 +107,7 @@ def sampler_without_epoch(module: Module, side: Side) -> Iterator[Place]:
 
 RULES = (
     Rule("default-group-rank", Severity.HIGH, in_file=default_group_rank),
+    Rule("barrier-on-devices", Severity.LOW, in_tests=False, in_file=barrier_on_devices),
     Rule("group-unnamed", Severity.MEDIUM, in_tests=False, in_file=group_unnamed),
     Rule("sampler-without-epoch", Severity.MEDIUM, in_tests=False, in_file=sampler_without_epoch),
 )

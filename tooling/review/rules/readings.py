@@ -150,7 +150,22 @@ def doubled_word(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, f"{found[0]!r} in a message")
 
 
+def lazy_at_end(module: Module, _side: Side) -> Iterator[Place]:
+    """Find a pattern that ends in `.+?` or `.*?`: it takes one character, or none, whatever follows."""
+    for call in module.nodes(ast.Call):
+        name = module.dotted(call.func)
+        pattern = call.args[0] if call.args and name.startswith("re.") and name != "re.fullmatch" else None
+        text = pattern.value if isinstance(pattern, ast.Constant) and isinstance(pattern.value, str) else ""
+        found = _LAZY.search(text)
+        # A compiled one may be asked for a full match.
+        if found and not (name == "re.compile" and "fullmatch(" in module.text):
+            yield Place(module.path, call.lineno, f"`{found[0]}` at the end takes as little as it can")
+
+
+_LAZY: Final = re.compile(r"(?:[^\\]|^)\.[+*]\?\)*$")
+
 RULES: Final = (
+    Rule("lazy-at-end", Severity.HIGH, in_file=lazy_at_end),
     Rule("version-as-text", Severity.HIGH, in_file=version_as_text),
     Rule("text-of-none", Severity.MEDIUM, in_file=text_of_none),
     Rule("zero-as-missing", Severity.MEDIUM, in_tests=False, in_file=zero_as_missing),

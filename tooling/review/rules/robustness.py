@@ -136,12 +136,29 @@ def open_socket(module: Module, _side: Side) -> Iterator[Place]:
     for function in module.functions():
         for node in own_nodes(function):
             target, made = made_name(node)
-            if (
-                made is not None
-                and module.dotted(made.func) == "socket.socket"
-                and not is_kept(module, function, target)
-            ):
+            if made is None or module.dotted(made.func) != "socket.socket":
+                continue
+            if not is_kept(module, function, target):
                 yield Place(module.path, made.lineno, f"nothing closes `{target}`")
+            elif _closed_without_errors(module, function, target):
+                yield Place(module.path, made.lineno, f"`{target}` stays open where something goes wrong")
+
+
+def _closed_without_errors(module: Module, function: Function, name: str) -> bool:
+    """Whether a socket is only closed at the end of a `try` whose handlers leave the function without it."""
+    uses = [each for each in own_nodes(function) if isinstance(each, ast.Name) and each.id == name]
+    parents = [module.parents[each] for each in uses if isinstance(each.ctx, ast.Load)]
+    closings = [each for each in parents if isinstance(each, ast.Attribute) and each.attr == "close"]
+    if not closings or any(not isinstance(each, ast.Attribute) for each in parents):
+        return False
+    for each in closings:
+        around = list(module.around(each, function))
+        tried = next((one for one in around if isinstance(one, ast.Try)), None)
+        if tried is None or not tried.handlers or not any(one in around for one in tried.body):
+            return False
+        if any(not isinstance(one.body[-1], ast.Return | ast.Raise) for one in tried.handlers):
+            return False
+    return True
 
 
 def _uncompilable(tree: ast.Module) -> SyntaxError | None:

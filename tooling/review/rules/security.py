@@ -165,7 +165,7 @@ def _own_source(module: Module, node: ast.AST) -> bool:
 def open_address(module: Module, _side: Side) -> Iterator[Place]:
     """Find a server bound to all interfaces by a literal."""
     for node in module.nodes(ast.Call):
-        if last_name(node.func) not in _SERVES:
+        if last_name(node.func) not in _SERVES and not last_name(node.func).endswith("HTTPServer"):
             continue
         values = [*node.args, *(each.value for each in node.keywords if each.arg in {"host", "address", "addr"})]
         flat = [part for value in values for part in (value.elts if isinstance(value, ast.Tuple) else [value])]
