@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor, nn
 
@@ -93,6 +93,8 @@ class ModuleCall:
     tuple."""
     outputs: tuple[Tensor, ...] = ()
     """Every tensor that it returned, in order (a router: logits, weights, indices)."""
+    arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+    """All that it was called with, by position and by name; tensors are copies."""
 
     def place_of(self, given: Tensor) -> int:
         """Return which of its outputs another module was given, counted from 1; 0 for none of them."""
@@ -192,6 +194,9 @@ class LayerContext:
     """For a feed-forward layer: `LayerRoles.shared_feed_forward`."""
     end: str | None = None
     """A norm inside `module` that gives its output, but belongs to the block: what it reads is the layer's output."""
+
+    calls: Callable[[str, Tensor], ModuleCall | None] | None = None
+    """The call of a mixer, by name, in a forward over tokens [B, T], where that may be asked."""
 
     @property
     def call(self) -> ModuleCall:

@@ -87,11 +87,11 @@ class Observer:
         self.seconds: dict[str, float] = {}
         self.num_inferred = 0
         self.instance = build(subject, base, attention="eager")
-        self.inference: Inference = infer(self.instance)
+        self._fused = build(subject, base)
+        self.inference: Inference = infer(self.instance, fused=self._fused)
         self.values = slots_of(self.inference.spec)
         self._pairs: list[tuple[Instance, Inference]] = []
         self.layout: tuple[LayoutEntry, ...] = infer_layout(self.instance, self.inference)
-        self._fused = build(subject, base)
         self._logits = logits(self._fused, self._tokens(self._fused))
         self._shapes = shapes(self._fused)
         self._stored = functools.cache(lambda: export(self._fused))
@@ -156,7 +156,7 @@ class Observer:
             # E.g. more experts for each token than its groups hold: what such a config does is an accident that may
             # look like anything, and a family of these expressions refuses it.
             return ConfigOutcome(changes=changes, config=config, kind="refused", detail="no blocks do what is expected")
-        return replace(self._infer(changes, config, tensors()), loud=found is False)
+        return replace(self._infer(changes, instance, tensors()), loud=found is False)
 
     def _expected(
         self,
@@ -228,13 +228,12 @@ class Observer:
             return False
         return (spec, difference, tolerance) if difference <= tolerance else None
 
-    def _infer(
-        self, changes: Mapping[str, Any], config: dict[str, Any], tensors: Mapping[str, Tensor]
-    ) -> ConfigOutcome:
+    def _infer(self, changes: Mapping[str, Any], fused: Instance, tensors: Mapping[str, Tensor]) -> ConfigOutcome:
         self.num_inferred += 1
+        config = fused.config
         try:
             instance = build(self.subject, config, attention="eager")
-            inference = infer(instance)
+            inference = infer(instance, fused=fused)
             self._check_layout(instance, inference, tensors)
         except SubjectError as refusal:
             # It builds with fused attention only, where a missing scale has a default.

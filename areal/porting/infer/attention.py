@@ -65,8 +65,8 @@ def infer_attention(context: LayerContext) -> Inferred[AttentionFinding]:
         return finding
     # Biases of scores are where eager attention has been seen to differ from the fused one, which is what people run.
     try:
-        with fused_attention(context.model):
-            return _infer(context)
+        with fused_attention(context.model):  # which is called with other masks
+            return _infer(replace(context, calls=None))
     except Exception:  # noqa: BLE001 - foreign code that has no fused form may fail in any way with masks of that form
         return finding
 
@@ -136,11 +136,11 @@ def fused_attention(model: nn.Module) -> Iterator[None]:
 
 def look(context: LayerContext) -> View:
     """Capture the module on the trace's tokens and on many short sequences."""
-    run = captures.capture(context.model, context.name, context.trace.tokens)
+    run = captures.capture(context.model, context.name, context.trace.tokens, calls=context.calls)
     core = find_core(run)
     operands = read(run, core)
     check_weights(run, core, operands)
-    probe = captures.capture(context.model, context.name, _probed_tokens(context))
+    probe = captures.capture(context.model, context.name, _probed_tokens(context), calls=context.calls)
     return View(context=context, run=run, probe=probe, core=core, operands=operands, single=read(probe, core))
 
 
@@ -191,7 +191,7 @@ def _other_lengths(view: View, found: AttentionHypothesis) -> Iterator[tuple[Ten
     for length in wanted:
         tokens = torch.arange(length)[None] * 7 % vocabulary
         try:
-            yield tokens, captures.capture(view.context.model, view.name, tokens)
+            yield tokens, captures.capture(view.context.model, view.name, tokens, calls=view.context.calls)
         except (IndexError, RuntimeError, ValueError):
             continue  # learned positions end somewhere
 

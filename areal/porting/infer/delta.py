@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 from torch.nn import functional
@@ -87,9 +87,11 @@ def gated_deltas(parts: MixerParts) -> Iterator[MixerHypothesis]:
     keys = 0 if filters is None else (len(filters.rows) - parts.width) // 2
     if filters is None or filters.bias is not None or keys < 1 or 2 * keys + parts.width != len(filters.rows):
         return
+    rows = convolved(parts.projected().double()[..., filters.rows], filters.kernel)
+    begins: dict[tuple[Any, ...], bool] = {}
     for heads in splits_into_heads(parts, keys):
         for rest in splits_of_rest(parts, filters, heads):
-            yield from fitting(parts, filters, heads, rest)
+            yield from fitting(parts, filters, rows, heads, rest, begins)
 
 
 def splits_into_heads(parts: MixerParts, keys: int) -> Iterator[_Heads]:
@@ -154,22 +156,38 @@ def decays_of(parts: MixerParts, heads: _Heads, raw: Tensor) -> Iterator[tuple[f
         yield floor, floor * (scale * raw).sigmoid()
 
 
-def fitting(parts: MixerParts, filters: Filtered, heads: _Heads, rest: _Rest) -> Iterator[MixerHypothesis]:
-    """Yield the hypotheses with these heads and rows that hold, one for each form of the gate and the rate."""
-    projected, width = parts.projected().double(), parts.width
-    filtered_rows = convolved(projected[..., filters.rows], filters.kernel)
+def fitting(
+    parts: MixerParts,
+    filters: Filtered,
+    filtered_rows: Tensor,
+    heads: _Heads,
+    rest: _Rest,
+    begins: dict[tuple[Any, ...], bool],
+) -> Iterator[MixerHypothesis]:
+    """Yield the hypotheses with these heads and rows that hold, one for each form of the gate and the rate.
+
+    filtered_rows: what the filters give, [B, T, channels], double. begins: what is known of the first token, which most
+    hypotheses have in common.
+    """
+    width = parts.width
     rate = rest.rate.values.sigmoid()
     target = parts.entering().double().unflatten(-1, (heads.values, -1))
     gates = rest.gate.values.unflatten(-1, (heads.values, -1))
     keys = heads.keys * heads.key_dim
+    gated = gates[:, :1].contiguous().numpy().tobytes()
     for activation, order in itertools.product(activations_of(parts), ORDERS):
         sizes = [width if part == "v" else keys for part in order]
+        # The first token gets a multiple of its value, whatever keys, decays and rates are.
+        start = sum(sizes[: order.index("v")])
+        known = (activation, start, heads.values, id(heads.weight), gated)
+        if known not in begins:
+            value = ACTIVATIONS[activation](filtered_rows[:, :1, start : start + width])
+            alone = value.unflatten(-1, (heads.values, -1)) * heads.weight.double()
+            begins[known] = any(_is_multiple(alone * ACTIVATIONS[form](gates[:, :1]), target[:, :1]) for form in GATES)
+        if not begins[known]:
+            continue
         split = dict(zip(order, ACTIVATIONS[activation](filtered_rows).split(sizes, -1), strict=True))
         places = dict(zip(order, torch.arange(len(filters.rows)).split(sizes), strict=True))
-        # The first token gets a multiple of its value, whatever the decays and rates are.
-        alone = split["v"][:, :1].unflatten(-1, (heads.values, -1)) * heads.weight.double()
-        if not any(_is_multiple(alone * ACTIVATIONS[form](gates[:, :1]), target[:, :1]) for form in GATES):
-            continue
         decays = decays_of(parts, heads, rest.decay.values)
         few = {part: values[:, :FEW] for part, values in split.items()}
         for (floor, decay), max_rate in itertools.product(decays, (1.0, 2.0)):

@@ -10,7 +10,7 @@ import torch
 
 from areal.porting import reference
 from areal.porting.infer.embedding_and_head import infer_top
-from areal.porting.infer.layers import LayerSurroundings, attention_of, feed_forward_of, infer_layer
+from areal.porting.infer.layers import attention_of, feed_forward_of, infer_layer, surroundings
 from areal.porting.infer.roles import find_roles
 from areal.porting.infer.tensors import LOCAL, error
 from areal.porting.probe.instance import build, logits, make_tokens
@@ -36,18 +36,19 @@ JUDGED = ((2, 40), (3, 17))
 """Batches [rows, tokens] that judge the result; longer than the windows of tiny configs."""
 
 
-def infer(instance: Instance) -> Inference:
-    """Return what `instance` (built with eager attention) computes.
+def infer(instance: Instance, *, fused: Instance | None = None) -> Inference:
+    """Return what `instance` (built with eager attention) computes. fused: the same config built with fused attention,
+    where there is one already.
 
     Raises UnsupportedError naming the feature and the module where no spec reproduces it; a wrong spec is never
     returned.
     """
-    instance, oracle = _oracle(instance)
+    instance, oracle, expected = _oracle(instance, fused)
     trace = record(instance, _tokens(instance, *TRACED, seed=1))
     config = instance.hf_config.to_dict()
     roles = find_roles(instance.model, trace)
     top = infer_top(instance.model, roles, trace, config)
-    around = LayerSurroundings(instance.model, trace, config, len(roles.layers))
+    around = surroundings(instance.model, trace, config, roles)
     weights = dict(top.tensors)
     evidence = list(top.evidence)
     layers: list[LayerSpec] = []
@@ -60,7 +61,7 @@ def infer(instance: Instance) -> Inference:
         rotaries += [] if table is None or table in rotaries else [table]
         layers.append(replace(found.spec.layer, rotary=None if table is None else rotaries.index(table)))
     spec = ArchitectureSpec(**vars(top.spec), layers=tuple(layers), rotaries=tuple(rotaries))
-    parity, tolerance = _judge(instance, oracle, spec, weights, trace, roles)
+    parity, tolerance = _judge(instance, oracle, expected, spec, weights, trace, roles)
     unused = check_weights(instance, weights, trace.tokens)
     notes = (f"without influence on the logits: {', '.join(unused)}",) if unused else ()
     evidence.append(
@@ -87,7 +88,7 @@ def unexplained_parts(instance: Instance) -> Iterator[UnsupportedError]:
     """Yield why an instance that `infer` refuses cannot be said, part by part: attention and feed-forward of each
     layer, and what stands around the layers. Each part is looked at by itself, on tensors of the traced forward, so
     that none is blamed for another one; how they are wired together is not, since that would follow from them."""
-    instance, _ = _oracle(instance)
+    instance, *_ = _oracle(instance, None)
     trace = record(instance, _tokens(instance, *TRACED, seed=1))
     config = instance.hf_config.to_dict()
     try:
@@ -95,7 +96,7 @@ def unexplained_parts(instance: Instance) -> Iterator[UnsupportedError]:
     except UnsupportedError as error:
         yield error
         return
-    around = LayerSurroundings(instance.model, trace, config, len(roles.layers))
+    around = surroundings(instance.model, trace, config, roles)
     parts: list[Callable[[], object]] = [partial(infer_top, instance.model, roles, trace, config)]
     for number, layer in enumerate(roles.layers):
         parts += [] if layer.feed_forward is None else [partial(feed_forward_of, around, layer, number)]
@@ -107,21 +108,29 @@ def unexplained_parts(instance: Instance) -> Iterator[UnsupportedError]:
             yield error
 
 
-def _oracle(instance: Instance) -> tuple[Instance, Instance]:
-    """Return the instance to trace, and the one with fused attention whose logits judge.
+def _oracle(instance: Instance, fused: Instance | None) -> tuple[Instance, Instance, Tensor | None]:
+    """Return the instance to trace, the one with fused attention whose logits judge, and its logits of the first batch
+    that judges, where they were computed.
 
     Where both differ, one of them is wrong (transformers 5.23.0 adds Falcon's ALiBi twice in eager attention). Training
     and serving use the fused one, so that one is traced too.
     """
     try:
-        fused = build(instance.subject, instance.config, attention="sdpa")
-        fused.model.load_state_dict(instance.model.state_dict())
+        if fused is None or not _equal(fused, instance):
+            fused = build(instance.subject, instance.config, attention="sdpa")
+            fused.model.load_state_dict(instance.model.state_dict())
     except (SubjectError, RuntimeError):
-        return instance, instance
+        return instance, instance, None
     tokens = _tokens(instance, *JUDGED[0], seed=2)
     expected = logits(fused, tokens)
     difference = float((logits(instance, tokens) - expected).abs().max())
-    return (instance if difference <= _tolerance(expected) else fused), fused
+    return (instance if difference <= _tolerance(expected) else fused), fused, expected
+
+
+def _equal(first: Instance, second: Instance) -> bool:
+    """Return whether the models keep the same numbers under the same names."""
+    kept, other = first.model.state_dict(), second.model.state_dict()
+    return kept.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in kept.items())
 
 
 def _tokens(instance: Instance, rows: int, length: int, *, seed: int) -> Tensor:
@@ -148,19 +157,20 @@ def _tolerance(expected: Tensor) -> float:
 def _judge(
     instance: Instance,
     oracle: Instance,
+    of_first: Tensor | None,
     spec: ArchitectureSpec,
     weights: Mapping[str, Tensor],
     trace: Trace,
     roles: ModelRoles,
 ) -> tuple[float, float]:
-    """Return the largest difference of logits and the tolerance. Raises UnsupportedError with the first part that
-    differs."""
+    """Return the largest difference of logits and the tolerance. of_first: what is expected of the first batch, where
+    it is known. Raises UnsupportedError with the first part that differs."""
     worst, allowed = 0.0, TOLERANCE
     ours = reference.load(spec, weights)
     double = {name: value.double() for name, value in weights.items()}
     random = [_tokens(instance, rows, length, seed=seed + 2) for seed, (rows, length) in enumerate(JUDGED)]
     for tokens in (*random, _vocabulary(instance, spec.vocab_size)):
-        expected = logits(oracle, tokens)
+        expected = logits(oracle, tokens) if of_first is None or tokens is not random[0] else of_first
         off = float((reference.logits_of(ours, tokens) - expected).abs().max())
         allowed = _tolerance(expected)
         difference = without_rounding(

@@ -11,19 +11,19 @@ from areal.porting.infer.layer_embeddings import infer_layer_input
 from areal.porting.infer.mixers import infer_mixer, infer_scaled_mixer
 from areal.porting.infer.mlp import infer_mlp
 from areal.porting.infer.moe import NotMoe, infer_moe
-from areal.porting.infer.replay import numbers_of
+from areal.porting.infer.replay import KnownCalls, numbers_of
 from areal.porting.infer.tensors import EQUAL, MATRIX_DIMENSIONS, combination, inside, matrix_calls, same, snapped
 from areal.porting.infer.wiring import EXACT, BlockTensors, infer_one_part, infer_wiring
 from areal.porting.records import Inferred, LayerContext, UnsupportedError
 from areal.porting.spec import AttentionSpec, BesideSpec, LayerSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch import Tensor, nn
 
     from areal.porting.infer.wiring import WiringFinding
-    from areal.porting.records import LayerRoles, ModuleCall, Trace
+    from areal.porting.records import LayerRoles, ModelRoles, ModuleCall, Trace
     from areal.porting.spec import MlpSpec, MoeSpec, RotarySpec
 
 
@@ -43,6 +43,13 @@ class LayerSurroundings:
     trace: Trace
     config: Mapping[str, Any]
     num_layers: int
+    calls: Callable[[str, Tensor], ModuleCall | None]
+
+
+def surroundings(model: nn.Module, trace: Trace, config: Mapping[str, Any], roles: ModelRoles) -> LayerSurroundings:
+    """Return what all layers of a traced model share."""
+    mixers = [name for layer in roles.layers for name in (layer.attention, layer.beside) if name is not None]
+    return LayerSurroundings(model, trace, config, len(roles.layers), KnownCalls(model, trace, mixers).of)
 
 
 def infer_layer(around: LayerSurroundings, roles: LayerRoles, number: int) -> Inferred[LayerFinding]:
@@ -200,6 +207,7 @@ def _context(
         config=around.config,
         trace=trace,
         shared=shared,
+        calls=around.calls,
     )
 
 

@@ -100,7 +100,7 @@ def look(context: LayerContext, *, scaled: bool = False) -> MixerParts:
     """Capture the module. Raises UnsupportedError unless it projects its input, and its output is a projection.
 
     scaled: whether the input may be multiplied by a number before."""
-    run = captures.capture(context.model, context.name, context.trace.tokens)
+    run = captures.capture(context.model, context.name, context.trace.tokens, calls=context.calls)
     projections: list[Projection] = run.of(Projection)
     factor = input_factor_of(context, run, projections) if scaled else 1.0
     run = run if factor == 1.0 else replace(run, input=run.input * factor)

@@ -73,7 +73,7 @@ def judge(found: MixerHypothesis, parts: MixerParts) -> FeatureEvidence:
     results = []
     for length in JUDGED:
         tokens = (torch.arange(2 * length).reshape(2, length) * 7 + 3) % vocabulary
-        run = captures.capture(parts.context.model, parts.name, tokens)
+        run = captures.capture(parts.context.model, parts.name, tokens, calls=parts.context.calls)
         off = _off(found, replace(run, input=run.input * parts.input_factor))
         if not off <= LOCAL:
             detail = f"its parts were found but do not reproduce its output for {length} tokens: off by {off:.1e}"

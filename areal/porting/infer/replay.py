@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from areal.porting.probe.instance import call_options
+from areal.porting.probe.trace import copied
 from areal.porting.records import ModuleCall, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from torch import Tensor, nn
 
@@ -71,29 +72,63 @@ def probe(context: LayerContext, inputs: Tensor) -> Replay:
     return Replay(inputs, total, calls)
 
 
-class _RecalledError(Exception):
-    """Ends the forward of a model once the arguments of a module are known."""
+class _AllSeenError(Exception):
+    """Ends the forward of a model once every module of interest has returned."""
 
 
-def recall(model: nn.Module, name: str, tokens: Tensor) -> Callable[[Tensor], Tensor] | None:
-    """Return the function that a module of the model is, with the other arguments that it gets in a forward over
-    tokens [B, T]: hidden states [B, T, width] to its first output. None where it gets no hidden states."""
+class KnownCalls:
+    """How some modules of a model are called, over the tokens of its trace and any others: one forward for all."""
+
+    def __init__(self, model: nn.Module, trace: Trace | None, names: Collection[str]) -> None:
+        self._model = model
+        self._trace = trace
+        self._names = tuple(names)
+        self._seen: dict[bytes, dict[str, ModuleCall]] = {}
+
+    def of(self, name: str, tokens: Tensor) -> ModuleCall | None:
+        """Return the first call of a module in a forward over tokens [B, T]; None where that is not known."""
+        if name not in self._names:
+            return None
+        if self._trace is not None and tokens is self._trace.tokens:
+            return self._trace.calls[name][0] if name in self._trace.calls else None
+        key = repr(tuple(tokens.shape)).encode() + tokens.numpy().tobytes()
+        if key not in self._seen:
+            self._seen[key] = self._run(tokens)
+        return self._seen[key].get(name)
+
+    def _run(self, tokens: Tensor) -> dict[str, ModuleCall]:
+        found: dict[str, ModuleCall] = {}
+        begun: list[Any] = []
+
+        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            begun.append(copied((args, kwargs)))
+
+        def leave(name: str, output: Any) -> None:
+            arguments = begun.pop()
+            given, returned = first_tensor(arguments, floating=True), first_tensor(output, floating=True)
+            if given is not None and returned is not None and name not in found:
+                found[name] = ModuleCall(name, len(found), given, returned.detach().clone(), arguments=arguments)
+            if len(found) == len(self._names):
+                raise _AllSeenError
+
+        with ExitStack() as stack:
+            for name in self._names:
+                module = self._model.get_submodule(name)
+                for handle in (
+                    module.register_forward_pre_hook(enter, with_kwargs=True),
+                    module.register_forward_hook(lambda *call, name=name: leave(name, call[-1])),
+                ):
+                    stack.callback(handle.remove)
+            with torch.no_grad(), suppress(_AllSeenError):
+                self._model(tokens, **call_options(self._model))
+        return found
+
+
+def recall(model: nn.Module, name: str, trace: Trace) -> Callable[[Tensor], Tensor] | None:
+    """Return the function that a module of the model is, with the other arguments that it got in the trace: hidden
+    states [B, T, width] to its first output. None where it got no hidden states."""
     module = model.get_submodule(name)
-    kept: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-
-    def stop(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        kept.append((args, kwargs))
-        raise _RecalledError
-
-    handle = module.register_forward_pre_hook(stop, with_kwargs=True)
-    try:
-        with torch.no_grad(), suppress(_RecalledError):
-            model(tokens, **call_options(model))
-    finally:
-        handle.remove()
-    if not kept:
-        return None
-    args, kwargs = kept[0]
+    args, kwargs = trace.calls[name][0].arguments
     named = [*enumerate(args), *kwargs.items()]
     places = [place for place, value in named if isinstance(value, torch.Tensor) and value.is_floating_point()]
     place = "hidden_states" if "hidden_states" in kwargs else next(iter(places), None)
@@ -117,7 +152,7 @@ ROUNDING: Final = 1e-5
 def mixes_tokens(model: nn.Module, name: str, trace: Trace) -> bool:
     """Return whether what a module returns for a token changes with an earlier one, by more than rounding: experts
     compute the tokens that chose them together, and products of other heights are rounded otherwise."""
-    call = recall(model, name, trace.tokens)
+    call = recall(model, name, trace)
     hidden = trace.calls[name][0].input
     if call is None or hidden.shape[:2] != trace.tokens.shape:
         return False

@@ -52,13 +52,13 @@ def earlier_owners(view: View, probed: Tensor) -> Iterator[SharedKeys]:
     own = next((order for module, order in orders.items() if module.startswith(context.name)), 0)
     for name in sorted((each for each in orders if orders[each] < own), key=lambda each: -orders[each]):
         try:
-            run = captures.capture(context.model, name, context.trace.tokens)
+            run = captures.capture(context.model, name, context.trace.tokens, calls=context.calls)
             core = find_core(run)
             operands = read(run, core)
             pairs = ((operands.key, view.operands.key), (operands.value, view.operands.value))
             if not all(theirs.shape == ours.shape and torch.equal(theirs, ours) for theirs, ours in pairs):
                 continue
-            probe = captures.capture(context.model, name, probed)
+            probe = captures.capture(context.model, name, probed, calls=context.calls)
         except UnsupportedError:
             continue
         joined = replace(view, run=_joined(run, view.run), probe=_joined(probe, view.probe))

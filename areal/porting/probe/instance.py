@@ -84,7 +84,7 @@ def construct(subject: Subject, hf_config: Any, *, attention: str = "sdpa") -> A
     for choice in (attention, "eager", None):
         options = {} if choice is None else {"attn_implementation": choice}
         with quiet(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)  # of the CPU alone: asking every device takes a millisecond
             try:
                 return subject.model_class._from_config(hf_config, dtype=torch.float32, **options).eval()
             except Exception as error:  # noqa: BLE001 - foreign code fails in any way; the last failure is reported

@@ -30,7 +30,7 @@ class Recorder(TorchFunctionMode):
         self.batch, self.length = tokens.shape
         self.calls: dict[str, list[ModuleCall]] = {}
         self.softmaxes: list[SoftmaxCall] = []
-        self.stack: list[tuple[str, int, Mapping[str, Tensor]]] = []
+        self.stack: list[tuple[str, int, Mapping[str, Tensor], Any]] = []
         self.order = 0
 
     def enter(self, name: str, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -39,19 +39,19 @@ class Recorder(TorchFunctionMode):
         # "0" is the first positional argument, "position_embeddings.1" the second tensor of a tuple.
         named = [(str(place), value) for place, value in enumerate(arguments)] + list(keywords.items())
         tensors = {key: tensor.clone() for start, value in named for key, tensor in _tensors(start, value)}
-        self.stack.append((name, self.order, tensors))
+        self.stack.append((name, self.order, tensors, copied((arguments, keywords))))
         self.order += 1
 
     def leave(self, output: Any) -> None:
         """Record what the innermost module returned."""
-        name, order, inputs = self.stack.pop()
+        name, order, inputs, arguments = self.stack.pop()
         outputs = tuple(tensor.clone() for _, tensor in _tensors("", output))
         if inputs and outputs:
             # The hidden states among the arguments: the first positional tensor, or by name.
             positional = [name for name in inputs if name.split(".")[0].isdigit()]
             named = [name for name in ("hidden_states", "input_ids") if name in inputs]
             first = inputs[[*positional, *named, *inputs][0]]
-            call = ModuleCall(name=name, order=order, input=first, output=outputs[0], inputs=inputs, outputs=outputs)
+            call = ModuleCall(name, order, first, outputs[0], inputs, outputs, arguments)
             self.calls.setdefault(name, []).append(call)
 
     def __torch_function__(
@@ -102,6 +102,15 @@ def record(instance: Instance, tokens: Tensor) -> Trace:
         calls={name: tuple(calls) for name, calls in recorder.calls.items()},
         softmaxes=tuple(recorder.softmaxes),
     )
+
+
+def copied(value: Any) -> Any:
+    """Return arguments with copies of the tensors in their tuples, lists and dicts."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if type(value) in (tuple, list):
+        return type(value)(map(copied, value))
+    return {key: copied(each) for key, each in value.items()} if type(value) is dict else value
 
 
 def _tensors(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
