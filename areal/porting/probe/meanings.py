@@ -43,7 +43,7 @@ INTEGERS: tuple[tuple[str, int], ...] = (
     (r"linear_(v|value)_head_dim", 20),
     (r".*(type|language|audio|hash|ngram|per_layer|pronunciation|shape).*vocab.*", 16),
     (r"(.*_)?(vocab(ulary)?(_size)?(_per_layer_input)?|n_vocab|vocab_dim|(num|n)_tokens|token_count)", VOCABULARY),
-    (r"index(er)?_(top_?k|num_tokens|k)", 8),
+    (r"index(er)?_(top_?k|num_tokens|k|budget)", 8),
     (r"index(er)?_(n_|num_)?heads", 16),
     (r"index(er)?_head_dim", 12),
     (r".*original_max_position.*", 16),
@@ -246,26 +246,34 @@ class Repair:
         return config if complaint is None else first or complaint
 
     def _step(self, config: dict[str, Any], complaint: str, seen: set[str]) -> tuple[dict[str, Any], str | None] | None:
-        """Return the first change that satisfies the class, else the first that changes the complaint."""
+        """Return the first change that satisfies the class, else the first that changes the complaint: one that gives a
+        field a value rather than null, which what belongs to the field may miss next."""
         for changed in _with_missing({**self.original, **config}, config, complaint):
             answer = self.check(changed)
             if answer is None or _plain(answer) not in seen:  # nothing else can help
                 return changed, answer
         progress: tuple[dict[str, Any], str | None] | None = None
+        emptied, named = progress, self._named(config, complaint)
         for changed in self._changes(config, complaint):
-            if self.checks >= MAX_CHECKS:
-                break
-            self.checks += 1
+            is_named = any(changed.get(name) != config.get(name) for name in named)
+            if self.checks >= MAX_CHECKS and not is_named:
+                continue
+            self.checks += not is_named
             answer = self.check(changed)
             if answer is None:
                 return changed, None
-            if progress is None and _plain(answer) not in seen:
-                progress = changed, answer
-        return progress
+            if _plain(answer) in seen:
+                continue
+            nulls = [name for name, value in changed.items() if value is None and config.get(name) is not None]
+            if not nulls:
+                progress = progress or (changed, answer)
+            else:
+                emptied = emptied or (changed, answer)
+        return progress or emptied
 
     def _changes(self, config: dict[str, Any], complaint: str) -> Iterator[dict[str, Any]]:
         fields = [name for name in {**self.original, **config} if name not in self.kept]
-        named = [name for name in fields if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", complaint)]
+        named = self._named(config, complaint)
         unset = [name for name in named if {**self.original, **config}[name] is None]
         if len(unset) > 1:  # fields that make sense only together
             yield {**config, **{name: meaning((name,), 1) for name in unset}}
@@ -281,6 +289,11 @@ class Repair:
             if name in config:
                 yield {key: value for key, value in config.items() if key != name}
 
+    def _named(self, config: Mapping[str, Any], complaint: str) -> list[str]:
+        """Return the fields that a complaint names, which are few: they are tried whatever else was."""
+        fields = [name for name in {**self.original, **config} if name not in self.kept]
+        return [name for name in fields if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", complaint)]
+
     def _alternatives(self, name: str, config: Mapping[str, Any]) -> list[Any]:
         """Return the values to try for a field: what it was, then small ones of its kind."""
         before = self.original.get(name)
@@ -290,6 +303,8 @@ class Repair:
             options += [not now]
         elif isinstance(now, int) or (now is None and isinstance(before, int)):
             options += [4, 2, 8, 1, 16, 32, 64]
+        elif now is None and before is None and hinted(name):
+            options.append(hinted(name))
         elif isinstance(now, list) and now:
             options += [now * 2, now[: len(now) // 2]]
         return [value for place, value in enumerate(options) if value != now and value not in options[:place]]

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from areal.porting.probe.instance import build, logits, make_tokens
+from areal.porting.probe.meanings import Repair
 from areal.porting.probe.subject import resolve
 from areal.porting.probe.tiny import complete, cut, tiny_config
 from areal.porting.records import ArchitectureRefusedError, SubjectError
@@ -56,6 +57,25 @@ def test_a_tiny_config_builds_runs_and_is_small(model_type):
     assert found.isfinite().all()
     assert sum(parameter.numel() for parameter in instance.model.parameters()) < 2_000_000
     json.dumps(config)
+
+
+def test_fields_that_a_class_names_are_tried_whatever_else_was():
+    # Of the kind of qwen4_exp: all or none of some fields, one of which has to be 1 and another as large as a head.
+    needed = ("index_heads", "index_keys", "index_dim", "index_budget")
+    others = {f"size_{number}": 2000 + number for number in range(60)}
+
+    def complaint(config):
+        missing = [name for name in needed if config.get(name) is None]
+        if missing and len(missing) < len(needed):
+            return f"missing required fields: {missing}"
+        if config["index_keys"] != 1:
+            return "index_keys has to be 1"
+        return None if config["index_dim"] >= 16 else "index_dim is too small"
+
+    start = others | {"index_heads": 16, "index_keys": 2, "index_dim": 12}
+    found = Repair(complaint, original=others | dict.fromkeys(needed)).run([start])
+
+    assert found == start | {"index_keys": 1, "index_dim": 16, "index_budget": 8}
 
 
 def test_features_are_where_they_can_be_seen():
