@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import sys
 from pathlib import Path
@@ -24,9 +25,34 @@ KINDS = (
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def subject(request, tmp_path_factory, fork_server):
+def running(request, tmp_path_factory, fork_server):
+    """The engine of one kind that tests share, until one of them closes it."""
+    kept = []
+    with contextlib.ExitStack() as engines_of_this_kind:
+        start = functools.partial(_started, request.param, tmp_path_factory, fork_server)
+        yield kept, lambda: engines_of_this_kind.enter_context(start())
+
+
+@pytest.fixture
+def subject(running):
     """An engine of one kind and its model."""
-    kind, model = request.param, engines.build_model()
+    kept, start = running
+    if not kept:
+        kept.append(start())
+    return kept[0]
+
+
+@pytest.fixture
+def last_subject(running, subject):
+    """The same, for a test that closes it: other tests get another one."""
+    kept, _ = running
+    kept.clear()
+    return subject
+
+
+@contextlib.contextmanager
+def _started(kind, tmp_path_factory, fork_server):
+    model = engines.build_model()
     folder = tmp_path_factory.mktemp("engine")
     resources = contextlib.ExitStack()
     if kind == "embedded":
