@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import fields, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -76,17 +77,20 @@ def collate(trajectories: Sequence[Trajectory], *, pad_token: int = 0, with_samp
     lengths = [len(trajectory.tokens) for trajectory in trajectories]
     width = max(lengths)
 
+    is_token = torch.arange(width) < torch.tensor(lengths)[:, None]
+
     def stack(read: Callable[[Trajectory], Sequence[float]], fill: float, dtype: torch.dtype) -> Tensor:
-        rows = [[*read(trajectory), *[fill] * (width - len(trajectory.tokens))] for trajectory in trajectories]
-        return torch.tensor(rows, dtype=dtype)
+        # Laid end to end first: one conversion for all rows, and no list of padding.
+        values = torch.tensor(list(itertools.chain.from_iterable(map(read, trajectories))), dtype=dtype)
+        return torch.full(is_token.shape, fill, dtype=dtype).masked_scatter_(is_token, values)
 
     return PaddedBatch(
-        tokens=stack(lambda item: item.tokens, pad_token, torch.int64),
+        tokens=stack(attrgetter("tokens"), pad_token, torch.int64),
         lengths=torch.tensor(lengths, dtype=torch.int64),
-        loss_mask=stack(lambda item: item.loss_mask, 0, torch.float32),
-        logp_behave=stack(lambda item: item.logprobs, 0.0, torch.float32),
-        versions=stack(lambda item: item.versions, NO_VERSION, torch.int64),
-        turn_ids=stack(lambda item: item.turn_ids, NO_VERSION, torch.int64),
+        loss_mask=stack(attrgetter("loss_mask"), 0, torch.float32),
+        logp_behave=stack(attrgetter("logprobs"), 0.0, torch.float32),
+        versions=stack(attrgetter("versions"), NO_VERSION, torch.int64),
+        turn_ids=stack(attrgetter("turn_ids"), NO_VERSION, torch.int64),
         rewards=torch.tensor([item.reward for item in trajectories], dtype=torch.float32),
         groups=torch.tensor([item.group_id for item in trajectories], dtype=torch.int64),
         truncated=torch.tensor([item.truncated for item in trajectories], dtype=torch.bool),
@@ -193,6 +197,8 @@ def split_groups(groups: Tensor | Sequence[int], parts: int) -> list[list[int]]:
     there are fewer groups than parts.
     """
     rows: dict[int, list[int]] = {}
+    if parts == 1 and len(groups):
+        return [list(range(len(groups)))]
     for index, group in enumerate(groups.tolist() if isinstance(groups, Tensor) else groups):
         rows.setdefault(int(group), []).append(index)
     members = list(rows.values())

@@ -10,6 +10,7 @@ sequence, and of the embedding only its second use, as the projection to the voc
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -68,6 +69,7 @@ def attention_products(model: DecoderModel, lengths: Sequence[int]) -> int:
     mixers with a state, those of filters, and of reading and writing the state, which a token does once; of indexers,
     those of ranking all keys, of which attention sees the chosen ones."""
     total, top_k = 0, None
+    counts = Counter(lengths).items()
     for layer in model.layers:
         modules = list(layer.modules())
         found = [module for module in modules if isinstance(module, (SelfAttention, LatentAttention))]
@@ -80,10 +82,10 @@ def attention_products(model: DecoderModel, lengths: Sequence[int]) -> int:
             if indexer is not None:
                 top_k = indexer.top_k
                 ranked = indexer.num_heads * (indexer.head_dim + 1)
-                total += ranked * sum(visible_pairs(length) for length in lengths)
+                total += ranked * sum(count * visible_pairs(length) for length, count in counts)
             windows = [attention.window, top_k if getattr(attention, "selected", False) else None]
             window = min((size for size in windows if size is not None), default=None)
-            pairs = sum(visible_pairs(length, window, attention.chunk) for length in lengths)
+            pairs = sum(count * visible_pairs(length, window, attention.chunk) for length, count in counts)
             total += pairs * _values_per_pair(attention)
     return total
 

@@ -83,7 +83,7 @@ class PolicyLearner:
         actor_stats: list[TrainStats] = []
         critic_stats: list[TrainStats] = []
         for number, indices in enumerate(parts):
-            minibatch = select(trained, indices)
+            minibatch = trained if len(parts) == 1 else select(trained, indices)
             # Without a forward of its own, the first minibatch's says how sampler and trainer differ.
             compare = number == 0 and not self._recomputes_prox()
             stats, of_critic = self.models.run(

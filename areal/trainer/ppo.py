@@ -259,7 +259,7 @@ class PPOTrainer:
         self, step: int, rollout: RolloutBatch, clock: _Clock, metrics: Mapping[str, float]
     ) -> dict[str, float]:
         """Write metrics and rollouts of one step; returns the metrics with those of rollouts and clock."""
-        tokens = sum(item.num_sampled for group in rollout.groups for item in group.trajectories)
+        tokens = int(metrics["tokens/sampled"])
         found = {
             **metrics,
             **clock.split(),

@@ -147,12 +147,12 @@ class Beginnings(NamedTuple):
         ends = batch.lengths - 1
         splits = torch.minimum(_splits(batch.loss_mask > 0), ends)
         rows = [_Row(index, *pair) for index, pair in enumerate(zip(splits.tolist(), ends.tolist(), strict=True))]
-        groups, first = batch.groups.tolist(), torch.arange(len(rows))
+        groups, first = batch.groups.tolist(), [0] * len(rows)
         for alike in _members(rows, batch.tokens, image_keys(batch.images, len(rows)), batch.routes):
             found: dict[int, int] = {}
             for row in alike:
                 first[row.index] = found.setdefault(groups[row.index], row.index)
-        return cls(first, splits)
+        return cls(torch.tensor(first), splits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +177,7 @@ class TokenLayout:
     """[T, M, K], as in the batch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Row:
     """One sequence: tokens[:split] can be shared, tokens[split:end] are its own, tokens[end] is predicted last."""
 
@@ -290,13 +290,15 @@ def _members(
 ) -> list[list[_Row]]:
     """Rows with equal beginnings together, in order of first appearance. Equal placeholders are no equal images, and
     equal tokens that other experts computed have other states."""
-    values = tokens.numpy()
+    values, width = tokens.numpy().tobytes(), tokens.shape[1]
+    size = tokens.element_size()
     chosen = None if routes is None else routes.numpy()
     found: dict[tuple[bytes, tuple[tuple[int, str], ...], bytes], list[_Row]] = {}
     for row in rows:
-        seen = tuple(key for key in images[row.index] if key[0] < row.split)
+        start = row.index * width * size
+        seen = tuple(key for key in images[row.index] if key[0] < row.split) if images[row.index] else ()
         experts = b"" if chosen is None else chosen[row.index, : row.split].tobytes()
-        found.setdefault((values[row.index, : row.split].tobytes(), seen, experts), []).append(row)
+        found.setdefault((values[start : start + row.split * size], seen, experts), []).append(row)
     return list(found.values())
 
 

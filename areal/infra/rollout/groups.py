@@ -7,6 +7,7 @@ faults and drops, and ends a run that would otherwise spin; `LostRewards` ends o
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
@@ -396,23 +397,23 @@ class RolloutBatch:
     def metrics(self) -> dict[str, float]:
         """Plain numbers for the log, e.g. {"rollout/staleness_max": 1.0, "rollout/dropped/stale": 2.0}."""
         ages = [self.version - group.admitted_version for group in self.groups]
-        token_ages = [
-            self.version - version
-            for trajectory in self.trajectories
-            for version, sampled in zip(trajectory.versions, trajectory.loss_mask, strict=True)
-            if sampled
-        ]
+        trajectories = self.trajectories
+        counts: Counter[int] = Counter()
+        for trajectory in trajectories:
+            counts.update(itertools.compress(trajectory.versions, trajectory.loss_mask))
+        num_tokens = counts.total()
+        total_age = sum((self.version - version) * number for version, number in counts.items())
         return {
             "rollout/wait_seconds": self.wait_seconds,
             "rollout/staleness_mean": sum(ages) / len(ages),
             "rollout/staleness_max": float(max(ages)),
-            "rollout/token_staleness_mean": sum(token_ages) / len(token_ages) if token_ages else 0.0,
-            "rollout/token_staleness_max": float(max(token_ages, default=0)),
+            "rollout/token_staleness_mean": total_age / num_tokens if num_tokens else 0.0,
+            "rollout/token_staleness_max": float(self.version - min(counts, default=self.version)),
             "rollout/interruptions": float(self.interruptions),
             **{f"{names.DROPPED_PREFIX}{reason}": float(number) for reason, number in self.dropped.items()},
             **{f"{names.FAULT_PREFIX}{kind}": float(number) for kind, number in self.faults.items()},
             **self._cancelled_metrics(),
-            **sample_metrics(self.trajectories),
+            **sample_metrics(trajectories),
             **use_metrics(self.reward_uses),
             **self.by_source,
         }
