@@ -84,7 +84,10 @@ class StepClock:
         if size == self._size:
             return
         self._size, written = size, self._metrics.read_bytes().count(b'"time/step"')
-        self._ends += [self._cpu_seconds()] * (written + 1 - len(self._ends))
+        new, before = written + 1 - len(self._ends), self._ends[-1]
+        gained = self._cpu_seconds() - before
+        # Of steps shorter than a look apart, several are seen at once: each has its share.
+        self._ends += [before + gained * number / new for number in range(1, new + 1)]
 
     def _cpu_seconds(self) -> float:
         if self._metrics.exists() and not self._learner:

@@ -174,7 +174,9 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     # Written in float32 on the host by either side's way; then both compute in the same dtype.
     model = from_config(model_config(arguments.size), dtype=getattr(torch, device_dtype(arguments.device)))
     most = max([128, *arguments.batch])
-    config = EmbeddedEngineConfig(max_seq_len=CONTEXT, max_batch_size=most, device=arguments.device)
+    config = EmbeddedEngineConfig(
+        max_seq_len=CONTEXT, max_batch_size=most, device=arguments.device, cuda_graphs=arguments.cuda_graphs
+    )
     engine = EngineSide(EmbeddedEngine(model, config=config, eos_token_id=None))
     with tempfile.TemporaryDirectory() as folder:
         save_pretrained(model, folder)
@@ -198,11 +200,16 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             "transformers": lambda prompts=prompts, options=options: reference.run(prompts, **options),
         }
         clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
+        before = engine.engine.stats()
         rates = alternate(sides, rounds=arguments.rounds, clock=clock)
         found = {"shape": name, **rates, "ratio": rates["engine"]["median"] / rates["transformers"]["median"]}
         if not options["stops"]:
             # Every step has all rows: a prefill, which this counts too, and a step for each further token.
             found["step_milliseconds"] = 1000 * len(prompts) / rates["engine"]["median"]
+        after = engine.engine.stats()
+        if "replayed_steps" in after:
+            replayed, steps = (after[name] - before[name] for name in ("replayed_steps", "decode_steps"))
+            found["replayed"] = replayed / steps
         rows.append(found)
     return rows
 
@@ -221,6 +228,9 @@ def parse() -> argparse.Namespace:
         "--clock", choices=("wall", "cpu"), default="wall", help="cpu: on a busy machine, with 1 thread"
     )
     add_device_argument(parser)
+    parser.add_argument(
+        "--cuda-graphs", choices=("auto", "on", "off"), default="auto", help="of the engine, on a GPU (auto)"
+    )
     parser.add_argument("--reference-logits", action="store_true", help="let transformers keep its logits as well")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     return parser.parse_args()
@@ -255,6 +265,7 @@ def main() -> None:
             f"{row[s]['median']:8.0f} ({row[s]['min']:.0f} .. {row[s]['max']:.0f})" for s in ("engine", "transformers")
         ]
         step = f", {row['step_milliseconds']:.2f} ms per step" if "step_milliseconds" in row else ""
+        step += f", {row['replayed']:.0%} replayed" if "replayed" in row else ""
         print(f"{row['shape']:26} engine {cells[0]:28} transformers {cells[1]:28} ratio {row['ratio']:.2f}{step}")
 
 

@@ -51,13 +51,14 @@ lines_for_a_gpu() {
 set-up|2|bash scripts/setup.sh && .venv/bin/python -c 'import torch; print(torch.__version__, torch.version.cuda, torch.cuda.get_device_name())'
 set-up-trl|3|bash scripts/setup_trl.sh && bash scripts/setup_trl.sh --vllm
 set-up-vllm|2|AREAL_VLLM=cuda bash scripts/setup_vllm.sh
-tests|2|.venv/bin/python -m pytest -q --maxfail 20 -m "not exhaustive" tests/areal/engine/train tests/areal/models/test_varlen_attention.py
+tests|2|.venv/bin/python -m pytest -q --maxfail 20 -m "not exhaustive" tests/areal/engine/train tests/areal/engine/embedded/device tests/areal/models/test_varlen_attention.py
 step|5|.venv/bin/python benchmarks/gpu_step.py --rounds 2
 step-checkpointing|3|.venv/bin/python benchmarks/gpu_step.py --checkpointing --rounds 1 --sides train transformers
 step-profile|3|.venv/bin/python benchmarks/gpu_step.py --profile --rounds 1 --steps 3 --sides train
 embedded|4|.venv/bin/python benchmarks/embedded_engine.py --device cuda --size 0.6B --batch 1 64 256 --groups 32
-grpo-embedded|6|.venv/bin/python benchmarks/grpo_vs_trl.py --workload throughput --size 0.6B --device cuda --rounds 1 --steps 8 --new-tokens 256 --sides areal areal-async
-grpo-servers|6|.venv/bin/python benchmarks/grpo_vs_trl.py --workload throughput --size 0.6B --device cuda --rounds 1 --steps 8 --new-tokens 256 --sides areal-vllm areal-vllm-async --trl-vllm
+embedded-no-graphs|2|.venv/bin/python benchmarks/embedded_engine.py --device cuda --size 0.6B --batch 1 64 --groups 0 --rounds 1 --cuda-graphs off
+grpo-embedded|5|.venv/bin/python benchmarks/grpo_vs_trl.py --workload throughput --size 0.6B --device cuda --rounds 1 --steps 8 --new-tokens 256 --sides areal areal-async
+grpo-servers|5|.venv/bin/python benchmarks/grpo_vs_trl.py --workload throughput --size 0.6B --device cuda --rounds 1 --steps 8 --new-tokens 256 --sides areal-vllm areal-vllm-async --trl-vllm
 weights|4|.venv/bin/python benchmarks/weight_updates.py --sizes 0.6B --device cuda --servers 1 --rounds 3
 LINES
 }
@@ -68,13 +69,14 @@ lines_to_try() {
 set-up|2|bash scripts/setup.sh
 set-up-trl|3|bash scripts/setup_trl.sh
 set-up-vllm|2|AREAL_VLLM=cpu bash scripts/setup_vllm.sh
-tests|2|.venv/bin/python -m pytest -q --maxfail 20 tests/areal/engine/train/test_device_reads.py tests/areal/models/test_varlen_attention.py
+tests|2|.venv/bin/python -m pytest -q --maxfail 20 tests/areal/engine/train/test_device_reads.py tests/areal/engine/embedded/device tests/areal/models/test_varlen_attention.py
 step|5|.venv/bin/python benchmarks/gpu_step.py --size tiny --device cpu --rounds 1 --steps 2
 step-checkpointing|3|.venv/bin/python benchmarks/gpu_step.py --size tiny --device cpu --checkpointing --rounds 1 --steps 2 --sides train transformers
 step-profile|3|.venv/bin/python benchmarks/gpu_step.py --size tiny --device cpu --profile --rounds 1 --steps 2 --sides train
 embedded|4|.venv/bin/python benchmarks/embedded_engine.py --device cpu --size tiny --batch 1 4 --groups 2 --new-tokens 8 --prompt 16 --rounds 1
-grpo-embedded|6|.venv/bin/python benchmarks/grpo_vs_trl.py --workload throughput --size tiny --device cpu --rounds 1 --steps 4 --new-tokens 8 --prompts 2 --sides areal areal-async
-grpo-servers|6|.venv/bin/python benchmarks/grpo_vs_trl.py --workload throughput --size tiny --device cpu --rounds 1 --steps 4 --new-tokens 8 --prompts 2 --sides areal-vllm areal-vllm-async
+embedded-no-graphs|2|.venv/bin/python benchmarks/embedded_engine.py --device cpu --size tiny --batch 1 4 --groups 0 --new-tokens 8 --prompt 16 --rounds 1 --cuda-graphs off
+grpo-embedded|5|.venv/bin/python benchmarks/grpo_vs_trl.py --workload throughput --size tiny --device cpu --rounds 1 --steps 4 --new-tokens 8 --prompts 2 --sides areal areal-async
+grpo-servers|5|.venv/bin/python benchmarks/grpo_vs_trl.py --workload throughput --size tiny --device cpu --rounds 1 --steps 4 --new-tokens 8 --prompts 2 --sides areal-vllm areal-vllm-async
 weights|4|.venv/bin/python benchmarks/weight_updates.py --sizes tiny --device cpu --servers 1 --rounds 1 --carriers shared_memory broadcast
 LINES
 }
