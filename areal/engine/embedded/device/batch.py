@@ -11,6 +11,7 @@ the tokens of a request are those of a step with one more row, and a prompt need
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ _logger = getLogger(__name__)
 
 _PREFILL_TOKENS: Final = 8192
 """New prompt tokens per step: bounds the memory of one forward and how long running rows wait for newcomers."""
+_STEPS_AHEAD: Final = 2
+"""Queued behind a copy of results, so that the device has work while the host takes them over."""
 _FEWEST_ROWS: Final = 8
 _SHORTEST: Final = 128
 _CACHE_SHARE: Final = 0.5
@@ -76,9 +79,6 @@ class DeviceBatch:
 
     model: an `areal.api.CausalModel`. guard: `torch.inference_mode` or `torch.no_grad`, entered around all computation.
     """
-
-    is_ready = True
-    """Whether a step would compute at once."""
 
     def __init__(
         self,
@@ -118,9 +118,19 @@ class DeviceBatch:
         self._rows: DeviceRows | None = None
         self._results: StepResults | None = None
         self._starts: Tensor | None = None
+        self._goes_on = False
+        """Whether the last step found a row whose budget is not used up."""
         self._is_sized = False
         self._is_soiled = False
         """Whether there have been numbers that are not finite, which masks do not hide."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a step would do something at once; not while it is waited for results with enough queued."""
+        results = self._results
+        if results is None or not results.is_fetched or results.is_complete:
+            return True
+        return self._goes_on and results.written < _STEPS_AHEAD
 
     @property
     def active(self) -> list[Sequence]:
@@ -139,16 +149,11 @@ class DeviceBatch:
         """
         with self._computing():
             try:
-                self._admit()
-                goes_on = any(running.last_step > self._number for running in self._slots)
-                if goes_on:
-                    self._launch()
                 results = self._results
-                if results is None:
-                    return []
-                outcomes = self._read(version) if results.is_fetched else []
-                if results.written == STEPS_PER_READ or (results.written and not goes_on):
-                    results.fetch()
+                is_readable = results is not None and results.is_fetched and results.is_complete
+                outcomes = self._read(version) if is_readable else []
+                self._admit()
+                self._advance()
                 return outcomes
             # Anything the model raises (out of memory, a bug in a family) becomes a fault of the requests it hit.
             except Exception as error:
@@ -318,6 +323,18 @@ class DeviceBatch:
 
     # ---- steps
 
+    def _advance(self) -> None:
+        """Queue a step where a row has a budget left, and the copy of the results behind the last of some."""
+        self._goes_on = any(running.last_step > self._number for running in self._slots)
+        results = self._results
+        if results is None:  # there has not been any sequence
+            return
+        if self._goes_on and results.written < STEPS_PER_READ:
+            self._launch()
+        is_due = results.written == STEPS_PER_READ or (results.written and not self._goes_on)
+        if is_due and not results.is_fetched:
+            results.fetch()
+
     def _launch(self) -> None:
         rows, results = self._find_rows(), self._results
         assert results is not None, "made together with the rows"
@@ -372,10 +389,11 @@ class DeviceBatch:
         assert self._results is not None, "there is something to read"
         outcomes: list[Outcome] = []
         for tokens, bits, ended in self._results.read():
-            logprobs = bits.view(np.float32)
-            for slot, running in enumerate(self._steps.popleft()):
-                if not running.is_over and tokens[slot] >= 0:
-                    outcome = self._take(running, int(tokens[slot]), float(logprobs[slot]), is_last=bool(ended[slot]))
+            columns = tokens.tolist(), bits.view(np.float32).tolist(), ended.tolist()
+            # Slots behind those of sequences have nothing to say.
+            for running, token, logprob, is_last in zip(self._steps.popleft(), *columns, strict=False):
+                if not running.is_over and token >= 0:
+                    outcome = self._take(running, token, logprob, is_last=bool(is_last))
                     if outcome is not None:
                         running.is_over = True
                         running.sequence.settle(running.tokens, running.logprobs, version)
@@ -387,7 +405,7 @@ class DeviceBatch:
     def _take(self, running: _Running, token: int, logprob: float, *, is_last: bool) -> StopReason | FaultError | None:
         """Append one token; return why it was the last one, if it was."""
         sequence = running.sequence
-        if not np.isfinite(logprob):
+        if not math.isfinite(logprob):
             self._is_soiled = True
             return broken_logits(sequence)
         self.counters["generated_tokens"] += 1

@@ -37,6 +37,11 @@ class StepResults:
         """Whether a copy is on its way that has not been read."""
         return self._fetched > 0
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether reading what was fetched would not wait."""
+        return self._event is None or self._event.query()
+
     def write(self, step: Tensor) -> None:
         """Append what one step gave, int32 [3, N]. Part of the step: the place is on the device."""
         self._ring[:, :, : step.shape[1]].index_copy_(0, self._place, step[None])

@@ -11,7 +11,7 @@ import torch
 
 from areal.api import FaultError, ModelRequest, StopReason, WeightUpdateMeta
 from areal.engine.config import EmbeddedEngineConfig
-from areal.engine.embedded.device.results import STEPS_PER_READ
+from areal.engine.embedded.device.results import STEPS_PER_READ, StepResults
 
 SAMPLING = ({}, {"top_p": 0.8}, {"greedy": True}, {"temperature": 0.7, "top_k": 5})
 
@@ -199,6 +199,27 @@ def test_the_host_reads_once_in_eight_steps(world, on_device, monkeypatch, sampl
     short, long = reads_for(2 * STEPS_PER_READ), reads_for(10 * STEPS_PER_READ)
     assert set(long) == {"numpy"}
     assert len(long) - len(short) == 8
+
+
+def test_copies_that_take_their_time_are_not_waited_for_and_change_nothing(world, on_device, monkeypatch):
+    model, requests, queued = world.build_model(), requests_of(world), []
+    fetch, left = StepResults.fetch, [0]
+
+    def begin(results):
+        fetch(results)
+        left[0] = 7
+
+    def is_complete(results):
+        left[0] -= 1
+        queued.append(results.written)
+        return left[0] < 0
+
+    expected = world.generate(on_device(model), requests)
+    monkeypatch.setattr(StepResults, "fetch", begin)
+    monkeypatch.setattr(StepResults, "is_complete", property(is_complete))
+    assert_same(world.generate(on_device(model), requests), expected)
+    assert len(queued) > 50
+    assert max(queued) == 2
 
 
 def read_a_number(model):
