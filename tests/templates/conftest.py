@@ -7,12 +7,14 @@ import shutil
 import subprocess
 
 import pytest
+from remembered_ruff import ruff_is_remembered  # noqa: F401 - for every test here
 from reward_units import ROOT
 
 from tooling.new.matrix import Sandbox
 
 FOLDERS = (".areal/", "areal/", "examples/", "templates/", "tests/areal/models/", "tests/areal/reward/")
 FILES = {"docs/extensions.md", "pyproject.toml", "tests/conftest.py"}
+HERE = {"areal.dataset.inspection", "areal.porting", "areal.porting.write"}
 
 
 @pytest.fixture(scope="session")
@@ -51,14 +53,14 @@ def sandbox(copied, tmp_path):
 
 @pytest.fixture(scope="module", autouse=True)
 def analyses_here(run_command):
-    """Run the child processes of `areal-new model` here, where torch and transformers are imported once.
+    """Run the child processes of `areal-new model` and `dataset` here, where what they import is imported once.
 
     Yields the real `subprocess.run`.
     """
     start = subprocess.run
 
     def run(command, *args, **options):
-        if list(command[1:2]) != ["-m"] or command[2] not in {"areal.porting", "areal.porting.write"}:
+        if list(command[1:2]) != ["-m"] or command[2] not in HERE:
             return start(command, *args, **options)
         main = importlib.import_module(f"{command[2]}.__main__").main
         return run_command(main, command[3:], cwd=options["cwd"], stdin=options["input"])

@@ -125,7 +125,7 @@ def test_options_that_make_no_sense_are_refused(tmp_path):
     assert "two columns have the same name" in refused("digits", {"question_column": "x", "answer_column": "x"}).message
 
 
-def test_a_path_that_looks_like_an_option_or_a_command_is_only_a_path(tmp_path, monkeypatch):
+def test_a_path_that_looks_like_an_option_or_a_command_is_only_a_path(tmp_path, monkeypatch, own_processes):
     monkeypatch.chdir(tmp_path)
     units.write_lines(tmp_path / "--json.jsonl", HASHES)
     assert units.prepared("digits", from_="--json.jsonl").answers["final"] == "hash"

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from remembered_ruff import ruff_is_remembered  # noqa: F401 - for every test here
 
 from tooling.cli.parser import split
 from tooling.kit.kind import CheckResult
