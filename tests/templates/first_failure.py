@@ -5,11 +5,14 @@ PYTHONPATH=tests/templates OUTCOMES=outcomes.json python -m pytest -p first_fail
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from pathlib import Path
 
 import pytest
+
+gc.set_threshold(50_000)  # libraries are imported within tests, and almost all of what imports make stays
 
 outcomes: dict[str, dict[str, list[str]]] = {}
 """Names of the tests of each module by how they ended: "passed", "failed", "skipped"."""

@@ -161,7 +161,8 @@ def misjudged(project: Project, *, everything: bool) -> list[str]:
     (project.sandbox.root / ACCEPTED).write_text(TEST_OF_TRAINING)
     outcomes = project.sandbox.root / ".git/outcomes.json"
     try:
-        arguments = ["-m", "pytest", "-q", "-p", "first_failure", "-p", "no:cacheprovider"]
+        # The plugin of hypothesis would first parse every module of the copy, to draw the constants in them as examples.
+        arguments = ["-m", "pytest", "-q", "-p", "first_failure", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
         done = project.run(*arguments, "--tb=short", *sound, *wrong, OUTCOMES=str(outcomes))
     finally:
         (project.sandbox.root / ACCEPTED).unlink()
