@@ -117,9 +117,9 @@ if [ $fast = 0 ]; then
 fi
 
 # Cheap folders come first, files stay whole (their fixtures are made once), and a wrong change ends the run early.
-# One worker more than there are cores: tests of hangs and timeouts wait.
+# Two workers more than there are cores: tests of hangs, limits and servers wait, and with one more both often do.
 cores=$(nproc 2>/dev/null || echo 2)
-tests=(-q --workers $((cores < 8 ? cores + 1 : 8)) --cheap-first --durations=10 --durations-min=3)
+tests=(-q --workers $((cores < 7 ? cores + 2 : 8)) --cheap-first --durations=10 --durations-min=3)
 if [ $fast = 1 ]; then
     tests=(tests/test_architecture.py -q)
 elif [ $all = 0 ]; then
