@@ -7,13 +7,13 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
+from tooling.python.module import Function, keyword, last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, keyword, last_name, own_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.review.repository.module import Module
+    from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
 _ONCE: Final = frozenset({"filter", "map", "zip"})
