@@ -331,8 +331,8 @@ class Resolver:
                 return one(UNTYPED)
             if isinstance(value, Keys) and kind == "item":
                 entries = [entry for entry in value.entries if row[2] in (None, entry.name)]
-                held = [self.value(entry.path, entry.value) for entry in entries]
-                return joined([*held, UNKNOWN] if row[2] is None else held) if held else UNKNOWN
+                parts = [self.value(entry.path, entry.value) for entry in entries]
+                return joined([*parts, UNKNOWN] if row[2] is None else parts) if parts else UNKNOWN
             if isinstance(value, Held) and kind == "item":
                 return value.inside if value.how in ("iter", "dict") else UNKNOWN
             if isinstance(value, OwnInstance) and kind == "enter":
