@@ -1,9 +1,10 @@
-"""What `areal-commit check` and `areal-review` cost, next to starting Python and to a linter on the same files.
+"""What `areal --help`, `areal-commit` and `areal-review` cost, next to starting Python and a linter on the same files.
 
     python benchmarks/harness_speed.py [--runs 7] [--repository PATH --commit REV] [--json]
 
-The change is made up: 1,000 added lines in 40 modules of a package with 300; or it is a commit of a repository. Sides
-run in turn. Processor seconds are those of the process and its children: they hold on a busy machine too.
+The change is made up: 1,000 added lines in 40 modules of a package with 300; or it is a commit of a repository. One for
+`areal-commit suggest` is staged in a clone of this repository, with its table of scopes and its history. Sides run in
+turn. Processor seconds are those of the process and its children: they hold on a busy machine too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
+ROOT = Path(__file__).resolve().parent.parent
 IDENTITY = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.com", "-c", "commit.gpgsign=false")
 BODY = "".join(f"def scale_{number}(x, mask):\n    y = x * {number}\n    return y\n\n\n" for number in range(25))
 
@@ -38,6 +40,14 @@ def made_up(folder: Path) -> None:
         subprocess.run(["git", *IDENTITY, "commit", "-q", "-m", "feat: scale"], cwd=folder, check=True)
 
 
+def staged(folder: Path) -> None:
+    """Clone this repository, and stage a change of one module."""
+    subprocess.run(["git", "clone", "-q", "--shared", str(ROOT), str(folder)], check=True)
+    changed = folder / "areal/api/config.py"
+    changed.write_text(f"{changed.read_text(encoding='utf-8')}\n\nMOST_FIELDS = 1000\n", encoding="utf-8")
+    subprocess.run(["git", "add", "--all"], cwd=folder, check=True)
+
+
 def once(command: list[str], folder: Path) -> tuple[float, float]:
     """Wall and processor seconds of one run."""
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -46,13 +56,15 @@ def once(command: list[str], folder: Path) -> tuple[float, float]:
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def measure(folder: Path, commit: str, runs: int) -> dict[str, dict[str, float]]:
+def measure(folder: Path, commit: str, clone: Path, runs: int) -> dict[str, dict[str, float]]:
     """Medians of each side."""
     listed = ["git", "diff-tree", "-r", "--no-commit-id", "--name-only", "--diff-filter=AM", commit, "--", "*.py"]
     files = subprocess.run(listed, cwd=folder, capture_output=True, text=True, check=True).stdout.split()
     files = [name for name in files if (folder / name).is_file()]
     sides = {
         "python -c pass": [sys.executable, "-c", "pass"],
+        "areal --help": [str(BIN / "areal"), "--help"],
+        "areal-commit suggest": [str(BIN / "areal-commit"), "suggest", "--repo", str(clone)],
         "areal-commit check": [str(BIN / "areal-commit"), "check", "--message", "fix(models): keep the last norm"],
         "ruff check of the changed files": [str(BIN / "ruff"), "check", "--isolated", "--no-cache", *files],
         "areal-review": [str(BIN / "areal-review"), "--commit", commit, "--json"],
@@ -81,10 +93,11 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = arguments.repository or Path(temporary)
+        folder, clone = arguments.repository or Path(temporary, "made-up"), Path(temporary, "clone")
+        staged(clone)
         if arguments.repository is None:
             made_up(folder)
-        results = measure(folder, arguments.commit, arguments.runs)
+        results = measure(folder, arguments.commit, clone, arguments.runs)
     if arguments.json:
         print(json.dumps(results))
         return 0
