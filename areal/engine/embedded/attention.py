@@ -19,7 +19,7 @@ from torch import Tensor
 from areal.models.blocks.padded_attention import AttentionOptions
 from areal.models.blocks.selection import Selections, choose
 from areal.models.blocks.shared_keys import KeptKeys
-from areal.models.blocks.varlen_attention import KeyRuns, find_kernel
+from areal.models.blocks.varlen_attention import KERNELS, KeyRuns, find_kernel
 from areal.utils.transfers import upload
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class StepAttention:
         self._num_decode = lengths.shape[0]
         self._fresh_lengths = fresh_lengths
         self._runs: dict[str, KeyRuns] = {}
+        self._has_kernel = lengths.device.type in KERNELS
         device = lengths.device
         rows = torch.arange(self._num_decode, device=device)
         self._decode_index = torch.add(lengths, rows, alpha=cache.capacity)
@@ -183,8 +184,10 @@ class StepAttention:
         self, query: Tensor, keys: Tensor, values: Tensor, options: AttentionOptions, chosen: Tensor | None
     ) -> Tensor:
         rows, heads, head_dim = query.shape
-        asked = options._replace(selected=chosen is not None)
-        kernel = find_kernel(query, keys, values, asked, longest=self._longest) if rows else None
+        kernel = None
+        if self._has_kernel and rows:
+            asked = options._replace(selected=chosen is not None)
+            kernel = find_kernel(query, keys, values, asked, longest=self._longest)
         if kernel is not None:
             key, value = (each[:rows].flatten(0, 1) for each in (keys, values))
             runs = self._decode_runs(keys.shape[1])
@@ -240,8 +243,10 @@ class StepAttention:
     ) -> list[Tensor]:
         """Attend within fresh sequences: in one call where the device has a kernel for it, else padded, by chunks."""
         lengths = self._fresh_lengths
-        asked = options._replace(selected=any(each is not None for each in chosen))
-        kernel = find_kernel(query, key, value, asked, longest=max(lengths))
+        kernel = None
+        if self._has_kernel:
+            asked = options._replace(selected=any(each is not None for each in chosen))
+            kernel = find_kernel(query, key, value, asked, longest=max(lengths))
         if kernel is not None:
             if "fresh" not in self._runs:
                 self._runs["fresh"] = KeyRuns.of(lengths, lengths, query.device, causal=True)
