@@ -176,6 +176,9 @@ class Side:
         if module is None or depth > 5:
             return None
         found = module.bindings.get(last, [])
+        if not found:
+            starred = (self.definition(f"{star}.{last}", depth + 1) for star in module.stars)
+            return next((each for each in starred if each is not None), None)
         if len(found) != 1:  # two branches, or a name that is assigned later: nobody knows which one it is
             return None
         node = found[0]
