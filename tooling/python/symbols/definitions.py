@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,6 +28,8 @@ _BINDINGS = {
 }
 _IMPLICIT = {"__new__": "staticmethod", "__init_subclass__": "classmethod", "__class_getitem__": "classmethod"}
 _LONGEST = 200
+INITVAR = re.compile(r"^[\"']?(?:dataclasses\.)?InitVar\b")
+"""Annotation of a name that the constructor takes and the instance does not keep."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tooling.python.source import dotted_name, parse_expression, text_of
-from tooling.python.symbols.definitions import Where, external
+from tooling.python.symbols.definitions import INITVAR, Where, external
 from tooling.python.symbols.modules import candidates
 from tooling.python.symbols.symbol import Found, Parameter, Symbol, SymbolKind
 
@@ -44,7 +44,6 @@ _BY_DECORATOR = {
 _ATTRS = re.compile(r"attrs?\.(s|attrs|define|frozen|mutable|dataclass|attributes)$")
 _MADE = re.compile(r"\b(?:pydantic_)?dataclass\(")
 _CLASSVAR = re.compile(r"^[\"']?(?:typing\.|t\.)?ClassVar\b")
-_INITVAR = re.compile(r"^[\"']?(?:dataclasses\.)?InitVar\b")
 _CALLS = ("field", "Field", "ib", "attrib", "PrivateAttr")
 
 
@@ -103,7 +102,7 @@ class _FieldReader:
         kind = "keyword-only" if self.keyword_only or _is(words.get("kw_only"), True) else "positional"
         if _is(words.get("kw_only"), False):
             kind = "positional"
-        shown = _INITVAR.sub("", annotation).strip("[]\"'") if _INITVAR.match(annotation) else annotation
+        shown = INITVAR.sub("", annotation).strip("[]\"'") if INITVAR.match(annotation) else annotation
         aliases = tuple(dict.fromkeys(filter(None, (text_of(words.get(key)) for key in ("alias", "validation_alias")))))
         public = name.lstrip("_") if self.style.name == "attrs" and not aliases else name
         self.found[name] = Parameter(

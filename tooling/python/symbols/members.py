@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tooling.python.source import dotted_name, parse_expression
 from tooling.python.standard_library import has_member, python_class, tells_all
-from tooling.python.symbols.definitions import Where, external
+from tooling.python.symbols.definitions import INITVAR, Where, external
 from tooling.python.symbols.symbol import Absent, Found, Open, Symbol, SymbolKind
 from tooling.python.tables import BodyTable, NameBinding
 
@@ -196,7 +196,7 @@ class Members:
             return None
         where = Where(located.table, located.classes)
         items = scope.bindings.get(name)
-        if items:
+        if items and (items[-1].source or not INITVAR.match(items[-1].extra)):
             found = self.modules.of_bindings(where, name, items)
             if found is not None:
                 # `forward = _forward`, `with_args = classmethod(_with_args)` in a class body

@@ -50,8 +50,12 @@ def drifts(case: JudgedUse) -> Iterator[UseProblem]:
         yield from _met_by_chance(case, method, target.name)
     if not case.before.found or target.name in _FREE:
         return
-    if not case.after.found and (case.after.absent or case.after.beside):
-        yield from _lost(case, target.name, (*case.after.absent, *case.after.beside)[0])
+    if not case.after.found:
+        absences = [*case.after.absent, *case.after.beside]
+        if not absences and case.after.open and not case.new.member_names().get(target.name):  # nobody defines it
+            absences = [Absent(case.before.found[0].receiver, target.name)]
+        for absent in absences[:1]:
+            yield from _lost(case, target.name, absent)
     for before, after in case.pairs():
         yield from _changed(case, method, before.symbol, after.symbol)
 
@@ -121,7 +125,8 @@ def _lost(case: JudgedUse, name: str, absent: Absent) -> Iterator[UseProblem]:
     replacement = explained[1] if explained else None
     called = _refers(case.old, case.before.found[0].receiver, name)
     silent_loss = bool(called) and not _refers(case.new, absent.container, name)
-    if not case.after.closed and not (silent_loss and case.after.beside):
+    undefined = bool(case.after.beside) or not case.new.member_names().get(name)
+    if not case.after.closed and not (silent_loss and undefined):
         return  # a base class that is not known may still have it, and call it
     whom = f"; {called} used it" if called else ""
     advice = f"; it is {replacement.text} now" if replacement else ""

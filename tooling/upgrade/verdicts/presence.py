@@ -182,19 +182,24 @@ def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
 
 def _no_instance_has_it(case: JudgedUse) -> bool:
     """Whether no class that derives from the receiver's has the attribute, neither in the new release nor in the
-    repository, and the receiver's file does not make it from a string (`register_buffer`)."""
+    repository, and the receiver's file does not make it from a string (`register_buffer`). A method that fewer classes
+    have than before is taken to go, though some derived class still has it."""
     target = case.use.target
     if not isinstance(target, Attribute) or not isinstance(target.base, InstanceOf | Called):
         return False
     receivers = {met.receiver for met in case.before.found if met.receiver}
     if any(case.context.extended(owner, target.name) for owner in receivers):
         return False
+    methods = all(met.symbol.kind is SymbolKind.FUNCTION for met in case.before.found)
+    before, after = case.old.member_names().get(target.name, ()), case.new.member_names().get(target.name, ())
+    if methods and len(after) < len(before):
+        return True
     quoted = rf"[\"']{re.escape(target.name)}[\"']"
     if any(absent.file and mentions(case.new, absent.file, quoted) for absent in case.after.beside):
         return False
     # Nothing is made of classes in modules that nobody imports, such as those that others are generated from
     loaded, imported = case.new.imported_modules(), case.context.imported
-    owners = [owner.rpartition(".") for owner in case.new.member_names().get(target.name, ())]
+    owners = [owner.rpartition(".") for owner in after]
     having = {name for module, _, name in owners if module in loaded or imported(module)}
     return not derivation(having, case.new) & {_last(owner) for owner in receivers}
 
