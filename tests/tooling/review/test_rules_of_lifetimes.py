@@ -155,6 +155,18 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             f"{SOCKET}        s.close()\n    except OSError:\n        s.close()\n        return 0\n    return 1\n",
         ],
     ),
+    "shared-row-changed": (
+        [
+            "class A:\n    async def run_agent(self, data, client):\n        rows = data['messages']\n"
+            "        rows.append(await client.ask(rows))\n",
+        ],
+        [
+            "class A:\n    async def run_agent(self, data, client):\n        rows = data['messages'].copy()\n"
+            "        rows.append(await client.ask(rows))\n",
+            "class A:\n    async def run_agent(self, data, client):\n        rows = data['messages']\n"
+            "        rows = [*rows, 1]\n        rows.append(await client.ask(rows))\n",
+        ],
+    ),
     "file-in-episode": (
         [
             "import os\n\n\nclass AWorkflow:\n    async def arun_episode(self, e, d):\n        os.makedirs(d['at'])\n",

@@ -86,6 +86,8 @@ def pages_behind(comparison: Comparison) -> Iterator[Place]:
         if before and after and set(before) != set(after):
             changed = sorted(set(before) ^ set(after))
             line = min((after[name] for name in changed if name in after), default=1)
+            while line - 1 in file.added:  # a class is new as a whole, a field has a comment
+                line -= 1
             yield Place(file.path, line, f"{', '.join(changed[:3])}: {sorted(pages)[0]} does not say so")
 
 

@@ -32,7 +32,7 @@ def mutated_row(module: Module, _side: Side) -> Iterator[Place]:
             uses = (node for node in nodes if isinstance(node, ast.Name) and node.id == name)
             if any(isinstance(node.ctx, ast.Store | ast.Del) for node in uses):
                 continue  # a copy, most of the time
-            if function.name.endswith("run_episode"):
+            if function.name.endswith(("run_episode", "run_agent")):
                 yield from _changed_keys(module, function, nodes, name)
             elif _MADE_PER_STEP.search(function.name):
                 yield from _changed_tensors(module, function, nodes, name)
@@ -46,6 +46,23 @@ def _changed_keys(module: Module, function: Function, nodes: list[ast.AST], name
         if changed:
             message = f"`{function.name}` changes `{name}`, which all samples of the group share"
             yield Place(module.path, getattr(node, "lineno", 1), message)
+        alias = _held(node, name)
+        stored = [each for each in nodes if _is(each, alias) and isinstance(getattr(each, "ctx", None), ast.Store)]
+        grown = (each.func for each in nodes if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute))
+        added = any(each.attr in _GROWING and _is(each.value, alias) for each in grown)
+        if alias and len(stored) == 1 and added:
+            message = f"`{alias}` is the row's own list: what is added stays for all samples of the group"
+            yield Place(module.path, getattr(node, "lineno", 1), message)
+
+
+def _held(node: ast.AST, name: str) -> str:
+    """Return "messages" of `messages = data["messages"]`."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Subscript):
+        return ""
+    return last_name(node.targets[0]) if _is(node.value.value, name) else ""
+
+
+_GROWING = frozenset({"append", "extend", "insert"})
 
 
 def _changed_tensors(module: Module, function: Function, nodes: list[ast.AST], name: str) -> Iterator[Place]:
@@ -66,7 +83,7 @@ def _is_stored(nodes: list[ast.AST], target: ast.expr) -> bool:
     return any(ast.unparse(node) == text for node in stores)
 
 
-def _is(node: ast.expr, name: str) -> bool:
+def _is(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
 
 
