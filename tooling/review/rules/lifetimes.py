@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _ONCE: Final = frozenset({"filter", "map", "zip"})
 _READERS: Final = frozenset({"all", "any", "dict", "enumerate", "list", "max", "min", "set", "sorted", "sum", "tuple"})
+_LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 _POOL: Final = re.compile(r"executor|pool", re.IGNORECASE)
 _LOADER: Final = re.compile(r"(^|_)(data_?)?loader$")
 _SESSIONS: Final = frozenset({"aiohttp.ClientSession", "httpx.AsyncClient", "httpx.Client"})
@@ -33,29 +34,26 @@ def iterator_used_up(module: Module, _side: Side) -> Iterator[Place]:
         for each in found:                       # empty in the second round
             check(each)
     """
-    for function in module.functions():
-        inside = own_nodes(function)
-        bound = [each for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
-        made = {each.id: module.parents[each] for each in bound if _is_once(module.parents[each])}
-        for node in inside if made else ():
-            source = made.get(node.id) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) else None
-            if not isinstance(node, ast.Name) or source is None or not _is_read_whole(module, node):
+    for source in module.nodes(ast.Assign):
+        function = module.function_of(source) if _is_once(source) else None
+        name = last_name(source.targets[0])
+        if not isinstance(function, Function) or not isinstance(source.targets[0], ast.Name):
+            continue
+        uses = [each for each in own_nodes(function) if isinstance(each, ast.Name) and each.id == name]
+        held = set(module.around(source, function))
+        for node in uses if sum(isinstance(each.ctx, ast.Store) for each in uses) == 1 else ():
+            if not isinstance(node.ctx, ast.Load) or not _is_read_whole(module, node):
                 continue
-            if sum(each.id == node.id for each in bound) > 1:
-                continue
-            around = list(module.around(node, function))
-            loops = [each for each in around if isinstance(each, ast.For | ast.AsyncFor | ast.While)]
-            held = set(module.around(source, function))
-            again = [each for each in loops if each not in held and not _is_its_own(each, node)]
-            left = any(isinstance(each, ast.Return) for one in again for each in one.body)
-            if again and not left:
-                said = f"`{node.id}` is used up after the first round of the loop"
-                yield Place(module.path, node.lineno, said, f"{module.path}:{getattr(source, 'lineno', 1)}")
+            around = (each for each in module.around(node, function) if isinstance(each, _LOOPS) and each not in held)
+            again = [each for each in around if not _is_its_own(each, node)]
+            if again and not any(isinstance(each, ast.Return) for one in again for each in one.body):
+                said = f"`{name}` is used up after the first round of the loop"
+                yield Place(module.path, node.lineno, said, f"{module.path}:{source.lineno}")
 
 
-def _is_once(statement: ast.AST) -> bool:
+def _is_once(statement: ast.Assign) -> bool:
     """`rows = map(...)`, `zip(...)`, `executor.map(...)`, `(x for x in rows)`."""
-    value = statement.value if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
+    value = statement.value if len(statement.targets) == 1 else None
     if not isinstance(value, ast.Call):
         return isinstance(value, ast.GeneratorExp)
     if isinstance(value.func, ast.Name):
