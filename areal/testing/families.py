@@ -82,14 +82,14 @@ def run(model: nn.Module, packed: Sequence[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def assert_same_logits(ours: nn.Module, theirs: Instance) -> None:
-    """Documents packed into one forward, each alone, and padded to the right all give the logits of `transformers`."""
+    """Documents packed into one forward, each alone, and padded to the right give the logits of `transformers`."""
     packed = documents(theirs)
     expected = [oracle.logits(theirs, document[None])[0] for document in packed]
     _assert_same(ours, theirs, packed, packed, torch.cat(expected), "packed documents")
     for document, logits in zip(packed, expected, strict=True):
         _assert_same(ours, theirs, [document], [document], logits, f"a document of {len(document)} tokens")
-        padded = torch.cat([document, document.new_zeros(PADDING)])
-        _assert_same(ours, theirs, [padded], [document], logits, f"{len(document)} tokens and padding")
+    padded = [torch.cat([document, document.new_zeros(PADDING)]) for document in packed]
+    _assert_same(ours, theirs, padded, packed, torch.cat(expected), "documents with padding")
 
 
 def _assert_same(
@@ -100,20 +100,26 @@ def _assert_same(
     expected: Tensor,
     what: str,
 ) -> None:
-    """given: what is packed, which may be one document with padding; alone: the documents, in the order of expected.
+    """given: what is packed, documents with or without padding; alone: the documents, in the order of expected.
 
     What is larger than the tolerance has to be rounding: each document alone is compared in float64 then.
     """
-    found, allowed = run(ours, given)[: len(expected)], tolerance(expected)
+    found, allowed = _without_padding(run(ours, given), given, alone), tolerance(expected)
     difference = (found - expected).abs().max().item()
     if difference <= allowed or not difference <= MOST_ROUNDING * allowed:
         _assert_close(found, expected, what)
         return
-    wide = run(copy.deepcopy(ours).double(), given)[: len(expected)]
+    wide = _without_padding(run(copy.deepcopy(ours).double(), given), given, alone)
     for document, logits in zip(alone, wide.split([len(each) for each in alone]), strict=True):
         exact = wide_logits(theirs, document[None])
         if exact is None or (logits - exact[0]).abs().max().item() > AGREED * max(1.0, exact.std().item()):
             _assert_close(found, expected, what)
+
+
+def _without_padding(logits: Tensor, given: Sequence[Tensor], alone: Sequence[Tensor]) -> Tensor:
+    """Return the rows of the documents in the logits of what is packed."""
+    parts = zip(logits.split([len(each) for each in given]), alone, strict=True)
+    return torch.cat([part[: len(document)] for part, document in parts])
 
 
 def assert_recorded_logits(ours: nn.Module, recorded: Mapping[str, Any]) -> None:

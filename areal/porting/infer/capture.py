@@ -249,7 +249,8 @@ def capture(
     replaced = module.__dict__.get("forward")
     module.forward = forward
     try:
-        with torch.no_grad(), contextlib.suppress(_CapturedError):
+        # Alone, foreign code may miss what its model sets: then it runs inside of it.
+        with torch.no_grad(), contextlib.suppress(_CapturedError if known is None else Exception):
             if known is None:
                 model(tokens, **options)
             else:

@@ -82,7 +82,7 @@ class KnownCalls:
     def __init__(self, model: nn.Module, trace: Trace | None, names: Collection[str]) -> None:
         self._model = model
         self._trace = trace
-        self._names = tuple(names)
+        self._names = tuple(dict.fromkeys(names))
         self._seen: dict[bytes, dict[str, ModuleCall]] = {}
 
     def of(self, name: str, tokens: Tensor) -> ModuleCall | None:
@@ -119,7 +119,8 @@ class KnownCalls:
                     module.register_forward_hook(lambda *call, name=name: leave(name, call[-1])),
                 ):
                     stack.callback(handle.remove)
-            with torch.no_grad(), suppress(_AllSeenError):
+            # Where a later part of foreign code fails, what was called before it is known all the same.
+            with torch.no_grad(), suppress(Exception):
                 self._model(tokens, **call_options(self._model))
         return found
 

@@ -17,18 +17,18 @@ OTHERS = torch.arange(30).reshape(2, 15)
 class Counting(Host):
     """Counts its forwards, and tells its mixer how loud to be, behind the back of its arguments."""
 
-    def __init__(self, *, sets_state: bool = False) -> None:
+    def __init__(self, loudness: float, left: float | None) -> None:
         super().__init__(Loud())
         self.forwards = 0
-        self.sets_state = sets_state
+        self.loudness, self.left = loudness, left
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         self.forwards += 1
-        self.mixer.loudness = 2.0 if self.sets_state else 1.0
+        self.mixer.loudness = self.loudness
         try:
             return super().forward(input_ids)
         finally:
-            self.mixer.loudness = 1.0
+            self.mixer.loudness = self.left
 
 
 class Loud(nn.Module):
@@ -38,6 +38,8 @@ class Loud(nn.Module):
         self.loudness = 1.0
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.loudness is None:
+            raise AttributeError("its model has not said how loud it is")
         given = self.matrix(hidden)
         return given @ given.transpose(1, 2) @ hidden * self.loudness
 
@@ -74,12 +76,12 @@ def test_one_forward_tells_how_all_modules_are_called(installed) -> None:
     assert calls.of("model.layers.0.mlp", OTHERS) is None
 
 
-def test_a_module_that_reads_more_than_its_arguments_runs_inside_of_its_model() -> None:
-    for sets_state in (False, True):
-        model = Counting(sets_state=sets_state)
-        calls = KnownCalls(model, None, ["mixer"]).of
-        calls("mixer", OTHERS)
-        before = model.forwards
-        found = capture(model, "mixer", OTHERS, calls=calls)
-        assert model.forwards - before == sets_state
-        assert torch.equal(found.output, capture(model, "mixer", OTHERS).output)
+@pytest.mark.parametrize(("loudness", "left", "forwards"), [(1.0, 1.0, 0), (2.0, 1.0, 1), (2.0, None, 1)])
+def test_a_module_that_reads_more_than_its_arguments_runs_inside_of_its_model(loudness, left, forwards) -> None:
+    model = Counting(loudness, left)
+    calls = KnownCalls(model, None, ["mixer"]).of
+    calls("mixer", OTHERS)
+    before = model.forwards
+    found = capture(model, "mixer", OTHERS, calls=calls)
+    assert model.forwards - before == forwards
+    assert torch.equal(found.output, capture(model, "mixer", OTHERS).output)
