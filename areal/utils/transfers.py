@@ -6,6 +6,7 @@ every number that is read, makes the host wait until the queue is empty.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Final
 
 from areal.utils.logging import getLogger
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 _logger = getLogger(__name__)
 _PINNED_BYTES: Final = 64 * 2**20
+
+WHOLE_DEVICE: Final = threading.Lock()
+"""Held while a thread waits for all streams of a device, and while one captures a graph: CUDA lets nobody wait for a
+stream that is being captured."""
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
@@ -42,7 +47,8 @@ def download(tensors: Mapping[str, Tensor], *, copy: bool = False) -> dict[str, 
             host[name] = tensor.detach().to("cpu", copy=copy, memory_format=torch.contiguous_format).contiguous()
     if pinned:
         torch._foreach_copy_(list(pinned.values()), [away[name] for name in pinned], non_blocking=True)
-        torch.cuda.synchronize(away[next(iter(pinned))].device)
+        with WHOLE_DEVICE:
+            torch.cuda.synchronize(away[next(iter(pinned))].device)
     return host
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from areal.api import EngineError
+from areal.utils.transfers import WHOLE_DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -62,8 +63,9 @@ class TorchDevice:
     def settle(self) -> None:
         """See `DeviceMemory`."""
         if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-            torch.cuda.empty_cache()
+            with WHOLE_DEVICE:
+                torch.cuda.synchronize(self._device)
+                torch.cuda.empty_cache()
 
     def held(self) -> int:
         """See `DeviceMemory`: with CUDA all that torch has allocated, whoever asked for it."""

@@ -22,6 +22,7 @@ from areal.api import ConfigError, EngineError
 from areal.engine.train.muon import Muon, OrthogonaliseHere
 from areal.engine.train.ranks import local_data
 from areal.models.blocks.short_convolution import DepthwiseConvolution
+from areal.utils.transfers import WHOLE_DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -280,7 +281,8 @@ class ModelOptimizer:
     def _wait_for_copies(self) -> None:
         """Wait for copies to and from locked memory, which run beside the program."""
         if any(master.is_pinned() for master in list(self.masters.values())[:1]):
-            torch.accelerator.synchronize()
+            with WHOLE_DEVICE:
+                torch.accelerator.synchronize()
 
 
 class _GradientSums:

@@ -102,10 +102,10 @@ class DeviceBatch:
             ),
             0,
         )
-        self._graphs = StepGraphs(graphs)
         self._model, self._device, self._guard = model, device, guard
         # Of its own, and first in line: what trains on the same device queues work for a long time ahead.
         self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
+        self._graphs = StepGraphs(graphs, self._stream)
         self._follow()
         self._max_rows = max_rows
         self._cache = KVCache(max_slots=max_rows, max_length=max_length)

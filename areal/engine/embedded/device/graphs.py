@@ -16,6 +16,7 @@ import torch
 
 from areal.api import EngineError
 from areal.utils.logging import getLogger
+from areal.utils.transfers import WHOLE_DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -32,8 +33,10 @@ class StepGraphs:
     """Graphs by shape of the step. mode: `off` captures nothing; where a capture fails, `auto` goes on without, and
     `on` raises."""
 
-    def __init__(self, mode: GraphMode) -> None:
-        self._mode = mode
+    def __init__(self, mode: GraphMode, stream: torch.cuda.Stream | None) -> None:
+        """stream: that steps are queued on; captures are made on it as well, since torch has one stream of its own for
+        that, of the device that was the first to capture."""
+        self._mode, self._stream = mode, stream
         self._steps: dict[Hashable, int] = {}
         self._graphs: dict[Hashable, Any] = {}
         self._pool: Any = None
@@ -66,11 +69,16 @@ class StepGraphs:
         try:
             # All share one pool, since only one of them runs at a time and none leaves anything in it. Other threads
             # may train on the same device meanwhile, and allocate, which is an error in the mode "global".
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            capture = torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local")
+            with WHOLE_DEVICE, capture:
                 step()
         # Whatever a model or a library does that a capture forbids; what it is differs from one to the other.
         except Exception as error:
-            reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+            cause: BaseException = error
+            while cause.__context__ is not None:  # ending a capture that has failed raises once more
+                cause = cause.__context__
+            lines = str(cause).strip().splitlines()
+            reason = f"{type(cause).__name__}: {lines[0] if lines else 'no message'}"
             if self._mode == "on":
                 raise EngineError(
                     f"engine.cuda_graphs is 'on', but a decode step cannot be captured ({reason}); 'auto' decodes "

@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from areal.engine.config import EmbeddedEngineConfig
 from areal.engine.embedded.device.batch import DeviceBatch
+from areal.utils.transfers import WHOLE_DEVICE
 
 HOST_READS = ("aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::masked_select", "aten::is_nonzero")
 """Operations whose result the host has to wait for."""
@@ -84,11 +85,13 @@ class RecordedGraph:
 class RecordedCapture:
     """Stands in for `torch.cuda.graph`."""
 
-    def __init__(self, graph, pool=None, capture_error_mode="global"):
+    def __init__(self, graph, pool=None, stream=None, capture_error_mode="global"):
         assert capture_error_mode == "thread_local", "other threads may allocate while a capture runs"
         self._graph, self._recording, self._patches = graph, Recording(), pytest.MonkeyPatch()
 
     def __enter__(self):
+        assert WHOLE_DEVICE.locked(), "others would wait for the device meanwhile, which fails"
+
         def refuse(*arguments, **options):
             raise RuntimeError("operation not permitted when stream is capturing")
 
@@ -101,8 +104,9 @@ class RecordedCapture:
         self._recording.__exit__(kind, *rest)
         self._patches.undo()
         self._recording.undo()
-        if kind is None:
-            self._graph.steps = self._recording.steps
+        if kind is not None:
+            raise RuntimeError("operation failed due to a previous error during capture")
+        self._graph.steps = self._recording.steps
 
 
 @pytest.fixture
