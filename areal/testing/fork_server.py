@@ -194,16 +194,18 @@ class ForkServer:
         errors = output.with_suffix(".err")
         output.touch()
         errors.touch()
-        self._link.send(
-            _Job(
-                program=str(program),
-                arguments=list(arguments),
-                environment={**os.environ, **(environment or {})},
-                folder=str(folder or Path.cwd()),
-                stdout=str(output),
-                stderr=str(errors),
-            )
+        job = _Job(
+            program=str(program),
+            arguments=list(arguments),
+            environment={**os.environ, **(environment or {})},
+            folder=str(folder or Path.cwd()),
+            stdout=str(output),
+            stderr=str(errors),
         )
+        try:
+            self._link.send(job)
+        except OSError:
+            raise self._gone() from None
         while not self._started:
             self._receive(_START_SECONDS)
         return ForkedProcess(self._started.pop(), self, output, errors)
@@ -263,13 +265,17 @@ class ForkServer:
             try:
                 what, pid, code, cpu_seconds = self._link.recv()
             except EOFError:
-                code = f" with exit code {self._process.wait()}" if self._process else ""
-                raise EngineError(f"fork server: ended{code}") from None
+                raise self._gone() from None
             if what == "started":
                 self._started.append(pid)
             else:
                 self._ended[pid] = code
                 self.cpu_seconds += cpu_seconds
+
+    def _gone(self) -> EngineError:
+        """Return the error to raise when the server is not there any more."""
+        code = f" with exit code {self._process.wait()}" if self._process else ""
+        return EngineError(f"fork server: ended{code}")
 
     def _returncode(self, pid: int, timeout_seconds: float) -> int | None:
         deadline = time.monotonic() + timeout_seconds

@@ -164,6 +164,14 @@ def test_processes_end_with_a_server_that_is_killed(program):
         time.sleep(0.01)
 
 
+def test_a_server_that_is_gone_is_said_with_its_exit_code(program):
+    with ForkServer(()) as server:
+        server._process.kill()
+        server._process.wait()
+        with pytest.raises(EngineError, match="fork server: ended with exit code -9"):
+            server.start(program)
+
+
 def test_a_process_whose_server_was_killed_before_it_could_notice_does_not_begin(program, tmp_path):
     out = tmp_path / "out"
     script = (
