@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from bisect import bisect_right
 from functools import cached_property
+from itertools import accumulate
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -61,36 +63,39 @@ class Checkout:
         """Of the content."""
         return hashlib.sha256(self.content(path)).hexdigest()
 
-    def mentions(self, path: str, pattern: re.Pattern[bytes]) -> bool:
-        """Whether a file's text has what the pattern looks for."""
-        return pattern.search(self.content(path)) is not None
-
-    def defines(self, path: str, name: str) -> bool:
-        """Whether a file's text has a function, field, attribute or option of that name."""
-        content = self.content(path)
-        text, option = name.encode(), b"--" + name.replace("_", "-").encode()
-        if text not in content and (path not in self._with_options or option not in content):
-            return False
-        for at in _places(content, text):
-            before = content[content.rfind(b"\n", 0, at) + 1 : at]
-            after = content[at + len(text) : at + len(text) + _REST]
-            if _DEF.search(before) and not _WORD_BYTE.match(after):
-                return True
-            if before and not before.strip(b" \t") and _FIELD.match(after):
-                return True
-            if _ON_SELF.search(before) and _ASSIGNED.match(after):
-                return True
-        flags = (option, b"--" + text)
-        return any(
-            content[at - 1 : at] in _QUOTES and content[at + len(flag) : at + len(flag) + 1] in _QUOTES
-            for flag in flags
-            for at in _places(content, flag)
-        )
+    def having(self, text: bytes) -> Iterator[str]:
+        """Files that have some bytes. All are looked through as one: names are looked up by the hundred."""
+        joined, starts = self._joined
+        at = joined.find(text)
+        while at >= 0:
+            index = bisect_right(starts, at)
+            yield self.paths[index - 1]
+            at = joined.find(text, starts[index]) if index < len(starts) else -1
 
     @cached_property
-    def _with_options(self) -> frozenset[str]:
-        """Files that have a quoted option; few do, and they are asked about each of many names."""
-        return frozenset(path for path in self.paths if any(mark + b"--" in self.content(path) for mark in _QUOTES))
+    def _joined(self) -> tuple[bytes, list[int]]:
+        contents = [self.content(path) for path in self.paths]
+        return b"\0".join(contents), list(accumulate((len(one) + 1 for one in contents[:-1]), initial=0))
+
+    def mentioning(self, packages: Sequence[str]) -> list[str]:
+        """Files whose text has the top-level name of one of the packages as a word, sorted."""
+        found: set[str] = set()
+        for top in {package.partition(".")[0].encode() for package in packages if _WORD.match(package)}:
+            pattern = re.compile(rb"(?<![\w.])" + re.escape(top) + rb"\b")
+            found.update(path for path in self.having(top) if path not in found and pattern.search(self.content(path)))
+        return sorted(found)
+
+    def defining(self, name: str) -> list[str]:
+        """Files whose text has a function, field, attribute or option of that name, sorted."""
+        text, option = name.encode(), b"--" + name.replace("_", "-").encode()
+        found = {path for path in self.having(text) if _defines(self.content(path), text)}
+        for flag in (option, b"--" + text):
+            for path in self.having(flag):
+                content = self.content(path)
+                ends = ((at, at + len(flag)) for at in _places(content, flag))
+                if any(content[at - 1 : at] in _QUOTES and content[end : end + 1] in _QUOTES for at, end in ends):
+                    found.add(path)
+        return sorted(found)
 
     def uses_attribute(self, path: str, names: frozenset[str]) -> bool:
         """Whether a file's text has `.name` for one of the names."""
@@ -173,10 +178,17 @@ class Checkout:
         return relative.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def names_pattern(packages: Sequence[str]) -> re.Pattern[bytes]:
-    """Finds the top-level names of the packages as words."""
-    tops = sorted({package.partition(".")[0] for package in packages if _WORD.match(package)})
-    return re.compile(rb"(?<![\w.])(?:" + b"|".join(re.escape(top.encode()) for top in tops) + rb")\b")
+def _defines(content: bytes, text: bytes) -> bool:
+    for at in _places(content, text):
+        before = content[content.rfind(b"\n", 0, at) + 1 : at]
+        after = content[at + len(text) : at + len(text) + _REST]
+        if _DEF.search(before) and not _WORD_BYTE.match(after):
+            return True
+        if before and not before.strip(b" \t") and _FIELD.match(after):
+            return True
+        if _ON_SELF.search(before) and _ASSIGNED.match(after):
+            return True
+    return False
 
 
 def _places(content: bytes, text: bytes) -> Iterator[int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import is_distinctive
 from tooling.upgrade.declarations.find import repository_files
-from tooling.upgrade.usage.checkout import Checkout, names_pattern
+from tooling.upgrade.usage.checkout import Checkout
 from tooling.upgrade.usage.config_files import config_uses
 from tooling.upgrade.usage.facts import FactsCache
 from tooling.upgrade.usage.link.emit import Emitter
@@ -75,8 +75,7 @@ def index_repository(
 def _indexed(checkout: Checkout, packages: tuple[str, ...], cache: FactsCache, members: frozenset[str]) -> UsageIndex:
     started = time.process_time()
     in_scope = [path for path in checkout.paths if checkout.in_scope(path)]
-    pattern = names_pattern(packages)
-    mentioning = [path for path in checkout.paths if checkout.mentions(path, pattern)] if packages else []
+    mentioning = checkout.mentioning(packages)
     listed = time.process_time()
     store = FactsStore(checkout, cache)
     link = Resolver(store, packages)

@@ -174,12 +174,7 @@ class GuardedFunctions:
         pattern = re.compile(rb"\b" + re.escape(text) + rb"\b")
         if len(pattern.findall(checkout.content(path))) > 1 + mentions:
             return True
-        # Most files do not have the letters at all, which is quicker to see than that they have not the word
-        return any(
-            text in (content := checkout.content(other)) and pattern.search(content)
-            for other in checkout.paths
-            if other != path
-        )
+        return any(other != path and pattern.search(checkout.content(other)) for other in checkout.having(text))
 
 
 class GuardedModules:
@@ -455,8 +450,7 @@ class Emitter:
             return True  # of a function that stands in for a method of a package's class
         own = self._own.get(value.name)
         if own is None:
-            checkout = self._store.checkout
-            own = self._own[value.name] = [each for each in checkout.paths if checkout.defines(each, value.name)]
+            own = self._own[value.name] = self._store.checkout.defining(value.name)
         return not own or (not _is_test(path) and all(map(_is_test, own)))
 
     def _label(self, value: Untyped) -> str:
