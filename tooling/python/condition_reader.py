@@ -109,8 +109,8 @@ def as_condition(value: object) -> Condition | None:
         return value
     if isinstance(value, GuardSymbol):
         return value.exists
-    if isinstance(value, _CONTAINERS):
-        return Constant(bool(value))
+    if isinstance(value, _CONTAINERS):  # an empty one that can grow may have grown by then
+        return Constant(bool(value)) if value or isinstance(value, tuple) else None
     return Constant(bool(value)) if concrete(value) and not isinstance(value, re.Match | re.Pattern) else None
 
 

@@ -117,6 +117,32 @@ def test_a_version_in_a_local_variable(index):
     assert conditions_of_call(index(code)) == (compare(">=", "1.2"),)
 
 
+@pytest.mark.parametrize("name", ["rows", "versions"])
+def test_a_list_that_was_empty_says_nothing(index, name):
+    code = f"""
+    import pkg
+
+    def go(items):
+        {name} = []
+        for item in items:
+            {name}.append(item)
+        if not {name}:
+            return
+        pkg.f()
+    """
+    assert conditions_of_call(index(code)) == (Undecided(name),)
+
+
+def test_a_condition_is_followed_into_the_functions_that_it_calls(index):
+    files = {
+        "proj/__init__.py": "",
+        "proj/compat.py": "import pkg\n\n\ndef new():\n    return hasattr(pkg, 'g')\n",
+        "proj/check.py": "from proj import compat\n\n\ndef usable(rows):\n    return compat.new()\n",
+        "proj/main.py": "import pkg\nfrom proj.check import usable as fits\n\nif fits([]):\n    pkg.f()\n",
+    }
+    assert conditions_of_call(index(files)) == (HasName(Name("pkg"), "g"),)
+
+
 def test_a_reassigned_variable_says_nothing(index):
     code = "import pkg\ndef go(x):\n    new = pkg.__version__ >= '1'\n    new = x\n    if new:\n        pkg.f()\n"
     assert conditions_of_call(index(code)) == (Undecided("new"),)

@@ -340,3 +340,19 @@ def test_checks_and_decorators(index):
         (Action.DECORATE, Name("pkg.mark")),
         (Action.CALL, Name("pkg.register")),
     ]
+
+
+def test_functions_that_call_each_other_give_the_same_whichever_is_asked_first(index):
+    code = """
+    import pkg
+
+    def left(depth):
+        return right(depth) if depth else pkg.make()
+
+    def right(depth):
+        return left(depth - 1)
+
+    left(3).start()
+    right(3).stop()
+    """
+    assert {"left(3).start()", "right(3).stop()"} <= {use.symbol_text for use in index(code).uses()}

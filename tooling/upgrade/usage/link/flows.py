@@ -74,6 +74,8 @@ class Flows:
         self._placed: dict[str, list[tuple[str, int, int]]] = {}
         self._subclasses: dict[OwnClass, list[OwnClass]] | None = None
         self._callers: dict[OwnFunction | OwnClass, list[Passing]] = {}
+        self.asked = False
+        """Whether an answer was given that depends on these files; whoever asks sets it back."""
 
     @property
     def active(self) -> bool:
@@ -120,6 +122,7 @@ class Flows:
 
     def argument(self, path: str, row: Any) -> Alternatives:
         """A parameter without annotation: what callers pass, what a fixture gives, what its default is."""
+        self.asked = True
         _, qualname, name = row
         facts = self._store.facts(path).functions.get(qualname)
         if facts is None or not self.active:
@@ -211,6 +214,7 @@ class Flows:
     def attribute(self, owner: OwnClass, name: str) -> Alternatives:
         """An attribute that the class itself does not tell: assigned from outside or by a subclass, or a field that
         calls of the class fill."""
+        self.asked = True
         if not self.active:
             return UNKNOWN
         parts = []
@@ -233,10 +237,7 @@ class Flows:
     def beside(self, owner: OwnClass, name: str) -> Alternatives:
         """An attribute that a mix-in has from what it is mixed into, if all agree: `class Own(Mixin, Base)`. Not if its
         file asks whether it is there."""
-        text, content = name.encode(), self._store.checkout.content(owner.path)
-        asked = rb"\b(?:has|get)attr\(\s*\w+\s*,\s*[\"']" + re.escape(text) + rb"[\"']"
-        if b"attr(" in content and text in content and re.search(asked, content):
-            return UNKNOWN
+        self.asked = True
         if not self.active or self._store.facts(owner.path).classes[owner.qualname].bases:
             return UNKNOWN
         mixed = [(each, self._lineage(each)) for each in self.subclasses(owner)]
@@ -250,7 +251,10 @@ class Flows:
                 return UNKNOWN  # some class of the repository has it
             why = f"{owner.qualname} is mixed into {each.qualname}"
             parts.append((Alternative(Ours(Attribute(SuperOf(ours), name)), evidence=why),))
-        return joined(dict.fromkeys(parts)) if parts else UNKNOWN
+        asked = rb"\b(?:has|get)attr\(\s*\w+\s*,\s*[\"']" + re.escape(name.encode()) + rb"[\"']"
+        if not parts or re.search(asked, self._store.checkout.content(owner.path)):
+            return UNKNOWN
+        return joined(dict.fromkeys(parts))
 
     def subclasses(self, owner: OwnClass) -> list[OwnClass]:
         """Classes of the repository that derive from one."""
@@ -273,6 +277,7 @@ class Flows:
 
     def keywords(self, path: str, row: Any) -> Alternatives:
         """`**kwargs` of a function: the keywords of its callers that no parameter is named after."""
+        self.asked = True
         facts = self._store.facts(path).functions.get(row[1])
         if facts is None or not self.active:
             return UNKNOWN

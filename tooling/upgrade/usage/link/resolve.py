@@ -31,6 +31,7 @@ from tooling.upgrade.usage.link.classes import (
     one,
 )
 from tooling.upgrade.usage.link.flows import Flows
+from tooling.upgrade.usage.link.telling import TellingNames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 _NAMING = frozenset({"attr", "either", "guarded"})
 """Rows at which an untyped value gets another name, by what is used on it there."""
+_DEEPEST = 200
+"""Answers that wait for each other; what lies deeper is not known."""
 _TAKEN_OUT = {
     **dict.fromkeys(("list", "iterator", "async-iterator"), "iter"),
     **{"awaitable": "await", "context": "enter", "dict": "dict"},
@@ -54,17 +57,23 @@ class Resolver:
     def __init__(self, store: FactsStore, packages: Sequence[str]) -> None:
         self._store = store
         self._packages = tuple(sorted(packages, key=len, reverse=True))
-        self._known: dict[tuple[str, int], Alternatives] = {}
-        self._busy: set[Any] = set()
+        self._known: dict[Any, Alternatives] = {}
+        self._flowed: dict[Any, Alternatives] = {}
+        """Those that depend on the files which values may flow through."""
+        self._busy: dict[Any, int] = {}
+        """Answers that are being worked out, and how many wait for each, itself included."""
+        self._cut = 0
+        """The first of them that was asked for again."""
         self._owners: dict[str, str] = {}
         self.lineages = Lineages(store, self.value)
         self.lineage = self.lineages.of
+        self.telling = TellingNames(store)
         self.flows = Flows(store, self.value, self.result, self.lineages)
 
     def look_in(self, files: Iterable[str]) -> None:
         """Files that values may flow through; what was said without knowing them is forgotten."""
         self.flows.look_in(files)
-        self._known.clear()
+        self._flowed.clear()
 
     def package_of(self, dotted: str) -> str:
         """The package asked for that a dotted path lies in; ""."""
@@ -76,26 +85,40 @@ class Resolver:
 
     def value(self, path: str, number: int) -> Alternatives:
         """What a row of a file's table may be."""
-        if number <= NONE:
-            return UNKNOWN
-        key = (path, number)
+        return UNKNOWN if number <= NONE else self._once((path, number), self._row, path, number)
+
+    def _row(self, path: str, number: int) -> Alternatives:
+        row = self._store.facts(path).nodes[number]
+        found = _RULES[row[0]](self, path, row)
+        if any(isinstance(each.value, Untyped) for each in found):  # it goes by where it is read
+            named = Untyped(path, number)
+            found = tuple(
+                replace(each, value=named)
+                if each.value is UNTYPED or (isinstance(each.value, Untyped) and row[0] in _NAMING)
+                else each
+                for each in found
+            )
+        return found
+
+    def _once(self, key: Any, rule: Callable[..., Alternatives], *given: Any) -> Alternatives:
+        """An answer that is kept; UNKNOWN for one that is asked for while it is worked out."""
         found = self._known.get(key)
+        if found is None and (found := self._flowed.get(key)) is not None:
+            self.flows.asked = True
         if found is None:
-            if key in self._busy or len(self._busy) > 200:
+            level = len(self._busy) + 1
+            if key in self._busy or level > _DEEPEST:
+                self._cut = min(self._cut, self._busy.get(key, 1))
                 return UNKNOWN
-            self._busy.add(key)
-            row = self._store.facts(path).nodes[number]
-            found = _RULES[row[0]](self, path, row)
-            if any(isinstance(each.value, Untyped) for each in found):  # it goes by where it is read
-                named = Untyped(path, number)
-                found = tuple(
-                    replace(each, value=named)
-                    if each.value is UNTYPED or (isinstance(each.value, Untyped) and row[0] in _NAMING)
-                    else each
-                    for each in found
-                )
-            self._busy.discard(key)
-            self._known[key] = found
+            self._busy[key] = level
+            asked, cut = self.flows.asked, self._cut
+            self.flows.asked, self._cut = False, level
+            found = rule(*given)
+            del self._busy[key]
+            if self._cut == level:  # else it says less than it will when nothing waits for it
+                (self._flowed if self.flows.asked else self._known)[key] = found
+            self.flows.asked |= asked
+            self._cut = min(cut, self._cut) if self._cut < level else cut
         return found
 
     def _each(self, alternatives: Alternatives, rule: Callable[[Value], Alternatives]) -> Alternatives:
@@ -141,9 +164,9 @@ class Resolver:
 
     def module_name(self, path: str, name: str) -> Alternatives:
         """A module's own name, whatever binds it: the last unconditional binding and all conditional ones after it."""
-        key = ("name", path, name)
-        if key in self._busy:
-            return UNKNOWN
+        return self._once(("name", path, name), self._bound, path, name)
+
+    def _bound(self, path: str, name: str) -> Alternatives:
         facts = self._store.facts(path)
         rows = facts.bindings.get(name)
         if rows is None:
@@ -151,7 +174,6 @@ class Resolver:
             if inside is not None and not inside[1] and inside[0] != path:
                 return one(LinkedModule(inside[0]))
             return self._from_stars(path, name, facts)
-        self._busy.add(key)
         start = max((index for index, row in enumerate(rows) if _is_plain(facts, row[1])), default=0)
         parts = []
         for number, context, _ in rows[start:]:
@@ -161,26 +183,24 @@ class Resolver:
             if not _is_plain(facts, context):
                 found = guarded(found, (path, context))
             parts.append(found)
-        self._busy.discard(key)
         return joined(parts) if parts else UNKNOWN
 
     def _from_stars(self, path: str, name: str, facts: FileFacts) -> Alternatives:
         """A name that only star imports can supply."""
-        key = ("star", path, name)
-        if key in self._busy or name.startswith("__"):
+        if name.startswith("__"):
             return UNKNOWN
-        self._busy.add(key)
+        return self._once(("star", path, name), self._starred, path, name, facts.stars)
+
+    def _starred(self, path: str, name: str, stars: Sequence[int]) -> Alternatives:
         outside: list[Alternatives] = []
-        for star in facts.stars:
+        for star in stars:
             for entry in self.value(path, star):
                 if isinstance(entry.value, LinkedModule):
                     found = self._exported(entry.value.path, name)
                     if found is not None:
-                        self._busy.discard(key)
                         return found
                 elif isinstance(entry.value, Ours) and isinstance(entry.value.access_path, Name):
                     outside.append(one(Ours(Name(f"{entry.value.access_path.dotted}.{name}"))))
-        self._busy.discard(key)
         return joined(outside) if outside else UNKNOWN
 
     def _exported(self, path: str, name: str) -> Alternatives | None:
@@ -208,6 +228,9 @@ class Resolver:
 
     def member(self, holder: OwnClass | OwnInstance | Super, name: str) -> Alternatives:
         """An attribute: of the repository's own classes first, then what packages' bases may have."""
+        return self._once((holder, name), self._member, holder, name)
+
+    def _member(self, holder: OwnClass | OwnInstance | Super, name: str) -> Alternatives:
         owner = OwnClass(holder.path, holder.qualname)
         lineage = self.lineage(owner)
         instance = not isinstance(holder, OwnClass)
@@ -285,10 +308,9 @@ class Resolver:
 
     def result(self, function: OwnFunction) -> Alternatives:
         """What a function of the repository gives when it is called."""
-        key = ("result", function)
-        if key in self._busy:
-            return UNKNOWN
-        self._busy.add(key)
+        return self._once(("result", function), self._given, function)
+
+    def _given(self, function: OwnFunction) -> Alternatives:
         facts = self._store.facts(function.path).functions[function.qualname]
         path = function.path
         decorators = [self._store.facts(path).nodes[number] for number in facts.decorators]
@@ -299,7 +321,6 @@ class Resolver:
         else:
             given = joined(self.value(path, number) for number in facts.returns if number != NONE)
             yielded = joined(self.value(path, number) for number in facts.yields)
-        self._busy.discard(key)
         if makes_context:
             return one(Held("enter", yielded))
         if decorators:

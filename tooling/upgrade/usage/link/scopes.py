@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import re
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.access_paths import Name
@@ -14,19 +13,12 @@ from tooling.python.operations import UNKNOWN
 from tooling.python.source import alone, definition, parse_expression
 from tooling.upgrade.usage.facts import NONE, FileFacts
 from tooling.upgrade.usage.link.classes import LinkedModule, Ours
+from tooling.upgrade.usage.link.telling import is_telling
 
 if TYPE_CHECKING:
     from tooling.python.condition_reader import GuardScope
     from tooling.upgrade.usage.link.resolve import Resolver
     from tooling.upgrade.usage.link.store import FactsStore
-
-_FUNCTION_LINES = 60
-_ROOTS = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
-_TELLING = re.compile(
-    r"version|avail|greater|hasattr|getattr|dir\(|signature|argspec|fields|find_spec|TYPE_CHECKING|operator",
-    re.IGNORECASE,
-)
-"""What a condition about versions, names or modules says somewhere, unless a name of the repository hides it."""
 
 
 class FileScope:
@@ -58,7 +50,7 @@ class FileScope:
         if found is not None and not (isinstance(found, GuardSymbol) and not found.dotted):
             return found
         text = "" if span is None else self._store.text(self._path, span)
-        if found is not None and not _TELLING.search(text):
+        if found is not None and not is_telling(text):
             return found  # something of a package, to be asked for its names
         node = parse_expression(text) if text else None
         return (None if node is None else GuardDefinition(node, self)) or found or UNKNOWN
@@ -103,13 +95,8 @@ class FileScope:
         if row[0] == "global":
             return self.find(row[1])
         if row[0] == "own" and row[1] in facts.functions:
-            line, end_line = facts.functions[row[1]].line, facts.functions[row[1]].end_line
-            text = self._store.text(self._path, (line, 0, end_line, 100_000))
-            name = text.partition("(")[0].rpartition(" ")[2]
-            silent = "import " not in text and _says_nothing(self._store, self._path, text, (), own=name)
-            if silent or end_line - line > _FUNCTION_LINES:
-                return None
-            node = _parsed_function(text)
+            text = self._link.telling.function(self._path, facts.functions[row[1]])
+            node = _parsed_function(text) if text and self._link.telling.of_row(self._path, number) else None
             return None if node is None else GuardDefinition(node, self)
         alternatives = self._link.value(self._path, number)
         if len(alternatives) == 1 and isinstance(alternatives[0].value, Ours):
@@ -181,7 +168,7 @@ class TestScope:
         found = self._file.row(row[1]) if row[1] > NONE else None
         if found is not None and not (isinstance(found, GuardSymbol) and not found.dotted and row[2]):
             return found
-        if found is not None and not _TELLING.search(row[2]):
+        if found is not None and not is_telling(row[2]):
             return found  # `job = jobs.get()`: something of a package, to be asked for its names
         node = parse_expression(row[2]) if row[2] else None
         return UNKNOWN if node is None else GuardDefinition(node, TestScope(row[3], self._file))
@@ -193,45 +180,14 @@ class TestScope:
 
 def linked_condition(link: Resolver, store: FactsStore, path: str, number: int) -> Condition:
     """A test of a file as a condition."""
-    facts = store.facts(path)
-    text, rows, _ = facts.tests[number]
-    if _says_nothing(store, path, text, rows):
+    text, rows, _ = store.facts(path).tests[number]
+    telling = text[:1].isdigit() or text.startswith(("True", "False", "None")) or link.telling.in_text(path, text, rows)
+    node = parse_expression(text) if telling else None
+    if node is None:
         plain = text.startswith("not ") and " and " not in text and " or " not in text
         return Not(undecided(text[4:])) if plain else undecided(text)
-    node = parse_expression(text)
-    if node is None:
-        return undecided(text)
     scope: GuardScope = TestScope(rows, FileScope(link, store, path))
     return read_condition(node, scope)
-
-
-def _says_nothing(store: FactsStore, path: str, text: str, rows: tuple[Any, ...], own: str = "") -> bool:
-    """Whether a condition, or a function called `own`, is about unknown locals and what libraries know at run time:
-    most are, and need no parser."""
-    if not text or text[0].isdigit() or _TELLING.search(text) is not None:
-        return False
-    facts = store.facts(path)
-    local = {row[0]: row for row in rows}
-    if any("." in name and row[2] for name, row in local.items()):
-        return False  # an answer that was kept on `self`
-    for name in _ROOTS.findall(text):
-        row = local.get(name)
-        if row is None:
-            if name != own and (facts.stars or name.startswith("__") or not _is_library(store, path, name)):
-                return False
-        elif row[2] or (row[1] > NONE and facts.nodes[row[1]][0] != "instance"):
-            return False
-    return not text.startswith(("True", "False", "None"))
-
-
-def _is_library(store: FactsStore, path: str, name: str) -> bool:
-    """Whether a name is none of the module's, or one that it imports from outside the repository once and for all."""
-    facts = store.facts(path)
-    rows = facts.bindings.get(name, ())
-    nodes = [facts.nodes[row[0]] for row in rows]
-    if len(rows) > 1 or any(node[0] not in ("import", "name") or _TELLING.search(node[1]) for node in nodes):
-        return False
-    return all(store.checkout.find(path, node[1]) is None for node in nodes)
 
 
 @functools.lru_cache(maxsize=2_000)
