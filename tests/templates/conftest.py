@@ -29,6 +29,8 @@ def seed(tmp_path_factory):
             shutil.copy2(ROOT / name, folder / name)
     sandbox = Sandbox(folder)
     sandbox.git("init", "--quiet", "--template=", "--initial-branch=main")
+    sandbox.git("config", "core.compression", "0")  # small packs cost a second in every worker
+    sandbox.git("config", "pack.window", "0")
     sandbox.commit()
     sandbox.git("repack", "-a", "-d", "--quiet")  # a file to copy in place of hundreds
     return folder

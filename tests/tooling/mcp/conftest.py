@@ -43,6 +43,7 @@ def original(tmp_path_factory):
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / path, root / path)
     run_git(root.parent, "init", "-q", "-b", "main", str(root))
+    run_git(root, "config", "core.compression", "0")
     run_git(root, "add", "-A")
     run_git(root, "commit", "-q", "-m", "chore: everything")
     run_git(root.parent, "clone", "-q", "--bare", str(root), "origin.git")
