@@ -473,8 +473,7 @@ class Emitter:
         names = [entry.value.name for entry in found if isinstance(entry.value, OfUntyped)]
         if not names or len(names) < len(found):
             return ()
-        checkout = self._store.checkout
-        for each in (each for each in checkout.paths if checkout.defines(each, names[0])):
+        for each in self._store.checkout.defining(names[0]):
             for qualname, function in self._store.facts(each).functions.items():
                 if qualname.rpartition(".")[2] == names[0] and lost & {one[0] for one in function.parameters}:
                     return ()
