@@ -191,12 +191,7 @@ class Side:
 
     def named(self, module: Module, name: str) -> tuple[Module, DefinitionNode] | None:
         """Return the function or class that a plain name means in a module; None if that is not certain."""
-        found = self.definition(module.imported.get(name, f"{module.package}.{name}"))
-        if found is None and name not in module.imported:
-            stars = (each for each in module.nodes(ast.ImportFrom) if each.names[0].name == "*")
-            candidates = (self.definition(f"{module.absolute(each)}.{name}") for each in stars)
-            found = next((each for each in candidates if each is not None), None)
-        return found
+        return self.definition(module.imported.get(name, f"{module.package}.{name}"))
 
     def lineage(self, module: Module, owner: ast.ClassDef) -> tuple[list[tuple[Module, ast.ClassDef]], list[str]]:
         """List a class with its bases of ours, depth first, each once, and the names of the bases that are not ours."""
