@@ -30,7 +30,8 @@ def recorded(tmp_path_factory):
     """A run of three steps; the second and third are traced, the second is profiled."""
     folder = tmp_path_factory.mktemp("recorded") / "run"
     changes = {"metrics__trace__steps": [2, 3], "metrics__profile__start_step": 2, "metrics__trackers__tensorboard": {}}
-    changes |= {"metrics__trackers__samples_every_steps": 2}
+    changes["metrics__trackers__samples_every_steps"] = 2
+    changes["reward"] = "areal.reward.exact:exact_reward"  # by its path: in a process
     config = runs.tiny(folder, **SMALL, **changes)
     runs.train(config)
     return config, folder

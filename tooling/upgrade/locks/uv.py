@@ -199,7 +199,7 @@ def run_uv(
         raise ResolutionError(
             f"uv did not finish within {_LIMIT_SECONDS} s", fix="try again, or use --no-lock"
         ) from error
-    complaint = _CREDENTIALS.sub(r"\1", _COLOUR.sub("", done.stderr))
+    complaint = _clean(done.stderr)
     if done.returncode == 0:
         return UvRun(True, done.stdout, complaint)
     if offline and _OFFLINE.search(complaint):
@@ -217,3 +217,7 @@ def _first(complaint: str) -> str:
     marks = ("error", "  cause", "  \u00d7", "  \u2570")
     lines = [line for line in complaint.splitlines() if line.startswith(marks)]
     return " ".join(line.strip() for line in lines[:3])[:500] or complaint.strip()[:500] or "it said nothing"
+
+
+def _clean(text: str) -> str:
+    return _CREDENTIALS.sub(r"\1", _COLOUR.sub("", text))

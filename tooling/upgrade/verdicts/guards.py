@@ -106,7 +106,12 @@ def _names(attempt: TryPart) -> str:
 def dead(path: str, guard: DeadGuard, pair: ReleasePair, allowed: SpecifierSet) -> AuditFinding | None:
     """allowed: versions that the new manifest admits. A condition that asks for anything else is not judged."""
     compares = [part for part in simple_parts(guard.condition) if isinstance(part, CompareVersion)]
-    if len(compares) < len(list(simple_parts(guard.condition))) or not all(_is_about(each, pair) for each in compares):
+    own = canonicalize_name(pair.distribution)
+    about_it = all(
+        pair.owns(each.subject) if each.source is VersionSource.MODULE else canonicalize_name(each.subject) == own
+        for each in compares
+    )
+    if len(compares) < len(list(simple_parts(guard.condition))) or not about_it:
         return None
     points = [point for point in _points(compares, allowed, pair) if allowed.contains(point, prereleases=True)]
     texts = [each.literal.rstrip(".") for each in compares]
@@ -136,12 +141,6 @@ def is_later(text: str, version: Version) -> bool:
         return Version(text) > version
     except InvalidVersion:
         return False
-
-
-def _is_about(condition: CompareVersion, pair: ReleasePair) -> bool:
-    if condition.source is VersionSource.MODULE:
-        return pair.owns(condition.subject)
-    return canonicalize_name(condition.subject) == canonicalize_name(pair.distribution)
 
 
 def _points(compares: list[CompareVersion], allowed: SpecifierSet, pair: ReleasePair) -> Iterator[Version]:
