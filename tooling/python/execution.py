@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tooling.python.operations import UNKNOWN, Applied, Closure, Globals, OutOfFuel, Ref
 from tooling.python.source import absolute, dotted_name, parameter_names, text_of
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 MAX_DEPTH = 4
+_WITHOUT_EFFECT = (ast.Pass, ast.Assert, ast.ClassDef, ast.AsyncFunctionDef, ast.Global, ast.Nonlocal)
 
 
 @dataclass
@@ -32,7 +33,7 @@ class FunctionExit:
     """What the exception says, where that is known."""
 
 
-class _RaisesError(Exception):
+class RaisesError(Exception):
     """A function that was followed raises for these arguments, whichever way it takes."""
 
     def __init__(self, outcome: FunctionExit) -> None:
@@ -65,15 +66,19 @@ class StatementEvaluator(ValueEvaluator):
     function_of: Callable[[str], Closure | None] | None = None
     """Finds the function that a dotted path stands for, so that calls of it are followed where that is conclusive."""
     depth: int = 0
+    guarded: int = 0
+    """Statements and operands around that keep an exception from ending the function."""
 
     def run(self, statements: Sequence[ast.stmt]) -> bool:
         """Follow statements in order; True when no way leads past them."""
         for statement in statements:
             try:
                 method = getattr(self, f"_do_{type(statement).__name__.lower()}", None)
+                if method is None and (self.watched or self.exact):
+                    self.lost = self.lost or not isinstance(statement, _WITHOUT_EFFECT)
                 if method is not None and method(statement):
                     return True
-            except _RaisesError as error:
+            except RaisesError as error:
                 self.outcomes.append(error.outcome)
                 return True
             except OutOfFuel:
@@ -179,11 +184,25 @@ class StatementEvaluator(ValueEvaluator):
         return False
 
     def _do_with(self, node: ast.With) -> bool:
-        return self.run(node.body)
+        self.guarded += 1  # `contextlib.suppress`
+        try:
+            return self.run(node.body)
+        finally:
+            self.guarded -= 1
+
+    def perhaps(self, node: ast.expr) -> Any:
+        """Evaluate an operand behind one that is not known."""
+        self.guarded += 1
+        try:
+            return self.evaluate(node)
+        finally:
+            self.guarded -= 1
 
     def _do_try(self, node: ast.Try) -> bool:
         raised = len(self.outcomes)
+        self.guarded += bool(node.handlers)
         ended = self.run(node.body)
+        self.guarded -= bool(node.handlers)
         caught = [outcome for outcome in self.outcomes[raised:] if outcome.raised]
         if node.handlers and caught and not self.watched:
             ended = False
@@ -297,18 +316,23 @@ class StatementEvaluator(ValueEvaluator):
         """Return what a call of a function gives that stands elsewhere, UNKNOWN unless that is sure.
 
         pydantic's `__getattr__` calls `_getattr_migration`, which `getattr_migration(__name__)` made: it returns some
-        names, and raises for those in its table `REMOVED_IN_V2`. Raises _RaisesError where all ways out raise.
+        names, and raises for those in its table `REMOVED_IN_V2`. Raises RaisesError where all ways out raise.
         """
         if not isinstance(function.node, ast.FunctionDef):
             return UNKNOWN
+        if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(function.node)):
+            return UNKNOWN  # nothing runs before somebody iterates
         inner = self._inside(function, args, keywords)
         inner.exact = True
         ended = inner.run(function.node.body)
         if inner.lost or inner.unsure or not ended:
             return UNKNOWN
         values = [outcome.value for outcome in inner.outcomes if not outcome.raised]
+        if not values and self.guarded:
+            self.unsure = True
+            return UNKNOWN
         if not values:
-            raise _RaisesError(inner.outcomes[-1])
+            raise RaisesError(inner.outcomes[-1])
         if len(values) > 1:
             return UNKNOWN
         self.warnings.extend(inner.warnings)

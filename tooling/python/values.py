@@ -64,6 +64,10 @@ class ValueEvaluator:
         """Whether a condition holds; None if that is not known."""
         return _truth(self.evaluate(node))
 
+    def perhaps(self, node: ast.expr) -> Any:
+        """Evaluate what may not be reached."""
+        return self.evaluate(node)
+
     # Each method is for the node of its name.
 
     def _on_constant(self, node: ast.Constant) -> object:
@@ -144,7 +148,7 @@ class ValueEvaluator:
         known = True
         found: object = not stops
         for value in node.values:
-            found = self.evaluate(value)
+            found = self.evaluate(value) if known else self.perhaps(value)
             truth = _truth(found)
             if truth is stops:
                 return found

@@ -59,7 +59,9 @@ class Decorators:
         outside = external(found)
         if outside:
             return KEEPERS.fullmatch(outside) is not None
-        return isinstance(found, Found) and self._keeps(found.symbol)
+        if not isinstance(found, Found) or (found.symbol.kind is SymbolKind.CLASS and not isinstance(node, ast.Call)):
+            return False  # `@Counted` makes an object of the function
+        return self._keeps(found.symbol)
 
     def _keeps(self, symbol: Symbol) -> bool:
         """Tell the same of the function that a decorator is; an instance of a class is called: `@Appender("more")`."""

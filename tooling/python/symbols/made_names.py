@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tooling.python.execution import FunctionExit, StatementEvaluator
-from tooling.python.operations import UNKNOWN, Applied, Closure, Fuel, Ref
-from tooling.python.source import REFUSALS, absolute, definition, package_of, parse, parse_expression
+from tooling.python.execution import FunctionExit, RaisesError, StatementEvaluator
+from tooling.python.operations import UNKNOWN, Applied, Closure, Fuel, OutOfFuel, Ref
+from tooling.python.source import REFUSALS, absolute, definition, dotted_name, package_of, parse, parse_expression
 from tooling.python.symbols.definitions import Where
 from tooling.python.symbols.symbol import Absent, Found, Open, Symbol, SymbolKind
 from tooling.python.tables import NameBinding
@@ -70,6 +69,7 @@ class Runtime:
         self.store: TreeStore = model.store
         self._made: dict[str, RuntimeNames] = {}
         self._executions: dict[str, StatementEvaluator] = {}
+        self._functions: dict[str, Closure | None] = {}
 
     def made(self, table: ModuleTable) -> RuntimeNames:
         """Return what importing a module makes."""
@@ -99,7 +99,8 @@ class Runtime:
         """Constants of other modules; with `__dir__` the names that a module binds, with `__dict__` what they are."""
         module, _, name = dotted.rpartition(".")
         if name not in ("__dir__", "__dict__"):
-            return self.model.value_of(dotted)
+            value = self.model.value_of(dotted)
+            return UNKNOWN if value is not UNKNOWN and self._is_written(name) else value
         table = self.store.module(module)
         if name == "__dir__":
             return sorted(table.scope.bindings) if table is not None else UNKNOWN
@@ -107,30 +108,62 @@ class Runtime:
             return UNKNOWN
         return dict.fromkeys(table.scope.bindings, UNKNOWN)
 
+    def _is_written(self, name: str) -> bool:
+        """Whether some file changes what a name holds after it was bound: `TABLE["x"] = ...`, `global LOADED`."""
+
+        def look() -> bool:
+            word = re.escape(name)
+            changing = "append|add|clear|discard|extend|insert|pop|popitem|remove|setdefault|update"
+            pattern = re.compile(
+                rf"\b{word}\s*\[[^\]\n]*\]\s*(?:[-+|&]?=(?!=))|\b{word}\.(?:{changing})\(|\b{word}\s*[-+|&]=|\.{word}\s*=(?!=)"
+                rf"|\bglobal\b[^\n]*\b{word}\b|\bdel\s+{word}\b".encode()
+            )
+            texts = (self.store.source.read(path) for path in self.store.sources.values())
+            return any(pattern.search(text) for text in texts if name.encode() in text)
+
+        return bool(self.store.answer(("written", name), look))
+
     def _around(self, table: ModuleTable) -> StatementEvaluator:
         """Make an evaluation in which names are those of a module."""
         package = package_of(table.path)
-        around = StatementEvaluator(partial(self.model.name_value, Where(table)), self._read, package=package)
+
+        def look(name: str) -> object:
+            value = self.model.name_value(Where(table), name)
+            fixed = isinstance(value, Ref | Closure) or value is UNKNOWN
+            return value if fixed or not self._is_written(name) else UNKNOWN
+
+        around = StatementEvaluator(look, self._read, package=package)
         around.env.update({"__name__": table.dotted, "__package__": package})
         around.function_of = self._function_of
         return around
 
     def _function_of(self, dotted: str) -> Closure | None:
         """Find the function that a path stands for: one that is defined, or that a call of such a one returns."""
-        found = self.model.resolve(dotted) if self.store.owns(dotted) else None
-        located = self.model.definitions.locate(found.symbol) if isinstance(found, Found) else None
-        if located is None or located.classes:
-            return None
-        return self._function(located.table, located.binding)
+        if dotted not in self._functions:
+            self._functions[dotted] = None  # a value that asks for itself
+            found = self.model.resolve(dotted) if self.store.owns(dotted) else None
+            located = self.model.definitions.locate(found.symbol) if isinstance(found, Found) else None
+            if located is not None and not located.classes:
+                self._functions[dotted] = self._function(located.table, located.binding)
+        return self._functions[dotted]
 
     def _function(self, table: ModuleTable, binding: NameBinding) -> Closure | None:
+        if binding.kind == "import":
+            return self._function_of(f"{binding.source}.{binding.extra}") if binding.extra else None
         around = self._around(table)
         if binding.kind == "value":
             source = parse_expression(binding.source)
-            value = around.evaluate(source) if isinstance(source, ast.Call) else None
-            return value if isinstance(value, Closure) else None
+            try:
+                value = around.evaluate(source) if isinstance(source, ast.Call) else None
+            except (RaisesError, OutOfFuel):
+                return None
+            return value if isinstance(value, Closure) and value.made_in is not None else None
         node = definition(self.store.block(table.path, binding.start, binding.end))
-        return Closure(node, around) if isinstance(node, ast.FunctionDef) and not node.decorator_list else None
+        if not isinstance(node, ast.FunctionDef):
+            return None
+        names = {dotted_name(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list}
+        kept = names <= {"cache", "lru_cache", "functools.cache", "functools.lru_cache"}
+        return Closure(node, around) if kept else None
 
     def _run(self, table: ModuleTable) -> RuntimeNames:
         execution = self._execution(table)

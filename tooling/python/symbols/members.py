@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -168,13 +169,15 @@ class Members:
         hold this one as a string, not even without an ending that it cuts off: `pad_token_id` for "pad_token" and
         "_id"."""
         hooked = [each for each in lineage.classes if self._dynamic(each)]
+        known = (python_class(each) for each in lineage.ancestors if isinstance(each, str))
+        is_mapping = any(each is not None and issubclass(each, Mapping) for each in known)
         for ancestor in hooked:
             located, scope = self.definitions.locate(ancestor), self.definitions.scope(ancestor)
             hooks = [item for hook in _HOOKS for item in (scope.bindings.get(hook, ()) if scope is not None else ())]
             if located is None or not hooks:
                 return False
             blocks = [self.store.block(located.table.path, item.start, item.end) for item in hooks]
-            if any(map(_delegates, blocks)):
+            if any(_delegates(block, is_mapping=is_mapping) for block in blocks):
                 return False
             body = "".join(blocks)
             endings = ["", *(text for text in _STRING.findall(body) if name.endswith(text))]
@@ -321,13 +324,13 @@ class Members:
         return False
 
 
-def _delegates(hook: str) -> bool:
+def _delegates(hook: str, *, is_mapping: bool) -> bool:
     """Whether a `__getattr__` asks another object or a table for the name: `getattr(self.inner, name)`, `x[name]`.
 
-    pandas asks the object itself, `self[name]`: that finds columns, and no method."""
+    pandas asks the object itself, `self[name]`: that finds columns, and no method. A mapping has items by its names."""
     found = _HOOK.search(hook)
     own, name = (found[1], rf"\s*{found[2]}\b") if found else ("(?!)", "(?!)")
-    tables = rf"(?<!\w)(?!{own}\[)[\w.]+\[{name}\s*\]"
+    tables = rf"(?<!\w)(?!{'(?!)' if is_mapping else own}\[)[\w.]+\[{name}\s*\]"
     return re.search(rf"\bgetattr\(\s*[^\n]*,{name}|{tables}|\.get\({name}", hook) is not None
 
 

@@ -173,7 +173,7 @@ class ModuleFollower:
         if name in _DUNDERS:
             return Found(replace(self.definitions.outside(f"types.ModuleType.{name}")))
         hooks = table.scope.bindings.get("__getattr__", ())
-        binding = next((item for item in hooks if item.kind in ("def", "value")), None)
+        binding = next((item for item in hooks if item.kind == "def"), hooks[0] if hooks else None)
         found = self.made.by_getattr(table, binding, name) if binding is not None else None
         if found is not None and not (isinstance(found, Absent) and table.dynamic):
             return found

@@ -229,13 +229,15 @@ class _Comparison:
         name = argument.name if now == STARS else now
         if not was or not name or name == STAR:
             return None
-        raises = refusal(self.after, name, argument.literal)
-        if not raises or refusal(self.before, argument.name or was, argument.literal):
+        raises, sure = refusal(self.after, name, argument.literal)
+        if not raises or refusal(self.before, argument.name or was, argument.literal)[0]:
             return None
-        message = f"`{name}` is refused: it raises {raises}"
+        message = f"`{name}` is refused: it raises {raises}" + ("" if sure else " unless it is None")
         other = renamed(self.case, self.before, self.after, name)
         kind = FindingKind.PARAM_RENAMED if other is not None else FindingKind.PARAM_REMOVED
-        return self._change(kind, name, argument, message, raises=raises, replacement=other)
+        severity = AuditSeverity.BREAKING if sure else AuditSeverity.WARNING
+        raised = raises if sure else ""
+        return self._change(kind, name, argument, message, severity=severity, raises=raised, replacement=other)
 
     def _keyword(self, index: int, argument: Argument, name: str) -> CallChange | None:
         if self.new.slots.get(index, STARS) != STARS:

@@ -57,56 +57,91 @@ def reads(side: Callable_, parameter: str, bound: BoundCall, arguments: PassedAr
     for index, slot in bound.slots.items():
         given = arguments.given[index].literal
         known[slot] = UNKNOWN if given is None else literal(given)
-    for node in (node for statement in body for node in ast.walk(statement)):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
-            known.pop(node.id, None)
+    for node in (node for statement in body for node in _stores(statement)):
+        known.pop(node.id, None)
     known.pop(parameter, None)
     return any(name == parameter or name in _FREE for name in _read_names(body, known, parameter)[0])
 
 
-def refusal(side: Callable_, name: str, given: str | None) -> str:
-    """Name the exception that the body raises for a parameter or keyword that is given; "" if it raises none.
+def refusal(side: Callable_, name: str, given: str | None) -> tuple[str, bool]:
+    """Name the exception that the body raises for a parameter or keyword that is given, and say whether it surely does;
+    "" if it raises none.
 
         def dump(self, encoder=_unset, **options):
             if encoder is not _unset:
-                raise TypeError("`encoder` is no longer supported")         # dump(encoder=f): TypeError
+                raise TypeError("`encoder` is no longer supported")     # dump(encoder=f) raises TypeError
             strict = options.pop("strict", None)
             if strict is not None:
-                raise TypeError("`strict` is gone")                         # dump(strict=True), not dump(strict=None)
+                raise TypeError("`strict` is gone")     # dump(strict=True) does, dump(strict=None) does not,
+                                                        # dump(strict=flag) may
 
     given: the argument as a literal; None for anything else."""
+    node = _node(side)
+    others = node.args.kwarg.arg if node is not None and node.args.kwarg is not None else ""
     parameter = next((each for each in side.signature.parameters if each.name == name), None)
     usual, local = (parameter.default or "", name) if parameter is not None else ("", "")
-    for statement in _body(side) or ():
+    for statement in node.body if node is not None else ():
         match statement:
-            case (
-                ast.Assign(targets=[ast.Name(id=held)], value=value)
-                | ast.AnnAssign(target=ast.Name(id=held), value=value)
-            ) if held == local or not local:
-                if local:
-                    return ""  # it is something else from here on
-                match value:
-                    case ast.Call(func=ast.Attribute(attr="pop" | "get"), args=[ast.Constant(value=key), *rest]):
-                        if key == name:
-                            local, usual = held, ast.unparse(rest[0]) if rest else "None"
-            case ast.If(test=test, body=[ast.Raise(exc=error), *_]) if local and error is not None:
-                is_passed = False
-                match test:
-                    case ast.Name(id=read) if read == local:
-                        value = literal(given or "None")
-                        is_passed = value is not UNKNOWN and bool(value)
-                    case ast.Compare(ast.Name(id=read), [ast.IsNot() | ast.NotEq()], [other]) if read == local:
-                        is_passed = ast.unparse(other) == usual and given != usual
-                if is_passed:
-                    raised = error.func if isinstance(error, ast.Call) else error
-                    return ast.unparse(raised).rpartition(".")[2]
-    return ""
+            case ast.If(test=test, body=[ast.Raise(exc=ast.Call(func=error) | error), *_]) if local:
+                kinds = isinstance(error, ast.Name | ast.Attribute)
+                is_passed = _is_passed(test, local, usual, given) if kinds else False
+                if is_passed is not False and error is not None:
+                    return ast.unparse(error).rpartition(".")[2], is_passed is True
+        taken = None if local else _taken_keyword(statement, others, name)
+        if taken is not None:
+            local, usual = taken
+        elif local and local in {each.id for each in _stores(statement)}:
+            return "", False  # it is something else from here on
+    return "", False
+
+
+def _is_passed(test: ast.expr, local: str, usual: str, given: str | None) -> bool | None:
+    """Whether a test holds for an argument that is given; None if that depends on its value."""
+    value = UNKNOWN if given is None else literal(given)
+    match test:
+        case ast.Name(id=read) if read == local:
+            return value is not UNKNOWN and bool(value)
+        case ast.Compare(ast.Name(id=read), [ast.IsNot() | ast.NotEq()], [other]) if read == local:
+            against, default = literal(ast.unparse(other)), literal(usual)
+            if against is UNKNOWN:  # a marker that no caller passes
+                return ast.unparse(other) == usual
+            if default is UNKNOWN or (type(default), default) != (type(against), against):
+                return False
+            if value is UNKNOWN:
+                return None if default is None else False
+            return bool(value != against)
+    return False
+
+
+def _taken_keyword(statement: ast.stmt, others: str, name: str) -> tuple[str, str] | None:
+    """The local name and the default of `local = others.pop("name", default)`; None for anything else."""
+    match statement:
+        case (
+            ast.Assign(targets=[ast.Name(id=local)], value=value)
+            | ast.AnnAssign(target=ast.Name(id=local), value=value)
+        ):
+            match value:
+                case ast.Call(ast.Attribute(ast.Name(id=held), "pop" | "get"), [ast.Constant(value=key), *rest]):
+                    if held == others and key == name:
+                        return local, ast.unparse(rest[0]) if rest else "None"
+    return None
+
+
+def _stores(statement: ast.stmt) -> Iterator[ast.Name]:
+    return (
+        each for each in ast.walk(statement) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store | ast.Del)
+    )
+
+
+def _node(side: Callable_) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """The function that a call runs; None where nobody wrote it, or it cannot be read."""
+    function = side.tree.function_of(side.symbol)
+    node = side.tree.tree_of(function) if function is not None else None
+    return node if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
 
 
 def _body(side: Callable_) -> Sequence[ast.stmt] | None:
-    """The statements that a call runs; None where nobody wrote them, or they cannot be read."""
-    function = side.tree.function_of(side.symbol)
-    node = side.tree.tree_of(function) if function is not None else None
+    node = _node(side)
     return node.body if node is not None else None
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tooling.python.symbols.symbol import SymbolKind
+import pytest
+
+from tooling.python.symbols.symbol import Absent, Found, SymbolKind
 
 LAZY_CLASS = """
 from types import ModuleType
@@ -225,3 +227,101 @@ def test_code_that_would_run_for_ever_or_grow_without_end_is_left(package):
         """
     )
     assert release.absent("pkg.gone").name == "gone"
+
+
+MIGRATION = """
+import contextlib
+_T = {"a": 1}
+NAMES = []
+_LATE = {}
+
+def fail(name):
+    raise AttributeError(name)
+
+def listed(name):
+    if name in NAMES:
+        return 1
+    raise AttributeError(name)
+
+def late(name):
+    if name in _LATE:
+        return 1
+    raise AttributeError(name)
+
+def matched(name):
+    match name:
+        case "f":
+            return 1
+    raise AttributeError(name)
+
+def lazily(name):
+    raise AttributeError(name)
+    yield 1
+
+def real(name):
+    return 1
+
+def make():
+    return real
+
+def refuse():
+    raise ValueError("never")
+
+NAMES.append("f")
+
+def register(name):
+    _LATE[name] = 1
+"""
+
+
+HOOKS = {
+    "in a try": """
+        from pkg.m import fail
+        def __getattr__(n):
+            try:
+                return fail(n)
+            except AttributeError:
+                return 1
+        """,
+    "suppressed": """
+        import contextlib
+        from pkg.m import fail
+        def __getattr__(n):
+            with contextlib.suppress(AttributeError):
+                return fail(n)
+            return 1
+        """,
+    "behind something else": """
+        import os
+        from pkg.m import fail
+        def __getattr__(n):
+            return os.environ.get(n) or fail(n)
+        """,
+    "a generator": "from pkg.m import lazily\ndef __getattr__(n):\n    return lazily(n)\n",
+    "by pattern": "from pkg.m import matched\ndef __getattr__(n):\n    return matched(n)\n",
+    "a list that grows": "from pkg.m import listed\ndef __getattr__(n):\n    return listed(n)\n",
+    "a table filled later": "from pkg.m import late\ndef __getattr__(n):\n    return late(n)\n",
+    "a function that is handed out": "from pkg.m import make\n__getattr__ = make()\n",
+    "a maker that raises": "from pkg.m import refuse\n__getattr__ = refuse()\n",
+    "one of several names": "from pkg.m import attach\n__getattr__, __all__ = attach(__name__)\n",
+    "a value that asks for itself": """
+        import pkg
+        own = pkg.own(pkg.own())
+        def __getattr__(n):
+            return pkg.own(n)
+        """,
+}
+"""Modules whose hook may give any name, by what keeps anybody from knowing that it does not."""
+
+
+@pytest.mark.parametrize("body", HOOKS.values(), ids=HOOKS)
+def test_a_hook_that_may_give_a_name_takes_none_away(package, body):
+    assert not isinstance(package(root=body, m=MIGRATION).upstream.resolve("pkg.f"), Absent)
+
+
+def test_a_hook_that_is_imported_or_cached_is_followed(package):
+    hook = "def __getattr__(n):\n    if n == 'f':\n        return 1\n    raise AttributeError(n)\n"
+    for body in ("from pkg.hook import __getattr__\n", f"import functools\n@functools.cache\n{hook}"):
+        found = package(root=body, hook=hook)
+        assert isinstance(found.upstream.resolve("pkg.f"), Found)
+        assert isinstance(found.upstream.resolve("pkg.g"), Absent)
